@@ -1,0 +1,60 @@
+//! The monotonic clock of this process.
+//!
+//! Ages come from the database's clock; between two statements they are carried on by this one. A version may be older
+//! than the process, which an [`Instant`] cannot express, so times are counted from a start and may be negative.
+
+use std::{ops, time::Duration};
+
+use tokio::time::Instant;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(Instant);
+
+/// Microseconds since the clock was made; negative before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tick(pub(crate) i64);
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        Tick(micros(self.0.elapsed()))
+    }
+}
+
+impl ops::Add<Duration> for Tick {
+    type Output = Self;
+
+    fn add(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(micros(by)))
+    }
+}
+
+impl ops::Sub<Duration> for Tick {
+    type Output = Self;
+
+    fn sub(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(micros(by)))
+    }
+}
+
+/// The time from `earlier` on; zero when `earlier` is later.
+impl ops::Sub for Tick {
+    type Output = Duration;
+
+    fn sub(self, earlier: Self) -> Duration {
+        duration(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Whole microseconds, as the database counts; saturates.
+pub(crate) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The inverse of [`micros`]; zero for what is negative.
+pub(crate) fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}

@@ -1,0 +1,238 @@
+//! The way of a resource through memory and store, whatever generates it.
+
+mod memory;
+mod regeneration;
+
+use std::{
+    collections::HashMap,
+    error::Error as StdError,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::Response;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use crate::{clock::Clock, decide, lock::Locks, refresh::Refresh, store::Guarded};
+
+use memory::{Memory, Slot};
+use regeneration::{Regeneration, Stage};
+
+pub(crate) use memory::Version;
+
+pub(crate) struct Engine {
+    store: Guarded,
+    clock: Clock,
+    memory: Memory,
+    /// The keys that this process is at, each with what its visitors watch.
+    running: Mutex<Running>,
+    /// Bounds the regenerations at once.
+    permits: Arc<Semaphore>,
+    tasks: TaskTracker,
+    closing: AtomicBool,
+}
+
+type Running = HashMap<String, watch::Sender<Stage>>;
+
+/// One run of whatever makes the content.
+pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
+
+/// What a generator came to.
+#[derive(Debug)]
+pub(crate) enum Generated {
+    /// Content to store and to serve.
+    Content(Response<Bytes>),
+    /// Content that may not be shared: each visitor is to be answered by the service itself.
+    Unshareable,
+    /// Content that is too large to store.
+    TooLarge,
+    /// It failed.
+    Failed(Failure),
+}
+
+/// A failed regeneration, for those who wait for it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Arc<dyn StdError + Send + Sync>,
+    /// What the generator answered, if it did.
+    pub(crate) response: Option<Response<Bytes>>,
+    /// When it may be tried again.
+    pub(crate) retry_in: Duration,
+}
+
+/// What a visitor gets.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Version(Arc<Version>),
+    /// What the service answers to this very request.
+    Pass,
+    /// What the failed generator answered, or that it failed.
+    Failed(Failure),
+    /// Nothing yet; try again later.
+    Unavailable {
+        retry_in: Duration,
+    },
+}
+
+/// What memory alone can say.
+pub(crate) enum Look {
+    Answer(Answer),
+    /// [`Engine::visit`] is to be asked.
+    Visit,
+}
+
+impl Engine {
+    pub(crate) fn new(store: Guarded, memory: u64, regenerations: usize) -> Self {
+        Self {
+            store,
+            clock: Clock::start(),
+            memory: Memory::new(memory),
+            running: Mutex::default(),
+            permits: Arc::new(Semaphore::new(regenerations.min(Semaphore::MAX_PERMITS))),
+            tasks: TaskTracker::new(),
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn locks(&self) -> Locks {
+        Locks::new(self.store.clone())
+    }
+
+    /// Answers from memory where that is all there is to do: no I/O, no task, no wait.
+    pub(crate) fn look(&self, key: &str, policy: &Refresh) -> Look {
+        self.look_with(key, policy, || self.running().contains_key(key))
+    }
+
+    fn look_with(&self, key: &str, policy: &Refresh, running: impl FnOnce() -> bool) -> Look {
+        let now = self.clock.now();
+        match self.memory.get(key) {
+            Some(Slot::Version(version)) => {
+                let at_rest = || version.rests(now) || self.is_closing() || running();
+                match decide::visit(version.freshness(now, policy), at_rest) {
+                    decide::Visit::Serve => Look::Answer(Answer::Version(version)),
+                    decide::Visit::Refresh => Look::Visit,
+                }
+            }
+            Some(Slot::Pass { until }) if now < until => Look::Answer(Answer::Pass),
+            Some(Slot::Cooldown { until }) if now < until => Look::Answer(Answer::Unavailable {
+                retry_in: until - now,
+            }),
+            Some(_) | None => Look::Visit,
+        }
+    }
+
+    /// Answers a request that memory alone can't: starts a regeneration, or joins the one that runs, and waits as long as the
+    /// policy allows. `generate` makes the generator, if this request is the one that starts it.
+    ///
+    /// Cancel safe: what was started goes on.
+    pub(crate) async fn visit(
+        self: &Arc<Self>,
+        key: &str,
+        policy: &Refresh,
+        generate: impl FnOnce() -> Generator,
+    ) -> Answer {
+        match self.enter(key, policy, generate) {
+            Ok(visitor) => visitor.wait(policy).await,
+            Err(answer) => answer,
+        }
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        key: &str,
+        policy: &Refresh,
+        generate: impl FnOnce() -> Generator,
+    ) -> Result<Visitor, Answer> {
+        let mut running = self.running();
+        if let Some(stage) = running.get(key) {
+            return Ok(Visitor {
+                stage: stage.subscribe(),
+                leads: false,
+            });
+        }
+        // A regeneration may have ended since the first look; it leaves `running` after it has written to memory.
+        if let Look::Answer(answer) = self.look_with(key, policy, || false) {
+            return Err(answer);
+        }
+        if self.is_closing() {
+            return Err(Answer::Pass);
+        }
+        let version = match self.memory.get(key) {
+            Some(Slot::Version(version)) => Some(version),
+            _ => None,
+        };
+        let (sender, stage) = watch::channel(Stage::Looking);
+        running.insert(key.to_owned(), sender.clone());
+        drop(running);
+        let regeneration = Regeneration::new(Arc::clone(self), key, *policy, version, sender);
+        let span = tracing::debug_span!("regeneration", key);
+        self.tasks
+            .spawn(regeneration.run(generate()).instrument(span));
+        Ok(Visitor { stage, leads: true })
+    }
+
+    /// Begins no further regeneration and waits for those that run.
+    pub(crate) async fn shutdown(&self) {
+        self.closing.store(true, Relaxed);
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Relaxed)
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that watches a regeneration.
+struct Visitor {
+    stage: watch::Receiver<Stage>,
+    /// It started the regeneration.
+    leads: bool,
+}
+
+impl Visitor {
+    async fn wait(mut self, policy: &Refresh) -> Answer {
+        let arrived = Instant::now();
+        loop {
+            let stage = self.stage.borrow_and_update().clone();
+            let limit = match &stage {
+                Stage::Done(answer) => return answer.clone(),
+                // Bounded by the statement limit.
+                Stage::Looking => None,
+                Stage::Stale(version) if !self.leads => return Answer::Version(version.clone()),
+                Stage::Stale(_) => Some(policy.wait),
+                // Its own work: bounded by the policy's timeout.
+                Stage::First { generating: true } if self.leads => None,
+                Stage::First { .. } => Some(policy.first.limit()),
+            };
+            let change = self.stage.changed();
+            let changed = match limit.and_then(|limit| arrived.checked_add(limit)) {
+                Some(deadline) => tokio::time::timeout_at(deadline, change).await,
+                None => Ok(change.await),
+            };
+            // Neither in time nor ever: the regeneration itself has panicked.
+            let Ok(Ok(())) = changed else {
+                return match stage {
+                    Stage::Stale(version) => Answer::Version(version),
+                    _ => Answer::Unavailable {
+                        retry_in: policy.cooldown(),
+                    },
+                };
+            };
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! One regeneration, step by step: the protocol stands here and nowhere else.
+
+use std::{error::Error as StdError, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+use crate::{
+    clock::Tick,
+    decide::{self, Freshness, RECHECK, Turn},
+    engine::{Answer, Engine, Failure, Generated, Generator, Slot, Version},
+    error::Error,
+    lock::Lease,
+    refresh::Refresh,
+    store::Probe,
+};
+
+/// How far a regeneration has come, for those who wait.
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// Asking the store whether it has a version.
+    Looking,
+    /// This version may be served meanwhile.
+    Stale(Arc<Version>),
+    /// Nothing may be served yet. `generating`: by this process.
+    First { generating: bool },
+    /// It has ended with this.
+    Done(Answer),
+}
+
+pub(super) struct Regeneration {
+    engine: Arc<Engine>,
+    key: String,
+    policy: Refresh,
+    /// The newest version known, to be served or not.
+    version: Option<Arc<Version>>,
+    stage: watch::Sender<Stage>,
+}
+
+impl Regeneration {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        key: &str,
+        policy: Refresh,
+        version: Option<Arc<Version>>,
+        stage: watch::Sender<Stage>,
+    ) -> Self {
+        let regeneration = Self {
+            engine,
+            key: key.to_owned(),
+            policy,
+            version,
+            stage,
+        };
+        if let Some(version) = regeneration.servable() {
+            regeneration.stage.send_replace(Stage::Stale(version));
+        }
+        regeneration
+    }
+
+    /// Runs to its end, whether anybody waits or not: probes, and tries the lease when it is free. While there is nothing to serve
+    /// and somebody waits, it looks again.
+    pub(super) async fn run(mut self, generator: Generator) {
+        for polls in 0.. {
+            let probe = match self.probe().await {
+                Ok(probe) => probe,
+                Err(error) => return self.without_database(&error, generator).await,
+            };
+            if let Some(Freshness::Fresh) = self.freshness() {
+                return self.end_with_newest();
+            }
+            let pause = match decide::turn(&probe.lock, self.servable().is_some(), polls) {
+                Turn::Try { seen } => match self.try_lease(seen).await {
+                    Ok(Some((lease, _permit))) => return self.regenerate(lease, generator).await,
+                    Ok(None) if self.servable().is_some() => return self.rest(RECHECK),
+                    Ok(None) => decide::backoff(polls),
+                    Err(error) => return self.without_database(&error, generator).await,
+                },
+                Turn::Leave(time) => return self.rest(time),
+                Turn::Poll(pause) => pause,
+                Turn::Cooldown(time) => return self.cool_down(time),
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stage.closed() => return,
+            }
+            if self.engine.is_closing() {
+                return self.end(Answer::Pass);
+            }
+        }
+    }
+
+    /// Asks the store for a newer version and takes it over.
+    async fn probe(&mut self) -> Result<Probe, Error> {
+        let known = self.version.as_ref().map_or(0, |version| version.fence);
+        let name = self.lock_name();
+        // The age counts from before the question: the answer may be late.
+        let asked = self.engine.clock.now();
+        let mut probe = self
+            .engine
+            .store
+            .call("probe", |store| store.probe(&self.key, &name, known))
+            .await?;
+        if let Some(entry) = probe.entry.take() {
+            let held_age = self.version.as_ref().map(|version| version.age(asked));
+            if decide::supersedes(entry.age, held_age) {
+                self.adopt(entry.content, entry.fence, asked - entry.age);
+            }
+        }
+        self.stage.send_replace(match self.servable() {
+            Some(version) => Stage::Stale(version),
+            None => Stage::First { generating: false },
+        });
+        Ok(probe)
+    }
+
+    /// The lease and, so that a process doesn't do too much at once, a permit. Without a permit the old version goes on being
+    /// served; a first version is never held back, as somebody waits for it.
+    async fn try_lease(
+        &self,
+        seen: i64,
+    ) -> Result<Option<(Lease, Option<OwnedSemaphorePermit>)>, Error> {
+        let permit = Arc::clone(&self.engine.permits).try_acquire_owned().ok();
+        if permit.is_none() && self.servable().is_some() {
+            tracing::debug!("as many regenerations as allowed are running");
+            return Ok(None);
+        }
+        let locks = self.engine.locks().lease(self.policy.lease);
+        let lease = locks.try_lock_seen(self.lock_name(), seen).await?;
+        Ok(lease.map(|lease| (lease, permit)))
+    }
+
+    /// Generates under the lease, publishes, releases.
+    async fn regenerate(&mut self, lease: Lease, generator: Generator) {
+        let Some(generated) = self.generate(Some(&lease), generator).await else {
+            return self.rest(RECHECK);
+        };
+        let cooldown = match generated {
+            Generated::Content(content) => return self.publish(lease, content).await,
+            generated => self.refuse(generated),
+        };
+        // Failing to is no harm: the lock is free after the lease.
+        let _ = lease.release_after(cooldown).await;
+    }
+
+    /// Runs the generator in a task of its own, for the policy's timeout at most. `None`: the lease was lost, and there is an old
+    /// version to serve, so that it was given up.
+    async fn generate(&self, lease: Option<&Lease>, generator: Generator) -> Option<Generated> {
+        let servable = self.servable().is_some();
+        if !servable {
+            self.stage.send_replace(Stage::First { generating: true });
+        }
+        let limit = self.policy.timeout;
+        let mut task = AbortOnDropHandle::new(tokio::spawn(generator.in_current_span()));
+        let lost = async {
+            match lease {
+                Some(lease) => lease.lost().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = &mut task => Some(ended.unwrap_or_else(|panic| self.failed(panic))),
+            () = tokio::time::sleep(limit) => Some(self.failed(format!("it took longer than {limit:?}"))),
+            () = lost, if servable => None,
+        }
+    }
+
+    /// Publishes under the fence. Where the database fails, the version is served unsaved, and the publish tried again for as
+    /// long as a lease.
+    async fn publish(&mut self, lease: Lease, content: Response<Bytes>) {
+        let give_up = self.engine.clock.now() + self.policy.lease;
+        let mut pause = Duration::from_millis(100);
+        let mut unsaved = false;
+        loop {
+            let published_at = self.engine.clock.now();
+            match self.try_publish(&lease, &content).await {
+                Ok(true) => {
+                    self.adopt(content, lease.row().fence, published_at);
+                    self.end_with_newest();
+                    break;
+                }
+                Ok(false) => {
+                    tracing::warn!(
+                        key = self.key,
+                        "the publish was refused: another process has taken the lock over"
+                    );
+                    if !unsaved {
+                        self.end_after_refusal(content, published_at).await;
+                    }
+                    break;
+                }
+                Err(_) if !unsaved => {
+                    self.adopt_unsaved(content.clone(), published_at);
+                    self.end_with_newest();
+                    unsaved = true;
+                }
+                Err(_) if give_up < published_at => break,
+                Err(_) => {}
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RECHECK);
+        }
+        // As above: unreleased, it expires.
+        let _ = lease.release().await;
+    }
+
+    async fn try_publish(&self, lease: &Lease, content: &Response<Bytes>) -> Result<bool, Error> {
+        let store = &self.engine.store;
+        if let Some(old) = &self.version
+            && same_content(&old.content, content)
+            && store
+                .call("renew", |store| {
+                    store.renew(&self.key, lease.row(), old.fence)
+                })
+                .await?
+        {
+            return Ok(true);
+        }
+        store
+            .call("publish", |store| {
+                store.publish(&self.key, lease.row(), content)
+            })
+            .await
+    }
+
+    /// Somebody else has published, or is about to. Those who have nothing get what was made here.
+    async fn end_after_refusal(&mut self, content: Response<Bytes>, made: Tick) {
+        let before = self.version.as_ref().map(|version| version.fence);
+        // Failing to is no harm: then there is nothing newer.
+        let _ = self.probe().await;
+        let newer = self.version.as_ref().map(|version| version.fence) != before;
+        if !newer && self.servable().is_none() {
+            self.adopt_unsaved(content, made);
+        }
+        self.end_with_newest();
+    }
+
+    /// The database is away: an old version is served, a first one is made without a lease and not saved.
+    async fn without_database(&mut self, error: &Error, generator: Generator) {
+        if self.servable().is_some() {
+            return self.rest(RECHECK);
+        }
+        tracing::debug!(key = self.key, %error, "generating without a lease");
+        match self.generate(None, generator).await {
+            Some(Generated::Content(content)) => {
+                self.adopt_unsaved(content, self.engine.clock.now());
+                self.end_with_newest();
+            }
+            Some(generated) => {
+                self.refuse(generated);
+            }
+            None => self.end(Answer::Pass),
+        }
+    }
+
+    /// Ends with what is no content. Returns the cooldown that other processes are to keep.
+    fn refuse(&mut self, generated: Generated) -> Duration {
+        let cooldown = self.policy.cooldown();
+        match generated {
+            Generated::Content(_) => unreachable!("content is published"),
+            Generated::Unshareable => {
+                self.pass_for(self.policy.interval.max(RECHECK));
+                Duration::ZERO
+            }
+            Generated::TooLarge if self.servable().is_none() => {
+                self.pass_for(cooldown);
+                // Others may find that it fits their limit.
+                Duration::ZERO
+            }
+            Generated::TooLarge => {
+                self.rest(cooldown);
+                cooldown
+            }
+            Generated::Failed(failure) => {
+                tracing::warn!(
+                    key = self.key,
+                    error = %failure.error,
+                    again_in = ?cooldown,
+                    "the regeneration failed{}",
+                    if self.servable().is_some() { "; the old version goes on being served" } else { "" }
+                );
+                if self.servable().is_some() {
+                    self.rest(cooldown);
+                } else {
+                    self.remember(Slot::Cooldown {
+                        until: self.engine.clock.now() + cooldown,
+                    });
+                    self.end(Answer::Failed(failure));
+                }
+                cooldown
+            }
+        }
+    }
+
+    fn failed(&self, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Generated {
+        Generated::Failed(Failure {
+            error: Arc::from(error.into()),
+            response: None,
+            retry_in: self.policy.cooldown(),
+        })
+    }
+
+    /// The old version goes on being served, and nothing is asked about it for so long.
+    fn rest(&self, time: Duration) {
+        if let Some(version) = &self.version {
+            version.rest_until(self.engine.clock.now() + time);
+        }
+        self.end_with_newest();
+    }
+
+    fn cool_down(&self, time: Duration) {
+        self.remember(Slot::Cooldown {
+            until: self.engine.clock.now() + time,
+        });
+        self.end(Answer::Unavailable { retry_in: time });
+    }
+
+    fn pass_for(&self, time: Duration) {
+        self.remember(Slot::Pass {
+            until: self.engine.clock.now() + time,
+        });
+        self.end(Answer::Pass);
+    }
+
+    fn adopt(&mut self, content: Response<Bytes>, fence: i64, born: Tick) {
+        self.hold(Version::new(&self.key, content, fence, born));
+    }
+
+    /// Keeps the fence of the version before it, so that whatever is published next replaces it.
+    fn adopt_unsaved(&mut self, content: Response<Bytes>, born: Tick) {
+        let fence = self.version.as_ref().map_or(0, |version| version.fence);
+        self.hold(Version::new(&self.key, content, fence, born).unsaved());
+    }
+
+    fn hold(&mut self, version: Version) {
+        let version = Arc::new(version);
+        self.remember(Slot::Version(Arc::clone(&version)));
+        self.version = Some(version);
+    }
+
+    fn remember(&self, slot: Slot) {
+        self.engine.memory.insert(&self.key, slot);
+    }
+
+    fn end_with_newest(&self) {
+        self.end(match &self.version {
+            Some(version) => Answer::Version(Arc::clone(version)),
+            None => Answer::Unavailable {
+                retry_in: self.policy.cooldown(),
+            },
+        });
+    }
+
+    fn end(&self, answer: Answer) {
+        self.stage.send_replace(Stage::Done(answer));
+    }
+
+    fn freshness(&self) -> Option<Freshness> {
+        let now = self.engine.clock.now();
+        self.version
+            .as_ref()
+            .map(|version| version.freshness(now, &self.policy))
+    }
+
+    /// The version, if it may be served.
+    fn servable(&self) -> Option<Arc<Version>> {
+        match self.freshness() {
+            None | Some(Freshness::Expired) => None,
+            Some(Freshness::Fresh | Freshness::Stale) => self.version.clone(),
+        }
+    }
+
+    fn lock_name(&self) -> String {
+        format!("refresh/{}", self.key)
+    }
+}
+
+impl Drop for Regeneration {
+    /// Also after a panic: another request may start anew. What was found is in memory by now.
+    fn drop(&mut self) {
+        self.engine.running().remove(&self.key);
+    }
+}
+
+fn same_content(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
+    a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
+}

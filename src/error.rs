@@ -1,0 +1,142 @@
+//! The one error type.
+
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+
+/// What went wrong: opaque, with a [`kind`](Error::kind) to match on and the cause kept as [`source`](StdError::source).
+#[derive(Clone)]
+pub struct Error(Arc<Repr>);
+
+/// The kinds of [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A URL, key, table prefix or other setting cannot be used; the message says what to write instead.
+    Invalid,
+    /// The database refused a statement or cannot be reached.
+    Database,
+    /// The database did not answer within the statement limit.
+    Timeout,
+    /// The tables in the database belong to a newer release.
+    Schema,
+    /// The lease is no longer ours.
+    Lost,
+    /// The generator failed and there is no older version.
+    Generator,
+    /// There is no version yet and nobody made one within the time that the policy allows to wait.
+    Unavailable,
+}
+
+type Source = Arc<dyn StdError + Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+enum Repr {
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{context}: {source}")]
+    Database { context: String, source: Source },
+    #[error("{step}: the database did not answer within {limit:?}")]
+    Timeout { step: &'static str, limit: Duration },
+    #[error("{0}")]
+    Schema(String),
+    #[error("the lease on {0:?} is lost: it expired, or someone else has taken the lock over")]
+    Lost(String),
+    #[error("the generator failed: {0}")]
+    Generator(Source),
+    #[error("there is no version yet; try again in {0:?}")]
+    Unavailable(Duration),
+}
+
+impl Error {
+    /// Which kind of error this is.
+    pub fn kind(&self) -> ErrorKind {
+        match &*self.0 {
+            Repr::Invalid(_) => ErrorKind::Invalid,
+            Repr::Database { .. } => ErrorKind::Database,
+            Repr::Timeout { .. } => ErrorKind::Timeout,
+            Repr::Schema(_) => ErrorKind::Schema,
+            Repr::Lost(_) => ErrorKind::Lost,
+            Repr::Generator(_) => ErrorKind::Generator,
+            Repr::Unavailable(_) => ErrorKind::Unavailable,
+        }
+    }
+
+    /// The lease is no longer ours.
+    pub fn is_lost(&self) -> bool {
+        self.kind() == ErrorKind::Lost
+    }
+
+    /// The database refused a statement, cannot be reached or did not answer in time.
+    pub fn is_database(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Database | ErrorKind::Timeout)
+    }
+
+    /// The generator failed; the source is its error.
+    pub fn is_generator(&self) -> bool {
+        self.kind() == ErrorKind::Generator
+    }
+
+    /// There is no version yet.
+    pub fn is_unavailable(&self) -> bool {
+        self.kind() == ErrorKind::Unavailable
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Repr::Invalid(message.into()).into()
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn schema(message: impl Into<String>) -> Self {
+        Repr::Schema(message.into()).into()
+    }
+
+    pub(crate) fn database(
+        context: impl Into<String>,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Repr::Database {
+            context: context.into(),
+            source: Arc::from(source.into()),
+        }
+        .into()
+    }
+
+    pub(crate) fn timeout(step: &'static str, limit: Duration) -> Self {
+        Repr::Timeout { step, limit }.into()
+    }
+
+    pub(crate) fn lost(name: impl Into<String>) -> Self {
+        Repr::Lost(name.into()).into()
+    }
+
+    pub(crate) fn generator(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Repr::Generator(Arc::from(source.into())).into()
+    }
+
+    pub(crate) fn unavailable(retry_in: Duration) -> Self {
+        Repr::Unavailable(retry_in).into()
+    }
+}
+
+impl From<Repr> for Error {
+    fn from(repr: Repr) -> Self {
+        Self(Arc::new(repr))
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&*self.0, f)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()
+    }
+}

@@ -1,0 +1,68 @@
+//! The future of a response.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use http::Response;
+use tower_service::Service;
+
+use crate::layer::ResponseBody;
+
+/// A response from memory, or one that is waited for.
+pub struct ResponseFuture<B, E>(State<B, E>);
+
+type Result<B, E> = std::result::Result<Response<ResponseBody<B>>, E>;
+
+enum State<B, E> {
+    /// `None` once it has been given out.
+    Ready(Option<Response<ResponseBody<B>>>),
+    Waiting(Pin<Box<dyn Future<Output = Result<B, E>> + Send>>),
+}
+
+impl<B, E> ResponseFuture<B, E> {
+    pub(super) fn ready(response: Response<ResponseBody<B>>) -> Self {
+        Self(State::Ready(Some(response)))
+    }
+
+    pub(super) fn waiting(future: impl Future<Output = Result<B, E>> + Send + 'static) -> Self {
+        Self(State::Waiting(Box::pin(future)))
+    }
+}
+
+// Nothing in it is pinned in place.
+impl<B, E> Unpin for ResponseFuture<B, E> {}
+
+impl<B, E> Future for ResponseFuture<B, E> {
+    type Output = Result<B, E>;
+
+    /// # Panics
+    ///
+    /// When polled again after it has completed.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            State::Ready(response) => {
+                Poll::Ready(Ok(response.take().expect("polled after it has completed")))
+            }
+            State::Waiting(future) => future.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<B, E> fmt::Debug for ResponseFuture<B, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+/// Calls the service when it is ready.
+pub(super) async fn oneshot<S: Service<R>, R>(
+    mut service: S,
+    request: R,
+) -> std::result::Result<S::Response, S::Error> {
+    poll_fn(|cx| service.poll_ready(cx)).await?;
+    service.call(request).await
+}

@@ -1,0 +1,88 @@
+//! The Tower layer.
+
+mod body;
+mod future;
+mod request;
+mod response;
+mod service;
+
+use std::{fmt, sync::Arc};
+
+use http::Extensions;
+use tower_layer::Layer;
+
+use crate::{engine::Engine, refresh::Refresh};
+
+pub use body::ResponseBody;
+pub use future::ResponseFuture;
+pub use service::RefreshService;
+
+/// Keeps the responses of a service and regenerates them when they are stale; from [`Perennial::layer`](crate::Perennial::layer).
+///
+/// Works on `Router::layer`, `MethodRouter::layer` and any Tower service for HTTP.
+///
+/// # What is kept
+///
+/// Responses to GET, each under its path and its query: the parameters are sorted by name, those of the same name keep their
+/// order. HEAD is answered from what is kept for GET. Other methods and upgrades pass straight through.
+///
+/// A response is stored when its status is one that RFC 9110 §15.1 calls heuristically cacheable (200 and 404 among them).
+/// A status of 500 or more, or 429, is a failure: an old version outlives it. Anything else, and a response with `Set-Cookie` or with
+/// `Cache-Control: private` or `no-store`, is given to nobody: each request is answered by the service itself, which is
+/// remembered for the policy's interval.
+///
+/// # What the service sees
+///
+/// When it generates: a new GET request with the path, the sorted query, no header, an empty body and the extensions of the
+/// request that caused it. What isn't in the key is not to be seen, so that one visitor's page can't be stored for another.
+/// Extensions are carried because routing keeps its own there, which can't be told apart by type from others: one that
+/// tells of the visitor (axum's `ConnectInfo`, a session that an outer middleware has put there) is to be taken out
+/// [by name](Self::without_extension), or the layer put outside that middleware.
+///
+/// # Readiness
+///
+/// The layered service is always ready. The inner one is cloned and its readiness awaited when it is called, so that
+/// a limit beneath the layer holds back neither hits nor old versions.
+#[derive(Clone)]
+#[must_use = "a layer does nothing until a service is wrapped in it"]
+pub struct RefreshLayer {
+    engine: Arc<Engine>,
+    policy: Refresh,
+    max_body: usize,
+    hidden: Vec<fn(&mut Extensions)>,
+}
+
+impl RefreshLayer {
+    pub(crate) fn new(engine: Arc<Engine>, policy: Refresh, max_body: usize) -> Self {
+        Self {
+            engine,
+            policy,
+            max_body,
+            hidden: Vec::new(),
+        }
+    }
+
+    /// Takes the extension of type `T` out of the request that the generator sees.
+    pub fn without_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+        self.hidden.push(|extensions| {
+            extensions.remove::<T>();
+        });
+        self
+    }
+}
+
+impl<S> Layer<S> for RefreshLayer {
+    type Service = RefreshService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RefreshService::new(inner, Arc::new(self.clone()))
+    }
+}
+
+impl fmt::Debug for RefreshLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefreshLayer")
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}

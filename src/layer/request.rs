@@ -1,0 +1,92 @@
+//! Which resource a request asks for, and the request that the generator sees.
+
+use std::{borrow::Cow, sync::Arc};
+
+#[cfg(feature = "axum")]
+use axum::extract::OriginalUri;
+use http::{Extensions, HeaderMap, Method, Request, Uri, header, uri::PathAndQuery};
+
+use crate::key;
+
+/// In the extensions of the request that a generator sees: the key that is being generated.
+///
+/// A layer for the same key beneath, which would wait for itself, lets the request pass.
+#[derive(Clone)]
+struct Generating(Arc<str>);
+
+/// The key of what is asked for. `None`: the request passes straight through.
+pub(super) fn key<B>(request: &Request<B>) -> Option<Cow<'_, str>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) || is_upgrade(request.headers()) {
+        return None;
+    }
+    let key = uri_key(request)?;
+    match request.extensions().get::<Generating>() {
+        Some(generating) if *generating.0 == key => None,
+        _ => Some(key),
+    }
+}
+
+/// An upgrade that a server may take up; that to h2c no longer is one (RFC 9113 §3.1), though clients still offer it.
+fn is_upgrade(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::UPGRADE)
+        .is_some_and(|protocol| !protocol.as_bytes().eq_ignore_ascii_case(b"h2c"))
+}
+
+#[cfg(not(feature = "axum"))]
+fn uri_key<B>(request: &Request<B>) -> Option<Cow<'_, str>> {
+    key::of_uri(request.uri())
+}
+
+/// A nested router sees the path without its prefix; the key has the whole.
+#[cfg(feature = "axum")]
+fn uri_key<B>(request: &Request<B>) -> Option<Cow<'_, str>> {
+    let uri = request.uri();
+    match request.extensions().get::<OriginalUri>() {
+        None => key::of_uri(uri),
+        Some(OriginalUri(original)) if original.path() == uri.path() => key::of_uri(uri),
+        Some(OriginalUri(original))
+            if original.query() == uri.query()
+                && original
+                    .path()
+                    .trim_end_matches('/')
+                    .ends_with(uri.path().trim_end_matches('/')) =>
+        {
+            key::of_uri(original)
+        }
+        // Some middleware has rewritten it: the generator sees the one, routing saw the other. No path contains a `#`.
+        Some(OriginalUri(original)) => Some(Cow::Owned(format!(
+            "{}#{}",
+            original.path(),
+            key::of_uri(uri)?
+        ))),
+    }
+}
+
+/// The request that generates `key`: GET, path, sorted query, no header, an empty body and the extensions but the hidden ones.
+pub(super) fn to_generate<B, G: Default>(
+    request: &Request<B>,
+    key: &str,
+    hidden: &[fn(&mut Extensions)],
+) -> Option<Request<G>> {
+    let uri = key::of_uri(request.uri())?;
+    let mut generating = Request::new(G::default());
+    *generating.uri_mut() = relative(&uri)?;
+    let extensions = generating.extensions_mut();
+    extensions.clone_from(request.extensions());
+    for hide in hidden {
+        hide(extensions);
+    }
+    #[cfg(feature = "axum")]
+    if let Some(OriginalUri(original)) = extensions.get_mut() {
+        let query = uri.find('?').map_or("", |at| &uri[at..]);
+        *original = relative(&format!("{}{query}", original.path()))?;
+    }
+    extensions.insert(Generating(key.into()));
+    Some(generating)
+}
+
+/// A URI without scheme and authority.
+fn relative(path_and_query: &str) -> Option<Uri> {
+    PathAndQuery::try_from(path_and_query).ok().map(Uri::from)
+}

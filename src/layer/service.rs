@@ -1,0 +1,202 @@
+//! The service.
+
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::Body;
+use tokio::sync::oneshot;
+use tower_service::Service;
+
+use crate::{
+    engine::{Answer, Failure, Generated, Generator, Look},
+    layer::{
+        RefreshLayer, ResponseBody, ResponseFuture,
+        future::oneshot as call,
+        request,
+        response::{self, Kind, Read},
+    },
+    store::BoxError,
+};
+
+/// A service whose responses are kept, as [`RefreshLayer`] describes.
+#[derive(Clone)]
+pub struct RefreshService<S> {
+    inner: S,
+    layer: Arc<RefreshLayer>,
+}
+
+impl<S> RefreshService<S> {
+    pub(super) fn new(inner: S, layer: Arc<RefreshLayer>) -> Self {
+        Self { inner, layer }
+    }
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RefreshService<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    ReqBody: Default + Send + 'static,
+    ResBody: Body<Data = Bytes> + Send + 'static,
+    ResBody::Error: Into<BoxError>,
+{
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<ResBody, S::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        // Whether the inner service is ready matters only when it is called.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let Some(key) = request::key(&request) else {
+            return ResponseFuture::waiting(pass(self.inner.clone(), request));
+        };
+        let head = request.method() == Method::HEAD;
+        match self.layer.engine.look(&key, &self.layer.policy) {
+            Look::Answer(Answer::Version(version)) => {
+                ResponseFuture::ready(response::give(&version.content, head))
+            }
+            Look::Answer(Answer::Unavailable { retry_in }) => {
+                ResponseFuture::ready(response::give(&response::unavailable(retry_in), head))
+            }
+            Look::Answer(Answer::Pass | Answer::Failed(_)) => {
+                ResponseFuture::waiting(pass(self.inner.clone(), request))
+            }
+            Look::Visit => {
+                let key = key.into_owned();
+                let layer = Arc::clone(&self.layer);
+                ResponseFuture::waiting(visit(layer, self.inner.clone(), request, key))
+            }
+        }
+    }
+}
+
+impl<S> fmt::Debug for RefreshService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefreshService")
+            .field("layer", &self.layer)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What only the visitor that started a regeneration can be given, as it can't be copied.
+enum Direct<B, E> {
+    /// A response that is too large to be kept.
+    TooLarge(Response<ResponseBody<B>>),
+    /// The service's error, or its answer in failure, too large to be kept as well.
+    Failed(Result<Response<ResponseBody<B>>, E>),
+}
+
+async fn pass<S, ReqBody, ResBody>(
+    service: S,
+    request: Request<ReqBody>,
+) -> Result<Response<ResponseBody<ResBody>>, S::Error>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+{
+    let response = call(service, request).await?;
+    Ok(response.map(ResponseBody::streamed))
+}
+
+async fn visit<S, ReqBody, ResBody>(
+    layer: Arc<RefreshLayer>,
+    service: S,
+    request: Request<ReqBody>,
+    key: String,
+) -> Result<Response<ResponseBody<ResBody>>, S::Error>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    ReqBody: Default + Send + 'static,
+    ResBody: Body<Data = Bytes> + Send + 'static,
+    ResBody::Error: Into<BoxError>,
+{
+    let head = request.method() == Method::HEAD;
+    let Some(generating) = request::to_generate(&request, &key, &layer.hidden) else {
+        return pass(service, request).await;
+    };
+    let (direct, mut own) = oneshot::channel();
+    let cooldown = layer.policy.cooldown();
+    let generated = generate(
+        service.clone(),
+        generating,
+        layer.max_body,
+        cooldown,
+        direct,
+    );
+    let generator = || -> Generator { Box::pin(generated) };
+    let answer = layer.engine.visit(&key, &layer.policy, generator).await;
+    let kept = match (answer, own.try_recv()) {
+        (_, Ok(Direct::TooLarge(response))) => return Ok(response),
+        (Answer::Failed(_), Ok(Direct::Failed(result))) => return result,
+        (Answer::Version(version), _) => return Ok(response::give(&version.content, head)),
+        (Answer::Pass, _) => return pass(service, request).await,
+        (Answer::Failed(failure), _) => failure
+            .response
+            .unwrap_or_else(|| response::unavailable(failure.retry_in)),
+        (Answer::Unavailable { retry_in }, _) => response::unavailable(retry_in),
+    };
+    Ok(response::give(&kept, head))
+}
+
+/// One run of the service as a generator.
+async fn generate<S, ReqBody, ResBody>(
+    service: S,
+    request: Request<ReqBody>,
+    max_body: usize,
+    retry_in: Duration,
+    direct: oneshot::Sender<Direct<ResBody, S::Error>>,
+) -> Generated
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: Body<Data = Bytes>,
+    ResBody::Error: Into<BoxError>,
+{
+    let failed = |error: BoxError, response| {
+        Generated::Failed(Failure {
+            error: error.into(),
+            response,
+            retry_in,
+        })
+    };
+    // Nobody may be waiting for what is sent directly.
+    let response = match call(service, request).await {
+        Ok(response) => response,
+        Err(error) => {
+            let _ = direct.send(Direct::Failed(Err(error)));
+            return failed("the service returned an error".into(), None);
+        }
+    };
+    let (head, body) = response.into_parts();
+    let kind = response::kind(&head);
+    let status = format!("the service answered {}", head.status);
+    match kind {
+        Kind::Unshareable => return Generated::Unshareable,
+        Kind::Failure { shareable: false } => return failed(status.into(), None),
+        Kind::Content | Kind::Failure { shareable: true } => {}
+    }
+    match (response::read(body, max_body).await, kind) {
+        (Ok(Read::Whole(body)), Kind::Content) => {
+            Generated::Content(response::keepable(head, body))
+        }
+        (Ok(Read::Whole(body)), _) => failed(status.into(), Some(response::keepable(head, body))),
+        (Ok(Read::TooLarge(body)), Kind::Content) => {
+            let _ = direct.send(Direct::TooLarge(Response::from_parts(head, body)));
+            Generated::TooLarge
+        }
+        (Ok(Read::TooLarge(body)), _) => {
+            let _ = direct.send(Direct::Failed(Ok(Response::from_parts(head, body))));
+            failed(status.into(), None)
+        }
+        (Err(error), _) => failed(error.into(), None),
+    }
+}

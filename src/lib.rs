@@ -1,0 +1,21 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod clock;
+mod content;
+mod decide;
+mod engine;
+mod error;
+mod key;
+pub mod layer;
+mod lock;
+mod refresh;
+mod site;
+pub mod store;
+
+pub use content::Content;
+pub use error::{Error, ErrorKind};
+pub use lock::{Lease, Locks};
+pub use refresh::{DAY, First, Refresh};
+pub use site::{Builder, Perennial};

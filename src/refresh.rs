@@ -1,0 +1,165 @@
+//! The policy of a resource.
+
+use std::time::Duration;
+
+/// One day, for intervals: `Refresh::every(30 * DAY)`.
+pub const DAY: Duration = Duration::from_hours(24);
+
+/// When a resource becomes stale, and who waits for what: the policy of a layer or of a piece of content.
+///
+/// A `const`-buildable value. Without any further method the one request that regenerates waits for the new version, at most
+/// 5 s, and everyone else gets the old one at once, of any age.
+///
+/// ```
+/// use std::time::Duration;
+/// use perennial::{DAY, First, Refresh};
+///
+/// const TOP_TEN: Refresh = Refresh::every(DAY)
+///     .in_background()
+///     .first(First::Wait(Duration::from_secs(10)))
+///     .timeout(Duration::from_secs(20));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use = "a policy does nothing until a layer or a call is given it"]
+pub struct Refresh {
+    pub(crate) interval: Duration,
+    pub(crate) wait: Duration,
+    pub(crate) first: First,
+    pub(crate) timeout: Duration,
+    pub(crate) lease: Duration,
+    retry_after: Option<Duration>,
+    pub(crate) max_stale: Option<Duration>,
+    pub(crate) jitter: f64,
+}
+
+/// What visitors get while the first version ever is made by somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Wait for it, at most so long; then 503 with `Retry-After`.
+    Wait(Duration),
+    /// 503 with `Retry-After` at once.
+    Unavailable,
+}
+
+impl First {
+    pub(crate) fn limit(self) -> Duration {
+        match self {
+            Self::Wait(limit) => limit,
+            Self::Unavailable => Duration::ZERO,
+        }
+    }
+}
+
+impl Refresh {
+    /// Stale at this age, counted from the publish of the version by the database's clock.
+    ///
+    /// With [`Duration::ZERO`] a version is stale as soon as it stands: every request gets it, and one at a time
+    /// regenerates.
+    pub const fn every(interval: Duration) -> Self {
+        Self {
+            interval,
+            wait: Duration::from_secs(5),
+            first: First::Wait(Duration::from_secs(30)),
+            timeout: Duration::from_secs(60),
+            lease: DEFAULT_LEASE,
+            retry_after: None,
+            max_stale: None,
+            jitter: 0.0,
+        }
+    }
+
+    /// How long the one regenerating request waits for the new version before it, too, gets the old. Default: 5 s.
+    ///
+    /// The regeneration goes on in any case, also when that visitor disconnects.
+    pub const fn wait(mut self, limit: Duration) -> Self {
+        self.wait = limit;
+        self
+    }
+
+    /// The regenerating request, too, gets the old version at once: [`wait`](Self::wait) of zero.
+    ///
+    /// The `stale-while-revalidate` of RFC 5861 §3.
+    pub const fn in_background(self) -> Self {
+        self.wait(Duration::ZERO)
+    }
+
+    /// What others get while the first version ever is made. Default: [`First::Wait`] of 30 s.
+    ///
+    /// The request that makes it waits until it is made, at most [`timeout`](Self::timeout). The same holds for a version
+    /// that [`max_stale`](Self::max_stale) forbids to serve.
+    pub const fn first(mut self, first: First) -> Self {
+        self.first = first;
+        self
+    }
+
+    /// A regeneration that runs longer is cancelled and counts as failed. Default: 60 s.
+    ///
+    /// Cancelled means that the generator's future is dropped at its next `await`; a generator that blocks its thread
+    /// can't be cancelled.
+    pub const fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// How long a silent regenerator keeps the lock, which bounds how much a crash delays the next one. Default: 15 s.
+    ///
+    /// It is extended at a third of its length for as long as the regeneration runs, so that it need not cover
+    /// the generator's time. It should be well above the time that a database statement may take. Below 10 ms it is taken as
+    /// 10 ms.
+    pub const fn lease(mut self, length: Duration) -> Self {
+        self.lease = if length.as_millis() < 10 {
+            Duration::from_millis(10)
+        } else {
+            length
+        };
+        self
+    }
+
+    /// The cooldown: after a failure no process tries again for so long. Default: the interval, but at least 3 s and at most
+    /// 30 s.
+    pub const fn retry_after(mut self, cooldown: Duration) -> Self {
+        self.retry_after = Some(cooldown);
+        self
+    }
+
+    /// An entry older than the interval and this is not served: its visitors wait as for a first version. Default: none,
+    /// an old version is served however old it is.
+    ///
+    /// The `stale-if-error` of RFC 5861 §4, for every reason to be stale.
+    pub const fn max_stale(mut self, limit: Duration) -> Self {
+        self.max_stale = Some(limit);
+        self
+    }
+
+    /// Shortens each key's interval by a part of its own, up to this fraction of it, so that what was made together doesn't
+    /// become stale together. Default: 0; taken into 0 to 1.
+    ///
+    /// The part is derived from the key: every process, and every version of a key, has the same.
+    pub const fn jitter(mut self, fraction: f64) -> Self {
+        // NaN fails both comparisons' complement and becomes 0.
+        self.jitter = if fraction > 0.0 {
+            if fraction < 1.0 { fraction } else { 1.0 }
+        } else {
+            0.0
+        };
+        self
+    }
+
+    pub(crate) fn cooldown(&self) -> Duration {
+        self.retry_after.unwrap_or_else(|| {
+            self.interval
+                .clamp(Duration::from_secs(3), Duration::from_secs(30))
+        })
+    }
+
+    /// The interval of a key whose place in the spread is `unit` (0 to 1).
+    pub(crate) fn interval_at(&self, unit: f64) -> Duration {
+        if self.jitter == 0.0 {
+            return self.interval;
+        }
+        self.interval.mul_f64(1.0 - self.jitter * unit)
+    }
+}
+
+/// The lease of a policy and of a named lock, unless told otherwise.
+pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(15);

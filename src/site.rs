@@ -1,0 +1,215 @@
+//! The site: what everything starts from.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+#[cfg(feature = "sqlite")]
+use crate::store::Database;
+use crate::{
+    content::{self, Content},
+    engine::Engine,
+    error::Error,
+    layer::RefreshLayer,
+    lock::Locks,
+    refresh::Refresh,
+    store::{BoxError, Guarded, Store},
+};
+
+/// A site whose content regrows by itself: one database, shared by all its processes, and this process's memory.
+///
+/// Cheap to clone. Make one a process and database: a second one would have a memory of its own.
+#[derive(Clone)]
+pub struct Perennial {
+    engine: Arc<Engine>,
+    max_body: usize,
+}
+
+impl Perennial {
+    /// Opens a database by its URL, with a small pool of its own; makes or upgrades Perennial's tables.
+    ///
+    /// `sqlite://site.db` is a file in the current folder. It is made if it isn't there, and set to WAL mode.
+    ///
+    /// # Errors
+    ///
+    /// The URL cannot be used, the database cannot be opened, or its tables belong to a newer release.
+    #[cfg(feature = "sqlite")]
+    pub async fn open(url: &str) -> Result<Self, Error> {
+        Self::builder().open(url).await
+    }
+
+    /// Uses the application's own sqlx pool; makes or upgrades Perennial's tables.
+    ///
+    /// On SQLite, WAL mode and a busy timeout are recommended. No connection is held while content is generated.
+    ///
+    /// # Errors
+    ///
+    /// The database fails, or its tables belong to a newer release.
+    #[cfg(feature = "sqlite")]
+    pub async fn new(pool: impl Into<Database>) -> Result<Self, Error> {
+        Self::builder().build(pool).await
+    }
+
+    /// Starts with settings that are not the default.
+    pub fn builder() -> Builder {
+        Builder {
+            table_prefix: "perennial_".to_owned(),
+            memory: 64 << 20,
+            max_body: 8 << 20,
+            regenerations: 16,
+            statement_limit: Duration::from_secs(5),
+        }
+    }
+
+    /// A layer that keeps the responses of the service beneath it, each under the path and the query of its request.
+    pub fn layer(&self, policy: Refresh) -> RefreshLayer {
+        RefreshLayer::new(Arc::clone(&self.engine), policy, self.max_body)
+    }
+
+    /// Content that is not a whole response: a part of a page, say.
+    ///
+    /// Kept, regenerated and served as a route's is, under a key that does not begin with `/`. The future that `generate`
+    /// returns runs in a task of its own, and only if this call is the one that regenerates.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// use perennial::{DAY, Refresh};
+    ///
+    /// const TOP_TEN: Refresh = Refresh::every(DAY);
+    /// let html = site
+    ///     .content("sidebar/top-10", &TOP_TEN, || async {
+    ///         Ok::<_, std::io::Error>("<ol>…</ol>")
+    ///     })
+    ///     .await?;
+    /// println!("{html}");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Only where there is no version to serve: [the generator failed](Error::is_generator), also by content larger than
+    /// [`Builder::max_body`], or [nobody made one in time](Error::is_unavailable). [`Invalid`](crate::ErrorKind::Invalid): the key is
+    /// empty or begins with `/`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, it cancels nothing: a regeneration that it has begun goes on.
+    pub async fn content<F, Fut, T, E>(
+        &self,
+        key: &str,
+        policy: &Refresh,
+        generate: F,
+    ) -> Result<Content, Error>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+        T: Into<Bytes>,
+        E: Into<BoxError>,
+    {
+        content::content(&self.engine, self.max_body, key, policy, generate).await
+    }
+
+    /// The locks of the site's database, for anything else that must not be done twice at once.
+    pub fn locks(&self) -> Locks {
+        self.engine.locks()
+    }
+
+    /// Begins no further regeneration, waits for those that run and so releases their leases. Call it after the server has drained.
+    ///
+    /// Versions go on being served. What has none is answered by the service itself. Each regeneration is bounded by its policy's
+    /// [`timeout`](Refresh::timeout); dropped earlier, this future cancels none of them.
+    pub async fn shutdown(&self) {
+        self.engine.shutdown().await;
+    }
+}
+
+impl fmt::Debug for Perennial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Perennial").finish_non_exhaustive()
+    }
+}
+
+/// Settings of a [`Perennial`]; from [`Perennial::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "settings do nothing until they are built"]
+pub struct Builder {
+    table_prefix: String,
+    memory: u64,
+    max_body: usize,
+    regenerations: usize,
+    statement_limit: Duration,
+}
+
+impl Builder {
+    /// What the names of the tables begin with. Default: `perennial_`.
+    ///
+    /// Lowercase letters, digits and `_`; anything else is refused when the database is opened.
+    pub fn table_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.table_prefix = prefix.into();
+        self
+    }
+
+    /// How many bytes of entries are kept in memory. Default: 64 MiB. What doesn't fit is read from the database.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// The largest body that is stored, in bytes. Default: 8 MiB.
+    ///
+    /// A larger one is passed on to the visitor whole, without being buffered beyond this, and not stored.
+    pub fn max_body(mut self, bytes: usize) -> Self {
+        self.max_body = bytes;
+        self
+    }
+
+    /// How many regenerations this process runs at once. Default: 16.
+    ///
+    /// More are skipped, not queued: their old versions go on being served. A first version is always made, as a
+    /// visitor waits for it.
+    pub fn regenerations(mut self, at_once: usize) -> Self {
+        self.regenerations = at_once;
+        self
+    }
+
+    /// How long a database statement may take, the wait for a connection included, before it counts as failed. Default: 5 s.
+    pub fn statement_limit(mut self, limit: Duration) -> Self {
+        self.statement_limit = limit;
+        self
+    }
+
+    /// As [`Perennial::open`], with these settings.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used.
+    #[cfg(feature = "sqlite")]
+    pub async fn open(self, url: &str) -> Result<Perennial, Error> {
+        let database = Database::open(url).await?;
+        self.build(database).await
+    }
+
+    /// As [`Perennial::new`], with these settings.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used.
+    #[cfg(feature = "sqlite")]
+    pub async fn build(self, pool: impl Into<Database>) -> Result<Perennial, Error> {
+        let store = pool.into().store(&self.table_prefix).await?;
+        Ok(self.on(store))
+    }
+
+    /// Uses a store of the program's own; the table prefix means nothing then.
+    pub fn with_store(self, store: impl Store) -> Perennial {
+        self.on(Box::new(store))
+    }
+
+    fn on(self, store: Box<dyn Store>) -> Perennial {
+        let store = Guarded::new(store, self.statement_limit);
+        Perennial {
+            engine: Arc::new(Engine::new(store, self.memory, self.regenerations)),
+            max_body: self.max_body,
+        }
+    }
+}

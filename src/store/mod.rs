@@ -1,0 +1,125 @@
+//! The store: the database tier, behind a trait.
+
+#[cfg(feature = "sqlite")]
+mod dialect;
+mod guard;
+#[cfg(feature = "sqlite")]
+mod open;
+#[cfg(feature = "sqlite")]
+mod schema;
+#[cfg(feature = "sqlite")]
+mod sql;
+#[cfg(feature = "sqlite")]
+mod wire;
+
+use std::{error::Error as StdError, pin::Pin, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+
+pub(crate) use guard::Guarded;
+#[cfg(feature = "sqlite")]
+pub use open::Database;
+
+pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// What a [`Store`]'s methods return.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send + 'a>>;
+
+/// Where entries and locks are kept, for all processes of a site. The crate's own stores speak SQL; a program can bring another one.
+///
+/// # Contract
+///
+/// - **One clock.** Every age and expiry is reckoned by one clock that all processes share (a database's), and never by theirs.
+/// - **Each method is one atomic step**, seen by all processes in one order.
+/// - **Fences only grow.** Each [`try_lock`](Self::try_lock) that succeeds gives the lock a greater fence than it ever
+///   had, also when its lease has expired or was released in between; lock rows are therefore kept.
+/// - **Nothing waits for another lease.** A lock that is taken is an answer, not a reason to wait.
+/// - **Content never goes backwards.** [`publish`](Self::publish) and [`renew`](Self::renew) succeed only while the lock still carries
+///   the lease's fence, and only over an entry with a smaller fence.
+/// - An error may mean that the step was done and its answer lost. Each step may be tried again: repeated with the
+///   same lease, it succeeds again.
+/// - A future that is dropped has either done its step or not; nothing is left half done.
+///
+/// Perennial gives each call a time limit and drops the future after it; names and keys can be of any length and have any
+/// characters.
+pub trait Store: Send + Sync + 'static {
+    /// The entry of `key`, when its fence is greater than `known`, and the state of the lock `name`. Takes no lock, changes nothing.
+    ///
+    /// An entry that cannot be read counts as none.
+    fn probe<'a>(&'a self, key: &'a str, name: &'a str, known: i64) -> StoreFuture<'a, Probe>;
+
+    /// Takes the lock `name` for `length`, if it is free: never held before, expired or released, and not in cooldown.
+    ///
+    /// With `seen`, only if the lock's fence still is that (0: never held). Returns the new fence, or `None` when it
+    /// was not taken.
+    fn try_lock<'a>(
+        &'a self,
+        name: &'a str,
+        owner: &'a str,
+        length: Duration,
+        seen: Option<i64>,
+    ) -> StoreFuture<'a, Option<i64>>;
+
+    /// Lets the lease expire `length` from now, if it has not expired; `false`: it is lost.
+    fn extend<'a>(&'a self, lease: &'a LeaseRow, length: Duration) -> StoreFuture<'a, bool>;
+
+    /// Gives the lock up, if nobody else has taken it since; `false`: somebody has. The lock can be taken again after `cooldown`.
+    fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool>;
+
+    /// Stores the content of `key` under the lease, made now; `false`: refused, the lease has been overtaken.
+    ///
+    /// The entry's fence becomes the lease's, its start the time at which the lease was acquired.
+    fn publish<'a>(
+        &'a self,
+        key: &'a str,
+        lease: &'a LeaseRow,
+        content: &'a Response<Bytes>,
+    ) -> StoreFuture<'a, bool>;
+
+    /// As [`publish`](Self::publish), for the same content as that of the entry with the fence `known`, which is not sent again; `false` also
+    /// when that entry is not the stored one any more.
+    fn renew<'a>(&'a self, key: &'a str, lease: &'a LeaseRow, known: i64) -> StoreFuture<'a, bool>;
+}
+
+/// What [`Store::probe`] found.
+#[derive(Debug, Default)]
+pub struct Probe {
+    /// The entry, when it is newer than the known one.
+    pub entry: Option<Entry>,
+    /// The lock.
+    pub lock: LockState,
+}
+
+/// What is stored of a resource.
+#[derive(Debug)]
+pub struct Entry {
+    /// The fence of the lease under which it was published.
+    pub fence: i64,
+    /// The time since it was published; zero if the clock was set back.
+    pub age: Duration,
+    /// Status, headers and body.
+    pub content: Response<Bytes>,
+}
+
+/// A lock as [`Store::probe`] found it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockState {
+    /// The fence of the latest lease on it; 0 when it was never held.
+    pub fence: i64,
+    /// It has an owner; without one it is free or, until it expires, in cooldown.
+    pub owned: bool,
+    /// The time until it expires; zero when it has.
+    pub remaining: Duration,
+}
+
+/// What identifies a lease in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRow {
+    /// The lock's name.
+    pub name: String,
+    /// The owner: fresh for each acquisition.
+    pub owner: String,
+    /// The fencing token.
+    pub fence: i64,
+}

@@ -1,0 +1,99 @@
+//! Which database: the application's own pool, or one of ours from a URL.
+
+use std::{str::FromStr, time::Duration};
+
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+
+use crate::{
+    error::Error,
+    store::{Store, schema, sql::SqlStore},
+};
+
+/// How long a statement waits for another writer of the same SQLite file. Below the default statement limit, so that
+/// SQLite's own message comes first.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A database for Perennial: made [from](From) the application's own sqlx pool.
+#[derive(Clone, Debug)]
+pub struct Database(Pool);
+
+#[derive(Clone, Debug)]
+enum Pool {
+    Sqlite(SqlitePool),
+}
+
+impl From<SqlitePool> for Database {
+    fn from(pool: SqlitePool) -> Self {
+        Self(Pool::Sqlite(pool))
+    }
+}
+
+impl Database {
+    pub(crate) async fn open(url: &str) -> Result<Self, Error> {
+        if !url.starts_with("sqlite:") {
+            return Err(Error::invalid(format!(
+                "the database URL {:?} cannot be used: write `sqlite://site.db` for a file in the current folder, \
+                 `sqlite:///var/lib/site.db` for one with an absolute path",
+                without_password(url)
+            )));
+        }
+        let cannot = |error: sqlx::Error| {
+            Error::database(format!("cannot open the database {url:?}"), error)
+        };
+        let options = SqliteConnectOptions::from_str(url)
+            .map_err(cannot)?
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            // In WAL mode a crash of the process loses nothing; one of the machine may lose the latest versions, which regrow.
+            .synchronous(SqliteSynchronous::Normal)
+            .busy_timeout(BUSY_TIMEOUT);
+
+        let path = options.get_filename();
+        if path.is_dir() {
+            return Err(Error::invalid(format!(
+                "cannot open the database {url:?}: {path:?} is a folder; name a file in it, as in {:?}",
+                format!("{}/site.db", url.trim_end_matches('/'))
+            )));
+        }
+        if let Some(folder) = path.parent()
+            && !folder.as_os_str().is_empty()
+            && !folder.exists()
+        {
+            return Err(Error::invalid(format!(
+                "cannot open the database {url:?}: there is no folder {folder:?}; make it first"
+            )));
+        }
+
+        // Each connection to a database in memory that is the last one to close takes it away.
+        let in_memory = url.contains(":memory:") || url.contains("mode=memory");
+        let pool = SqlitePoolOptions::new();
+        let pool = if in_memory {
+            pool.max_connections(1)
+                .idle_timeout(None)
+                .max_lifetime(None)
+        } else {
+            pool.max_connections(4)
+        };
+        Ok(pool.connect_with(options).await.map_err(cannot)?.into())
+    }
+
+    pub(crate) async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
+        schema::check_prefix(prefix)?;
+        match self.0 {
+            Pool::Sqlite(pool) => {
+                schema::prepare(&pool, prefix).await?;
+                Ok(Box::new(SqlStore::new(pool, prefix)))
+            }
+        }
+    }
+}
+
+/// The URL without what stands between the scheme and the `@`: it may be logged.
+fn without_password(url: &str) -> String {
+    match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme < at => format!("{}://…{}", &url[..scheme], &url[at..]),
+        _ => url.to_owned(),
+    }
+}
