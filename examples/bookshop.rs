@@ -1,1 +1,474 @@
-fn main() {}
+//! A small bookshop: an axum site over one SQLite file, whose lists regrow by themselves.
+//!
+//! ```text
+//! cargo run --example bookshop
+//! curl -X POST http://127.0.0.1:3000/buy/1
+//! ```
+//!
+//! The home page, the books and the orders are live. `/best-sellers`, `/new-releases` and the sidebar are kept by Perennial and
+//! made anew by the first request after their interval, once for all copies of the shop that run over the same file.
+
+use std::{
+    error::Error,
+    io::IsTerminal,
+    net::SocketAddr,
+    process::ExitCode,
+    str::FromStr,
+    time::{Duration, Instant, SystemTime},
+};
+
+use axum::{
+    Router,
+    extract::{Path, RawQuery, State},
+    http::StatusCode,
+    response::{Html, IntoResponse, Redirect, Response},
+    routing::{get, post},
+};
+use clap::Parser;
+use humantime::{format_duration, format_rfc3339_seconds, parse_duration};
+use perennial::{Perennial, Refresh};
+use sqlx::{
+    FromRow, Row, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow},
+};
+use tokio::net::TcpListener;
+
+/// A small bookshop whose lists regrow by themselves.
+#[derive(Parser)]
+struct Options {
+    /// The address to listen on.
+    #[arg(long, default_value = "127.0.0.1:3000")]
+    listen: String,
+    /// The SQLite file; made, with a catalogue and some orders, if it isn't there.
+    #[arg(long, default_value = "sqlite://bookshop.db")]
+    database: String,
+    /// The age at which the best-sellers, and the sidebar, are made anew.
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = parse_duration)]
+    best_sellers_every: Duration,
+    /// The age at which the new releases are made anew.
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_duration)]
+    new_releases_every: Duration,
+    /// Makes the generators this slow, to watch what happens meanwhile; more than 60s is too slow for their policy.
+    #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = parse_duration)]
+    slow: Duration,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    match run(&options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bookshop: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let listener = TcpListener::bind(&options.listen)
+        .await
+        .map_err(|error| format!("cannot listen on {}: {error}", options.listen))?;
+    let pool = open(&options.database)
+        .await
+        .map_err(|error| format!("cannot open the database {}: {error}", options.database))?;
+    let site = Perennial::new(pool.clone()).await?;
+
+    let best = Refresh::every(options.best_sellers_every);
+    let new = Refresh::every(options.new_releases_every);
+    let shop = Shop {
+        pool: pool.clone(),
+        site: site.clone(),
+        // What is beside the page must not hold it up.
+        sidebar: best.in_background(),
+        slow: options.slow,
+    };
+    let app = Router::new()
+        .route("/", get(home))
+        .route("/books/{id}", get(book))
+        .route("/buy/{id}", post(buy))
+        .route("/best-sellers", get(best_sellers).layer(site.layer(best)))
+        .route("/new-releases", get(new_releases).layer(site.layer(new)))
+        .fallback(async || Failure::NotFound)
+        .with_state(shop);
+
+    introduce(options, listener.local_addr()?);
+    axum::serve(listener, app)
+        .with_graceful_shutdown(told_to_stop())
+        .await?;
+    // No visitor is left. What still regenerates ends, so that the next process need not wait for its lease.
+    site.shutdown().await;
+    pool.close().await;
+    Ok(())
+}
+
+fn introduce(options: &Options, address: SocketAddr) {
+    let next = SocketAddr::new(address.ip(), address.port().wrapping_add(1));
+    println!(
+        "The bookshop is open at http://{address}/ (the orders that it begins with are made up).
+
+Buy a book; the best-sellers know of it when they are {best} old, not before:
+    curl -X POST http://{address}/buy/1
+    curl http://{address}/best-sellers
+Start a second copy; it is the same site:
+    cargo run --example bookshop -- --database {database} --listen {next}
+Start both with --slow 20s --best-sellers-every 1m, and reload in two windows: one waits for the new list, at most 5 s, and the
+other has the old one at once. Kill the copy that generates: within 15 s the other takes over.
+    kill -9 {id}
+",
+        best = format_duration(options.best_sellers_every),
+        database = options.database,
+        id = std::process::id(),
+    );
+}
+
+async fn told_to_stop() {
+    #[cfg(unix)]
+    let terminated = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        match signal(SignalKind::terminate()) {
+            Ok(mut signal) => signal.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<Option<()>>();
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminated => {}
+    }
+    tracing::info!("closing: the last visitors are served");
+}
+
+/// Opens the database and sees to it that the shop is in it.
+async fn open(url: &str) -> Result<SqlitePool, sqlx::Error> {
+    let options = SqliteConnectOptions::from_str(url)?
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .busy_timeout(Duration::from_secs(5));
+    let pool = SqlitePool::connect_with(options).await?;
+    furnish(&pool).await?;
+    Ok(pool)
+}
+
+/// Makes the tables and fills them, unless that has been done; several copies may come here at once.
+async fn furnish(pool: &SqlitePool) -> Result<(), sqlx::Error> {
+    let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
+    sqlx::raw_sql(SCHEMA).execute(&mut *transaction).await?;
+    let empty: bool = sqlx::query_scalar("SELECT NOT EXISTS (SELECT 1 FROM books)")
+        .fetch_one(&mut *transaction)
+        .await?;
+    if empty {
+        for (title, author, year) in CATALOGUE {
+            sqlx::query("INSERT INTO books (title, author, year) VALUES (?, ?, ?)")
+                .bind(title)
+                .bind(author)
+                .bind(year)
+                .execute(&mut *transaction)
+                .await?;
+        }
+        sqlx::query(FIRST_ORDERS).execute(&mut *transaction).await?;
+    }
+    transaction.commit().await
+}
+
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS books (
+    id INTEGER PRIMARY KEY, title TEXT NOT NULL, author TEXT NOT NULL, year INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS orders (
+    id INTEGER PRIMARY KEY, book INTEGER NOT NULL REFERENCES books, bought_at INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS orders_of_a_book ON orders (book, bought_at);
+-- Each book with its orders of the last 30 days.
+CREATE VIEW IF NOT EXISTS sales AS
+    SELECT books.*, COUNT(orders.id) AS sold
+    FROM books LEFT JOIN orders ON book = books.id AND bought_at > unixepoch() - 30 * 86400
+    GROUP BY books.id;
+";
+
+/// Orders to begin with: the same in every new shop, one each three hours back from now.
+const FIRST_ORDERS: &str = "
+WITH RECURSIVE numbers (n) AS (VALUES (0) UNION ALL SELECT n + 1 FROM numbers WHERE n < 299)
+INSERT INTO orders (book, bought_at)
+    SELECT 1 + (n % 7 * 5 + n % 11 * n % 13) % (SELECT COUNT(*) FROM books), unixepoch() - n * 10800
+    FROM numbers
+";
+
+#[derive(Clone)]
+struct Shop {
+    pool: SqlitePool,
+    site: Perennial,
+    sidebar: Refresh,
+    slow: Duration,
+}
+
+struct Book {
+    id: i64,
+    title: String,
+    author: String,
+    year: i64,
+    sold: i64,
+}
+
+impl FromRow<'_, SqliteRow> for Book {
+    fn from_row(row: &SqliteRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: row.try_get("id")?,
+            title: row.try_get("title")?,
+            author: row.try_get("author")?,
+            year: row.try_get("year")?,
+            sold: row.try_get("sold")?,
+        })
+    }
+}
+
+impl Shop {
+    async fn books(&self, sql: &'static str) -> Result<Vec<Book>, sqlx::Error> {
+        sqlx::query_as(sql).fetch_all(&self.pool).await
+    }
+
+    /// Generates a list as HTML, which says when and by whom that was done.
+    async fn list(&self, name: &str, sql: &'static str) -> Result<String, sqlx::Error> {
+        tracing::info!(name, "generating");
+        let began = Instant::now();
+        tokio::time::sleep(self.slow).await;
+        let books = self.books(sql).await?;
+        let took = began.elapsed();
+        tracing::info!(name, ?took, "generated");
+        let items = books.iter().map(item).collect::<String>();
+        let list = match books.is_empty() {
+            true => "<p>Nobody has bought a book lately. Be the first!</p>".to_owned(),
+            false => format!(r#"<ol class="list">{items}</ol>"#),
+        };
+        let ms = took.as_secs_f64() * 1e3;
+        let now = format_rfc3339_seconds(SystemTime::now());
+        let id = std::process::id();
+        Ok(format!(
+            r#"{list}<p class="made">Generated at <time>{now}</time> in {ms:.1} ms by process {id}.</p>"#
+        ))
+    }
+
+    async fn sidebar(&self) -> String {
+        let shop = self.clone();
+        let sql = "SELECT * FROM sales WHERE sold > 0 ORDER BY sold DESC, title, id LIMIT 5";
+        let generate = || async move { shop.list("top 5", sql).await };
+        let content = self.site.content("sidebar/top-5", &self.sidebar, generate);
+        match content.await {
+            Ok(list) => format!("<aside><h2>Top 5 of 30 days</h2>{list}</aside>"),
+            // Better a page without its sidebar than none.
+            Err(error) => {
+                tracing::warn!(%error, "there is no sidebar");
+                String::new()
+            }
+        }
+    }
+}
+
+async fn home(State(shop): State<Shop>) -> Result<Html<String>, Failure> {
+    let books = shop.books("SELECT * FROM sales ORDER BY title, id").await?;
+    let books = books.iter().map(card).collect::<String>();
+    let main = format!(r#"<h1>All our books</h1><ul class="shelf">{books}</ul>"#);
+    Ok(page("All our books", &main, &shop.sidebar().await))
+}
+
+async fn book(
+    State(shop): State<Shop>,
+    Path(id): Path<i64>,
+    RawQuery(query): RawQuery,
+) -> Result<Html<String>, Failure> {
+    let book: Book = sqlx::query_as("SELECT * FROM sales WHERE id = ?")
+        .bind(id)
+        .fetch_optional(&shop.pool)
+        .await?
+        .ok_or(Failure::NotFound)?;
+    let thanks = match query.as_deref() {
+        Some("thanks") => {
+            r#"<p class="thanks">Thank you! The lists will know of it when they are made anew.</p>"#
+        }
+        _ => "",
+    };
+    let main = format!(
+        r#"{thanks}<ul class="shelf">{}</ul><p>Sold in the last 30 days, at this moment: {}</p>"#,
+        card(&book),
+        book.sold,
+    );
+    Ok(page(&book.title, &main, &shop.sidebar().await))
+}
+
+async fn buy(State(shop): State<Shop>, Path(id): Path<i64>) -> Result<Redirect, Failure> {
+    let order =
+        "INSERT INTO orders (book, bought_at) SELECT id, unixepoch() FROM books WHERE id = ?";
+    let done = sqlx::query(order).bind(id).execute(&shop.pool).await?;
+    match done.rows_affected() {
+        0 => Err(Failure::NotFound),
+        _ => Ok(Redirect::to(&format!("/books/{id}?thanks"))),
+    }
+}
+
+async fn best_sellers(State(shop): State<Shop>) -> Result<Html<String>, Failure> {
+    let sql = "SELECT * FROM sales WHERE sold > 0 ORDER BY sold DESC, title, id LIMIT 20";
+    let list = shop.list("best-sellers", sql).await?;
+    let main = format!(
+        "<h1>Best-sellers</h1><p>By the orders of the last 30 days; in a tie, by title.</p>{list}"
+    );
+    Ok(page("Best-sellers", &main, ""))
+}
+
+async fn new_releases(State(shop): State<Shop>) -> Result<Html<String>, Failure> {
+    let sql = "SELECT * FROM sales ORDER BY year DESC, title, id LIMIT 15";
+    let list = shop.list("new releases", sql).await?;
+    let main =
+        format!("<h1>New releases</h1><p>The newest first; those of a year by title.</p>{list}");
+    Ok(page("New releases", &main, ""))
+}
+
+/// What a visitor gets instead of a page.
+enum Failure {
+    NotFound,
+    Database(sqlx::Error),
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let (status, title) = match self {
+            Self::NotFound => (StatusCode::NOT_FOUND, "We don't have that"),
+            Self::Database(error) => {
+                tracing::error!(%error, "the database failed");
+                (StatusCode::INTERNAL_SERVER_ERROR, "Something broke here")
+            }
+        };
+        let main = format!(r#"<h1>{title}</h1><p><a href="/">All our books</a></p>"#);
+        (status, page(title, &main, "")).into_response()
+    }
+}
+
+fn page(title: &str, main: &str, aside: &str) -> Html<String> {
+    Html(format!(
+        r#"<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title} · The Perennial Bookshop</title>
+<style>{STYLE}</style>
+<header><a href="/">The Perennial Bookshop</a>
+<nav><a href="/best-sellers">Best-sellers</a> <a href="/new-releases">New releases</a></nav></header>
+<div><main>{main}</main>{aside}</div>
+<footer>A demonstration: its first 300 orders are made up, nothing is charged, nothing is sent.</footer>
+</html>
+"#,
+        title = escape(title),
+    ))
+}
+
+fn card(book: &Book) -> String {
+    let Book { id, year, .. } = book;
+    let (title, author) = (escape(&book.title), escape(&book.author));
+    let hue = id * 47 % 360;
+    format!(
+        r#"<li><a class="cover" style="--hue: {hue}" href="/books/{id}">{title}</a>
+<span>{author}, {year}</span> <form method="post" action="/buy/{id}"><button>Buy</button></form></li>
+"#
+    )
+}
+
+fn item(book: &Book) -> String {
+    let Book { id, year, sold, .. } = book;
+    let (title, author) = (escape(&book.title), escape(&book.author));
+    format!(
+        r#"<li><a href="/books/{id}">{title}</a> <span>{author}, {year} · <b>{sold} sold</b></span></li>
+"#
+    )
+}
+
+/// Text as HTML, also within double quotes.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+const STYLE: &str = "
+:root { color-scheme: light dark; --quiet: light-dark(#666057, #a39c90); --line: light-dark(#e2dccf, #3a362f);
+  --accent: light-dark(#1f6b4a, #7fd0a8); --card: light-dark(#fff, #24211c);
+  font: 16px/1.5 system-ui, sans-serif; color: light-dark(#25221d, #ece6da); background: light-dark(#faf7f1, #1a1814) }
+body { max-width: 66rem; margin: auto; padding: 0 1.25rem }
+a { color: var(--accent); text-decoration: none } a:hover { text-decoration: underline }
+header, body > div, nav { display: flex; flex-wrap: wrap; gap: .25rem 2rem }
+header { justify-content: space-between; align-items: baseline; padding: 1.25rem 0; border-bottom: 1px solid var(--line) }
+header > a { font-size: 1.4rem; color: inherit } header > a, h1, h2, .cover { font-family: Georgia, serif; font-weight: 500 }
+h1 { margin: 1.5rem 0 .5rem } h2 { font-size: 1.2rem; margin: 0 }
+body > div { align-items: start } main { flex: 1000 1 30rem; min-width: 0 }
+aside { flex: 1 1 16rem; margin-top: 1.9rem; padding: 1rem 1.25rem .25rem; background: var(--card);
+  border: 1px solid var(--line); border-radius: .5rem }
+.shelf { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: 1.5rem 1.25rem; padding: 0 }
+.shelf li { display: flex; flex-direction: column; gap: .4rem; max-width: 12rem } form { margin-top: auto }
+.cover { display: grid; place-content: center; aspect-ratio: 3 / 4; padding: 0 1rem 0 1.5rem; text-align: center;
+  font-size: 1.1rem; line-height: 1.3; color: #fff; border-radius: .15rem .4rem .4rem .15rem;
+  background: linear-gradient(90deg, hsl(var(--hue) 35% 24%) 6%, hsl(var(--hue) 35% 33%) 7%) }
+.list { padding-left: 1.8rem; columns: 18rem } .list li { padding: .3rem 0; break-inside: avoid }
+.list span { display: block } .list b { font-weight: 500 } .list li::marker, span, .made, footer { color: var(--quiet) }
+span, .made, footer { font-size: .9rem }
+button { font: inherit; padding: .2rem 1rem; color: var(--accent); background: none; border: 1px solid; border-radius: 1rem }
+.thanks { padding: .75rem 1rem; border-left: .25rem solid var(--accent); background: var(--card) }
+footer { margin: 2rem 0; padding-top: 1rem; border-top: 1px solid var(--line) }
+";
+
+/// Title, author, and the year of the first publication in any language.
+const CATALOGUE: [(&str, &str, i64); 42] = [
+    ("Pride and Prejudice", "Jane Austen", 1813),
+    ("Frankenstein", "Mary Shelley", 1818),
+    ("Jane Eyre", "Charlotte Brontë", 1847),
+    ("Wuthering Heights", "Emily Brontë", 1847),
+    ("Moby-Dick", "Herman Melville", 1851),
+    ("Alice's Adventures in Wonderland", "Lewis Carroll", 1865),
+    ("Dracula", "Bram Stoker", 1897),
+    ("Mrs Dalloway", "Virginia Woolf", 1925),
+    ("The Great Gatsby", "F. Scott Fitzgerald", 1925),
+    ("Brave New World", "Aldous Huxley", 1932),
+    ("The Hobbit", "J. R. R. Tolkien", 1937),
+    ("Nineteen Eighty-Four", "George Orwell", 1949),
+    ("Fahrenheit 451", "Ray Bradbury", 1953),
+    ("Things Fall Apart", "Chinua Achebe", 1958),
+    ("To Kill a Mockingbird", "Harper Lee", 1960),
+    ("Catch-22", "Joseph Heller", 1961),
+    ("A Wizard of Earthsea", "Ursula K. Le Guin", 1968),
+    ("Slaughterhouse-Five", "Kurt Vonnegut", 1969),
+    ("Invisible Cities", "Italo Calvino", 1972),
+    ("The C Programming Language", "Kernighan & Ritchie", 1978),
+    ("Gödel, Escher, Bach", "Douglas R. Hofstadter", 1979),
+    ("The Name of the Rose", "Umberto Eco", 1980),
+    ("Midnight's Children", "Salman Rushdie", 1981),
+    ("Neuromancer", "William Gibson", 1984),
+    ("The Handmaid's Tale", "Margaret Atwood", 1985),
+    ("Beloved", "Toni Morrison", 1987),
+    ("The Remains of the Day", "Kazuo Ishiguro", 1989),
+    ("Small Gods", "Terry Pratchett", 1992),
+    ("Atonement", "Ian McEwan", 2001),
+    ("Never Let Me Go", "Kazuo Ishiguro", 2005),
+    ("Half of a Yellow Sun", "Chimamanda Ngozi Adichie", 2006),
+    ("Wolf Hall", "Hilary Mantel", 2009),
+    ("The Fifth Season", "N. K. Jemisin", 2015),
+    ("The Underground Railroad", "Colson Whitehead", 2016),
+    ("Circe", "Madeline Miller", 2018),
+    ("Girl, Woman, Other", "Bernardine Evaristo", 2019),
+    ("Piranesi", "Susanna Clarke", 2020),
+    ("Project Hail Mary", "Andy Weir", 2021),
+    ("Orbital", "Samantha Harvey", 2023),
+    ("Prophet Song", "Paul Lynch", 2023),
+    ("James", "Percival Everett", 2024),
+    ("Dream Count", "Chimamanda Ngozi Adichie", 2025),
+];

@@ -1,1 +1,280 @@
-fn main() {}
+//! Perennial in front of any site, in any language: a reverse proxy that keeps what the site generates.
+//!
+//! ```text
+//! cargo run --release --example gateway -- --origin http://127.0.0.1:9000 --every 10m
+//! curl -i http://127.0.0.1:9070/
+//! ```
+
+use std::{convert::Infallible, error::Error, net::SocketAddr, process::ExitCode, time::Duration};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{ConnectInfo, Request},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use clap::Parser;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioIo},
+};
+use perennial::{First, Perennial, Refresh};
+use tokio::{net::TcpListener, time::timeout};
+use tower::Layer;
+
+/// Keeps the pages of a site in an SQLite file and regenerates each when it is stale.
+#[derive(Parser)]
+struct Options {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:9070")]
+    listen: SocketAddr,
+    /// The site, as in http://127.0.0.1:9000
+    #[arg(long, value_parser = origin)]
+    origin: Origin,
+    /// The database; several gateways may share it.
+    #[arg(long, default_value = "sqlite://gateway.db")]
+    database: String,
+    /// The age at which a page becomes stale.
+    #[arg(long, value_parser = humantime::parse_duration)]
+    every: Duration,
+    /// How long the request that regenerates waits for the new version.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "5s", conflicts_with = "in_background")]
+    wait: Duration,
+    /// It, too, gets the old version at once.
+    #[arg(long)]
+    in_background: bool,
+    /// How long a crashed gateway delays the next regeneration.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "15s")]
+    lease: Duration,
+    /// How long the site may take to answer.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "60s")]
+    timeout: Duration,
+    /// How long nobody tries again after a failure [default: --every, but 3s to 30s]
+    #[arg(long, value_parser = humantime::parse_duration)]
+    retry_after: Option<Duration>,
+    /// How long others wait while the first version ever is made.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "30s")]
+    first_wait: Duration,
+}
+
+impl Options {
+    fn policy(&self) -> Refresh {
+        let policy = Refresh::every(self.every)
+            .wait(self.wait)
+            .lease(self.lease)
+            // The proxy's own limit comes first, with a 504.
+            .timeout(self.timeout + Duration::from_secs(1))
+            .first(First::Wait(self.first_wait));
+        let policy = match self.retry_after {
+            Some(cooldown) => policy.retry_after(cooldown),
+            None => policy,
+        };
+        if self.in_background {
+            policy.in_background()
+        } else {
+            policy
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
+        .with_writer(std::io::stderr)
+        .init();
+    match run(Options::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gateway: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<(), Box<dyn Error>> {
+    let site = Perennial::open(&options.database).await?;
+    let proxy = Proxy::new(options.origin.clone(), options.timeout);
+    let kept = site
+        .layer(options.policy())
+        // The page is everybody's: the site is not told whose request it was that regenerated it.
+        .without_extension::<ConnectInfo<SocketAddr>>()
+        .layer(tower::service_fn(move |request| {
+            let proxy = proxy.clone();
+            async move { Ok::<_, Infallible>(proxy.forward(request).await) }
+        }));
+    let app = Router::new().fallback_service(kept);
+
+    let listener = TcpListener::bind(options.listen)
+        .await
+        .map_err(|error| format!("cannot listen on {}: {error}", options.listen))?;
+    println!(
+        "http://{} in front of {}, kept in {}",
+        listener.local_addr()?,
+        options.origin.0,
+        options.database
+    );
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stop_signal())
+        .await?;
+    site.shutdown().await;
+    Ok(())
+}
+
+async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let terminate = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminate) => terminate.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate => {}
+    }
+    tracing::info!("stopping when the running requests are answered");
+}
+
+/// The site's scheme, authority and the beginning of each path.
+#[derive(Clone)]
+struct Origin(String);
+
+fn origin(text: &str) -> Result<Origin, String> {
+    let uri: Uri = text.parse().map_err(|error| format!("{error}"))?;
+    if uri.scheme_str() != Some("http") || uri.authority().is_none() || uri.query().is_some() {
+        return Err("write it as in http://127.0.0.1:9000".into());
+    }
+    Ok(Origin(text.trim_end_matches('/').to_owned()))
+}
+
+#[derive(Clone)]
+struct Proxy {
+    client: Client<HttpConnector, Body>,
+    origin: Origin,
+    limit: Duration,
+}
+
+impl Proxy {
+    fn new(origin: Origin, limit: Duration) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(limit.min(Duration::from_secs(5))));
+        connector.set_nodelay(true);
+        Self {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            origin,
+            limit,
+        }
+    }
+
+    async fn forward(&self, mut request: Request) -> Response {
+        let path = request.uri().path_and_query().map_or("/", |it| it.as_str());
+        *request.uri_mut() = match format!("{}{path}", self.origin.0).parse() {
+            Ok(uri) => uri,
+            Err(error) => return plain(StatusCode::BAD_REQUEST, &error),
+        };
+        let visitor = request
+            .extensions()
+            .get::<ConnectInfo<SocketAddr>>()
+            .copied();
+        let upgrade = upgrade_of(request.headers());
+        remove_hop_by_hop(request.headers_mut());
+        introduce(request.headers_mut(), visitor);
+        let theirs = upgrade.map(|protocol| {
+            request_upgrade(request.headers_mut(), protocol);
+            hyper::upgrade::on(&mut request)
+        });
+
+        let mut response = match timeout(self.limit, self.client.request(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                let cause = error
+                    .source()
+                    .map_or_else(|| error.to_string(), |it| it.to_string());
+                tracing::warn!("{} does not answer: {cause}", self.origin.0);
+                return plain(StatusCode::BAD_GATEWAY, &"the site does not answer");
+            }
+            Err(_) => {
+                tracing::warn!("{} took longer than {:?}", self.origin.0, self.limit);
+                return plain(
+                    StatusCode::GATEWAY_TIMEOUT,
+                    &"the site takes too long to answer",
+                );
+            }
+        };
+        match (theirs, upgrade_of(response.headers())) {
+            (Some(theirs), Some(protocol))
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS =>
+            {
+                tokio::spawn(tunnel(theirs, hyper::upgrade::on(&mut response)));
+                remove_hop_by_hop(response.headers_mut());
+                request_upgrade(response.headers_mut(), protocol);
+            }
+            _ => remove_hop_by_hop(response.headers_mut()),
+        }
+        response.map(Body::new)
+    }
+}
+
+fn plain(status: StatusCode, message: &dyn std::fmt::Display) -> Response {
+    (status, format!("{message}\n")).into_response()
+}
+
+/// Tells the site who asked for what, in place of the Host that is its own now.
+fn introduce(headers: &mut HeaderMap, visitor: Option<ConnectInfo<SocketAddr>>) {
+    if let Some(host) = headers.remove(header::HOST) {
+        headers.insert("x-forwarded-host", host);
+    }
+    if let Some(ConnectInfo(address)) = visitor
+        && let Ok(address) = HeaderValue::try_from(address.ip().to_string())
+    {
+        headers.append("x-forwarded-for", address);
+        headers.insert("x-forwarded-proto", HeaderValue::from_static("http"));
+    }
+}
+
+/// RFC 9110 §7.6.1.
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let nominated: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .into_iter()
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in nominated {
+        headers.remove(name);
+    }
+    for name in [
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ] {
+        headers.remove(name);
+    }
+}
+
+fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    headers.get(header::UPGRADE).cloned()
+}
+
+fn request_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, protocol);
+}
+
+async fn tunnel(theirs: hyper::upgrade::OnUpgrade, ours: hyper::upgrade::OnUpgrade) {
+    if let (Ok(theirs), Ok(ours)) = tokio::join!(theirs, ours) {
+        let (mut theirs, mut ours) = (TokioIo::new(theirs), TokioIo::new(ours));
+        // Either side may end it as it likes.
+        let _ = tokio::io::copy_bidirectional(&mut theirs, &mut ours).await;
+    }
+}

@@ -197,15 +197,11 @@ impl Builder {
     #[cfg(feature = "sqlite")]
     pub async fn build(self, pool: impl Into<Database>) -> Result<Perennial, Error> {
         let store = pool.into().store(&self.table_prefix).await?;
-        Ok(self.on(store))
+        Ok(self.with_store(store))
     }
 
     /// Uses a store of the program's own; the table prefix means nothing then.
-    pub fn with_store(self, store: impl Store) -> Perennial {
-        self.on(Box::new(store))
-    }
-
-    fn on(self, store: Box<dyn Store>) -> Perennial {
+    pub fn with_store(self, store: Box<dyn Store>) -> Perennial {
         let store = Guarded::new(store, self.statement_limit);
         Perennial {
             engine: Arc::new(Engine::new(store, self.memory, self.regenerations)),

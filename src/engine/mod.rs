@@ -65,7 +65,7 @@ pub(crate) enum Generated {
 pub(crate) struct Failure {
     pub(crate) error: Arc<dyn StdError + Send + Sync>,
     /// What the generator answered, if it did.
-    pub(crate) response: Option<Response<Bytes>>,
+    pub(crate) response: Option<Arc<Response<Bytes>>>,
     /// When it may be tried again.
     pub(crate) retry_in: Duration,
 }
@@ -216,8 +216,8 @@ impl Visitor {
                 Stage::Stale(version) if !self.leads => return Answer::Version(version.clone()),
                 Stage::Stale(_) => Some(policy.wait),
                 // Its own work: bounded by the policy's timeout.
-                Stage::First { generating: true } if self.leads => None,
-                Stage::First { .. } => Some(policy.first.limit()),
+                Stage::First if self.leads => None,
+                Stage::First | Stage::Elsewhere => Some(policy.first.limit()),
             };
             let change = self.stage.changed();
             let changed = match limit.and_then(|limit| arrived.checked_add(limit)) {

@@ -25,8 +25,10 @@ pub(super) enum Stage {
     Looking,
     /// This version may be served meanwhile.
     Stale(Arc<Version>),
-    /// Nothing may be served yet. `generating`: by this process.
-    First { generating: bool },
+    /// Nothing may be served yet; this process generates it.
+    First,
+    /// Nothing may be served yet; another process is at it.
+    Elsewhere,
     /// It has ended with this.
     Done(Answer),
 }
@@ -83,6 +85,7 @@ impl Regeneration {
                 Turn::Poll(pause) => pause,
                 Turn::Cooldown(time) => return self.cool_down(time),
             };
+            self.stage.send_replace(Stage::Elsewhere);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.stage.closed() => return,
@@ -110,10 +113,9 @@ impl Regeneration {
                 self.adopt(entry.content, entry.fence, asked - entry.age);
             }
         }
-        self.stage.send_replace(match self.servable() {
-            Some(version) => Stage::Stale(version),
-            None => Stage::First { generating: false },
-        });
+        if let Some(version) = self.servable() {
+            self.stage.send_replace(Stage::Stale(version));
+        }
         Ok(probe)
     }
 
@@ -151,7 +153,7 @@ impl Regeneration {
     async fn generate(&self, lease: Option<&Lease>, generator: Generator) -> Option<Generated> {
         let servable = self.servable().is_some();
         if !servable {
-            self.stage.send_replace(Stage::First { generating: true });
+            self.stage.send_replace(Stage::First);
         }
         let limit = self.policy.timeout;
         let mut task = AbortOnDropHandle::new(tokio::spawn(generator.in_current_span()));

@@ -135,17 +135,17 @@ where
     );
     let generator = || -> Generator { Box::pin(generated) };
     let answer = layer.engine.visit(&key, &layer.policy, generator).await;
-    let kept = match (answer, own.try_recv()) {
+    let given = match (answer, own.try_recv()) {
         (_, Ok(Direct::TooLarge(response))) => return Ok(response),
         (Answer::Failed(_), Ok(Direct::Failed(result))) => return result,
         (Answer::Version(version), _) => return Ok(response::give(&version.content, head)),
         (Answer::Pass, _) => return pass(service, request).await,
         (Answer::Failed(failure), _) => failure
             .response
-            .unwrap_or_else(|| response::unavailable(failure.retry_in)),
-        (Answer::Unavailable { retry_in }, _) => response::unavailable(retry_in),
+            .unwrap_or_else(|| response::unavailable(failure.retry_in).into()),
+        (Answer::Unavailable { retry_in }, _) => response::unavailable(retry_in).into(),
     };
-    Ok(response::give(&kept, head))
+    Ok(response::give(&given, head))
 }
 
 /// One run of the service as a generator.
@@ -188,7 +188,9 @@ where
         (Ok(Read::Whole(body)), Kind::Content) => {
             Generated::Content(response::keepable(head, body))
         }
-        (Ok(Read::Whole(body)), _) => failed(status.into(), Some(response::keepable(head, body))),
+        (Ok(Read::Whole(body)), _) => {
+            failed(status.into(), Some(response::keepable(head, body).into()))
+        }
         (Ok(Read::TooLarge(body)), Kind::Content) => {
             let _ = direct.send(Direct::TooLarge(Response::from_parts(head, body)));
             Generated::TooLarge

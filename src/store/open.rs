@@ -31,7 +31,12 @@ impl From<SqlitePool> for Database {
 }
 
 impl Database {
-    pub(crate) async fn open(url: &str) -> Result<Self, Error> {
+    /// Opens a database by its URL, with a small pool of its own; see [`Perennial::open`](crate::Perennial::open).
+    ///
+    /// # Errors
+    ///
+    /// The URL cannot be used, or the database cannot be opened.
+    pub async fn open(url: &str) -> Result<Self, Error> {
         if !url.starts_with("sqlite:") {
             return Err(Error::invalid(format!(
                 "the database URL {:?} cannot be used: write `sqlite://site.db` for a file in the current folder, \
@@ -79,7 +84,12 @@ impl Database {
         Ok(pool.connect_with(options).await.map_err(cannot)?.into())
     }
 
-    pub(crate) async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
+    /// The store in this database, its tables made or upgraded: for a [`Store`] of the program's own that wraps it.
+    ///
+    /// # Errors
+    ///
+    /// The table prefix cannot be used, the database fails, or its tables belong to a newer release.
+    pub async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
         schema::check_prefix(prefix)?;
         match self.0 {
             Pool::Sqlite(pool) => {

@@ -1,0 +1,383 @@
+//! A generator that fails, and what is served all the same.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, Response, StatusCode, header},
+    response::IntoResponse,
+    routing::get as route,
+};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use perennial::{Perennial, Refresh};
+use tower::{Layer, ServiceExt};
+
+use crate::support::{Crowd, Folder, HANG, Origin, get, request, serve, until};
+
+const SHORT: Duration = Duration::from_millis(200);
+const LONG: Duration = Duration::from_secs(3600);
+/// Long enough that no test outlasts it.
+const COOLDOWN: Duration = LONG;
+
+async fn becomes_stale() {
+    tokio::time::sleep(SHORT + Duration::from_millis(50)).await;
+}
+
+/// How a page fails from its second run on; the first one is fine.
+#[derive(Clone, Copy, Debug)]
+enum Failing {
+    Panic,
+    Status(u16),
+    Hang,
+    BrokenBody,
+    TooLarge,
+}
+
+const LIMIT: usize = 10_000;
+
+/// Counts the runs and, of those that hang, the ones that have been dropped.
+#[derive(Clone, Default)]
+struct Runs {
+    begun: Arc<AtomicUsize>,
+    dropped: Arc<AtomicBool>,
+}
+
+impl Runs {
+    fn begun(&self) -> usize {
+        self.begun.load(SeqCst)
+    }
+
+    async fn run(self, failing: Failing, healthy: usize) -> axum::response::Response {
+        struct SetOnDrop(Arc<AtomicBool>);
+        impl Drop for SetOnDrop {
+            fn drop(&mut self) {
+                self.0.store(true, SeqCst);
+            }
+        }
+        let run = self.begun.fetch_add(1, SeqCst) + 1;
+        if run <= healthy {
+            return format!("run {run} of it").into_response();
+        }
+        match failing {
+            Failing::Panic => panic!("on purpose"),
+            Failing::Status(status) => {
+                let status = StatusCode::from_u16(status).expect("a status");
+                (status, "failed").into_response()
+            }
+            Failing::Hang => {
+                let _guard = SetOnDrop(self.dropped);
+                std::future::pending().await
+            }
+            Failing::BrokenBody => {
+                let chunks = [
+                    Ok(Bytes::from("half")),
+                    Err(std::io::Error::other("broken")),
+                ];
+                Body::new(http_body_util::StreamBody::new(Chunks(chunks.into_iter())))
+                    .into_response()
+            }
+            Failing::TooLarge => vec![b'x'; 3 * LIMIT].into_response(),
+        }
+    }
+}
+
+/// A stream of these frames.
+struct Chunks<I>(I);
+
+impl<I: Iterator<Item = Result<Bytes, std::io::Error>> + Unpin> futures_core::Stream for Chunks<I> {
+    type Item = Result<http_body::Frame<Bytes>, std::io::Error>;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        let next = self.0.next();
+        std::task::Poll::Ready(next.map(|chunk| chunk.map(http_body::Frame::data)))
+    }
+}
+
+async fn site(folder: &Folder) -> Perennial {
+    let builder = Perennial::builder().max_body(LIMIT);
+    builder.open(&folder.url()).await.expect("opens")
+}
+
+async fn failing_site(
+    folder: &Folder,
+    failing: Failing,
+    healthy: usize,
+    policy: Refresh,
+) -> (Runs, SocketAddr) {
+    let runs = Runs::default();
+    let page = {
+        let runs = runs.clone();
+        route(async move || runs.run(failing, healthy).await)
+    };
+    let app = Router::new().route("/", page.layer(site(folder).await.layer(policy)));
+    (runs, serve(app).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_old_version_outlives_every_failure_and_the_cooldown_is_kept() {
+    for failing in [
+        Failing::Panic,
+        Failing::Status(500),
+        Failing::Status(503),
+        Failing::Status(429),
+        Failing::Hang,
+        Failing::BrokenBody,
+    ] {
+        let folder = Folder::new();
+        let policy = Refresh::every(SHORT)
+            .timeout(SHORT)
+            .wait(HANG)
+            .retry_after(COOLDOWN);
+        let (runs, address) = failing_site(&folder, failing, 1, policy).await;
+        assert_eq!(get(address, "/").await.run(), 1);
+        becomes_stale().await;
+        // The regenerating visitor, too, gets the old version, and as soon as it has failed.
+        assert_eq!(get(address, "/").await.run(), 1, "{failing:?}");
+        assert_eq!(runs.begun(), 2, "{failing:?}");
+        becomes_stale().await;
+        for reply in Crowd::visit(50, &[address], "/").rest().await {
+            assert_eq!((reply.status, reply.run()), (200, 1), "{failing:?}");
+        }
+        assert_eq!(runs.begun(), 2, "{failing:?}: the cooldown was not kept");
+
+        // Another process keeps it as well.
+        let (others, other) = failing_site(&folder, failing, 1, policy).await;
+        assert_eq!(get(other, "/").await.run(), 1, "{failing:?}");
+        assert_eq!(
+            others.begun(),
+            0,
+            "{failing:?}: another process did not keep the cooldown"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_the_cooldown_it_is_tried_again() {
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let policy = Refresh::every(SHORT).retry_after(SHORT);
+    let address = serve(origin.router().layer(site(&folder).await.layer(policy))).await;
+    get(address, "/").await;
+    origin.status(500);
+    becomes_stale().await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    origin.status(200);
+    until("it is new", async || get(address, "/").await.run() > 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timeout_cancels_the_generator() {
+    let folder = Folder::new();
+    let policy = Refresh::every(SHORT).timeout(SHORT);
+    let (runs, address) = failing_site(&folder, Failing::Hang, 0, policy).await;
+    assert_eq!(get(address, "/").await.status, 503);
+    until("the generator's future is dropped", async || {
+        runs.dropped.load(SeqCst)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_who_wait_for_a_first_version_are_answered_as_soon_as_it_fails() {
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let policy = Refresh::every(LONG).retry_after(COOLDOWN);
+    let address = serve(origin.router().layer(site(&folder).await.layer(policy))).await;
+    origin.status(500);
+    origin.hold();
+    let crowd = Crowd::visit(200, &[address], "/");
+    until("it generates", async || origin.begun() == 1).await;
+    // Let all of them arrive.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    origin.let_go();
+    let replies = crowd.rest().await;
+    let failed = replies
+        .iter()
+        .filter(|reply| reply.status == 500 && reply.run() == 1)
+        .count();
+    // Whoever comes later meets the cooldown.
+    let later = replies.iter().filter(|reply| reply.status == 503).count();
+    assert_eq!(failed + later, 200);
+    assert!(
+        failed >= 100,
+        "only {failed} got what the generator answered"
+    );
+    assert_eq!(origin.begun(), 1);
+
+    let reply = get(address, "/").await;
+    assert_eq!(reply.status, 503);
+    let retry_after = reply.headers[header::RETRY_AFTER].to_str().expect("text");
+    assert!((1..=3600).contains(&retry_after.parse().expect("seconds")));
+    assert_eq!(origin.begun(), 1, "the cooldown was not kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_version_that_panics_or_hangs_is_a_503_for_everybody() {
+    for failing in [Failing::Panic, Failing::Hang, Failing::BrokenBody] {
+        let folder = Folder::new();
+        let policy = Refresh::every(LONG).timeout(SHORT);
+        let (runs, address) = failing_site(&folder, failing, 0, policy).await;
+        let replies = Crowd::visit(20, &[address], "/").rest().await;
+        assert!(
+            replies.iter().all(|reply| reply.status == 503),
+            "{failing:?}"
+        );
+        assert_eq!(runs.begun(), 1, "{failing:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_over_the_limit_reaches_the_visitor_whole_and_is_not_stored() {
+    let folder = Folder::new();
+    let policy = Refresh::every(SHORT).retry_after(COOLDOWN);
+    let (_, address) = failing_site(&folder, Failing::TooLarge, 0, policy).await;
+    for _ in 0..3 {
+        for reply in Crowd::visit(5, &[address], "/").rest().await {
+            assert_eq!((reply.status, reply.body.len()), (200, 3 * LIMIT));
+        }
+    }
+    assert_eq!(stored(&folder).await, 0);
+
+    // Another process, that has a higher limit, is not kept from storing it.
+    let builder = Perennial::builder().max_body(4 * LIMIT);
+    let site = builder.open(&folder.url()).await.expect("opens");
+    let app = Router::new().route("/", route(async || vec![b'x'; 3 * LIMIT]));
+    let other = serve(app.layer(site.layer(policy))).await;
+    assert_eq!(get(other, "/").await.body.len(), 3 * LIMIT);
+    assert_eq!(stored(&folder).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_over_the_limit_does_not_replace_an_old_version() {
+    let folder = Folder::new();
+    let policy = Refresh::every(SHORT).retry_after(COOLDOWN);
+    let (runs, address) = failing_site(&folder, Failing::TooLarge, 1, policy).await;
+    get(address, "/").await;
+    becomes_stale().await;
+    assert_eq!(
+        get(address, "/").await.body.len(),
+        3 * LIMIT,
+        "the one who caused it gets it"
+    );
+    for reply in Crowd::visit(50, &[address], "/").rest().await {
+        assert_eq!(reply.run(), 1);
+    }
+    assert_eq!(runs.begun(), 2, "the cooldown was not kept");
+}
+
+async fn stored(folder: &Folder) -> i64 {
+    let pool = sqlx::SqlitePool::connect(&folder.url())
+        .await
+        .expect("opens");
+    let count = sqlx::query_scalar("SELECT count(*) FROM perennial_entry");
+    count.fetch_one(&pool).await.expect("counts")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endless_body_is_streamed_not_buffered() {
+    let folder = Folder::new();
+    let endless = route(async || {
+        let chunks = std::iter::repeat_with(|| Ok(Bytes::from(vec![b'x'; 1000])));
+        Body::new(http_body_util::StreamBody::new(Chunks(chunks)))
+    });
+    let app = Router::new().route("/", endless);
+    let app = app.layer(site(&folder).await.layer(Refresh::every(LONG)));
+    let response = app
+        .oneshot(Request::new(Body::empty()))
+        .await
+        .expect("infallible");
+    let mut body = response.into_body();
+    let mut read = 0;
+    while read < 5 * LIMIT {
+        let frame = body.frame().await.expect("endless").expect("unbroken");
+        read += frame.into_data().expect("data").len();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_one_visitors_own_is_given_to_nobody_else() {
+    let cases = [
+        (header::SET_COOKIE, "session={run}"),
+        (header::CACHE_CONTROL, "private"),
+        (header::CACHE_CONTROL, "max-age=60, No-Store"),
+        (header::CACHE_CONTROL, "private=\"x\""),
+        (header::VARY, "*"),
+    ];
+    for (name, value) in cases {
+        let folder = Folder::new();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let own = {
+            let (runs, name) = (Arc::clone(&runs), name.clone());
+            route(async move |headers: axum::http::HeaderMap| {
+                let run = runs.fetch_add(1, SeqCst) + 1;
+                let visitor = headers
+                    .get("visitor")
+                    .map_or("nobody", |it| it.to_str().expect("text"));
+                let value = value.replace("{run}", &run.to_string());
+                ([(name, value)], format!("for {visitor}"))
+            })
+        };
+        let app = Router::new().route("/", own);
+        let address = serve(app.layer(site(&folder).await.layer(Refresh::every(LONG)))).await;
+        let mut visitors = tokio::task::JoinSet::new();
+        for visitor in 0..100 {
+            visitors.spawn(async move {
+                let me = visitor.to_string();
+                let reply = request(address, "GET", "/", &[("visitor", &me)]).await;
+                assert_eq!(reply.text(), format!("for {me}"));
+                reply.headers[name_of(value)]
+                    .to_str()
+                    .expect("text")
+                    .to_owned()
+            });
+        }
+        let mut values = visitors.join_all().await;
+        if name == header::SET_COOKIE {
+            values.sort();
+            values.dedup();
+            assert_eq!(values.len(), 100, "a cookie was given twice");
+        }
+        assert_eq!(stored(&folder).await, 0);
+        // One run found that out, and each visitor had one of their own.
+        assert_eq!(runs.load(SeqCst), 101, "{name}: {value}");
+    }
+}
+
+fn name_of(value: &str) -> header::HeaderName {
+    match value {
+        "*" => header::VARY,
+        _ if value.starts_with("session") => header::SET_COOKIE,
+        _ => header::CACHE_CONTROL,
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Own(u32);
+
+#[tokio::test]
+async fn the_inner_error_comes_through_as_it_is() {
+    let folder = Folder::new();
+    let service = site(&folder)
+        .await
+        .layer(Refresh::every(LONG))
+        .layer(tower::service_fn(async |_: Request<Body>| {
+            Err::<Response<Body>, _>(Own(7))
+        }));
+    let error = service
+        .oneshot(Request::new(Body::empty()))
+        .await
+        .expect_err("fails");
+    assert_eq!(error, Own(7));
+}

@@ -1,0 +1,272 @@
+//! Who generates, who waits and what everybody gets, in one process.
+
+use std::{net::SocketAddr, time::Duration};
+
+use axum::{Router, routing::get as route};
+use perennial::{First, Refresh};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+
+use crate::support::{Crowd, Folder, HANG, Origin, Reply, get, serve, until};
+
+const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A site in this process, whose pages the origin makes.
+async fn site(folder: &Folder, policy: Refresh) -> (Origin, SocketAddr) {
+    let origin = Origin::default();
+    let app = origin.router().layer(folder.site().await.layer(policy));
+    (origin, serve(app).await)
+}
+
+/// The same, with a page `/` that is stale and a generator that is held.
+async fn stale_site(folder: &Folder, policy: Refresh) -> (Origin, SocketAddr) {
+    let (origin, address) = site(folder, policy).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    becomes_stale().await;
+    origin.hold();
+    (origin, address)
+}
+
+/// Waits for the age of `SHORT`.
+async fn becomes_stale() {
+    tokio::time::sleep(SHORT + Duration::from_millis(50)).await;
+}
+
+fn all_of_run(replies: &[Reply], run: usize) -> bool {
+    replies.iter().all(|reply| reply.run() == run)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_page_is_generated_once_and_only_the_regenerating_visitor_waits() {
+    let folder = Folder::new();
+    let (origin, address) = stale_site(&folder, Refresh::every(SHORT).wait(HANG)).await;
+    let mut crowd = Crowd::visit(200, &[address], "/");
+    assert!(all_of_run(&crowd.first(199).await, 1));
+    assert_eq!((origin.begun(), origin.ended()), (2, 1));
+    origin.let_go();
+    assert!(all_of_run(&crowd.rest().await, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_background_nobody_waits() {
+    let folder = Folder::new();
+    let (origin, address) = stale_site(&folder, Refresh::every(SHORT).in_background()).await;
+    assert!(all_of_run(
+        &Crowd::visit(200, &[address], "/").rest().await,
+        1
+    ));
+    until("it generates", async || origin.begun() == 2).await;
+    assert!(all_of_run(
+        &Crowd::visit(200, &[address], "/").rest().await,
+        1
+    ));
+    assert_eq!((origin.begun(), origin.ended()), (2, 1));
+    origin.let_go();
+    until("the new version is served", async || {
+        get(address, "/").await.run() >= 2
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_its_wait_the_regenerating_visitor_gets_the_old_version() {
+    let folder = Folder::new();
+    let wait = Duration::from_millis(100);
+    let (origin, address) = stale_site(&folder, Refresh::every(SHORT).wait(wait)).await;
+    let reply = get(address, "/").await;
+    assert_eq!(reply.run(), 1);
+    assert!(reply.took >= wait);
+    assert_eq!((origin.begun(), origin.ended()), (2, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cold_page_is_generated_once_and_everybody_gets_it() {
+    let folder = Folder::new();
+    let (origin, address) = site(&folder, Refresh::every(LONG)).await;
+    origin.hold();
+    let crowd = Crowd::visit(200, &[address], "/");
+    until("it generates", async || origin.begun() == 1).await;
+    origin.let_go();
+    assert!(all_of_run(&crowd.rest().await, 1));
+    assert_eq!(origin.begun(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_may_not_wait_for_a_first_version_gets_503_and_the_generating_one_gets_it() {
+    let folder = Folder::new();
+    for first in [First::Unavailable, First::Wait(Duration::from_millis(100))] {
+        let policy = Refresh::every(LONG).first(first).in_background();
+        let (origin, address) = site(&folder, policy).await;
+        origin.hold();
+        let path = if first == First::Unavailable {
+            "/a"
+        } else {
+            "/b"
+        };
+        let mut crowd = Crowd::visit(50, &[address], path);
+        for reply in crowd.first(49).await {
+            assert_eq!(reply.status, 503, "{first:?}");
+            assert!(reply.headers.contains_key("retry-after"));
+        }
+        origin.let_go();
+        assert!(all_of_run(&crowd.rest().await, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_finds_what_was_stored() {
+    let folder = Folder::new();
+    let policy = Refresh::every(LONG).first(First::Unavailable);
+    let (_, before) = site(&folder, policy).await;
+    get(before, "/").await;
+    let (origin, after) = site(&folder, policy).await;
+    assert!(all_of_run(
+        &Crowd::visit(100, &[after], "/").rest().await,
+        1
+    ));
+    assert_eq!(origin.begun(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_zero_serves_what_there_is_and_regenerates_one_at_a_time() {
+    let folder = Folder::new();
+    let (origin, address) = site(&folder, Refresh::every(Duration::ZERO).wait(HANG)).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    assert_eq!(get(address, "/").await.run(), 2);
+    origin.hold();
+    let mut crowd = Crowd::visit(100, &[address], "/");
+    assert!(all_of_run(&crowd.first(99).await, 2));
+    origin.let_go();
+    assert!(all_of_run(&crowd.rest().await, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_max_stale_visitors_wait_for_the_new_version() {
+    let folder = Folder::new();
+    let (origin, address) = site(&folder, Refresh::every(SHORT).max_stale(SHORT)).await;
+    get(address, "/").await;
+    tokio::time::sleep(3 * SHORT).await;
+    origin.hold();
+    let crowd = Crowd::visit(20, &[address], "/");
+    until("it generates", async || origin.begun() == 2).await;
+    origin.let_go();
+    assert!(all_of_run(&crowd.rest().await, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_regenerations_at_once_than_allowed_are_skipped() {
+    let folder = Folder::new();
+    let builder = perennial::Perennial::builder().regenerations(2);
+    let site = builder.open(&folder.url()).await.expect("opens");
+    let origin = Origin::default();
+    let policy = Refresh::every(SHORT).in_background();
+    let address = serve(origin.router().layer(site.layer(policy))).await;
+    let pages: Vec<_> = (0..6).map(|page| format!("/{page}")).collect();
+    for page in &pages {
+        get(address, page).await;
+    }
+    becomes_stale().await;
+    origin.hold();
+    for (before, page) in pages.iter().enumerate() {
+        assert_eq!(get(address, page).await.run(), before + 1);
+    }
+    until("two generate", async || origin.begun() == 6 + 2).await;
+    origin.let_go();
+    // The permits come back: in the end each page is new.
+    until("all are new", async || {
+        let mut new = true;
+        for page in &pages {
+            new &= get(address, page).await.run() > 6;
+        }
+        new
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_visitor_who_leaves_cancels_nothing() {
+    let folder = Folder::new();
+    let (origin, address) = site(&folder, Refresh::every(SHORT).wait(HANG)).await;
+    // Cold, then stale.
+    for run in [1, 2] {
+        origin.hold();
+        let mut visitor = TcpStream::connect(address).await.expect("connects");
+        let asked = visitor
+            .write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
+            .await;
+        asked.expect("asks");
+        until("it generates", async || origin.begun() == run).await;
+        drop(visitor);
+        origin.let_go();
+        until("it ends", async || origin.ended() == run).await;
+        becomes_stale().await;
+    }
+    origin.hold();
+    let mut crowd = Crowd::visit(10, &[address], "/");
+    assert!(
+        all_of_run(&crowd.first(9).await, 2),
+        "what was made for the visitor who has left"
+    );
+    origin.let_go();
+    assert!(all_of_run(&crowd.rest().await, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_content_again_renews_the_age() {
+    let folder = Folder::new();
+    let app = Router::new().route("/", route(async || "always the same"));
+    let site = folder.site().await;
+    let address = serve(app.layer(site.layer(Refresh::every(SHORT)))).await;
+    let stored = async || {
+        let pool = sqlx::SqlitePool::connect(&folder.url())
+            .await
+            .expect("opens");
+        sqlx::query_as::<_, (i64, i64, i64)>(
+            "SELECT fence, started_at, generated_at FROM perennial_entry",
+        )
+        .fetch_one(&pool)
+        .await
+        .expect("is stored")
+    };
+    get(address, "/").await;
+    let first = stored().await;
+    becomes_stale().await;
+    assert_eq!(get(address, "/").await.text(), "always the same");
+    let second = stored().await;
+    assert!(second.0 > first.0 && second.1 > first.1 && second.2 > first.2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shutdown_waits_for_what_runs_and_begins_nothing_more() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let origin = Origin::default();
+    let policy = Refresh::every(SHORT).in_background();
+    let address = serve(origin.router().layer(site.layer(policy))).await;
+    get(address, "/").await;
+    becomes_stale().await;
+    origin.hold();
+    get(address, "/").await;
+    until("it generates", async || origin.begun() == 2).await;
+
+    let shutdown = tokio::spawn({
+        let site = site.clone();
+        async move { site.shutdown().await }
+    });
+    becomes_stale().await;
+    assert!(!shutdown.is_finished());
+    origin.let_go();
+    shutdown.await.expect("ends");
+    assert_eq!(origin.ended(), 2);
+    let lease = site.locks().try_lock("refresh//").await.expect("answers");
+    assert!(lease.is_some(), "the lease was not released");
+
+    becomes_stale().await;
+    assert_eq!(get(address, "/").await.run(), 2);
+    assert_eq!(
+        get(address, "/new").await.run(),
+        3,
+        "the service itself answers"
+    );
+    assert_eq!(origin.begun(), 3);
+}

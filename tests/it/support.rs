@@ -1,0 +1,303 @@
+//! What the tests share: an origin that counts, a site in this process, gateways in others, and visitors.
+
+use std::{
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
+use perennial::Perennial;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+    time::Instant,
+};
+
+/// No wait in a test is meant to be longer; one that is has hung.
+pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+/// What generates: each run answers `run N of /path?query` with the status, when it is not held.
+#[derive(Clone, Default)]
+pub(crate) struct Origin(Arc<OriginState>);
+
+#[derive(Default)]
+struct OriginState {
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+    held: watch::Sender<bool>,
+    status: AtomicU16,
+}
+
+impl Origin {
+    /// Every run waits from now on.
+    pub(crate) fn hold(&self) {
+        self.0.held.send_replace(true);
+    }
+
+    /// No run waits any more.
+    pub(crate) fn let_go(&self) {
+        self.0.held.send_replace(false);
+    }
+
+    pub(crate) fn status(&self, status: u16) {
+        self.0.status.store(status, SeqCst);
+    }
+
+    /// How many runs have begun.
+    pub(crate) fn begun(&self) -> usize {
+        self.0.begun.load(SeqCst)
+    }
+
+    /// How many have come to their end.
+    pub(crate) fn ended(&self) -> usize {
+        self.0.ended.load(SeqCst)
+    }
+
+    pub(crate) async fn run(&self, what: &str) -> (StatusCode, String) {
+        let run = self.0.begun.fetch_add(1, SeqCst) + 1;
+        let status = self.0.status.load(SeqCst);
+        let go = self.0.held.subscribe().wait_for(|held| !held).await.is_ok();
+        assert!(go, "the sender lives as long as the origin");
+        self.0.ended.fetch_add(1, SeqCst);
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+        (status, format!("run {run} of {what}"))
+    }
+
+    /// A router that answers every path by a run.
+    pub(crate) fn router(&self) -> Router {
+        async fn run(State(origin): State<Origin>, request: Request) -> Response {
+            origin.run(&request.uri().to_string()).await.into_response()
+        }
+        Router::new().fallback(run).with_state(self.clone())
+    }
+
+    pub(crate) async fn serve(&self) -> SocketAddr {
+        serve(self.router()).await
+    }
+}
+
+/// Serves on a port of this machine until the test ends.
+pub(crate) async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    address
+}
+
+/// A folder for a database, gone with the value.
+pub(crate) struct Folder(TempDir);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.0.path().join("site.db")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("sqlite://{}", self.file().display())
+    }
+
+    pub(crate) async fn site(&self) -> Perennial {
+        Perennial::open(&self.url()).await.expect("opens")
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) took: Duration,
+}
+
+impl Reply {
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("text")
+    }
+
+    /// The N of `run N of …`.
+    pub(crate) fn run(&self) -> usize {
+        self.text()
+            .strip_prefix("run ")
+            .and_then(|rest| rest.split(' ').next())
+            .and_then(|run| run.parse().ok())
+            .unwrap_or_else(|| panic!("not of a run: {self:?}"))
+    }
+}
+
+pub(crate) async fn get(address: SocketAddr, path: &str) -> Reply {
+    request(address, "GET", path, &[]).await
+}
+
+pub(crate) async fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> Reply {
+    let asked = Instant::now();
+    let exchange = async {
+        let stream = TcpStream::connect(address).await.expect("connects");
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .expect("speaks HTTP");
+        tokio::spawn(connection);
+        let mut request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "test");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Empty::<Bytes>::new()).expect("a request");
+        let (head, body) = sender
+            .send_request(request)
+            .await
+            .expect("an answer")
+            .into_parts();
+        let body = body.collect().await.expect("a whole body").to_bytes();
+        (head, body)
+    };
+    let (head, body) = tokio::time::timeout(HANG, exchange)
+        .await
+        .unwrap_or_else(|_| panic!("{method} {path} hangs"));
+    Reply {
+        status: head.status.as_u16(),
+        headers: head.headers,
+        body,
+        took: asked.elapsed(),
+    }
+}
+
+/// Visitors who come at once.
+pub(crate) struct Crowd(JoinSet<Reply>);
+
+impl Crowd {
+    /// `count` of them, taking the addresses in turn.
+    pub(crate) fn visit(count: usize, addresses: &[SocketAddr], path: &str) -> Self {
+        let mut visitors = JoinSet::new();
+        for &address in addresses.iter().cycle().take(count) {
+            let path = path.to_owned();
+            visitors.spawn(async move { get(address, &path).await });
+        }
+        Self(visitors)
+    }
+
+    /// Those who are answered first.
+    pub(crate) async fn first(&mut self, count: usize) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        while replies.len() < count {
+            let reply = self.0.join_next().await.expect("so many have come");
+            replies.push(reply.expect("an answer"));
+        }
+        replies
+    }
+
+    /// All that have not been answered yet.
+    pub(crate) async fn rest(self) -> Vec<Reply> {
+        self.0.join_all().await
+    }
+}
+
+/// Waits until it holds.
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !holds().await {
+        assert!(start.elapsed() < HANG, "never came about: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A gateway in a process of its own.
+pub(crate) struct Gateway {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Gateway {
+    pub(crate) fn start(origin: SocketAddr, database: &str, options: &str) -> Self {
+        let mut child = Command::new(example("gateway"))
+            .args([
+                "--listen",
+                "127.0.0.1:0",
+                "--origin",
+                &format!("http://{origin}"),
+            ])
+            .args(["--database", database])
+            .args(options.split_whitespace())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("is piped");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        let address = line
+            .strip_prefix("http://")
+            .and_then(|rest| rest.split(' ').next()?.parse().ok())
+            .unwrap_or_else(|| panic!("the gateway did not start: {line:?}"));
+        Self { child, address }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("is alive");
+    }
+
+    /// Waits for the process to end by itself; its exit code.
+    pub(crate) fn ended(mut self) -> Option<i32> {
+        self.child.wait().expect("ends").code()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // It may have been killed by the test.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The path of an example's program, built as this test was.
+pub(crate) fn example(name: &str) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let folder = BUILT.get_or_init(|| {
+        let test = std::env::current_exe().expect("has a path");
+        let profile = test
+            .parent()
+            .and_then(Path::parent)
+            .expect("target/profile/deps/test");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--examples", "--manifest-path"]);
+        build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success());
+        profile.join("examples")
+    });
+    folder.join(name)
+}
