@@ -416,7 +416,7 @@ aside { flex: 1 1 16rem; margin-top: 1.9rem; padding: 1rem 1.25rem .25rem; backg
   border: 1px solid var(--line); border-radius: .5rem }
 .shelf { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: 1.5rem 1.25rem; padding: 0 }
 .shelf li { display: flex; flex-direction: column; gap: .4rem; max-width: 12rem } form { margin-top: auto }
-.cover { display: grid; place-content: center; aspect-ratio: 3 / 4; padding: 0 1rem 0 1.5rem; text-align: center;
+.cover { display: grid; place-content: center; box-sizing: border-box; aspect-ratio: 3 / 4; padding: 0 .75rem 0 1.25rem; text-align: center;
   font-size: 1.1rem; line-height: 1.3; color: #fff; border-radius: .15rem .4rem .4rem .15rem;
   background: linear-gradient(90deg, hsl(var(--hue) 35% 24%) 6%, hsl(var(--hue) 35% 33%) 7%) }
 .list { padding-left: 1.8rem; columns: 18rem } .list li { padding: .3rem 0; break-inside: avoid }

@@ -1,1 +1,301 @@
-//! processes
+//! Several processes on one database: gateways, killed and stopped with real signals.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::support::{Crowd, Folder, Gateway, HANG, Origin, Reply, get, until};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+fn all_of_run(replies: &[Reply], run: usize) -> bool {
+    replies.iter().all(|reply| reply.run() == run)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_generation_cold_and_one_stale_for_any_number_of_processes() {
+    for processes in [2, 4] {
+        let folder = Folder::new();
+        let origin = Origin::default();
+        let address = origin.serve().await;
+        let options = "--every 1s --wait 60s";
+        let gateways: Vec<_> = (0..processes)
+            .map(|_| Gateway::start(address, &folder.url(), options))
+            .collect();
+        let addresses: Vec<_> = gateways.iter().map(|gateway| gateway.address).collect();
+
+        for round in 0..3 {
+            let path = format!("/{round}");
+            let before = origin.begun();
+            origin.hold();
+            let crowd = Crowd::visit(200, &addresses, &path);
+            until("the first version is generated", async || {
+                origin.begun() > before
+            })
+            .await;
+            origin.let_go();
+            assert!(all_of_run(&crowd.rest().await, before + 1));
+            assert_eq!(
+                origin.begun(),
+                before + 1,
+                "cold, {processes} processes, round {round}"
+            );
+
+            tokio::time::sleep(EVERY + Duration::from_millis(50)).await;
+            origin.hold();
+            let mut crowd = Crowd::visit(200, &addresses, &path);
+            // While it is generated: all but the one whose request does it.
+            assert!(all_of_run(&crowd.first(199).await, before + 1));
+            origin.let_go();
+            assert!(all_of_run(&crowd.rest().await, before + 2));
+            assert_eq!(
+                origin.begun(),
+                before + 2,
+                "stale, {processes} processes, round {round}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_process_gets_the_new_version() {
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let address = origin.serve().await;
+    let options = "--every 3s";
+    let [a, b] = [(); 2].map(|()| Gateway::start(address, &folder.url(), options));
+    assert_eq!(get(a.address, "/").await.run(), 1);
+    assert_eq!(get(b.address, "/").await.run(), 1);
+    tokio::time::sleep(3 * EVERY).await;
+    assert_eq!(get(a.address, "/").await.run(), 2);
+    // b's own copy is stale: it finds a's in the database and generates nothing.
+    assert_eq!(get(b.address, "/").await.run(), 2);
+    assert_eq!(origin.begun(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_regenerator_is_replaced_after_its_lease() {
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let address = origin.serve().await;
+    let lease = Duration::from_secs(2);
+    let options = "--every 1s --lease 2s --in-background";
+    let [a, b] = [(); 2].map(|()| Gateway::start(address, &folder.url(), options));
+    get(a.address, "/").await;
+    get(b.address, "/").await;
+    tokio::time::sleep(EVERY).await;
+
+    origin.hold();
+    get(a.address, "/").await;
+    until("a generates", async || origin.begun() == 2).await;
+    a.signal(Signal::KILL);
+    let killed = Instant::now();
+    until("b generates", async || {
+        assert_eq!(
+            get(b.address, "/").await.run(),
+            1,
+            "the old version is served"
+        );
+        origin.begun() == 3
+    })
+    .await;
+    let delay = killed.elapsed();
+    // The lease had just been taken; beside it there are a recheck interval and a busy machine.
+    assert!(delay < lease + Duration::from_secs(3), "{delay:?}");
+    origin.let_go();
+    until("the new version is served", async || {
+        get(b.address, "/").await.run() == 3
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_elsewhere_are_answered()
+{
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let address = origin.serve().await;
+    let options = "--every 1h --lease 1s";
+    let [a, b] = [(); 2].map(|()| Gateway::start(address, &folder.url(), options));
+    origin.hold();
+    let lost = tokio::spawn({
+        let a = a.address;
+        async move { get(a, "/").await }
+    });
+    until("a generates", async || origin.begun() == 1).await;
+    let crowd = Crowd::visit(20, &[b.address], "/");
+    a.signal(Signal::KILL);
+    until("b generates", async || origin.begun() == 2).await;
+    origin.let_go();
+    assert!(all_of_run(&crowd.rest().await, 2));
+    lost.abort();
+}
+
+/// The regenerator sleeps past its lease; another one publishes; then it wakes up and goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_regenerator_publishes_nothing_after_it_was_overtaken() {
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let address = origin.serve().await;
+    // The generator of a version that nobody may serve is not given up when its lease is lost: it comes to publish.
+    let options = "--every 200ms --lease 300ms --in-background";
+    let [mut a, mut b] = [(); 2].map(|()| Gateway::start(address, &folder.url(), options));
+    let pool = sqlx::SqlitePool::connect(&folder.url())
+        .await
+        .expect("opens");
+    let mut fence = 0;
+    for round in 0..10 {
+        let path = if round % 2 == 0 {
+            "/stale".to_owned()
+        } else {
+            format!("/cold/{round}")
+        };
+        let name = format!("refresh/{path}");
+        if round % 2 == 0 {
+            get(a.address, &path).await;
+            get(b.address, &path).await;
+            until("nobody generates", async || {
+                origin.begun() == origin.ended()
+            })
+            .await;
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+        origin.hold();
+        let begun = origin.begun();
+        let asked = tokio::spawn({
+            let (a, path) = (a.address, path.clone());
+            async move { get(a, &path).await }
+        });
+        until("a generates", async || origin.begun() == begun + 1).await;
+        a.signal(Signal::STOP);
+        // Cold, the visitor waits until b takes over; stale, there is an answer at once and b takes over at a later visit.
+        let waits = round % 2 == 1;
+        let other = waits.then(|| {
+            tokio::spawn({
+                let (b, path) = (b.address, path.clone());
+                async move { get(b, &path).await }
+            })
+        });
+        until("b generates", async || {
+            if !waits {
+                get(b.address, &path).await;
+            }
+            origin.begun() == begun + 2
+        })
+        .await;
+        origin.let_go();
+        let published = async || {
+            let row: Option<(i64, Vec<u8>)> =
+                sqlx::query_as("SELECT fence, body FROM perennial_entry WHERE key = ?")
+                    .bind(&path)
+                    .fetch_optional(&pool)
+                    .await
+                    .expect("reads");
+            row.map_or((0, String::new()), |(fence, body)| {
+                (fence, String::from_utf8(body).expect("text"))
+            })
+        };
+        let by_b = format!("run {} of {path}", begun + 2);
+        until("b publishes", async || published().await.1 == by_b).await;
+        let before = published().await.0;
+        a.signal(Signal::CONT);
+        asked.await.expect("is answered");
+        if let Some(other) = other {
+            assert_eq!(other.await.expect("is answered").run(), begun + 2);
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+
+        let (after, body) = published().await;
+        assert!(after >= before && after > fence, "the fence went back");
+        if after == before {
+            assert_eq!(body, by_b, "round {round}: overwritten");
+        }
+        assert_ne!(
+            body,
+            format!("run {} of {path}", begun + 1),
+            "round {round}: the late publish got through"
+        );
+        let lock: i64 = sqlx::query_scalar("SELECT fence FROM perennial_lock WHERE name = ?")
+            .bind(&name)
+            .fetch_one(&pool)
+            .await
+            .expect("reads");
+        assert!(lock >= after);
+        fence = if round % 2 == 0 { after } else { fence };
+        std::mem::swap(&mut a, &mut b);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_visitor_who_leaves_a_gateway_cancels_nothing() {
+    use tokio::io::AsyncWriteExt;
+
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let gateway = Gateway::start(origin.serve().await, &folder.url(), "--every 1h");
+    origin.hold();
+    let mut visitor = tokio::net::TcpStream::connect(gateway.address)
+        .await
+        .expect("connects");
+    let asked = visitor
+        .write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
+        .await;
+    asked.expect("asks");
+    until("it generates", async || origin.begun() == 1).await;
+    drop(visitor);
+    origin.let_go();
+    until("it ends", async || origin.ended() == 1).await;
+    assert_eq!(get(gateway.address, "/").await.run(), 1);
+    assert_eq!(origin.begun(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_are_rare_for_all_processes_together() {
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let address = origin.serve().await;
+    let options = "--every 500ms --retry-after 30s";
+    let gateways = [(); 3].map(|()| Gateway::start(address, &folder.url(), options));
+    let addresses = gateways.each_ref().map(|gateway| gateway.address);
+    assert!(all_of_run(
+        &Crowd::visit(30, &addresses, "/").rest().await,
+        1
+    ));
+    origin.status(500);
+    tokio::time::sleep(EVERY).await;
+    for _ in 0..3 {
+        assert!(all_of_run(
+            &Crowd::visit(60, &addresses, "/").rest().await,
+            1
+        ));
+        tokio::time::sleep(EVERY).await;
+    }
+    assert_eq!(origin.begun(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_processes_start_together_on_no_database() {
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let address = origin.serve().await;
+    let starts: Vec<_> = (0..8)
+        .map(|_| {
+            let url = folder.url();
+            tokio::task::spawn_blocking(move || Gateway::start(address, &url, "--every 1h"))
+        })
+        .collect();
+    let mut gateways = Vec::new();
+    for start in starts {
+        gateways.push(
+            tokio::time::timeout(HANG, start)
+                .await
+                .expect("hangs")
+                .expect("starts"),
+        );
+    }
+    let addresses: Vec<_> = gateways.iter().map(|gateway| gateway.address).collect();
+    assert!(all_of_run(
+        &Crowd::visit(80, &addresses, "/").rest().await,
+        1
+    ));
+}
