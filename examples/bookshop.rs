@@ -151,7 +151,18 @@ async fn open(url: &str) -> Result<SqlitePool, sqlx::Error> {
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .busy_timeout(Duration::from_secs(5));
-    let pool = SqlitePool::connect_with(options).await?;
+    let mut tries = 0..20;
+    let pool = loop {
+        match SqlitePool::connect_with(options.clone()).await {
+            // Two copies that set a new file to WAL at once: SQLite doesn't wait then, whatever its timeout is.
+            Err(sqlx::Error::Database(error))
+                if error.code().as_deref() == Some("5") && tries.next().is_some() =>
+            {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            connected => break connected?,
+        }
+    };
     furnish(&pool).await?;
     Ok(pool)
 }

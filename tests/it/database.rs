@@ -1,1 +1,398 @@
-//! database
+//! A database that is locked, broken, full, gone or foreign.
+
+use std::{
+    io::Write,
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use perennial::{ErrorKind, Perennial, Refresh};
+use sqlx::{Connection, Executor, SqliteConnection, SqlitePool};
+use tokio::time::Instant;
+
+use crate::support::{Crowd, Folder, Origin, get, serve, until};
+
+const SHORT: Duration = Duration::from_millis(200);
+const LONG: Duration = Duration::from_secs(3600);
+
+async fn becomes_stale() {
+    tokio::time::sleep(SHORT + Duration::from_millis(50)).await;
+}
+
+async fn serve_site(site: &Perennial, policy: Refresh) -> (Origin, SocketAddr) {
+    let origin = Origin::default();
+    let app = origin.router().layer(site.layer(policy));
+    (origin, serve(app).await)
+}
+
+async fn execute(folder: &Folder, sql: &'static str) {
+    let mut connection = SqliteConnection::connect(&folder.url())
+        .await
+        .expect("opens");
+    connection.execute(sql).await.expect("is done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_writers_lock_delays_no_warm_page_and_the_site_recovers() {
+    let folder = Folder::new();
+    let policy = Refresh::every(SHORT).in_background().retry_after(SHORT);
+    let (origin, address) = serve_site(&folder.site().await, policy).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+
+    let mut writer = SqliteConnection::connect(&folder.url())
+        .await
+        .expect("opens");
+    writer.execute("BEGIN IMMEDIATE").await.expect("locks");
+    let locked = Instant::now();
+    becomes_stale().await;
+    while locked.elapsed() < Duration::from_secs(10) {
+        let reply = get(address, "/").await;
+        assert_eq!(reply.run(), 1, "without the lock nobody regenerates");
+        assert!(reply.took < Duration::from_secs(1), "{:?}", reply.took);
+        tokio::time::sleep(SHORT).await;
+    }
+    // Cold: generated once, without a lease, and served unsaved.
+    let replies = Crowd::visit(20, &[address], "/cold").rest().await;
+    assert!(replies.iter().all(|reply| reply.run() == 2));
+    assert_eq!(origin.begun(), 2);
+
+    writer.execute("ROLLBACK").await.expect("unlocks");
+    for path in ["/", "/cold"] {
+        until("it regrows", async || get(address, path).await.run() > 2).await;
+    }
+    let stored = async || {
+        let pool = SqlitePool::connect(&folder.url()).await.expect("opens");
+        let count = sqlx::query_scalar::<_, i64>(
+            "SELECT count(*) FROM perennial_entry WHERE body > 'run 2'",
+        );
+        count.fetch_one(&pool).await.expect("counts")
+    };
+    until("both are saved", async || stored().await == 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_comes_during_the_generation_delays_no_visitor_and_the_version_is_saved_later()
+{
+    let folder = Folder::new();
+    let (origin, address) = serve_site(&folder.site().await, Refresh::every(LONG)).await;
+    origin.hold();
+    let visitor = tokio::spawn(async move { get(address, "/").await });
+    until("it generates", async || origin.begun() == 1).await;
+    let mut writer = SqliteConnection::connect(&folder.url())
+        .await
+        .expect("opens");
+    writer.execute("BEGIN IMMEDIATE").await.expect("locks");
+    origin.let_go();
+    assert_eq!(visitor.await.expect("is answered").run(), 1);
+    writer.execute("ROLLBACK").await.expect("unlocks");
+    let pool = SqlitePool::connect(&folder.url()).await.expect("opens");
+    until("it is saved", async || {
+        let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM perennial_entry");
+        count.fetch_one(&pool).await.expect("counts") == 1
+    })
+    .await;
+    assert_eq!(origin.begun(), 1);
+}
+
+/// Ways to lose a database under a running site.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Garbage,
+    Removed,
+    TablesDropped,
+    ReadOnly,
+    Full,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_happens_to_the_database_warm_pages_are_served_and_cold_ones_made() {
+    for loss in [
+        Loss::Garbage,
+        Loss::Removed,
+        Loss::TablesDropped,
+        Loss::ReadOnly,
+        Loss::Full,
+    ] {
+        let folder = Folder::new();
+        let site = match loss {
+            // As on a full disk, SQLite may not make the file larger. No other way to fill one without being an administrator.
+            Loss::Full => {
+                let options = format!("{}?mode=rwc", folder.url())
+                    .parse::<sqlx::sqlite::SqliteConnectOptions>();
+                let pool = SqlitePool::connect_with(
+                    options.expect("a URL").pragma("max_page_count", "12"),
+                );
+                Perennial::new(pool.await.expect("opens"))
+                    .await
+                    .expect("prepares")
+            }
+            _ => folder.site().await,
+        };
+        let policy = Refresh::every(SHORT).in_background().retry_after(SHORT);
+        let (origin, address) = serve_site(&site, policy).await;
+        assert_eq!(get(address, "/").await.run(), 1);
+        lose(&folder, loss).await;
+        becomes_stale().await;
+        for _ in 0..5 {
+            let reply = get(address, "/").await;
+            assert_eq!(reply.status, 200, "{loss:?}");
+            tokio::time::sleep(SHORT).await;
+        }
+        let begun = origin.begun();
+        let replies = Crowd::visit(20, &[address], "/cold").rest().await;
+        assert!(
+            replies
+                .iter()
+                .all(|reply| reply.status == 200 && reply.run() > 1),
+            "{loss:?}"
+        );
+        assert!(
+            origin.begun() <= begun + 2,
+            "{loss:?}: {} generations",
+            origin.begun() - begun
+        );
+        if let Loss::ReadOnly = loss {
+            let writable = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(folder.path(), writable).expect("is set");
+        }
+    }
+}
+
+async fn lose(folder: &Folder, loss: Loss) {
+    let files = |folder: &Folder| {
+        std::fs::read_dir(folder.path())
+            .expect("lists")
+            .map(|file| file.expect("a file").path())
+            .collect::<Vec<_>>()
+    };
+    match loss {
+        Loss::Garbage => {
+            for file in files(folder) {
+                let length = std::fs::metadata(&file).expect("is there").len();
+                let mut file = std::fs::OpenOptions::new()
+                    .write(true)
+                    .open(file)
+                    .expect("opens");
+                file.write_all(&vec![0x5a; length.max(8192) as usize])
+                    .expect("writes");
+            }
+        }
+        Loss::Removed => {
+            for file in files(folder) {
+                std::fs::remove_file(file).expect("removes");
+            }
+        }
+        Loss::TablesDropped => {
+            execute(
+                folder,
+                "DROP TABLE perennial_entry; DROP TABLE perennial_lock",
+            )
+            .await
+        }
+        Loss::ReadOnly => {
+            // For an administrator no file is read-only: as near as that is to say that no table may be written to.
+            execute(
+                folder,
+                "CREATE TRIGGER a BEFORE INSERT ON perennial_lock BEGIN SELECT RAISE(ABORT, 'read-only'); END;
+                 CREATE TRIGGER b BEFORE UPDATE ON perennial_lock BEGIN SELECT RAISE(ABORT, 'read-only'); END",
+            )
+            .await;
+            let read_only = std::fs::Permissions::from_mode(0o555);
+            std::fs::set_permissions(folder.path(), read_only).expect("is set");
+        }
+        Loss::Full => {
+            execute(
+                folder,
+                "CREATE TABLE filler AS WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 64)
+                 SELECT randomblob(4000) AS page FROM n",
+            )
+            .await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreadable_row_counts_as_none_and_is_replaced() {
+    let spoils = [
+        "UPDATE perennial_entry SET headers = x'ff00'",
+        "UPDATE perennial_entry SET headers = 'no line'",
+        "UPDATE perennial_entry SET status = 7",
+        "UPDATE perennial_entry SET status = 'fine'",
+        "UPDATE perennial_entry SET generated_at = 'yesterday'",
+    ];
+    for spoil in spoils {
+        let folder = Folder::new();
+        let (_, before) = serve_site(&folder.site().await, Refresh::every(LONG)).await;
+        get(before, "/").await;
+        execute(&folder, spoil).await;
+        let (origin, address) = serve_site(&folder.site().await, Refresh::every(LONG)).await;
+        origin.run("an earlier one").await;
+        assert_eq!(get(address, "/").await.run(), 2, "{spoil}");
+        let (origin, after) = serve_site(&folder.site().await, Refresh::every(LONG)).await;
+        assert_eq!(get(after, "/").await.run(), 2, "{spoil}");
+        assert_eq!(origin.begun(), 0, "{spoil}: it was not replaced");
+    }
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0
+            .lock()
+            .expect("not poisoned")
+            .extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+// On the test's own thread, for which the log is.
+#[tokio::test(flavor = "current_thread")]
+async fn a_failing_database_is_logged_once_and_so_is_its_return() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer({
+        let log = log.clone();
+        move || log.clone()
+    });
+    let _default = tracing::subscriber::set_default(subscriber.finish());
+    let folder = Folder::new();
+    let site = folder.site().await;
+    execute(&folder, "ALTER TABLE perennial_lock RENAME TO hidden").await;
+    for _ in 0..10 {
+        site.locks()
+            .try_lock("a")
+            .await
+            .expect_err("there is no such table");
+    }
+    execute(&folder, "ALTER TABLE hidden RENAME TO perennial_lock").await;
+    for _ in 0..2 {
+        let lease = site.locks().try_lock("a").await.expect("works");
+        lease.expect("free").release().await.expect("is ours");
+    }
+    let log = String::from_utf8(log.0.lock().expect("not poisoned").clone()).expect("text");
+    let ours: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains("perennial"))
+        .collect();
+    assert_eq!(ours.len(), 2, "{ours:#?}");
+    assert!(
+        ours[0].contains("ERROR") && ours[0].contains("no such table"),
+        "{ours:#?}"
+    );
+    assert!(ours[1].contains("works again"), "{ours:#?}");
+}
+
+async fn refused(
+    open: impl Future<Output = Result<Perennial, perennial::Error>>,
+    kind: ErrorKind,
+    said: &str,
+) {
+    let error = open.await.expect_err(said);
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(said), "{error}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_opened_says_why_and_what_to_do() {
+    use ErrorKind::{Database, Invalid, Schema};
+
+    let folder = Folder::new();
+    refused(
+        Perennial::open("site.db"),
+        Invalid,
+        "write `sqlite://site.db`",
+    )
+    .await;
+    refused(
+        Perennial::open("redis://me:secret@host"),
+        Invalid,
+        "redis://…@host",
+    )
+    .await;
+    let a_folder = format!("sqlite://{}", folder.path().display());
+    refused(
+        Perennial::open(&a_folder),
+        Invalid,
+        "is a folder; name a file in it",
+    )
+    .await;
+    let nowhere = format!("sqlite://{}/no/such/site.db", folder.path().display());
+    refused(Perennial::open(&nowhere), Invalid, "make it first").await;
+    let no_option = format!("{}?colour=red", folder.url());
+    refused(Perennial::open(&no_option), Database, "colour").await;
+
+    let text = folder.path().join("text.db");
+    std::fs::write(
+        &text,
+        "this is no database, but a text that is long enough to be read as one ".repeat(50),
+    )
+    .expect("writes");
+    refused(Perennial::open(&url_of(&text)), Database, "not a database").await;
+
+    for prefix in ["", "A", "1", "a-b", "a;DROP TABLE x", "ä", &"a".repeat(41)] {
+        let builder = Perennial::builder().table_prefix(prefix);
+        refused(builder.open(&folder.url()), Invalid, "table prefix").await;
+    }
+
+    folder.site().await;
+    execute(&folder, "UPDATE perennial_schema SET version = 99").await;
+    refused(Perennial::open(&folder.url()), Schema, "version 99").await;
+    execute(&folder, "UPDATE perennial_schema SET version = -1").await;
+    refused(Perennial::open(&folder.url()), Schema, "version -1").await;
+}
+
+fn url_of(path: &Path) -> String {
+    format!("sqlite://{}", path.display())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_in_memory_works() {
+    for url in ["sqlite::memory:", "sqlite://?mode=memory"] {
+        let site = Perennial::open(url).await.expect("opens");
+        let (origin, address) = serve_site(&site, Refresh::every(LONG)).await;
+        assert!(
+            Crowd::visit(50, &[address], "/")
+                .rest()
+                .await
+                .iter()
+                .all(|reply| reply.run() == 1)
+        );
+        assert_eq!(origin.begun(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_prefixes_are_two_sites() {
+    let folder = Folder::new();
+    let mut runs = 0;
+    for prefix in ["one_", "two_"] {
+        let site = Perennial::builder()
+            .table_prefix(prefix)
+            .open(&folder.url())
+            .await
+            .expect("opens");
+        let (origin, address) = serve_site(&site, Refresh::every(LONG)).await;
+        get(address, "/").await;
+        runs += origin.begun();
+    }
+    assert_eq!(runs, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_existing_database_is_opened_while_another_writer_holds_it() {
+    let folder = Folder::new();
+    folder.site().await;
+    let mut writer = SqliteConnection::connect(&folder.url())
+        .await
+        .expect("opens");
+    writer.execute("BEGIN IMMEDIATE").await.expect("locks");
+    folder.site().await;
+}
