@@ -1,1 +1,175 @@
-//! keys
+//! Which requests are for the same resource: never mixed up, never an error page.
+
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
+
+use perennial::Refresh;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::support::{Folder, Origin, get, serve};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+async fn site(folder: &Folder) -> (Origin, SocketAddr) {
+    let origin = Origin::default();
+    let app = origin
+        .router()
+        .layer(folder.site().await.layer(Refresh::every(LONG)));
+    (origin, serve(app).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn different_resources_are_never_mixed_up() {
+    let long = "x".repeat(10 * 1024);
+    let paths: Vec<String> = [
+        "/",
+        "//",
+        "/a",
+        "/A",
+        "/a/",
+        "/a//",
+        "/a/.",
+        "/a/..",
+        "/a/../b",
+        "/..",
+        "/%2e%2e",
+        "/a%2Fb",
+        "/a%2fb",
+        "/a/b",
+        "/%00",
+        "/%0a",
+        "/%0D%0A",
+        "/%ff",
+        "/%C3%A4",
+        "/a%20",
+        "/a+",
+        "/a%23b",
+        "/a%3Fb",
+        "/a?",
+        "/a?b",
+        "/a?b=",
+        "/a?b=1",
+        "/a?b=1&b=2",
+        "/a?b=2&b=1",
+        "/a?b=1&&b=2",
+        "/a?%62=1&b=2",
+        "/a?b=2&%62=1",
+        "/a?c=1&b=1",
+        "/a?&",
+        "/a?=",
+        "/a?=&b",
+        "/a?b=%26",
+        "/a?b=%2B",
+        "/a?b=+",
+        "/refresh//a",
+        "/a'",
+        "/a\"",
+        "/a;b",
+        "/a\\b",
+        "/a%",
+        "/a?%",
+        "/a?%zz=1",
+        "/a?b=1?c",
+        "/http://x/",
+        "/*",
+        "/a|b",
+        "/~",
+        "/a?b[]=1&b[]=2",
+    ]
+    .map(str::to_owned)
+    .into_iter()
+    .chain(["", "a", "b", "%2F", "/..", "?a=1"].map(|end| format!("/{long}{end}")))
+    .collect();
+
+    let folder = Folder::new();
+    let (_, address) = site(&folder).await;
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for path in &paths {
+        let reply = get(address, path).await;
+        assert_eq!(reply.status, 200, "{path}");
+        // What was generated, run number apart, was generated for this path.
+        let text = reply.text().split_once(" of ").expect("run N of …").1;
+        assert_eq!(canonical(text), canonical(path), "{path}");
+        seen.insert(path.clone(), reply.run());
+    }
+    // Now from memory, and then, by another process, from the database: each the one it was.
+    let (origin, restarted) = site(&folder).await;
+    for path in &paths {
+        assert_eq!(get(address, path).await.run(), seen[path], "{path}");
+        assert_eq!(get(restarted, path).await.run(), seen[path], "{path}");
+    }
+    assert_eq!(origin.begun(), 0);
+}
+
+/// The model: path, and the parameters by decoded name.
+fn canonical(path: &str) -> (&str, Vec<(String, String)>) {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let mut parameters: Vec<_> = query
+        .split('&')
+        .filter(|_| !query.is_empty())
+        .map(|raw| {
+            let name = raw.split('=').next().expect("there is a first");
+            let name = form_urlencoded::parse(name.as_bytes())
+                .next()
+                .map_or(String::new(), |it| it.0.into_owned());
+            (name, raw.to_owned())
+        })
+        .collect();
+    parameters.sort_by(|a, b| a.0.cmp(&b.0));
+    (path, parameters)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_order_of_the_parameters_does_not_matter_and_that_of_equal_names_does() {
+    let folder = Folder::new();
+    let (origin, address) = site(&folder).await;
+    for same in ["/?a=1&b=2&c=3", "/?c=3&b=2&a=1", "/?b=2&a=1&c=3"] {
+        assert_eq!(get(address, same).await.text(), "run 1 of /?a=1&b=2&c=3");
+    }
+    assert_eq!(get(address, "/?a=1&a=2").await.run(), 2);
+    assert_eq!(get(address, "/?a=2&a=1").await.run(), 3);
+    assert_eq!(
+        get(address, "/?b=0&a=2&a=1").await.text(),
+        "run 4 of /?a=2&a=1&b=0"
+    );
+    for none in ["/x", "/x?"] {
+        assert_eq!(get(address, none).await.text(), "run 5 of /x");
+    }
+    assert_eq!(origin.begun(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_bytes_are_no_server_error() {
+    let folder = Folder::new();
+    let (_, address) = site(&folder).await;
+    for path in [
+        &b"/\xc3\xa4"[..],
+        b"/\xff\xfe",
+        b"/a\x7fb",
+        b"/\xf0\x9f\x8c\xb1?\xc3\xa4=\xc3\xb6",
+        b"*",
+        b"http://elsewhere/",
+        b"",
+        b"x",
+    ] {
+        for _ in 0..2 {
+            let mut stream = TcpStream::connect(address).await.expect("connects");
+            let request = [
+                b"GET ",
+                path,
+                b" HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n",
+            ]
+            .concat();
+            stream.write_all(&request).await.expect("asks");
+            let mut reply = Vec::new();
+            stream.read_to_end(&mut reply).await.expect("answers");
+            let reply = String::from_utf8_lossy(&reply);
+            assert!(
+                reply.starts_with("HTTP/1.1 2") || reply.starts_with("HTTP/1.1 4"),
+                "{path:?}: {reply}"
+            );
+        }
+    }
+}
