@@ -41,7 +41,7 @@ enum Repr {
     #[error("the lease on {0:?} is lost: it expired, or someone else has taken the lock over")]
     Lost(String),
     #[error("the generator failed: {0}")]
-    Generator(Source),
+    Generator(#[source] Source),
     #[error("there is no version yet; try again in {0:?}")]
     Unavailable(Duration),
 }

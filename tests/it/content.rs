@@ -1,1 +1,164 @@
-//! content
+//! Content that is not a whole response.
+
+use std::{
+    error::Error as _,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use perennial::{Content, Error, ErrorKind, Perennial, Refresh};
+use tokio::task::JoinSet;
+
+use crate::support::{Folder, until};
+
+const SHORT: Duration = Duration::from_millis(200);
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Generates `run N`.
+async fn top_ten(
+    site: &Perennial,
+    policy: &Refresh,
+    runs: &Arc<AtomicUsize>,
+) -> Result<Content, Error> {
+    let runs = Arc::clone(runs);
+    site.content("sidebar/top-10", policy, || async move {
+        let run = runs.fetch_add(1, SeqCst) + 1;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        Ok::<_, std::io::Error>(format!("run {run}"))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_generated_once_and_found_by_another_process() {
+    let folder = Folder::new();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let sites = [folder.site().await, folder.site().await];
+    let mut callers = JoinSet::new();
+    for caller in 0..50 {
+        let (site, runs) = (sites[caller % 2].clone(), Arc::clone(&runs));
+        callers.spawn(async move { top_ten(&site, &Refresh::every(LONG), &runs).await });
+    }
+    for content in callers.join_all().await {
+        let content = content.expect("is made");
+        assert_eq!(
+            (content.text().as_ref(), &content[..]),
+            ("run 1", &b"run 1"[..])
+        );
+        assert_eq!(content.to_string(), "run 1");
+    }
+    assert_eq!(runs.load(SeqCst), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stale_it_is_served_and_regrows() {
+    let folder = Folder::new();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let site = folder.site().await;
+    let policy = Refresh::every(SHORT).in_background();
+    top_ten(&site, &policy, &runs).await.expect("is made");
+    tokio::time::sleep(2 * SHORT).await;
+    let old = top_ten(&site, &policy, &runs).await.expect("is served");
+    assert_eq!(old.text(), "run 1");
+    until("it regrows", async || {
+        top_ten(&site, &policy, &runs)
+            .await
+            .expect("is served")
+            .text()
+            != "run 1"
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_keeps_its_source_for_all_who_wait_and_never_replaces_an_old_version() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let policy = Refresh::every(SHORT).retry_after(LONG);
+    let failing = |key: &'static str| {
+        let site = site.clone();
+        async move {
+            site.content(key, &policy, || async {
+                tokio::time::sleep(SHORT).await;
+                Err::<&str, _>(std::io::Error::other("the shelf is empty"))
+            })
+            .await
+        }
+    };
+    let (one, two) = tokio::join!(failing("cold"), failing("cold"));
+    for error in [one.expect_err("fails"), two.expect_err("fails")] {
+        assert!(error.is_generator(), "{error}");
+        let source = error.source().expect("is kept");
+        assert_eq!(source.to_string(), "the shelf is empty");
+    }
+    let error = failing("cold").await.expect_err("is in cooldown");
+    assert!(error.is_unavailable(), "{error}");
+
+    let made = site
+        .content("warm", &policy, || async { Ok::<_, Error>("fine") })
+        .await;
+    made.expect("is made");
+    tokio::time::sleep(2 * SHORT).await;
+    assert_eq!(failing("warm").await.expect("is served").text(), "fine");
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_be_used_and_content_that_is_too_large_are_errors() {
+    let folder = Folder::new();
+    let builder = Perennial::builder().max_body(10);
+    let site = builder.open(&folder.url()).await.expect("opens");
+    let policy = Refresh::every(LONG);
+    for key in ["", "/", "/best-sellers"] {
+        let made = site
+            .content(key, &policy, || async { Ok::<_, Error>("fine") })
+            .await;
+        assert_eq!(made.expect_err(key).kind(), ErrorKind::Invalid);
+    }
+    let made = site
+        .content("large", &policy, || async { Ok::<_, Error>(vec![0; 11]) })
+        .await;
+    let error = made.expect_err("is too large");
+    assert!(
+        error.to_string().contains("11 bytes") && error.to_string().contains("max_body"),
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_who_leaves_cancels_nothing() {
+    let folder = Folder::new();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let site = folder.site().await;
+    let policy = Refresh::every(LONG);
+    let left =
+        tokio::time::timeout(Duration::from_millis(20), top_ten(&site, &policy, &runs)).await;
+    assert!(left.is_err());
+    assert_eq!(
+        top_ten(&site, &policy, &runs)
+            .await
+            .expect("is made")
+            .text(),
+        "run 1"
+    );
+}
+
+/// A page that holds every permit waits for its sidebar, which must not wait for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn content_within_content_does_not_wait_for_a_permit() {
+    let folder = Folder::new();
+    let builder = Perennial::builder().regenerations(1);
+    let site = builder.open(&folder.url()).await.expect("opens");
+    let policy = Refresh::every(LONG);
+    let inner = site.clone();
+    let page = site.content("page", &policy, move || async move {
+        let sidebar = inner.content("sidebar", &policy, || async { Ok::<_, Error>("sidebar") });
+        sidebar.await.map(|sidebar| format!("page with {sidebar}"))
+    });
+    let page = tokio::time::timeout(Duration::from_secs(20), page)
+        .await
+        .expect("hangs");
+    assert_eq!(page.expect("is made").text(), "page with sidebar");
+}

@@ -1,1 +1,199 @@
-//! locks
+//! The lock for anything.
+
+use std::time::Duration;
+
+use perennial::Perennial;
+use tokio::task::JoinSet;
+
+use crate::support::{Folder, until};
+
+const LEASE: Duration = Duration::from_millis(300);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_many_gets_it_and_fences_grow() {
+    let folder = Folder::new();
+    let sites = [
+        folder.site().await,
+        folder.site().await,
+        folder.site().await,
+    ];
+    let mut fence = 0;
+    for round in 0..50 {
+        let mut tries = JoinSet::new();
+        for contender in 0..30 {
+            let locks = sites[contender % 3].locks();
+            tries.spawn(async move { locks.try_lock("one").await.expect("answers") });
+        }
+        let mut won: Vec<_> = tries.join_all().await.into_iter().flatten().collect();
+        assert_eq!(won.len(), 1, "round {round}");
+        let lease = won.remove(0);
+        assert_eq!(lease.name(), "one");
+        assert!(lease.fence() > fence);
+        fence = lease.fence();
+        lease.release().await.expect("is ours");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_differ_in_case_blanks_accents_or_their_end_are_different_locks() {
+    let folder = Folder::new();
+    let locks = folder.site().await.locks();
+    let long = "x".repeat(10_000);
+    let long = [format!("{long}a"), format!("{long}b"), long.clone()];
+    let names = [
+        "lock",
+        "Lock",
+        "löck",
+        "lock ",
+        " lock",
+        "",
+        "%",
+        "a\0b",
+        "a\0c",
+        "refresh/x",
+    ];
+    let mut leases = Vec::new();
+    for name in names.into_iter().chain(long.iter().map(String::as_str)) {
+        leases.push(
+            locks
+                .try_lock(name)
+                .await
+                .expect("answers")
+                .unwrap_or_else(|| panic!("{name:?} is taken")),
+        );
+        assert!(
+            locks.try_lock(name).await.expect("answers").is_none(),
+            "{name:?} is free"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_extended_while_it_is_held() {
+    let folder = Folder::new();
+    let locks = folder.site().await.locks().lease(LEASE);
+    let lease = locks
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    for _ in 0..10 {
+        tokio::time::sleep(LEASE / 2).await;
+        assert!(
+            locks.try_lock("a").await.expect("answers").is_none(),
+            "it was not extended"
+        );
+    }
+    lease.extend().await.expect("is ours");
+    lease.release().await.expect("is ours");
+    assert!(locks.try_lock("a").await.expect("answers").is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_lease_is_released() {
+    let folder = Folder::new();
+    let locks = folder.site().await.locks();
+    drop(locks.try_lock("a").await.expect("answers"));
+    until("it is free", async || {
+        locks.try_lock("a").await.expect("answers").is_some()
+    })
+    .await;
+}
+
+#[test]
+fn dropped_without_a_runtime_it_is_free_after_the_lease() {
+    let folder = Folder::new();
+    let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
+    let dying = runtime();
+    let lease =
+        dying.block_on(async { folder.site().await.locks().lease(LEASE).try_lock("a").await });
+    drop(dying);
+    drop(lease);
+    runtime().block_on(async {
+        let locks = folder.site().await.locks();
+        until("it is free", async || {
+            locks.try_lock("a").await.expect("answers").is_some()
+        })
+        .await;
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_taken_away_is_lost_and_its_holder_is_told() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let locks = site.locks().lease(LEASE);
+    let lease = locks
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    let still = tokio::time::timeout(2 * LEASE, lease.lost()).await;
+    assert!(still.is_err(), "it was lost for no reason");
+
+    take_away(&folder).await;
+    tokio::time::timeout(20 * LEASE, lease.lost())
+        .await
+        .expect("is noticed");
+    lease.lost().await;
+    assert!(lease.extend().await.expect_err("is lost").is_lost());
+    let other = locks
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    assert!(lease.release().await.expect_err("is lost").is_lost());
+    // The other one's was not released by it.
+    assert!(locks.try_lock("a").await.expect("answers").is_none());
+    drop(other);
+}
+
+async fn take_away(folder: &Folder) {
+    let pool = sqlx::SqlitePool::connect(&folder.url())
+        .await
+        .expect("opens");
+    let update = sqlx::query("UPDATE perennial_lock SET owner = NULL, expires_at = 0");
+    update.execute(&pool).await.expect("is done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_cannot_be_extended_is_lost_when_it_ends() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let lease = site
+        .locks()
+        .lease(LEASE)
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    let pool = sqlx::SqlitePool::connect(&folder.url())
+        .await
+        .expect("opens");
+    let hide = sqlx::query("ALTER TABLE perennial_lock RENAME TO hidden");
+    hide.execute(&pool).await.expect("is done");
+    tokio::time::timeout(20 * LEASE, lease.lost())
+        .await
+        .expect("is noticed");
+}
+
+#[tokio::test]
+async fn an_application_may_bring_its_own_pool() {
+    let folder = Folder::new();
+    folder.site().await;
+    let pool = sqlx::SqlitePool::connect(&folder.url())
+        .await
+        .expect("opens");
+    let site = Perennial::new(pool.clone()).await.expect("prepares");
+    let lease = site
+        .locks()
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    let (name, fence): (String, i64) = sqlx::query_as("SELECT name, fence FROM perennial_lock")
+        .fetch_one(&pool)
+        .await
+        .expect("is there");
+    assert_eq!((name.as_str(), fence), (lease.name(), lease.fence()));
+}

@@ -1,1 +1,402 @@
-//! store
+//! The contract of [`Store`], for each store that the crate has.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode};
+use perennial::store::{Database, LeaseRow, Store};
+use tokio::task::JoinSet;
+
+use crate::support::Folder;
+
+const LEASE: Duration = Duration::from_secs(60);
+const NONE: Duration = Duration::ZERO;
+
+async fn sqlite(folder: &Folder) -> Arc<dyn Store> {
+    let database = Database::open(&folder.url()).await.expect("opens");
+    database.store("perennial_").await.expect("prepares").into()
+}
+
+async fn lock(store: &dyn Store, name: &str, length: Duration) -> LeaseRow {
+    let owner = uuid();
+    let fence = store
+        .try_lock(name, &owner, length, None)
+        .await
+        .expect("answers");
+    LeaseRow {
+        name: name.to_owned(),
+        owner,
+        fence: fence.expect("is free"),
+    }
+}
+
+/// An owner that no other acquisition has.
+fn uuid() -> String {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    format!("owner-{}", NEXT.fetch_add(1, SeqCst))
+}
+
+fn content(body: &str) -> Response<Bytes> {
+    let mut content = Response::new(Bytes::from(body.to_owned()));
+    *content.status_mut() = StatusCode::NOT_FOUND;
+    let headers = content.headers_mut();
+    headers.append("x-twice", HeaderValue::from_static("a"));
+    headers.append(
+        "x-twice",
+        HeaderValue::from_bytes(b"\xfc: b").expect("a value"),
+    );
+    content
+}
+
+async fn stored(store: &dyn Store, key: &str) -> Option<(i64, Bytes)> {
+    let probe = store.probe(key, "no-lock", 0).await.expect("answers");
+    probe
+        .entry
+        .map(|entry| (entry.fence, entry.content.into_body()))
+}
+
+macro_rules! contract {
+    ($($test:ident)*) => {
+        mod sqlite_store {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    let folder = super::Folder::new();
+                    super::$test(super::sqlite(&folder).await).await;
+                }
+            )*
+        }
+    };
+}
+
+contract! {
+    a_lock_is_taken_by_one_and_its_fences_only_grow
+    a_cooldown_keeps_everybody_off
+    a_lock_is_taken_only_while_its_fence_is_the_one_seen
+    only_the_owner_extends_and_releases
+    an_expired_lease_is_not_extended
+    what_is_published_comes_back_as_it_was
+    nothing_is_published_after_a_takeover
+    a_repeated_publish_succeeds_again
+    the_same_content_is_renewed_only_over_itself
+    nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping
+}
+
+async fn a_lock_is_taken_by_one_and_its_fences_only_grow(store: Arc<dyn Store>) {
+    let mut last = 0;
+    for _ in 0..100 {
+        let mut tries = JoinSet::new();
+        for _ in 0..8 {
+            let store = Arc::clone(&store);
+            tries.spawn(async move {
+                let owner = uuid();
+                let fence = store
+                    .try_lock("a", &owner, LEASE, None)
+                    .await
+                    .expect("answers");
+                fence.map(|fence| LeaseRow {
+                    name: "a".into(),
+                    owner,
+                    fence,
+                })
+            });
+        }
+        let won: Vec<_> = tries.join_all().await.into_iter().flatten().collect();
+        assert_eq!(won.len(), 1);
+        assert!(won[0].fence > last);
+        last = won[0].fence;
+        let state = store.probe("k", "a", 0).await.expect("answers").lock;
+        assert!(
+            state.owned
+                && state.fence == last
+                && state.remaining > NONE
+                && state.remaining <= LEASE
+        );
+        assert!(store.release(&won[0], NONE).await.expect("answers"));
+        let state = store.probe("k", "a", 0).await.expect("answers").lock;
+        assert!(!state.owned && state.fence == last && state.remaining == NONE);
+    }
+}
+
+async fn a_cooldown_keeps_everybody_off(store: Arc<dyn Store>) {
+    let lease = lock(&*store, "a", LEASE).await;
+    let cooldown = Duration::from_millis(500);
+    assert!(store.release(&lease, cooldown).await.expect("answers"));
+    let state = store.probe("k", "a", 0).await.expect("answers").lock;
+    assert!(!state.owned && state.remaining > NONE && state.remaining <= cooldown);
+    assert_eq!(
+        store
+            .try_lock("a", "me", LEASE, None)
+            .await
+            .expect("answers"),
+        None
+    );
+    tokio::time::sleep(cooldown * 2).await;
+    lock(&*store, "a", LEASE).await;
+}
+
+async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(store: Arc<dyn Store>) {
+    assert_eq!(
+        store
+            .try_lock("a", "me", LEASE, Some(1))
+            .await
+            .expect("answers")
+            .is_some(),
+        true,
+        "never held, so nobody can have published"
+    );
+    let first = lock(&*store, "b", LEASE).await;
+    store.release(&first, NONE).await.expect("answers");
+    for seen in [0, first.fence - 1, first.fence + 1] {
+        assert_eq!(
+            store
+                .try_lock("b", "me", LEASE, Some(seen))
+                .await
+                .expect("answers"),
+            None
+        );
+    }
+    assert!(
+        store
+            .try_lock("b", "me", LEASE, Some(first.fence))
+            .await
+            .expect("answers")
+            .is_some()
+    );
+}
+
+async fn only_the_owner_extends_and_releases(store: Arc<dyn Store>) {
+    let lease = lock(&*store, "a", LEASE).await;
+    let others = [
+        LeaseRow {
+            owner: "somebody".into(),
+            ..lease.clone()
+        },
+        LeaseRow {
+            fence: lease.fence + 1,
+            ..lease.clone()
+        },
+        LeaseRow {
+            name: "b".into(),
+            ..lease.clone()
+        },
+    ];
+    for other in &others {
+        assert!(!store.extend(other, LEASE).await.expect("answers"));
+        assert!(!store.release(other, NONE).await.expect("answers"));
+    }
+    assert!(store.extend(&lease, LEASE).await.expect("answers"));
+    assert!(store.release(&lease, NONE).await.expect("answers"));
+    assert!(
+        !store.extend(&lease, LEASE).await.expect("answers"),
+        "it was released"
+    );
+}
+
+async fn an_expired_lease_is_not_extended(store: Arc<dyn Store>) {
+    let lease = lock(&*store, "a", Duration::from_millis(20)).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!store.extend(&lease, LEASE).await.expect("answers"));
+    assert!(
+        store.release(&lease, NONE).await.expect("answers"),
+        "nobody has taken it since"
+    );
+}
+
+async fn what_is_published_comes_back_as_it_was(store: Arc<dyn Store>) {
+    for key in ["/", "/ä?x=y", &"long".repeat(5000)] {
+        let lease = lock(&*store, key, LEASE).await;
+        let sent = content("bytes \0 \u{fc}");
+        assert!(store.publish(key, &lease, &sent).await.expect("answers"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let entry = store
+            .probe(key, key, 0)
+            .await
+            .expect("answers")
+            .entry
+            .expect("is stored");
+        assert_eq!(entry.fence, lease.fence);
+        assert!(entry.age >= Duration::from_millis(10) && entry.age < LEASE);
+        assert_eq!(entry.content.status(), sent.status());
+        assert_eq!(entry.content.headers(), sent.headers());
+        assert_eq!(entry.content.body(), sent.body());
+        let known = store.probe(key, key, lease.fence).await.expect("answers");
+        assert!(known.entry.is_none(), "it is not newer than itself");
+    }
+}
+
+async fn nothing_is_published_after_a_takeover(store: Arc<dyn Store>) {
+    let late = lock(&*store, "a", Duration::from_millis(20)).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // Expired but not taken over: nobody else can have published.
+    assert!(
+        store
+            .publish("k", &late, &content("0"))
+            .await
+            .expect("answers")
+    );
+    let next = lock(&*store, "a", LEASE).await;
+    // The next one has not published yet: the entry's own fence would not refuse this.
+    assert!(
+        !store
+            .publish("other", &late, &content("1"))
+            .await
+            .expect("answers")
+    );
+    assert!(
+        !store
+            .publish(
+                "k",
+                &LeaseRow {
+                    fence: next.fence,
+                    ..late.clone()
+                },
+                &content("1")
+            )
+            .await
+            .expect("answers")
+    );
+    assert!(
+        !store
+            .renew(
+                "k",
+                &LeaseRow {
+                    fence: next.fence,
+                    ..late
+                },
+                next.fence - 1
+            )
+            .await
+            .expect("answers")
+    );
+    assert!(
+        store
+            .publish("k", &next, &content("2"))
+            .await
+            .expect("answers")
+    );
+    assert_eq!(stored(&*store, "k").await, Some((next.fence, "2".into())));
+    assert_eq!(stored(&*store, "other").await, None);
+}
+
+async fn a_repeated_publish_succeeds_again(store: Arc<dyn Store>) {
+    let first = lock(&*store, "a", LEASE).await;
+    for _ in 0..2 {
+        assert!(
+            store
+                .publish("k", &first, &content("1"))
+                .await
+                .expect("answers")
+        );
+    }
+    store.release(&first, NONE).await.expect("answers");
+    let second = lock(&*store, "a", LEASE).await;
+    for _ in 0..2 {
+        assert!(
+            store
+                .renew("k", &second, first.fence)
+                .await
+                .expect("answers")
+        );
+    }
+    assert_eq!(stored(&*store, "k").await, Some((second.fence, "1".into())));
+}
+
+async fn the_same_content_is_renewed_only_over_itself(store: Arc<dyn Store>) {
+    let first = lock(&*store, "a", LEASE).await;
+    assert!(
+        !store.renew("k", &first, 0).await.expect("answers"),
+        "there is nothing to renew"
+    );
+    store
+        .publish("k", &first, &content("1"))
+        .await
+        .expect("answers");
+    store.release(&first, NONE).await.expect("answers");
+    let second = lock(&*store, "a", LEASE).await;
+    assert!(
+        !store
+            .renew("k", &second, first.fence - 1)
+            .await
+            .expect("answers")
+    );
+    assert_eq!(stored(&*store, "k").await, Some((first.fence, "1".into())));
+    assert!(
+        store
+            .renew("k", &second, first.fence)
+            .await
+            .expect("answers")
+    );
+}
+
+/// Holders that sleep past their lease every other time, and then publish all the same.
+async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(store: Arc<dyn Store>) {
+    let length = Duration::from_millis(10);
+    let mut holders = JoinSet::new();
+    for holder in 0..8_u64 {
+        let store = Arc::clone(&store);
+        holders.spawn(async move {
+            let (mut accepted, mut refused, mut round) = (Vec::new(), 0, holder);
+            while accepted.len() + refused < 150 {
+                let owner = uuid();
+                let Some(fence) = store
+                    .try_lock("a", &owner, length, None)
+                    .await
+                    .expect("answers")
+                else {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    continue;
+                };
+                round += 1;
+                let oversleep = if round % 2 == 0 { 16 } else { 0 };
+                tokio::time::sleep(Duration::from_millis(oversleep)).await;
+                let lease = LeaseRow {
+                    name: "a".into(),
+                    owner,
+                    fence,
+                };
+                let body = fence.to_string();
+                if store
+                    .publish("k", &lease, &content(&body))
+                    .await
+                    .expect("answers")
+                {
+                    accepted.push(fence);
+                } else {
+                    refused += 1;
+                }
+                store.release(&lease, NONE).await.expect("answers");
+            }
+            (accepted, refused)
+        });
+    }
+    // Meanwhile whoever looks never sees it go back, nor one fence with another's content.
+    let mut seen = 0;
+    let watch = async {
+        loop {
+            if let Some((fence, body)) = stored(&*store, "k").await {
+                assert!(fence >= seen, "it went back");
+                assert_eq!(body, fence.to_string());
+                seen = fence;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let results = tokio::select! {
+        results = holders.join_all() => results,
+        () = watch => unreachable!(),
+    };
+    let mut accepted: Vec<_> = results.iter().flat_map(|(accepted, _)| accepted).collect();
+    let refused: usize = results.iter().map(|(_, refused)| refused).sum();
+    assert!(
+        accepted.len() > 100 && refused > 100,
+        "{} accepted, {refused} refused",
+        accepted.len()
+    );
+    // At most one publish a fence.
+    let all = accepted.len();
+    accepted.sort();
+    accepted.dedup();
+    assert_eq!(accepted.len(), all);
+}
