@@ -90,3 +90,98 @@ pub(crate) fn backoff(polls: u32) -> Duration {
 pub(crate) fn supersedes(stored_age: Duration, held_age: Option<Duration>) -> bool {
     held_age.is_none_or(|held| stored_age <= held)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn time() -> impl Strategy<Value = Duration> {
+        // Few values, so that they often meet.
+        (0_u64..40).prop_map(Duration::from_millis)
+    }
+
+    proptest! {
+        /// The model: a version is fresh before its interval, then stale, and expired beyond `max_stale`.
+        #[test]
+        fn freshness_is_as_the_model_says(age in time(), interval in time(), max_stale in proptest::option::of(time())) {
+            let (age_ms, interval_ms) = (age.as_millis(), interval.as_millis());
+            let expires = max_stale.map(|limit| interval_ms + limit.as_millis());
+            let model = if age_ms < interval_ms {
+                Freshness::Fresh
+            } else if expires.is_some_and(|expires| age_ms > expires) {
+                Freshness::Expired
+            } else {
+                Freshness::Stale
+            };
+            prop_assert_eq!(freshness(age, interval, max_stale), model);
+        }
+
+        #[test]
+        fn growing_older_never_makes_fresher(a in time(), b in time(), interval in time(), max_stale in proptest::option::of(time())) {
+            let rank = |age| match freshness(age, interval, max_stale) {
+                Freshness::Fresh => 0,
+                Freshness::Stale => 1,
+                Freshness::Expired => 2,
+            };
+            prop_assert!(rank(a.min(b)) <= rank(a.max(b)));
+        }
+
+        /// A regeneration is begun exactly when the version is not fresh and either nobody is at it or nothing may be served.
+        #[test]
+        fn a_visit_regenerates_what_is_not_fresh_unless_at_rest(
+            age in time(), interval in time(), max_stale in proptest::option::of(time()), at_rest: bool,
+        ) {
+            let freshness = freshness(age, interval, max_stale);
+            let regenerates = visit(freshness, || at_rest) == Visit::Refresh;
+            let model = freshness == Freshness::Expired || (freshness == Freshness::Stale && !at_rest);
+            prop_assert_eq!(regenerates, model);
+        }
+
+        #[test]
+        fn a_turn_is_as_the_model_says(fence: i64, owned: bool, remaining in time(), servable: bool, polls: u32) {
+            let lock = LockState { fence, owned, remaining };
+            let turn = turn(&lock, servable, polls);
+            match turn {
+                Turn::Try { seen } => prop_assert!(remaining.is_zero() && seen == fence),
+                // In a cooldown nobody asks again before its end; beside a holder, soon enough to find that it has died.
+                Turn::Leave(time) => {
+                    let limit = if owned { RECHECK } else { Duration::MAX };
+                    prop_assert!(servable);
+                    prop_assert_eq!(time, remaining.min(limit));
+                }
+                Turn::Poll(pause) => prop_assert!(!servable && owned && pause <= remaining && pause <= POLL.1),
+                Turn::Cooldown(time) => prop_assert!(!servable && !owned && time == remaining),
+            }
+            // Nobody tries what is taken or in cooldown, and nobody leaves what is free.
+            prop_assert_eq!(matches!(turn, Turn::Try { .. }), remaining.is_zero());
+        }
+
+        #[test]
+        fn pauses_grow_to_a_limit(polls in 0_u32..u32::MAX) {
+            prop_assert!(backoff(polls) <= backoff(polls + 1));
+            prop_assert!(backoff(polls) >= POLL.0 && backoff(polls) <= POLL.1);
+        }
+
+        #[test]
+        fn what_is_stored_replaces_what_is_not_younger(stored in time(), held in proptest::option::of(time())) {
+            prop_assert_eq!(supersedes(stored, held), held.is_none_or(|held| stored <= held));
+        }
+    }
+
+    #[test]
+    fn nothing_is_ever_fresh_with_an_interval_of_zero() {
+        assert_eq!(
+            freshness(Duration::ZERO, Duration::ZERO, None),
+            Freshness::Stale
+        );
+    }
+
+    #[test]
+    fn the_longest_times_do_not_overflow() {
+        let max = Duration::MAX;
+        assert_eq!(freshness(max, max, Some(max)), Freshness::Stale);
+        assert_eq!(freshness(max, Duration::ZERO, Some(max)), Freshness::Stale);
+    }
+}

@@ -71,3 +71,94 @@ pub(crate) fn unit(key: &str) -> f64 {
     let [a, b, c, d, ..] = digest.0;
     f64::from(u32::from_be_bytes([a, b, c, d])) / f64::from(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(uri: &str) -> String {
+        let uri: Uri = uri.parse().expect("a URI");
+        of_uri(&uri).expect("has a path").into_owned()
+    }
+
+    #[test]
+    fn a_canonical_uri_is_borrowed() {
+        for uri in ["/", "/a/b", "/a?b", "/a?b=1&c=2", "/a?b=2&b=1"] {
+            let uri: Uri = uri.parse().expect("a URI");
+            assert!(matches!(of_uri(&uri), Some(Cow::Borrowed(_))), "{uri}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_path_has_no_key() {
+        for uri in ["*", "example.com:80"] {
+            assert_eq!(of_uri(&uri.parse().expect("a URI")), None, "{uri}");
+        }
+        assert_eq!(key("http://example.com/a?b=1"), "/a?b=1");
+    }
+
+    proptest! {
+        #[test]
+        fn the_key_is_that_of_the_parameters_sorted_by_name(names in proptest::collection::vec("[a-c]", 1..6)) {
+            let pairs: Vec<_> = names.iter().enumerate().map(|(value, name)| (name, value)).collect();
+            let query = |pairs: &[(&String, usize)]| {
+                let raw: Vec<_> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                format!("/?{}", raw.join("&"))
+            };
+            let mut sorted = pairs.clone();
+            sorted.sort_by_key(|(name, _)| *name);
+            prop_assert_eq!(key(&query(&pairs)), query(&sorted));
+            prop_assert_eq!(key(&key(&query(&pairs))), query(&sorted), "its own key");
+        }
+
+        #[test]
+        fn a_bounded_name_is_short_and_its_own(name in "(\\PC{0,40}|[a-zä]{150,400})") {
+            let bounded_name = bounded(&name);
+            prop_assert!(bounded_name.len() <= PREFIX + 65);
+            prop_assert_eq!(name.len() <= PLAIN, bounded_name == name);
+        }
+    }
+
+    #[test]
+    fn no_plain_name_is_that_of_a_digested_one() {
+        let long = "x".repeat(PLAIN + 1);
+        let digested = bounded(&long).into_owned();
+        assert_ne!(
+            bounded(&digested),
+            digested,
+            "it would be taken for the long one"
+        );
+        let names: HashSet<_> = (0..500)
+            .map(|length| bounded(&"x".repeat(length)).into_owned())
+            .collect();
+        assert_eq!(names.len(), 500);
+    }
+
+    /// Written down, so that another build or release can't have others.
+    #[test]
+    fn jitter_is_the_same_in_every_process_and_release() {
+        for (key, place) in [
+            ("/", 0.540),
+            ("/best-sellers", 0.617),
+            ("sidebar/top-10", 0.155),
+        ] {
+            assert!((unit(key) - place).abs() < 0.001, "{key}: {}", unit(key));
+        }
+    }
+
+    #[test]
+    fn jitter_is_spread_evenly() {
+        let mut tenths = [0; 10];
+        for page in 0..10_000 {
+            tenths[(unit(&format!("/{page}")) * 9.999) as usize] += 1;
+        }
+        assert!(
+            tenths.iter().all(|count| (800..1200).contains(count)),
+            "{tenths:?}"
+        );
+    }
+}

@@ -119,14 +119,13 @@ enum Valid {
 impl Lease {
     fn keep(store: Guarded, row: LeaseRow, length: Duration, attempt: Instant) -> Self {
         let valid = watch::Sender::new(Valid::Until(attempt + length));
-        let span = tracing::debug_span!("lease", name = row.name, fence = row.fence);
         let keeper = keep_extending(store.clone(), row.clone(), length, valid.clone());
         Self {
             store,
             row,
             length,
             valid,
-            _keeper: AbortOnDropHandle::new(tokio::spawn(keeper.instrument(span))),
+            _keeper: AbortOnDropHandle::new(tokio::spawn(keeper.in_current_span())),
             released: false,
         }
     }
@@ -266,12 +265,18 @@ async fn keep_extending(
         pause = match extended {
             Ok(Ok(())) => third,
             Ok(Err(error)) if error.is_lost() => {
-                tracing::warn!("the lease is lost: somebody has taken the lock over");
+                tracing::warn!(
+                    name = row.name,
+                    "the lease is lost: somebody has taken the lock over"
+                );
                 return;
             }
             Ok(Err(_)) => third / 4,
             Err(_) => {
-                tracing::warn!("the lease is lost: it could not be extended in time");
+                tracing::warn!(
+                    name = row.name,
+                    "the lease is lost: it could not be extended in time"
+                );
                 valid.send_replace(Valid::Lost);
                 return;
             }

@@ -157,9 +157,56 @@ impl Refresh {
         if self.jitter == 0.0 {
             return self.interval;
         }
-        self.interval.mul_f64(1.0 - self.jitter * unit)
+        let seconds = self.interval.as_secs_f64() * (1.0 - self.jitter * unit);
+        // The longest intervals are rounded up beyond what a duration holds.
+        Duration::try_from_secs_f64(seconds).unwrap_or(self.interval)
     }
 }
 
 /// The lease of a policy and of a named lock, unless told otherwise.
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(15);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_cooldown_follows_the_interval_within_limits() {
+        assert_eq!(Refresh::every(Duration::ZERO).cooldown(), 3 * S);
+        assert_eq!(Refresh::every(10 * S).cooldown(), 10 * S);
+        assert_eq!(Refresh::every(DAY).cooldown(), 30 * S);
+        assert_eq!(Refresh::every(DAY).retry_after(S).cooldown(), S);
+    }
+
+    #[test]
+    fn jitter_shortens_by_its_fraction_at_most() {
+        let policy = Refresh::every(100 * S).jitter(0.1);
+        assert_eq!(policy.interval_at(0.0), 100 * S);
+        assert_eq!(policy.interval_at(1.0), 90 * S);
+        assert_eq!(Refresh::every(100 * S).interval_at(1.0), 100 * S);
+        assert_eq!(
+            Refresh::every(100 * S).jitter(7.0).interval_at(1.0),
+            Duration::ZERO
+        );
+        for none in [-1.0, f64::NAN] {
+            assert_eq!(
+                Refresh::every(100 * S).jitter(none).interval_at(1.0),
+                100 * S
+            );
+        }
+        assert_eq!(
+            Refresh::every(Duration::MAX).jitter(1e-9).interval_at(0.0),
+            Duration::MAX
+        );
+    }
+
+    #[test]
+    fn a_lease_is_never_too_short_to_be_held() {
+        assert_eq!(
+            Refresh::every(S).lease(Duration::ZERO).lease,
+            Duration::from_millis(10)
+        );
+    }
+}

@@ -281,7 +281,7 @@ impl Regeneration {
                     key = self.key,
                     error = %failure.error,
                     again_in = ?cooldown,
-                    "the regeneration failed{}",
+                    "the generator failed{}",
                     if self.servable().is_some() { "; the old version goes on being served" } else { "" }
                 );
                 if self.servable().is_some() {

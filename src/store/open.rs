@@ -6,6 +6,8 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 
+use tokio::time::Instant;
+
 use crate::{
     error::Error,
     store::{Store, schema, sql::SqlStore},
@@ -81,7 +83,17 @@ impl Database {
         } else {
             pool.max_connections(4)
         };
-        Ok(pool.connect_with(options).await.map_err(cannot)?.into())
+        let give_up = Instant::now() + BUSY_TIMEOUT;
+        loop {
+            match pool.clone().connect_with(options.clone()).await {
+                Ok(pool) => return Ok(pool.into()),
+                // Of several processes that set a new file to WAL mode at once, SQLite refuses some without waiting.
+                Err(error) if is_busy(&error) && Instant::now() < give_up => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(error) => return Err(cannot(error)),
+            }
+        }
     }
 
     /// The store in this database, its tables made or upgraded: for a [`Store`] of the program's own that wraps it.
@@ -98,6 +110,13 @@ impl Database {
             }
         }
     }
+}
+
+/// SQLITE_BUSY, in the lowest byte of an extended code.
+fn is_busy(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.and_then(|code| code.parse::<u32>().ok())
+        .is_some_and(|code| code & 0xff == 5)
 }
 
 /// The URL without what stands between the scheme and the `@`: it may be logged.

@@ -52,37 +52,33 @@ where
         .begin_with(DB::DIALECT.begin_schema)
         .await
         .map_err(failed)?;
-    let mut run = async |template| transaction.execute(sqlx::query(sql(template))).await;
-    run("CREATE TABLE IF NOT EXISTS {p}schema (version BIGINT NOT NULL)")
-        .await
-        .map_err(failed)?;
-    let found: Option<i64> = transaction
-        .fetch_optional(sqlx::query(sql(version)))
-        .await
-        .map_err(failed)?
-        .map(|row| row.try_get(0))
-        .transpose()
-        .map_err(failed)?;
-    for step in pending(steps, found.unwrap_or(0))?
-        .iter()
-        .copied()
-        .flatten()
-    {
-        transaction
-            .execute(sqlx::query(sql(step)))
-            .await
-            .map_err(failed)?;
+    let table = "CREATE TABLE IF NOT EXISTS {p}schema (version BIGINT NOT NULL)";
+    let table = sqlx::query(sql(table));
+    transaction.execute(table).await.map_err(failed)?;
+    let found = sqlx::query(sql(version));
+    let found = transaction.fetch_optional(found).await.map_err(failed)?;
+    let found: Option<i64> = match found {
+        Some(row) => row.try_get(0).map_err(failed)?,
+        None => None,
+    };
+    for step in pending(steps, found.unwrap_or(0))? {
+        for statement in *step {
+            let statement = sqlx::query(sql(statement));
+            transaction.execute(statement).await.map_err(failed)?;
+        }
     }
     let note = match found {
         None => "INSERT INTO {p}schema (version) VALUES ($1)",
         Some(_) => "UPDATE {p}schema SET version = $1",
     };
-    let newest = i64::try_from(steps.len()).unwrap_or(i64::MAX);
-    transaction
-        .execute(sqlx::query(sql(note)).bind(newest))
-        .await
-        .map_err(failed)?;
+    let note = sqlx::query(sql(note)).bind(version_of(steps));
+    transaction.execute(note).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)
+}
+
+/// The version to which these steps lead.
+fn version_of<T>(steps: &[T]) -> i64 {
+    i64::try_from(steps.len()).unwrap_or(i64::MAX)
 }
 
 /// The steps that lead from the tables' version to that of this release.

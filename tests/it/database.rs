@@ -396,3 +396,22 @@ async fn an_existing_database_is_opened_while_another_writer_holds_it() {
     writer.execute("BEGIN IMMEDIATE").await.expect("locks");
     folder.site().await;
 }
+
+/// SQLite refuses some of those who set a new file to WAL mode at once, and doesn't wait in spite of the busy timeout.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_open_a_new_file_at_once() {
+    for round in 0..40 {
+        let folder = Folder::new();
+        let opening: Vec<_> = (0..8)
+            .map(|_| {
+                let url = folder.url();
+                tokio::spawn(async move { Perennial::open(&url).await })
+            })
+            .collect();
+        for site in opening {
+            if let Err(error) = site.await.expect("no panic") {
+                panic!("round {round}: {error}");
+            }
+        }
+    }
+}
