@@ -47,7 +47,6 @@ impl fmt::Display for Content {
 
 pub(crate) async fn content<F, Fut, T, E>(
     engine: &Arc<Engine>,
-    max_body: usize,
     key: &str,
     policy: &Refresh,
     generate: F,
@@ -64,6 +63,7 @@ where
              `sidebar/top-10` (keys that do are those of routes)"
         )));
     }
+    let max_body = engine.max_body;
     let answer = match engine.look(key, policy) {
         Look::Answer(answer) => answer,
         Look::Visit => {

@@ -22,7 +22,6 @@ use crate::{
 #[derive(Clone)]
 pub struct Perennial {
     engine: Arc<Engine>,
-    max_body: usize,
 }
 
 impl Perennial {
@@ -63,7 +62,7 @@ impl Perennial {
 
     /// A layer that keeps the responses of the service beneath it, each under the path and the query of its request.
     pub fn layer(&self, policy: Refresh) -> RefreshLayer {
-        RefreshLayer::new(Arc::clone(&self.engine), policy, self.max_body)
+        RefreshLayer::new(Arc::clone(&self.engine), policy)
     }
 
     /// Content that is not a whole response: a part of a page, say.
@@ -106,7 +105,7 @@ impl Perennial {
         T: Into<Bytes>,
         E: Into<BoxError>,
     {
-        content::content(&self.engine, self.max_body, key, policy, generate).await
+        content::content(&self.engine, key, policy, generate).await
     }
 
     /// The locks of the site's database, for anything else that must not be done twice at once.
@@ -203,9 +202,9 @@ impl Builder {
     /// Uses a store of the program's own; the table prefix means nothing then.
     pub fn with_store(self, store: Box<dyn Store>) -> Perennial {
         let store = Guarded::new(store, self.statement_limit);
+        let engine = Engine::new(store, self.memory, self.max_body, self.regenerations);
         Perennial {
-            engine: Arc::new(Engine::new(store, self.memory, self.regenerations)),
-            max_body: self.max_body,
+            engine: Arc::new(engine),
         }
     }
 }

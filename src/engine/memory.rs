@@ -6,8 +6,12 @@ use std::sync::{
 };
 
 use bytes::Bytes;
+use foldhash::quality::RandomState;
 use http::Response;
-use moka::sync::Cache;
+use quick_cache::{
+    OptionsBuilder, Weighter,
+    sync::{Cache, DefaultLifecycle},
+};
 
 use crate::{
     clock::Tick,
@@ -19,8 +23,10 @@ use crate::{
 /// What a key costs beside its own bytes: map entries, counters, pointers.
 const OVERHEAD: usize = 256;
 
+pub(crate) struct Memory(Cache<String, Slot, Weight, RandomState>);
+
 #[derive(Clone)]
-pub(crate) struct Memory(Cache<String, Slot>);
+struct Weight;
 
 /// What is known of a key. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -88,13 +94,22 @@ impl Version {
 }
 
 impl Memory {
-    pub(crate) fn new(bytes: u64) -> Self {
-        Self(
-            Cache::builder()
-                .max_capacity(bytes)
-                .weigher(|key: &String, slot: &Slot| weight(key, slot))
-                .build(),
-        )
+    /// `bytes` in all; an entry with a body of up to `largest` is kept if it fits in there at all.
+    pub(crate) fn new(bytes: u64, largest: usize) -> Self {
+        // Each shard bounds its own part: few enough of them that some of the largest fit in each.
+        let shards = (bytes / (largest as u64).saturating_mul(4).max(1)).clamp(1, 64);
+        let options = OptionsBuilder::new()
+            .shards(1 << shards.ilog2())
+            .estimated_items_capacity(10_000)
+            .weight_capacity(bytes)
+            .build()
+            .expect("both capacities are given");
+        Self(Cache::with_options(
+            options,
+            Weight,
+            RandomState::default(),
+            DefaultLifecycle::default(),
+        ))
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Slot> {
@@ -106,16 +121,18 @@ impl Memory {
     }
 }
 
-fn weight(key: &str, slot: &Slot) -> u32 {
-    let content = match slot {
-        Slot::Version(version) => {
-            let headers = version.content.headers();
-            let lines = headers.iter().map(|(name, value)| {
-                name.as_str().len() + value.len() + size_of::<http::HeaderValue>() * 2
-            });
-            version.content.body().len() + lines.sum::<usize>()
-        }
-        Slot::Pass { .. } | Slot::Cooldown { .. } => 0,
-    };
-    u32::try_from(OVERHEAD + key.len() + content).unwrap_or(u32::MAX)
+impl Weighter<String, Slot> for Weight {
+    fn weight(&self, key: &String, slot: &Slot) -> u64 {
+        let content = match slot {
+            Slot::Version(version) => {
+                let headers = version.content.headers();
+                let lines = headers.iter().map(|(name, value)| {
+                    name.as_str().len() + value.len() + size_of::<http::HeaderValue>() * 2
+                });
+                version.content.body().len() + lines.sum::<usize>()
+            }
+            Slot::Pass { .. } | Slot::Cooldown { .. } => 0,
+        };
+        (OVERHEAD + key.len() + content) as u64
+    }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Engine {
     store: Guarded,
     clock: Clock,
     memory: Memory,
+    /// The largest body that is stored, in bytes.
+    pub(crate) max_body: usize,
     /// The keys that this process is at, each with what its visitors watch.
     running: Mutex<Running>,
     /// Bounds the regenerations at once.
@@ -92,11 +94,12 @@ pub(crate) enum Look {
 }
 
 impl Engine {
-    pub(crate) fn new(store: Guarded, memory: u64, regenerations: usize) -> Self {
+    pub(crate) fn new(store: Guarded, memory: u64, max_body: usize, regenerations: usize) -> Self {
         Self {
             store,
             clock: Clock::start(),
-            memory: Memory::new(memory),
+            memory: Memory::new(memory, max_body),
+            max_body,
             running: Mutex::default(),
             permits: Arc::new(Semaphore::new(regenerations.min(Semaphore::MAX_PERMITS))),
             tasks: TaskTracker::new(),

@@ -48,16 +48,14 @@ pub use service::RefreshService;
 pub struct RefreshLayer {
     engine: Arc<Engine>,
     policy: Refresh,
-    max_body: usize,
     hidden: Vec<fn(&mut Extensions)>,
 }
 
 impl RefreshLayer {
-    pub(crate) fn new(engine: Arc<Engine>, policy: Refresh, max_body: usize) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, policy: Refresh) -> Self {
         Self {
             engine,
             policy,
-            max_body,
             hidden: Vec::new(),
         }
     }
@@ -75,7 +73,7 @@ impl<S> Layer<S> for RefreshLayer {
     type Service = RefreshService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RefreshService::new(inner, Arc::new(self.clone()))
+        RefreshService::new(inner, self.clone())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -25,15 +25,32 @@ use crate::{
 };
 
 /// A service whose responses are kept, as [`RefreshLayer`] describes.
-#[derive(Clone)]
-pub struct RefreshService<S> {
-    inner: S,
-    layer: Arc<RefreshLayer>,
+pub struct RefreshService<S>(Arc<Shared<S>>);
+
+/// What all clones of a service have in common, so that cloning it, as servers do for each request, is cheap.
+struct Shared<S> {
+    layer: RefreshLayer,
+    /// Is cloned, never called. Only what passes and what generates needs a clone.
+    inner: Mutex<S>,
 }
 
 impl<S> RefreshService<S> {
-    pub(super) fn new(inner: S, layer: Arc<RefreshLayer>) -> Self {
-        Self { inner, layer }
+    pub(super) fn new(inner: S, layer: RefreshLayer) -> Self {
+        let inner = Mutex::new(inner);
+        Self(Arc::new(Shared { layer, inner }))
+    }
+}
+
+impl<S: Clone> Shared<S> {
+    fn inner(&self) -> S {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.clone()
+    }
+}
+
+impl<S> Clone for RefreshService<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
     }
 }
 
@@ -56,11 +73,12 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let Shared { layer, .. } = &*self.0;
         let Some(key) = request::key(&request) else {
-            return ResponseFuture::waiting(pass(self.inner.clone(), request));
+            return ResponseFuture::waiting(pass(self.0.inner(), request));
         };
         let head = request.method() == Method::HEAD;
-        match self.layer.engine.look(&key, &self.layer.policy) {
+        match layer.engine.look(&key, &layer.policy) {
             Look::Answer(Answer::Version(version)) => {
                 ResponseFuture::ready(response::give(&version.content, head))
             }
@@ -68,12 +86,11 @@ where
                 ResponseFuture::ready(response::give(&response::unavailable(retry_in), head))
             }
             Look::Answer(Answer::Pass | Answer::Failed(_)) => {
-                ResponseFuture::waiting(pass(self.inner.clone(), request))
+                ResponseFuture::waiting(pass(self.0.inner(), request))
             }
             Look::Visit => {
                 let key = key.into_owned();
-                let layer = Arc::clone(&self.layer);
-                ResponseFuture::waiting(visit(layer, self.inner.clone(), request, key))
+                ResponseFuture::waiting(visit(layer.clone(), self.0.inner(), request, key))
             }
         }
     }
@@ -82,7 +99,7 @@ where
 impl<S> fmt::Debug for RefreshService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RefreshService")
-            .field("layer", &self.layer)
+            .field("layer", &self.0.layer)
             .finish_non_exhaustive()
     }
 }
@@ -107,7 +124,7 @@ where
 }
 
 async fn visit<S, ReqBody, ResBody>(
-    layer: Arc<RefreshLayer>,
+    layer: RefreshLayer,
     service: S,
     request: Request<ReqBody>,
     key: String,
@@ -129,7 +146,7 @@ where
     let generated = generate(
         service.clone(),
         generating,
-        layer.max_body,
+        layer.engine.max_body,
         cooldown,
         direct,
     );
