@@ -30,14 +30,12 @@ type Source = Arc<dyn StdError + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 enum Repr {
-    #[error("{0}")]
-    Invalid(String),
+    #[error("{message}")]
+    Said { kind: ErrorKind, message: String },
     #[error("{context}: {source}")]
     Database { context: String, source: Source },
     #[error("{step}: the database did not answer within {limit:?}")]
     Timeout { step: &'static str, limit: Duration },
-    #[error("{0}")]
-    Schema(String),
     #[error("the lease on {0:?} is lost: it expired, or someone else has taken the lock over")]
     Lost(String),
     #[error("the generator failed: {0}")]
@@ -50,10 +48,9 @@ impl Error {
     /// Which kind of error this is.
     pub fn kind(&self) -> ErrorKind {
         match &*self.0 {
-            Repr::Invalid(_) => ErrorKind::Invalid,
+            Repr::Said { kind, .. } => *kind,
             Repr::Database { .. } => ErrorKind::Database,
             Repr::Timeout { .. } => ErrorKind::Timeout,
-            Repr::Schema(_) => ErrorKind::Schema,
             Repr::Lost(_) => ErrorKind::Lost,
             Repr::Generator(_) => ErrorKind::Generator,
             Repr::Unavailable(_) => ErrorKind::Unavailable,
@@ -81,12 +78,13 @@ impl Error {
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Repr::Invalid(message.into()).into()
+        Self::said(ErrorKind::Invalid, message)
     }
 
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn schema(message: impl Into<String>) -> Self {
-        Repr::Schema(message.into()).into()
+    /// An error that is all in its message.
+    pub(crate) fn said(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Repr::Said { kind, message }.into()
     }
 
     pub(crate) fn database(

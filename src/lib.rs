@@ -12,6 +12,8 @@ pub mod layer;
 mod lock;
 mod refresh;
 mod site;
+#[cfg(feature = "_sql")]
+mod sql;
 pub mod store;
 
 pub use content::Content;

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "_sql")]
 use crate::store::Database;
 use crate::{
     content::{self, Content},
@@ -32,7 +32,7 @@ impl Perennial {
     /// # Errors
     ///
     /// The URL cannot be used, the database cannot be opened, or its tables belong to a newer release.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "_sql")]
     pub async fn open(url: &str) -> Result<Self, Error> {
         Self::builder().open(url).await
     }
@@ -44,7 +44,7 @@ impl Perennial {
     /// # Errors
     ///
     /// The database fails, or its tables belong to a newer release.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "_sql")]
     pub async fn new(pool: impl Into<Database>) -> Result<Self, Error> {
         Self::builder().build(pool).await
     }
@@ -182,7 +182,7 @@ impl Builder {
     /// # Errors
     ///
     /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "_sql")]
     pub async fn open(self, url: &str) -> Result<Perennial, Error> {
         let database = Database::open(url).await?;
         self.build(database).await
@@ -193,7 +193,7 @@ impl Builder {
     /// # Errors
     ///
     /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "_sql")]
     pub async fn build(self, pool: impl Into<Database>) -> Result<Perennial, Error> {
         let store = pool.into().store(&self.table_prefix).await?;
         Ok(self.with_store(store))

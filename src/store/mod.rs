@@ -1,25 +1,15 @@
 //! The store: the database tier, behind a trait.
 
-#[cfg(feature = "sqlite")]
-mod dialect;
 mod guard;
-#[cfg(feature = "sqlite")]
-mod open;
-#[cfg(feature = "sqlite")]
-mod schema;
-#[cfg(feature = "sqlite")]
-mod sql;
-#[cfg(feature = "sqlite")]
-mod wire;
 
 use std::{error::Error as StdError, pin::Pin, time::Duration};
 
 use bytes::Bytes;
 use http::Response;
 
+#[cfg(feature = "_sql")]
+pub use crate::sql::Database;
 pub(crate) use guard::Guarded;
-#[cfg(feature = "sqlite")]
-pub use open::Database;
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 

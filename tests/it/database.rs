@@ -190,7 +190,7 @@ async fn lose(folder: &Folder, loss: Loss) {
                 folder,
                 "DROP TABLE perennial_entry; DROP TABLE perennial_lock",
             )
-            .await
+            .await;
         }
         Loss::ReadOnly => {
             // For an administrator no file is read-only: as near as that is to say that no table may be written to.

@@ -11,10 +11,12 @@ use sqlx::{
 
 use crate::{
     clock::{duration, micros},
-    key,
-    store::{
-        BoxError, Entry, LeaseRow, LockState, Probe, Store, StoreFuture, dialect::Dialect, wire,
+    sql::{
+        dialect::{self, Dialect},
+        name::bounded,
+        wire,
     },
+    store::{BoxError, Entry, LeaseRow, LockState, Probe, Store, StoreFuture},
 };
 
 /// A database that has a [`Dialect`].
@@ -25,7 +27,7 @@ pub(super) trait Driver: SqlxDatabase {
 
 #[cfg(feature = "sqlite")]
 impl Driver for sqlx::Sqlite {
-    const DIALECT: Dialect = super::dialect::SQLITE;
+    const DIALECT: Dialect = dialect::SQLITE;
 
     fn rows_affected(result: &Self::QueryResult) -> u64 {
         result.rows_affected()
@@ -104,7 +106,7 @@ where
         time: Duration,
     ) -> StoreFuture<'a, bool> {
         let query = query(sql)
-            .bind(&*key::bounded(&lease.name))
+            .bind(&*bounded(&lease.name))
             .bind(&*lease.owner)
             .bind(lease.fence)
             .bind(micros(time));
@@ -123,7 +125,7 @@ where
             }
             // Refused, or done by an earlier try whose answer was lost.
             let fence = self::query(&self.statements.fence_of)
-                .bind(&*key::bounded(key))
+                .bind(&*bounded(key))
                 .fetch_optional(&self.pool)
                 .await?
                 .map(|row| row.try_get::<i64, _>(0))
@@ -150,8 +152,8 @@ where
     fn probe<'a>(&'a self, key: &'a str, name: &'a str, known: i64) -> StoreFuture<'a, Probe> {
         Box::pin(async move {
             let row = query(&self.statements.probe)
-                .bind(&*key::bounded(key))
-                .bind(&*key::bounded(name))
+                .bind(&*bounded(key))
+                .bind(&*bounded(name))
                 .bind(known)
                 .fetch_one(&self.pool)
                 .await?;
@@ -178,7 +180,7 @@ where
         Box::pin(async move {
             // All rows, though there is one at most: a statement that is left before its end may not have been committed.
             let rows = query(&self.statements.try_lock)
-                .bind(&*key::bounded(name))
+                .bind(&*bounded(name))
                 .bind(owner)
                 .bind(micros(length))
                 .bind(seen.unwrap_or(-1))
@@ -203,8 +205,8 @@ where
         content: &'a Response<Bytes>,
     ) -> StoreFuture<'a, bool> {
         let query = query(&self.statements.publish)
-            .bind(&*key::bounded(key))
-            .bind(&*key::bounded(&lease.name))
+            .bind(&*bounded(key))
+            .bind(&*bounded(&lease.name))
             .bind(&*lease.owner)
             .bind(lease.fence)
             .bind(i64::from(content.status().as_u16()))
@@ -215,8 +217,8 @@ where
 
     fn renew<'a>(&'a self, key: &'a str, lease: &'a LeaseRow, known: i64) -> StoreFuture<'a, bool> {
         let query = query(&self.statements.renew)
-            .bind(&*key::bounded(key))
-            .bind(&*key::bounded(&lease.name))
+            .bind(&*bounded(key))
+            .bind(&*bounded(&lease.name))
             .bind(&*lease.owner)
             .bind(lease.fence)
             .bind(known);

@@ -1,4 +1,10 @@
-//! Which database: the application's own pool, or one of ours from a URL.
+//! The stores in SQL databases: the application's own pool, or one of ours from a URL.
+
+mod dialect;
+mod name;
+mod schema;
+mod store;
+mod wire;
 
 use std::{str::FromStr, time::Duration};
 
@@ -8,10 +14,8 @@ use sqlx::sqlite::{
 
 use tokio::time::Instant;
 
-use crate::{
-    error::Error,
-    store::{Store, schema, sql::SqlStore},
-};
+use self::store::SqlStore;
+use crate::{error::Error, store::Store};
 
 /// How long a statement waits for another writer of the same SQLite file. Below the default statement limit, so that
 /// SQLite's own message comes first.
@@ -105,7 +109,7 @@ impl Database {
         schema::check_prefix(prefix)?;
         match self.0 {
             Pool::Sqlite(pool) => {
-                schema::prepare(&pool, prefix).await?;
+                schema::prepare(&pool, prefix, dialect::SQLITE.schema).await?;
                 Ok(Box::new(SqlStore::new(pool, prefix)))
             }
         }

@@ -1,0 +1,198 @@
+//! Makes the tables, and upgrades in place those of an older release.
+
+use sqlx::{ColumnIndex, Decode, Encode, Executor, IntoArguments, Pool, Row, Type};
+
+use crate::{
+    error::{Error, ErrorKind},
+    sql::store::{Driver, fill},
+};
+
+const PREPARE: &str = "cannot make or upgrade Perennial's tables";
+
+/// Refuses what cannot be the beginning of a table's name on every database.
+pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
+    let fits = prefix.len() <= 40
+        && prefix.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')
+        && prefix
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    if fits {
+        Ok(())
+    } else {
+        Err(Error::invalid(format!(
+            "the table prefix {prefix:?} cannot be used: write a lowercase letter or `_`, then up to 39 lowercase letters, digits and `_`"
+        )))
+    }
+}
+
+/// Sees to it that the tables are those to which the steps lead. Several processes may do so at once.
+pub(super) async fn prepare<DB>(
+    pool: &Pool<DB>,
+    prefix: &str,
+    steps: &'static [&'static [&'static str]],
+) -> Result<(), Error>
+where
+    DB: Driver,
+    for<'c> &'c Pool<DB>: Executor<'c, Database = DB>,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    DB::Arguments: IntoArguments<DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
+    usize: ColumnIndex<DB::Row>,
+{
+    let sql = |template| fill(&DB::DIALECT, prefix, template);
+    let failed = |source: sqlx::Error| Error::database(PREPARE, source);
+    let version = "SELECT version FROM {p}schema";
+
+    // The usual case changes nothing, so that it needs no right to and waits for no other writer. Any error here (there is no
+    // such table, above all) comes again below if it matters.
+    if let Ok(row) = sqlx::query(sql(version)).fetch_one(pool).await
+        && pending(steps, row.try_get(0).map_err(failed)?)?.is_empty()
+    {
+        return Ok(());
+    }
+
+    let mut transaction = pool
+        .begin_with(DB::DIALECT.begin_schema)
+        .await
+        .map_err(failed)?;
+    let table = "CREATE TABLE IF NOT EXISTS {p}schema (version BIGINT NOT NULL)";
+    let table = sqlx::query(sql(table));
+    transaction.execute(table).await.map_err(failed)?;
+    let found = sqlx::query(sql(version));
+    let found = transaction.fetch_optional(found).await.map_err(failed)?;
+    let found: Option<i64> = match found {
+        Some(row) => row.try_get(0).map_err(failed)?,
+        None => None,
+    };
+    for step in pending(steps, found.unwrap_or(0))? {
+        for statement in *step {
+            let statement = sqlx::query(sql(statement));
+            transaction.execute(statement).await.map_err(failed)?;
+        }
+    }
+    let note = match found {
+        None => "INSERT INTO {p}schema (version) VALUES ($1)",
+        Some(_) => "UPDATE {p}schema SET version = $1",
+    };
+    let note = sqlx::query(sql(note)).bind(version_of(steps));
+    transaction.execute(note).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)
+}
+
+/// The version to which these steps lead.
+fn version_of<T>(steps: &[T]) -> i64 {
+    i64::try_from(steps.len()).unwrap_or(i64::MAX)
+}
+
+/// The steps that lead from the tables' version to that of this release.
+fn pending<T>(steps: &[T], version: i64) -> Result<&[T], Error> {
+    usize::try_from(version)
+        .ok()
+        .and_then(|done| steps.get(done..))
+        .ok_or_else(|| {
+            Error::said(ErrorKind::Schema, format!(
+                "the database's Perennial tables have version {version}, and this release knows versions up to {}: \
+                 use the release that made them or a newer one, or another table prefix",
+                steps.len()
+            ))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{SqlitePool, sqlite::SqlitePoolOptions};
+
+    use super::*;
+
+    const OLD: &[&[&str]] = &[&["CREATE TABLE {p}entry (key TEXT PRIMARY KEY)"]];
+    const NEW: &[&[&str]] = &[
+        OLD[0],
+        &[
+            "ALTER TABLE {p}entry ADD COLUMN colour TEXT NOT NULL DEFAULT 'green'",
+            "CREATE TABLE {p}more (name TEXT)",
+        ],
+        &["INSERT INTO {p}more SELECT key FROM {p}entry"],
+    ];
+    const BROKEN: &[&[&str]] = &[
+        OLD[0],
+        &["CREATE TABLE {p}more (name TEXT)", "CREATE NONSENSE"],
+    ];
+
+    async fn memory() -> SqlitePool {
+        let pool = SqlitePoolOptions::new().max_connections(1);
+        pool.connect("sqlite::memory:").await.expect("opens")
+    }
+
+    async fn old(pool: &SqlitePool) {
+        prepare(pool, "p_", OLD).await.expect("is made");
+        let row = sqlx::query("INSERT INTO p_entry (key) VALUES ('/')");
+        row.execute(pool).await.expect("is stored");
+    }
+
+    async fn one(pool: &SqlitePool, sql: &'static str) -> String {
+        sqlx::query_scalar(sql)
+            .fetch_one(pool)
+            .await
+            .expect("is there")
+    }
+
+    #[tokio::test]
+    async fn an_older_release_is_upgraded_in_place() {
+        let pool = memory().await;
+        old(&pool).await;
+        for _ in 0..2 {
+            prepare(&pool, "p_", NEW).await.expect("is upgraded");
+            assert_eq!(
+                one(&pool, "SELECT key || colour FROM p_entry").await,
+                "/green"
+            );
+            assert_eq!(
+                one(&pool, "SELECT group_concat(name) FROM p_more").await,
+                "/"
+            );
+        }
+        let error = prepare(&pool, "p_", OLD).await.expect_err("is newer");
+        assert_eq!(error.kind(), ErrorKind::Schema);
+        assert!(
+            error.to_string().contains("version 3") && error.to_string().contains("up to 1"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_upgrade_that_fails_leaves_everything_as_it_was() {
+        let pool = memory().await;
+        old(&pool).await;
+        prepare(&pool, "p_", BROKEN).await.expect_err("is nonsense");
+        prepare(&pool, "p_", NEW)
+            .await
+            .expect("the table is not in its way");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn many_upgrade_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let url = format!(
+            "sqlite://{}?mode=rwc",
+            folder.path().join("site.db").display()
+        );
+        let first = SqlitePool::connect(&url).await.expect("opens");
+        old(&first).await;
+        let upgrades: Vec<_> = (0..8)
+            .map(|_| {
+                let url = url.clone();
+                tokio::spawn(async move {
+                    let pool = SqlitePool::connect(&url).await.expect("opens");
+                    prepare(&pool, "p_", NEW).await
+                })
+            })
+            .collect();
+        for upgrade in upgrades {
+            upgrade.await.expect("no panic").expect("is upgraded");
+        }
+        assert_eq!(
+            one(&first, "SELECT group_concat(name) FROM p_more").await,
+            "/"
+        );
+    }
+}
