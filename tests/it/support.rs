@@ -200,12 +200,16 @@ pub(crate) struct Crowd(JoinSet<Reply>);
 impl Crowd {
     /// `count` of them, taking the addresses in turn.
     pub(crate) fn visit(count: usize, addresses: &[SocketAddr], path: &str) -> Self {
-        let mut visitors = JoinSet::new();
+        let mut crowd = Self(JoinSet::new());
         for &address in addresses.iter().cycle().take(count) {
-            let path = path.to_owned();
-            visitors.spawn(async move { get(address, &path).await });
+            crowd.another(address, path);
         }
-        Self(visitors)
+        crowd
+    }
+
+    pub(crate) fn another(&mut self, address: SocketAddr, path: &str) {
+        let path = path.to_owned();
+        self.0.spawn(async move { get(address, &path).await });
     }
 
     /// Those who are answered first.
