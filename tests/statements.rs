@@ -74,6 +74,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Statements {
         }
         let mut summary = Text("summary", String::new());
         event.record(&mut summary);
+        // What a connection begins with; the pool opens another when it needs one.
+        if summary.1.contains("PRAGMA") {
+            return;
+        }
         let process = context
             .event_scope(event)
             .into_iter()
@@ -197,7 +201,8 @@ async fn a_hit_costs_none_a_refresh_four_at_most_and_everyone_else_one_a_recheck
     held.send_replace(false);
     until(released).await;
     let winner = statements.take("a");
-    assert!(winner.len() <= 4, "{winner:#?}");
+    // Its own version: it need not ask whether there is a newer one.
+    assert_eq!(winner.len(), 3, "{winner:#?}");
     assert_eq!(runs.load(SeqCst), 2);
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicI64, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
@@ -46,6 +46,8 @@ pub(crate) struct Version {
     /// The fence of the lease under which it was published; if it could not be, of the version before it.
     pub(crate) fence: i64,
     unsaved: bool,
+    /// It was published by this process, which has not tried to replace it yet.
+    own: AtomicBool,
     /// When it was published.
     born: Tick,
     /// The key's place in the spread of `Refresh::jitter`.
@@ -60,6 +62,7 @@ impl Version {
             content,
             fence,
             unsaved: false,
+            own: AtomicBool::new(false),
             born,
             unit: key::unit(key),
             rest: AtomicI64::new(i64::MIN),
@@ -70,6 +73,16 @@ impl Version {
     pub(crate) fn unsaved(mut self) -> Self {
         self.unsaved = true;
         self
+    }
+
+    pub(crate) fn own(self) -> Self {
+        self.own.store(true, Relaxed);
+        self
+    }
+
+    /// Whether it is this process's own; once.
+    pub(crate) fn take_own(&self) -> bool {
+        self.own.swap(false, Relaxed)
     }
 
     pub(crate) fn age(&self, now: Tick) -> std::time::Duration {

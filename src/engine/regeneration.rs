@@ -66,6 +66,16 @@ impl Regeneration {
     /// Runs to its end, whether anybody waits or not: probes, and tries the lease when it is free. While there is nothing to serve
     /// and somebody waits, it looks again.
     pub(super) async fn run(mut self, generator: Generator) {
+        if let Some(own) = self.servable()
+            && own.take_own()
+        {
+            // The lock's fence is the version's own unless somebody has acquired it since: no probe is needed to know.
+            return match self.try_lease(own.fence).await {
+                Ok(Some((lease, _permit))) => self.regenerate(lease, generator).await,
+                Ok(None) => self.rest(RECHECK),
+                Err(error) => self.without_database(&error, generator).await,
+            };
+        }
         for polls in 0.. {
             let probe = match self.probe().await {
                 Ok(probe) => probe,
@@ -110,7 +120,8 @@ impl Regeneration {
         if let Some(entry) = probe.entry.take() {
             let held_age = self.version.as_ref().map(|version| version.age(asked));
             if decide::supersedes(entry.age, held_age) {
-                self.adopt(entry.content, entry.fence, asked - entry.age);
+                let born = asked - entry.age;
+                self.hold(Version::new(&self.key, entry.content, entry.fence, born));
             }
         }
         if let Some(version) = self.servable() {
@@ -180,7 +191,8 @@ impl Regeneration {
             let published_at = self.engine.clock.now();
             match self.try_publish(&lease, &content).await {
                 Ok(true) => {
-                    self.adopt(content, lease.row().fence, published_at);
+                    let fence = lease.row().fence;
+                    self.hold(Version::new(&self.key, content, fence, published_at).own());
                     self.end_with_newest();
                     break;
                 }
@@ -195,7 +207,7 @@ impl Regeneration {
                     break;
                 }
                 Err(_) if !unsaved => {
-                    self.adopt_unsaved(content.clone(), published_at);
+                    self.hold_unsaved(content.clone(), published_at);
                     self.end_with_newest();
                     unsaved = true;
                 }
@@ -235,7 +247,7 @@ impl Regeneration {
         let _ = self.probe().await;
         let newer = self.version.as_ref().map(|version| version.fence) != before;
         if !newer && self.servable().is_none() {
-            self.adopt_unsaved(content, made);
+            self.hold_unsaved(content, made);
         }
         self.end_with_newest();
     }
@@ -248,7 +260,7 @@ impl Regeneration {
         tracing::debug!(key = self.key, %error, "generating without a lease");
         match self.generate(None, generator).await {
             Some(Generated::Content(content)) => {
-                self.adopt_unsaved(content, self.engine.clock.now());
+                self.hold_unsaved(content, self.engine.clock.now());
                 self.end_with_newest();
             }
             Some(generated) => {
@@ -327,16 +339,13 @@ impl Regeneration {
         self.end(Answer::Pass);
     }
 
-    fn adopt(&mut self, content: Response<Bytes>, fence: i64, born: Tick) {
-        self.hold(Version::new(&self.key, content, fence, born));
-    }
-
     /// Keeps the fence of the version before it, so that whatever is published next replaces it.
-    fn adopt_unsaved(&mut self, content: Response<Bytes>, born: Tick) {
+    fn hold_unsaved(&mut self, content: Response<Bytes>, born: Tick) {
         let fence = self.version.as_ref().map_or(0, |version| version.fence);
         self.hold(Version::new(&self.key, content, fence, born).unsaved());
     }
 
+    /// Takes a version over, here and in memory.
     fn hold(&mut self, version: Version) {
         let version = Arc::new(version);
         self.remember(Slot::Version(Arc::clone(&version)));
