@@ -1,7 +1,7 @@
 //! A small bookshop: an axum site over one SQLite file, whose lists regrow by themselves.
 //!
 //! ```text
-//! cargo run --example bookshop
+//! cargo run --release --example bookshop
 //! curl -X POST http://127.0.0.1:3000/buy/1
 //! ```
 //!
@@ -116,7 +116,7 @@ Buy a book; the best-sellers know of it when they are {best} old, not before:
     curl -X POST http://{address}/buy/1
     curl http://{address}/best-sellers
 Start a second copy; it is the same site:
-    cargo run --example bookshop -- --database {database} --listen {next}
+    cargo run --release --example bookshop -- --database {database} --listen {next}
 Start both with --slow 20s --best-sellers-every 1m, and reload in two windows: one waits for the new list, at most 5 s, and the
 other has the old one at once. Kill the copy that generates: within 15 s the other takes over.
     kill -9 {id}

@@ -5,7 +5,10 @@
 //! curl -i http://127.0.0.1:9070/
 //! ```
 
-use std::{convert::Infallible, error::Error, net::SocketAddr, process::ExitCode, time::Duration};
+use std::{
+    convert::Infallible, error::Error, io::IsTerminal, net::SocketAddr, process::ExitCode,
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -83,6 +86,7 @@ async fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_max_level(tracing::Level::INFO)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     match run(Options::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -170,7 +174,10 @@ impl Proxy {
     }
 
     async fn forward(&self, mut request: Request) -> Response {
-        let path = request.uri().path_and_query().map_or("/", |it| it.as_str());
+        let path = request.uri().path_and_query().map_or("", |it| it.as_str());
+        if !path.starts_with('/') {
+            return plain(StatusCode::BAD_REQUEST, &"this is no proxy for other sites");
+        }
         *request.uri_mut() = match format!("{}{path}", self.origin.0).parse() {
             Ok(uri) => uri,
             Err(error) => return plain(StatusCode::BAD_REQUEST, &error),

@@ -75,6 +75,8 @@ where
                         let error = match made.await {
                             Ok(body) => match body.into() {
                                 body if body.len() <= max_body => {
+                                    // Of the content's own size, whatever buffer it is a part of.
+                                    let body = Bytes::copy_from_slice(&body);
                                     return Generated::Content(Response::new(body));
                                 }
                                 body => BoxError::from(format!(

@@ -8,7 +8,7 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
-    refresh::DEFAULT_LEASE,
+    refresh::{DEFAULT_LEASE, bounded_lease},
     store::{Guarded, LeaseRow},
 };
 
@@ -40,10 +40,10 @@ impl Locks {
         }
     }
 
-    /// How long a holder that has fallen silent keeps the lock. Default: 15 s; below 10 ms it is taken as 10 ms.
+    /// How long a holder that has fallen silent keeps the lock. Default: 15 s; taken into 10 ms to a year.
     #[must_use = "returns the locks with this lease"]
     pub fn lease(mut self, length: Duration) -> Self {
-        self.lease = length.max(Duration::from_millis(10));
+        self.lease = bounded_lease(length);
         self
     }
 
@@ -105,7 +105,7 @@ pub struct Lease {
     length: Duration,
     /// Until when the lease is known to hold.
     valid: watch::Sender<Valid>,
-    _keeper: AbortOnDropHandle<()>,
+    keeper: AbortOnDropHandle<()>,
     released: bool,
 }
 
@@ -125,7 +125,7 @@ impl Lease {
             row,
             length,
             valid,
-            _keeper: AbortOnDropHandle::new(tokio::spawn(keeper.in_current_span())),
+            keeper: AbortOnDropHandle::new(tokio::spawn(keeper.in_current_span())),
             released: false,
         }
     }
@@ -160,18 +160,24 @@ impl Lease {
     /// # Errors
     ///
     /// [Lost](Error::is_lost): somebody has taken it over. Or the database fails: it is free after the lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, the lock is released as when the lease is dropped.
     pub async fn release(self) -> Result<(), Error> {
         self.release_after(Duration::ZERO).await
     }
 
     /// Gives the lock up, but nobody may take it before `cooldown`.
     pub(crate) async fn release_after(mut self, cooldown: Duration) -> Result<(), Error> {
-        self.released = true;
+        // From now on it may be lost without that being worth a word.
+        self.keeper.abort();
         let released = self
             .store
             .call("release", |store| store.release(&self.row, cooldown))
-            .await?;
-        if released {
+            .await;
+        self.released = true;
+        if released? {
             Ok(())
         } else {
             Err(Error::lost(self.name()))
@@ -232,19 +238,20 @@ async fn extend(
         .call("extend", |store| store.extend(row, length))
         .await?;
     if extended {
-        valid.send_if_modified(|valid| match valid {
+        // Whoever was told that it is lost is not told otherwise.
+        let holds = valid.send_if_modified(|valid| match valid {
             Valid::Until(until) => {
                 *until = (*until).max(attempt + length);
                 true
             }
-            // Whoever was told that it is lost is not told otherwise.
             Valid::Lost => false,
         });
-        Ok(())
-    } else {
-        valid.send_replace(Valid::Lost);
-        Err(Error::lost(&*row.name))
+        if holds {
+            return Ok(());
+        }
     }
+    valid.send_replace(Valid::Lost);
+    Err(Error::lost(&*row.name))
 }
 
 /// Extends the lease at a third of its length, more often when that fails, until it is lost.

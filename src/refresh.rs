@@ -104,19 +104,15 @@ impl Refresh {
     /// How long a silent regenerator keeps the lock, which bounds how much a crash delays the next one. Default: 15 s.
     ///
     /// It is extended at a third of its length for as long as the regeneration runs, so that it need not cover
-    /// the generator's time. It should be well above the time that a database statement may take. Below 10 ms it is taken as
-    /// 10 ms.
+    /// the generator's time. It should be well above the time that a database statement may take. Taken into 10 ms to a
+    /// year.
     pub const fn lease(mut self, length: Duration) -> Self {
-        self.lease = if length.as_millis() < 10 {
-            Duration::from_millis(10)
-        } else {
-            length
-        };
+        self.lease = bounded_lease(length);
         self
     }
 
     /// The cooldown: after a failure no process tries again for so long. Default: the interval, but at least 3 s and at most
-    /// 30 s.
+    /// 30 s. At most a year.
     pub const fn retry_after(mut self, cooldown: Duration) -> Self {
         self.retry_after = Some(cooldown);
         self
@@ -146,10 +142,11 @@ impl Refresh {
     }
 
     pub(crate) fn cooldown(&self) -> Duration {
-        self.retry_after.unwrap_or_else(|| {
-            self.interval
-                .clamp(Duration::from_secs(3), Duration::from_secs(30))
-        })
+        let default = || {
+            let (least, most) = (Duration::from_secs(3), Duration::from_secs(30));
+            self.interval.clamp(least, most)
+        };
+        self.retry_after.unwrap_or_else(default).min(YEAR)
     }
 
     /// The interval of a key whose place in the spread is `unit` (0 to 1).
@@ -160,6 +157,20 @@ impl Refresh {
         let seconds = self.interval.as_secs_f64() * (1.0 - self.jitter * unit);
         // The longest intervals are rounded up beyond what a duration holds.
         Duration::try_from_secs_f64(seconds).unwrap_or(self.interval)
+    }
+}
+
+/// The longest time for which a row says that a lock is taken.
+const YEAR: Duration = Duration::from_hours(365 * 24);
+
+/// A lease that can be held and will end.
+pub(crate) const fn bounded_lease(length: Duration) -> Duration {
+    if length.as_millis() < 10 {
+        Duration::from_millis(10)
+    } else if length.as_secs() > YEAR.as_secs() {
+        YEAR
+    } else {
+        length
     }
 }
 
@@ -203,10 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_never_too_short_to_be_held() {
+    fn a_lease_can_be_held_and_ends() {
+        let lease = |length| Refresh::every(S).lease(length).lease;
+        assert_eq!(lease(Duration::ZERO), Duration::from_millis(10));
+        assert_eq!(lease(Duration::MAX), YEAR);
         assert_eq!(
-            Refresh::every(S).lease(Duration::ZERO).lease,
-            Duration::from_millis(10)
+            Refresh::every(S).retry_after(Duration::MAX).cooldown(),
+            YEAR
         );
     }
 }

@@ -98,7 +98,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Statements {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hit_costs_none_a_refresh_four_at_most_and_everyone_else_one_a_recheck_interval() {
+async fn a_hit_costs_none_a_refresh_three_and_everyone_else_one_a_recheck_interval() {
     let statements = Statements::default();
     let subscriber = tracing_subscriber::registry().with(statements.clone());
     tracing::subscriber::set_global_default(subscriber).expect("the only one");

@@ -80,6 +80,10 @@ impl Version {
         self
     }
 
+    pub(crate) fn is_unsaved(&self) -> bool {
+        self.unsaved
+    }
+
     /// Whether it is this process's own; once.
     pub(crate) fn take_own(&self) -> bool {
         self.own.swap(false, Relaxed)
@@ -90,11 +94,11 @@ impl Version {
     }
 
     pub(crate) fn freshness(&self, now: Tick, policy: &Refresh) -> Freshness {
-        let mut interval = policy.interval_at(self.unit);
-        if self.unsaved {
-            interval = interval.min(policy.cooldown());
+        let age = self.age(now);
+        match decide::freshness(age, policy.interval_at(self.unit), policy.max_stale) {
+            Freshness::Fresh if self.unsaved && age >= policy.cooldown() => Freshness::Stale,
+            freshness => freshness,
         }
-        decide::freshness(self.age(now), interval, policy.max_stale)
     }
 
     pub(crate) fn rest_until(&self, until: Tick) {

@@ -23,7 +23,13 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use crate::{clock::Clock, decide, lock::Locks, refresh::Refresh, store::Guarded};
+use crate::{
+    clock::Clock,
+    decide::{self, Freshness},
+    lock::Locks,
+    refresh::Refresh,
+    store::Guarded,
+};
 
 use memory::{Memory, Slot};
 use regeneration::{Regeneration, Stage};
@@ -54,8 +60,9 @@ pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
 pub(crate) enum Generated {
     /// Content to store and to serve.
     Content(Response<Bytes>),
-    /// Content that may not be shared: each visitor is to be answered by the service itself.
-    Unshareable,
+    /// Content that may not be shared: each visitor is to be answered by the service itself. `lasting`: for the interval;
+    /// otherwise it may be over soon.
+    Unshareable { lasting: bool },
     /// Content that is too large to store.
     TooLarge,
     /// It failed.
@@ -145,7 +152,7 @@ impl Engine {
         generate: impl FnOnce() -> Generator,
     ) -> Answer {
         match self.enter(key, policy, generate) {
-            Ok(visitor) => visitor.wait(policy).await,
+            Ok(visitor) => visitor.wait(self, policy).await,
             Err(answer) => answer,
         }
     }
@@ -176,17 +183,26 @@ impl Engine {
         };
         let (sender, stage) = watch::channel(Stage::Looking);
         running.insert(key.to_owned(), sender.clone());
+        // Under the lock: a shutdown that comes now waits for it.
+        let token = self.tasks.token();
         drop(running);
         let regeneration = Regeneration::new(Arc::clone(self), key, *policy, version, sender);
         let span = tracing::debug_span!("regeneration", key);
-        self.tasks
-            .spawn(regeneration.run(generate()).instrument(span));
+        let run = regeneration.run(generate());
+        let run = async move {
+            run.await;
+            drop(token);
+        };
+        tokio::spawn(run.instrument(span));
         Ok(Visitor { stage, leads: true })
     }
 
     /// Begins no further regeneration and waits for those that run.
     pub(crate) async fn shutdown(&self) {
-        self.closing.store(true, Relaxed);
+        {
+            let _running = self.running();
+            self.closing.store(true, Relaxed);
+        }
         self.tasks.close();
         self.tasks.wait().await;
     }
@@ -208,10 +224,16 @@ struct Visitor {
 }
 
 impl Visitor {
-    async fn wait(mut self, policy: &Refresh) -> Answer {
+    async fn wait(mut self, engine: &Engine, policy: &Refresh) -> Answer {
         let arrived = Instant::now();
         loop {
-            let stage = self.stage.borrow_and_update().clone();
+            let mut stage = self.stage.borrow_and_update().clone();
+            if let Stage::Stale(version) = &stage
+                && version.freshness(engine.clock.now(), policy) == Freshness::Expired
+            {
+                // It has come to `max_stale` meanwhile.
+                stage = Stage::First;
+            }
             let limit = match &stage {
                 Stage::Done(answer) => return answer.clone(),
                 // Bounded by the statement limit.

@@ -70,15 +70,22 @@ impl Regeneration {
             && own.take_own()
         {
             // The lock's fence is the version's own unless somebody has acquired it since: no probe is needed to know.
-            return match self.try_lease(own.fence).await {
-                Ok(Some((lease, _permit))) => self.regenerate(lease, generator).await,
-                Ok(None) => self.rest(RECHECK),
-                Err(error) => self.without_database(&error, generator).await,
-            };
+            match self.try_lease(own.fence).await {
+                Ok(Some((lease, _permit))) => return self.regenerate(lease, generator).await,
+                Ok(None) => {}
+                Err(error) => return self.without_database(&error, generator).await,
+            }
         }
+        // Until when another process is known to be at it.
+        let mut held_until = self.engine.clock.now();
+        let longest = self.policy.cooldown().max(RECHECK);
         for polls in 0.. {
             let probe = match self.probe().await {
                 Ok(probe) => probe,
+                Err(_) if self.engine.clock.now() < held_until => {
+                    tokio::time::sleep(decide::backoff(polls)).await;
+                    continue;
+                }
                 Err(error) => return self.without_database(&error, generator).await,
             };
             if let Some(Freshness::Fresh) = self.freshness() {
@@ -91,9 +98,13 @@ impl Regeneration {
                     Ok(None) => decide::backoff(polls),
                     Err(error) => return self.without_database(&error, generator).await,
                 },
-                Turn::Leave(time) => return self.rest(time),
-                Turn::Poll(pause) => pause,
-                Turn::Cooldown(time) => return self.cool_down(time),
+                // No longer than a cooldown lasts: the database's clock may have been set back.
+                Turn::Leave(time) => return self.rest(time.min(longest)),
+                Turn::Poll(pause) => {
+                    held_until = self.engine.clock.now() + probe.lock.remaining.min(longest);
+                    pause
+                }
+                Turn::Cooldown(time) => return self.cool_down(time.min(longest)),
             };
             self.stage.send_replace(Stage::Elsewhere);
             tokio::select! {
@@ -153,6 +164,16 @@ impl Regeneration {
         };
         let cooldown = match generated {
             Generated::Content(content) => return self.publish(lease, content).await,
+            Generated::Unshareable { .. } => {
+                let cooldown = self.refuse(generated);
+                // What was everybody's before is so no longer. If this fails, the next regeneration tries it again.
+                let store = &self.engine.store;
+                let row = lease.row();
+                let _ = store
+                    .call("remove", |store| store.remove(&self.key, row))
+                    .await;
+                cooldown
+            }
             generated => self.refuse(generated),
         };
         // Failing to is no harm: the lock is free after the lease.
@@ -224,6 +245,7 @@ impl Regeneration {
     async fn try_publish(&self, lease: &Lease, content: &Response<Bytes>) -> Result<bool, Error> {
         let store = &self.engine.store;
         if let Some(old) = &self.version
+            && !old.is_unsaved()
             && same_content(&old.content, content)
             && store
                 .call("renew", |store| {
@@ -275,16 +297,36 @@ impl Regeneration {
         let cooldown = self.policy.cooldown();
         match generated {
             Generated::Content(_) => unreachable!("content is published"),
-            Generated::Unshareable => {
-                self.pass_for(self.policy.interval.max(RECHECK));
+            Generated::Unshareable { lasting } => {
+                tracing::debug!(
+                    key = self.key,
+                    lasting,
+                    "the response is not everybody's: each request goes to the service"
+                );
+                let time = if lasting {
+                    self.policy.interval
+                } else {
+                    cooldown
+                };
+                self.pass_for(time.max(RECHECK));
                 Duration::ZERO
             }
             Generated::TooLarge if self.servable().is_none() => {
+                tracing::info!(
+                    key = self.key,
+                    limit = self.engine.max_body,
+                    "the body is too large to be stored: each request goes to the service"
+                );
                 self.pass_for(cooldown);
                 // Others may find that it fits their limit.
                 Duration::ZERO
             }
             Generated::TooLarge => {
+                tracing::warn!(
+                    key = self.key,
+                    limit = self.engine.max_body,
+                    "the body is too large to be stored; the old version goes on being served"
+                );
                 self.rest(cooldown);
                 cooldown
             }

@@ -27,9 +27,11 @@ pub use service::RefreshService;
 /// order. HEAD is answered from what is kept for GET. Other methods and upgrades pass straight through.
 ///
 /// A response is stored when its status is one that RFC 9110 §15.1 calls heuristically cacheable (200 and 404 among them).
-/// A status of 500 or more, or 429, is a failure: an old version outlives it. Anything else, and a response with `Set-Cookie` or with
-/// `Cache-Control: private` or `no-store`, is given to nobody: each request is answered by the service itself, which is
-/// remembered for the policy's interval.
+/// A status of 500 or more, or 429, is a failure: an old version outlives it. A response with `Set-Cookie`, with
+/// `Cache-Control: private` or `no-store`, or with `Vary: *` is given to nobody: each request is answered by the service itself, which
+/// is remembered for the policy's interval, and an older version is removed. So is any other status, remembered for the cooldown.
+///
+/// A body is read whole before it is given out: a route whose response never ends, as an event stream, is not to be layered.
 ///
 /// # What the service sees
 ///

@@ -38,28 +38,16 @@ fn uri_key<B>(request: &Request<B>) -> Option<Cow<'_, str>> {
     key::of_uri(request.uri())
 }
 
-/// A nested router sees the path without its prefix; the key has the whole.
+/// A nested router sees the path without its prefix, and a middleware may have rewritten it, by a cookie say: the key has both what
+/// was asked for and what the service sees. No path contains a `#`.
 #[cfg(feature = "axum")]
 fn uri_key<B>(request: &Request<B>) -> Option<Cow<'_, str>> {
-    let uri = request.uri();
+    let seen = key::of_uri(request.uri())?;
     match request.extensions().get::<OriginalUri>() {
-        None => key::of_uri(uri),
-        Some(OriginalUri(original)) if original.path() == uri.path() => key::of_uri(uri),
-        Some(OriginalUri(original))
-            if original.query() == uri.query()
-                && original
-                    .path()
-                    .trim_end_matches('/')
-                    .ends_with(uri.path().trim_end_matches('/')) =>
-        {
-            key::of_uri(original)
+        Some(OriginalUri(asked)) if asked.path() != request.uri().path() => {
+            Some(Cow::Owned(format!("{}#{seen}", asked.path())))
         }
-        // Some middleware has rewritten it: the generator sees the one, routing saw the other. No path contains a `#`.
-        Some(OriginalUri(original)) => Some(Cow::Owned(format!(
-            "{}#{}",
-            original.path(),
-            key::of_uri(uri)?
-        ))),
+        Some(_) | None => Some(seen),
     }
 }
 

@@ -14,8 +14,8 @@ use crate::layer::ResponseBody;
 pub(super) enum Kind {
     /// Stored.
     Content,
-    /// Given to nobody.
-    Unshareable,
+    /// Given to nobody. `lasting`: because it says that it is somebody's own; otherwise by its status.
+    Unshareable { lasting: bool },
     /// Given to those who wait, not stored; one that may not be shared is given to nobody.
     Failure { shareable: bool },
 }
@@ -28,7 +28,9 @@ pub(super) fn kind(head: &Parts) -> Kind {
     } else if shareable && is_heuristically_cacheable(status) {
         Kind::Content
     } else {
-        Kind::Unshareable
+        Kind::Unshareable {
+            lasting: !shareable,
+        }
     }
 }
 
@@ -42,7 +44,7 @@ fn is_heuristically_cacheable(status: StatusCode) -> bool {
 
 /// RFC 9111 §3: what a shared cache may not store; and what is somebody's own by its nature.
 fn is_shareable(headers: &HeaderMap) -> bool {
-    let forbids = |directive: &str| {
+    let forbids = |directive: String| {
         // `private="field"` is taken for `private`, as §5.2.2.7 allows.
         let name = directive.split('=').next().unwrap_or_default().trim();
         name.eq_ignore_ascii_case("private") || name.eq_ignore_ascii_case("no-store")
@@ -53,12 +55,11 @@ fn is_shareable(headers: &HeaderMap) -> bool {
 }
 
 /// The members of a header that is a list, in all its lines.
-fn list<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
-    headers
-        .get_all(name)
-        .into_iter()
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split(','))
+fn list(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = String> {
+    headers.get_all(name).into_iter().flat_map(|line| {
+        let line = String::from_utf8_lossy(line.as_bytes());
+        line.split(',').map(str::to_owned).collect::<Vec<_>>()
+    })
 }
 
 /// A body that has been read.
@@ -93,11 +94,16 @@ where
 }
 
 /// A response to be kept, or to be given to several: without what belongs to one connection or one moment.
-pub(super) fn keepable(head: Parts, body: Bytes) -> Response<Bytes> {
+pub(super) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
     let mut response = Response::new(body);
     *response.status_mut() = head.status;
     let headers = response.headers_mut();
-    *headers = head.headers;
+    // Copied, as they may be parts of the buffer in which a whole response was read.
+    for (name, value) in &head.headers {
+        if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
+            headers.append(name, value);
+        }
+    }
     remove_hop_by_hop(headers);
     // The server says when it answers; kept, equal content would differ by it.
     headers.remove(header::DATE);

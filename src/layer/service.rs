@@ -153,8 +153,10 @@ where
     let generator = || -> Generator { Box::pin(generated) };
     let answer = layer.engine.visit(&key, &layer.policy, generator).await;
     let given = match (answer, own.try_recv()) {
-        (_, Ok(Direct::TooLarge(response))) => return Ok(response),
-        (Answer::Failed(_), Ok(Direct::Failed(result))) => return result,
+        (_, Ok(Direct::TooLarge(response))) => return Ok(without_body_if(head, response)),
+        (Answer::Failed(_), Ok(Direct::Failed(result))) => {
+            return result.map(|response| without_body_if(head, response));
+        }
         (Answer::Version(version), _) => return Ok(response::give(&version.content, head)),
         (Answer::Pass, _) => return pass(service, request).await,
         (Answer::Failed(failure), _) => failure
@@ -163,6 +165,17 @@ where
         (Answer::Unavailable { retry_in }, _) => response::unavailable(retry_in).into(),
     };
     Ok(response::give(&given, head))
+}
+
+fn without_body_if<B>(
+    head: bool,
+    response: Response<ResponseBody<B>>,
+) -> Response<ResponseBody<B>> {
+    if head {
+        response.map(|_| ResponseBody::stored(Bytes::new()))
+    } else {
+        response
+    }
 }
 
 /// One run of the service as a generator.
@@ -197,16 +210,16 @@ where
     let kind = response::kind(&head);
     let status = format!("the service answered {}", head.status);
     match kind {
-        Kind::Unshareable => return Generated::Unshareable,
+        Kind::Unshareable { lasting } => return Generated::Unshareable { lasting },
         Kind::Failure { shareable: false } => return failed(status.into(), None),
         Kind::Content | Kind::Failure { shareable: true } => {}
     }
     match (response::read(body, max_body).await, kind) {
         (Ok(Read::Whole(body)), Kind::Content) => {
-            Generated::Content(response::keepable(head, body))
+            Generated::Content(response::keepable(&head, body))
         }
         (Ok(Read::Whole(body)), _) => {
-            failed(status.into(), Some(response::keepable(head, body).into()))
+            failed(status.into(), Some(response::keepable(&head, body).into()))
         }
         (Ok(Read::TooLarge(body)), Kind::Content) => {
             let _ = direct.send(Direct::TooLarge(Response::from_parts(head, body)));

@@ -23,6 +23,8 @@ pub(super) struct Dialect {
     pub(super) publish: &'static str,
     /// key, lock name, owner, fence, known fence
     pub(super) renew: &'static str,
+    /// key, lock name, owner, fence
+    pub(super) remove: &'static str,
     /// key -> fence
     pub(super) fence_of: &'static str,
 }
@@ -83,6 +85,8 @@ pub(super) const SQLITE: Dialect = Dialect {
     renew: "UPDATE {p}entry SET fence = $4, generated_at = {now},
             started_at = (SELECT l.acquired_at FROM {p}lock l WHERE l.name = $2)
         WHERE key = $1 AND fence = $5 AND fence < $4
+            AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4)",
+    remove: "DELETE FROM {p}entry WHERE key = $1
             AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4)",
     fence_of: "SELECT fence FROM {p}entry WHERE key = $1",
 };

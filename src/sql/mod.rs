@@ -61,7 +61,14 @@ impl Database {
             .synchronous(SqliteSynchronous::Normal)
             .busy_timeout(BUSY_TIMEOUT);
 
+        let in_memory = url.contains(":memory:") || url.contains("mode=memory");
         let path = options.get_filename();
+        if path.as_os_str().is_empty() && !in_memory {
+            return Err(Error::invalid(format!(
+                "cannot open the database {url:?}: it names no file; write `sqlite://site.db`, or `sqlite::memory:` for one \
+                 that is gone with the process"
+            )));
+        }
         if path.is_dir() {
             return Err(Error::invalid(format!(
                 "cannot open the database {url:?}: {path:?} is a folder; name a file in it, as in {:?}",
@@ -78,7 +85,6 @@ impl Database {
         }
 
         // Each connection to a database in memory that is the last one to close takes it away.
-        let in_memory = url.contains(":memory:") || url.contains("mode=memory");
         let pool = SqlitePoolOptions::new();
         let pool = if in_memory {
             pool.max_connections(1)

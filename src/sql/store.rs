@@ -46,6 +46,7 @@ struct Statements {
     release: SqlStr,
     publish: SqlStr,
     renew: SqlStr,
+    remove: SqlStr,
     fence_of: SqlStr,
 }
 
@@ -79,6 +80,7 @@ where
                 release: sql(dialect.release),
                 publish: sql(dialect.publish),
                 renew: sql(dialect.renew),
+                remove: sql(dialect.remove),
                 fence_of: sql(dialect.fence_of),
             },
             pool,
@@ -223,5 +225,14 @@ where
             .bind(lease.fence)
             .bind(known);
         self.write_entry(query, key, lease)
+    }
+
+    fn remove<'a>(&'a self, key: &'a str, lease: &'a LeaseRow) -> StoreFuture<'a, bool> {
+        let query = query(&self.statements.remove)
+            .bind(&*bounded(key))
+            .bind(&*bounded(&lease.name))
+            .bind(&*lease.owner)
+            .bind(lease.fence);
+        Box::pin(async move { Ok(DB::rows_affected(&query.execute(&self.pool).await?) > 0) })
     }
 }

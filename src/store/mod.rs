@@ -25,10 +25,10 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> +
 /// - **Fences only grow.** Each [`try_lock`](Self::try_lock) that succeeds gives the lock a greater fence than it ever
 ///   had, also when its lease has expired or was released in between; lock rows are therefore kept.
 /// - **Nothing waits for another lease.** A lock that is taken is an answer, not a reason to wait.
-/// - **Content never goes backwards.** [`publish`](Self::publish) and [`renew`](Self::renew) succeed only while the lock still carries
-///   the lease's fence, and only over an entry with a smaller fence.
-/// - An error may mean that the step was done and its answer lost. Each step may be tried again: repeated with the
-///   same lease, it succeeds again.
+/// - **Content never goes backwards.** [`publish`](Self::publish), [`renew`](Self::renew) and [`remove`](Self::remove) succeed only
+///   while the lock still carries the lease's fence, and the first two only over an entry with a smaller fence.
+/// - An error may mean that the step was done and its answer lost. A publish may be tried again: repeated with the same lease,
+///   it succeeds again.
 /// - A future that is dropped has either done its step or not; nothing is left half done.
 ///
 /// Perennial gives each call a time limit and drops the future after it; names and keys can be of any length and have any
@@ -70,6 +70,9 @@ pub trait Store: Send + Sync + 'static {
     /// As [`publish`](Self::publish), for the same content as that of the entry with the fence `known`, which is not sent again; `false` also
     /// when that entry is not the stored one any more.
     fn renew<'a>(&'a self, key: &'a str, lease: &'a LeaseRow, known: i64) -> StoreFuture<'a, bool>;
+
+    /// Removes the entry of `key` under the lease; `false`: there is none, or the lease has been overtaken.
+    fn remove<'a>(&'a self, key: &'a str, lease: &'a LeaseRow) -> StoreFuture<'a, bool>;
 }
 
 /// What [`Store::probe`] found.

@@ -326,6 +326,7 @@ async fn what_cannot_be_opened_says_why_and_what_to_do() {
     .await;
     let nowhere = format!("sqlite://{}/no/such/site.db", folder.path().display());
     refused(Perennial::open(&nowhere), Invalid, "make it first").await;
+    refused(Perennial::open("sqlite://"), Invalid, "names no file").await;
     let no_option = format!("{}?colour=red", folder.url());
     refused(Perennial::open(&no_option), Database, "colour").await;
 
@@ -414,4 +415,71 @@ async fn many_open_a_new_file_at_once() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publish_that_fails_over_an_old_version_is_made_good() {
+    let folder = Folder::new();
+    let policy = Refresh::every(SHORT).retry_after(LONG);
+    let (_, address) = serve_site(&folder.site().await, policy).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    becomes_stale().await;
+    let forbid =
+        "CREATE TRIGGER t BEFORE UPDATE ON perennial_entry BEGIN SELECT RAISE(ABORT, 'away'); END";
+    execute(&folder, forbid).await;
+    assert_eq!(get(address, "/").await.run(), 2);
+    execute(&folder, "DROP TRIGGER t").await;
+    let pool = SqlitePool::connect(&folder.url()).await.expect("opens");
+    until("it is saved", async || {
+        let body = sqlx::query_scalar::<_, Vec<u8>>("SELECT body FROM perennial_entry");
+        body.fetch_one(&pool).await.expect("is there") == b"run 2 of /"
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unsaved_version_is_no_older_than_another() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    execute(
+        &folder,
+        "DROP TABLE perennial_entry; DROP TABLE perennial_lock",
+    )
+    .await;
+    let policy = Refresh::every(LONG)
+        .retry_after(SHORT)
+        .max_stale(Duration::ZERO);
+    let (_, address) = serve_site(&site, policy).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    becomes_stale().await;
+    assert_eq!(get(address, "/").await.run(), 1, "its interval is not over");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_longest_times_can_be_stored() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let locks = site.locks().lease(Duration::MAX);
+    let lease = locks
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    lease.release().await.expect("is ours");
+
+    let policy = Refresh::every(SHORT)
+        .retry_after(Duration::MAX)
+        .lease(Duration::MAX);
+    let (origin, address) = serve_site(&site, policy).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    origin.status(500);
+    becomes_stale().await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    let (others, other) = serve_site(&folder.site().await, policy).await;
+    assert_eq!(get(other, "/").await.run(), 1);
+    assert_eq!(
+        others.begun(),
+        0,
+        "another process did not keep the cooldown"
+    );
 }

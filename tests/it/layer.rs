@@ -428,3 +428,48 @@ async fn any_tower_service_works_and_is_polled_ready_before_each_call() {
         assert_eq!(body, if method == Method::HEAD { "" } else { "/x?a=1" });
     }
 }
+
+/// As a nested router's does, its path ends as the original one does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_rewritten_to_its_end_is_a_resource_of_its_own() {
+    async fn rewrite(mut request: Request, next: Next) -> axum::response::Response {
+        if !request.headers().contains_key("cookie") {
+            *request.uri_mut() = "/".parse().expect("a URI");
+        }
+        next.run(request).await
+    }
+    let folder = Folder::new();
+    let inner = Router::new()
+        .route("/", route(async || "welcome"))
+        .route("/members", route(async || "members only"));
+    let kept = folder.site().await.layer(POLICY).layer(inner);
+    let rewritten = ServiceBuilder::new().layer(from_fn(rewrite)).service(kept);
+    let address = serve(Router::new().fallback_service(rewritten)).await;
+    for _ in 0..2 {
+        let member = request(address, "GET", "/members", &[("cookie", "member")]).await;
+        assert_eq!(member.text(), "members only");
+        assert_eq!(get(address, "/members").await.text(), "welcome");
+    }
+}
+
+#[tokio::test]
+async fn head_of_a_body_over_the_limit_has_no_body() {
+    let folder = Folder::new();
+    let builder = perennial::Perennial::builder().max_body(10);
+    let site = builder.open(&folder.url()).await.expect("opens");
+    let large = async |_: http::Request<Full<Bytes>>| {
+        Ok::<_, std::convert::Infallible>(Response::new(Full::from(vec![b'x'; 100])))
+    };
+    let service = site.layer(POLICY).layer(tower::service_fn(large));
+    let request = http::Request::builder().method(Method::HEAD);
+    let response = service
+        .oneshot(request.body(Full::default()).expect("a request"))
+        .await;
+    let body = response
+        .expect("infallible")
+        .into_body()
+        .collect()
+        .await
+        .expect("a body");
+    assert!(body.to_bytes().is_empty());
+}

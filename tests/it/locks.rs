@@ -197,3 +197,25 @@ async fn an_application_may_bring_its_own_pool() {
         .expect("is there");
     assert_eq!((name.as_str(), fence), (lease.name(), lease.fence()));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_is_cancelled_is_made_good() {
+    let folder = Folder::new();
+    let locks = folder.site().await.locks();
+    let lease = locks
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    let pool = sqlx::SqlitePool::connect(&folder.url())
+        .await
+        .expect("opens");
+    let writer = pool.begin_with("BEGIN IMMEDIATE").await.expect("locks");
+    let release = tokio::time::timeout(Duration::from_millis(1), lease.release());
+    assert!(release.await.is_err(), "it waits for the writer");
+    writer.rollback().await.expect("unlocks");
+    let free = async || locks.try_lock("a").await.expect("answers").is_some();
+    // Long before the lease of 15 s is over.
+    let freed = tokio::time::timeout(Duration::from_secs(10), until("it is free", free));
+    freed.await.expect("was not released");
+}

@@ -243,8 +243,16 @@ async fn the_same_content_again_renews_the_age() {
     };
     get(address, "/").await;
     let first = stored().await;
+    // The content itself is not sent again.
+    let pool = sqlx::SqlitePool::connect(&folder.url())
+        .await
+        .expect("opens");
+    let forbid = "CREATE TRIGGER t BEFORE UPDATE OF body ON perennial_entry BEGIN SELECT RAISE(ABORT, 'written'); END";
+    sqlx::raw_sql(forbid).execute(&pool).await.expect("is made");
     becomes_stale().await;
     assert_eq!(get(address, "/").await.text(), "always the same");
+    let renewed = async || stored().await.0 > first.0;
+    until("it is renewed", renewed).await;
     let second = stored().await;
     assert!(second.0 > first.0 && second.1 > first.1 && second.2 > first.2);
 }
@@ -282,4 +290,38 @@ async fn shutdown_waits_for_what_runs_and_begins_nothing_more() {
         "the service itself answers"
     );
     assert_eq!(origin.begun(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_max_stale_a_version_is_not_served_though_it_was_not_yet_when_it_began_to_regrow() {
+    let folder = Folder::new();
+    let policy = Refresh::every(SHORT).max_stale(2 * SHORT).in_background();
+    let (origin, address) = site(&folder, policy).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    becomes_stale().await;
+    origin.hold();
+    let early = Crowd::visit(1, &[address], "/");
+    until("it generates", async || origin.begun() == 2).await;
+    early.rest().await;
+    tokio::time::sleep(4 * SHORT).await;
+    let late = Crowd::visit(5, &[address], "/");
+    tokio::time::sleep(SHORT).await;
+    origin.let_go();
+    assert!(all_of_run(&late.rest().await, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_of_ones_own_does_not_hide_a_fresh_one_of_another_process() {
+    let folder = Folder::new();
+    let interval = Duration::from_secs(3);
+    let origin = Origin::default();
+    let [a, b] = [folder.site().await, folder.site().await]
+        .map(|site| origin.router().layer(site.layer(Refresh::every(interval))));
+    let (a, b) = (serve(a).await, serve(b).await);
+    assert_eq!(get(a, "/").await.run(), 1);
+    assert_eq!(get(b, "/").await.run(), 1);
+    tokio::time::sleep(interval).await;
+    assert_eq!(get(b, "/").await.run(), 2);
+    let a_has = async || get(a, "/").await.run();
+    assert_eq!(a_has().await, 2);
 }
