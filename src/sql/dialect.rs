@@ -1,40 +1,54 @@
 //! What the databases do differently, side by side.
 //!
-//! In the statements `{p}` is the table prefix and `{now}` the database's clock in microseconds since 1970, UTC. Arguments
-//! are numbered in the order of the comment above each.
+//! In the statements `{p}` is the table prefix, `{now}` the database's clock in microseconds since 1970, UTC, and `$n` the
+//! n-th argument, of those that [`Dialect`] lists. Each is one statement in autocommit, and one step of the protocol.
 
 /// The statements of one database.
 pub(super) struct Dialect {
-    /// The clock. Never that of the process.
+    /// The clock. Never that of the process, and never that of a transaction's beginning.
     pub(super) now: &'static str,
-    /// Begins the transaction in which the tables are made: no other process may be at it.
-    pub(super) begin_schema: &'static str,
+    /// Placeholders are `$n`; otherwise `?`, in the order in which they stand.
+    pub(super) numbered: bool,
+    /// Begins the transaction in which the tables are made.
+    pub(super) begin: &'static str,
+    /// What it begins with: no other process may be at it, where the database can see to that, and the table of the tables' version
+    /// must be there, with a row.
+    pub(super) schema_table: &'static [&'static str],
     /// The tables: each element leads from the version that is its index to the next one. None is ever edited after a release.
     pub(super) schema: &'static [&'static [&'static str]],
     /// key, lock name, known fence -> lock: fence, owned, remaining; entry: fence, age, status, headers, body
     pub(super) probe: &'static str,
-    /// name, owner, length, seen fence or -1 -> fence
+    /// name, owner, length, seen fence or -1 -> fence, if it was taken
     pub(super) try_lock: &'static str,
-    /// name, owner, fence, length
+    /// name, owner, fence, length -> one row changed, if it is ours
     pub(super) extend: &'static str,
-    /// name, owner, fence, cooldown
+    /// name, owner, fence, cooldown -> one row changed, if it is ours
     pub(super) release: &'static str,
-    /// key, lock name, owner, fence, status, headers, body
+    /// key, lock name, owner, fence, status, headers, body -> fence, if it was published
     pub(super) publish: &'static str,
-    /// key, lock name, owner, fence, known fence
+    /// key, lock name, owner, fence, known fence -> fence, if it was renewed
     pub(super) renew: &'static str,
-    /// key, lock name, owner, fence
+    /// key, lock name, owner, fence -> one row changed, if there was one and the lease holds
     pub(super) remove: &'static str,
     /// key -> fence
     pub(super) fence_of: &'static str,
+    /// The codes of errors by which the database resolves a contention: somebody else was faster.
+    pub(super) contended: &'static [&'static str],
 }
+
+const FENCE_OF: &str = "SELECT fence FROM {p}entry WHERE entry_key = $1";
 
 #[cfg(feature = "sqlite")]
 pub(super) const SQLITE: Dialect = Dialect {
     // `unixepoch('subsec')` is NULL before SQLite 3.42, which another program on the same file may be.
     now: "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)",
+    numbered: true,
     // Not DEFERRED: a transaction that reads before it writes is refused at once (SQLITE_BUSY), in spite of any busy timeout.
-    begin_schema: "BEGIN IMMEDIATE",
+    begin: "BEGIN IMMEDIATE",
+    schema_table: &[
+        "CREATE TABLE IF NOT EXISTS {p}schema (id INTEGER PRIMARY KEY, version INTEGER NOT NULL)",
+        "INSERT OR IGNORE INTO {p}schema (id, version) VALUES (1, 0)",
+    ],
     schema: &[&[
         "CREATE TABLE {p}lock (
             name TEXT NOT NULL PRIMARY KEY,
@@ -44,7 +58,7 @@ pub(super) const SQLITE: Dialect = Dialect {
             expires_at INTEGER NOT NULL
         ) WITHOUT ROWID",
         "CREATE TABLE {p}entry (
-            key TEXT NOT NULL PRIMARY KEY,
+            entry_key TEXT NOT NULL PRIMARY KEY,
             fence INTEGER NOT NULL,
             started_at INTEGER NOT NULL,
             generated_at INTEGER NOT NULL,
@@ -57,7 +71,7 @@ pub(super) const SQLITE: Dialect = Dialect {
             e.fence, n.at - e.generated_at, e.status, e.headers, e.body
         FROM (SELECT {now} AS at) n
         LEFT JOIN {p}lock l ON l.name = $2
-        LEFT JOIN {p}entry e ON e.key = $1 AND e.fence > $3",
+        LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3",
     try_lock: "INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)
         SELECT $1, $2, n.at, n.at, n.at + $3 FROM (SELECT {now} AS at) n WHERE true
         ON CONFLICT (name) DO UPDATE SET
@@ -67,26 +81,185 @@ pub(super) const SQLITE: Dialect = Dialect {
             expires_at = excluded.expires_at
         WHERE l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4)
         RETURNING fence",
-    extend: "UPDATE {p}lock SET expires_at = {now} + $4
-        WHERE name = $1 AND owner = $2 AND fence = $3 AND expires_at > {now}",
-    release: "UPDATE {p}lock SET owner = NULL, expires_at = CASE $4 WHEN 0 THEN 0 ELSE {now} + $4 END
-        WHERE name = $1 AND owner = $2 AND fence = $3",
-    publish: "INSERT INTO {p}entry (key, fence, started_at, generated_at, status, headers, body)
+    extend: EXTEND,
+    release: RELEASE,
+    publish: "INSERT INTO {p}entry AS e (entry_key, fence, started_at, generated_at, status, headers, body)
         SELECT $1, l.fence, l.acquired_at, {now}, $5, $6, $7
         FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4
-        ON CONFLICT (key) DO UPDATE SET
+        ON CONFLICT (entry_key) DO UPDATE SET
             fence = excluded.fence,
             started_at = excluded.started_at,
             generated_at = excluded.generated_at,
             status = excluded.status,
             headers = excluded.headers,
             body = excluded.body
-        WHERE {p}entry.fence < excluded.fence",
-    renew: "UPDATE {p}entry SET fence = $4, generated_at = {now},
-            started_at = (SELECT l.acquired_at FROM {p}lock l WHERE l.name = $2)
-        WHERE key = $1 AND fence = $5 AND fence < $4
-            AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4)",
-    remove: "DELETE FROM {p}entry WHERE key = $1
-            AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4)",
-    fence_of: "SELECT fence FROM {p}entry WHERE key = $1",
+        WHERE e.fence < excluded.fence
+        RETURNING fence",
+    renew: "UPDATE {p}entry SET fence = l.fence, started_at = l.acquired_at, generated_at = {now}
+        FROM {p}lock l
+        WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4
+            AND entry_key = $1 AND {p}entry.fence = $5 AND {p}entry.fence < $4
+        RETURNING fence",
+    remove: REMOVE,
+    fence_of: FENCE_OF,
+    contended: &[],
 };
+
+#[cfg(feature = "postgres")]
+pub(super) const POSTGRES: Dialect = Dialect {
+    // Not `now()`, which stands still inside a transaction.
+    now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+    numbered: true,
+    begin: "BEGIN",
+    schema_table: &[
+        // "perennial", as a number that nobody else is likely to have taken.
+        "SELECT pg_advisory_xact_lock(8099278105424)",
+        "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL)",
+        "INSERT INTO {p}schema (id, version) VALUES (1, 0) ON CONFLICT (id) DO NOTHING",
+    ],
+    schema: &[&[
+        // Not by the database's collation, in which names may be equal that are not the same.
+        "CREATE TABLE {p}lock (
+            name TEXT COLLATE \"C\" NOT NULL PRIMARY KEY,
+            owner TEXT,
+            fence BIGINT NOT NULL,
+            acquired_at BIGINT NOT NULL,
+            expires_at BIGINT NOT NULL
+        )",
+        "CREATE TABLE {p}entry (
+            entry_key TEXT COLLATE \"C\" NOT NULL PRIMARY KEY,
+            fence BIGINT NOT NULL,
+            started_at BIGINT NOT NULL,
+            generated_at BIGINT NOT NULL,
+            status BIGINT NOT NULL,
+            headers BYTEA NOT NULL,
+            body BYTEA NOT NULL
+        )",
+    ]],
+    probe: "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE 1 END::bigint, coalesce(l.expires_at - n.at, 0),
+            e.fence, n.at - e.generated_at, e.status, e.headers, e.body
+        FROM (SELECT {now} AS at) n
+        LEFT JOIN {p}lock l ON l.name = $2
+        LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3",
+    // A lock that is taken is neither waited for (SKIP LOCKED) nor written to; where two insert the same name at once, the
+    // second one gives up soon.
+    try_lock: "WITH n AS MATERIALIZED (
+            SELECT {now} AS at, set_config('lock_timeout', '50ms', true)
+        ), c AS MATERIALIZED (
+            SELECT l.name FROM {p}lock l, n
+            WHERE l.name = $1 AND l.expires_at <= n.at AND ($4 < 0 OR l.fence = $4)
+            FOR UPDATE OF l SKIP LOCKED
+        ), u AS (
+            UPDATE {p}lock l
+            SET owner = $2, fence = greatest(l.fence + 1, n.at), acquired_at = n.at, expires_at = n.at + $3
+            FROM c, n WHERE l.name = c.name AND l.expires_at <= n.at AND ($4 < 0 OR l.fence = $4)
+            RETURNING l.fence
+        ), i AS (
+            INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
+            SELECT $1, $2, n.at, n.at, n.at + $3 FROM n WHERE NOT EXISTS (SELECT 1 FROM {p}lock WHERE name = $1)
+            ON CONFLICT (name) DO NOTHING
+            RETURNING fence
+        )
+        SELECT fence FROM u UNION ALL SELECT fence FROM i",
+    extend: EXTEND,
+    release: RELEASE,
+    // FOR SHARE: nobody acquires the lock while this is being done.
+    publish: "WITH l AS MATERIALIZED (
+            SELECT fence, acquired_at FROM {p}lock WHERE name = $2 AND owner = $3 AND fence = $4 FOR SHARE
+        )
+        INSERT INTO {p}entry AS e (entry_key, fence, started_at, generated_at, status, headers, body)
+        SELECT $1, l.fence, l.acquired_at, {now}, $5, $6, $7 FROM l
+        ON CONFLICT (entry_key) DO UPDATE SET
+            fence = excluded.fence,
+            started_at = excluded.started_at,
+            generated_at = excluded.generated_at,
+            status = excluded.status,
+            headers = excluded.headers,
+            body = excluded.body
+        WHERE e.fence < excluded.fence
+        RETURNING e.fence",
+    renew: "WITH l AS MATERIALIZED (
+            SELECT fence, acquired_at FROM {p}lock WHERE name = $2 AND owner = $3 AND fence = $4 FOR SHARE
+        )
+        UPDATE {p}entry e SET fence = l.fence, started_at = l.acquired_at, generated_at = {now}
+        FROM l WHERE e.entry_key = $1 AND e.fence = $5 AND e.fence < $4
+        RETURNING e.fence",
+    remove: REMOVE,
+    fence_of: FENCE_OF,
+    // lock_not_available, serialization_failure, deadlock_detected
+    contended: &["55P03", "40001", "40P01"],
+};
+
+#[cfg(feature = "mysql")]
+pub(super) const MYSQL: Dialect = Dialect {
+    now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    numbered: false,
+    // Each statement that makes a table commits, so that they are such as several may do at once.
+    begin: "BEGIN",
+    schema_table: &[
+        "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL) ENGINE = InnoDB",
+        "INSERT IGNORE INTO {p}schema (id, version) VALUES (1, 0)",
+    ],
+    schema: &[&[
+        // Bytes: every collation finds names equal that are not the same.
+        "CREATE TABLE IF NOT EXISTS {p}lock (
+            name VARBINARY(255) NOT NULL PRIMARY KEY,
+            owner VARBINARY(255),
+            fence BIGINT NOT NULL,
+            acquired_at BIGINT NOT NULL,
+            expires_at BIGINT NOT NULL
+        ) ENGINE = InnoDB",
+        "CREATE TABLE IF NOT EXISTS {p}entry (
+            entry_key VARBINARY(255) NOT NULL PRIMARY KEY,
+            fence BIGINT NOT NULL,
+            started_at BIGINT NOT NULL,
+            generated_at BIGINT NOT NULL,
+            status BIGINT NOT NULL,
+            headers MEDIUMBLOB NOT NULL,
+            body LONGBLOB NOT NULL
+        ) ENGINE = InnoDB",
+    ]],
+    probe: "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE 1 END, coalesce(l.expires_at - n.at, 0),
+            e.fence, n.at - e.generated_at, e.status, e.headers, e.body
+        FROM (SELECT {now} AS at) n
+        LEFT JOIN {p}lock l ON l.name = $2
+        LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3",
+    // Assignments are made in their order: those before `expires_at` read its old value, those before `fence` that of the fence.
+    // The affected rows tell nothing; the fence comes back as the insert id.
+    try_lock: "INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
+        VALUES ($1, $2, LAST_INSERT_ID({now}), {now}, {now} + $3)
+        ON DUPLICATE KEY UPDATE
+            owner = IF(expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4), VALUES(owner), owner),
+            acquired_at = IF(expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4), VALUES(acquired_at), acquired_at),
+            expires_at = IF(expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4), VALUES(expires_at), expires_at),
+            fence = IF(owner = $2, LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0))",
+    extend: EXTEND,
+    release: RELEASE,
+    publish: "INSERT INTO {p}entry (entry_key, fence, started_at, generated_at, status, headers, body)
+        SELECT $1, LAST_INSERT_ID(l.fence), l.acquired_at, {now}, $5, $6, $7
+        FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4
+        ON DUPLICATE KEY UPDATE
+            started_at = IF({p}entry.fence < VALUES(fence), VALUES(started_at), started_at),
+            generated_at = IF({p}entry.fence < VALUES(fence), VALUES(generated_at), generated_at),
+            status = IF({p}entry.fence < VALUES(fence), VALUES(status), status),
+            headers = IF({p}entry.fence < VALUES(fence), VALUES(headers), headers),
+            body = IF({p}entry.fence < VALUES(fence), VALUES(body), body),
+            fence = IF({p}entry.fence < VALUES(fence), LAST_INSERT_ID(VALUES(fence)), {p}entry.fence + LAST_INSERT_ID(0))",
+    renew: "UPDATE {p}entry e JOIN {p}lock l ON l.name = $2 AND l.owner = $3 AND l.fence = $4
+        SET e.fence = LAST_INSERT_ID(l.fence), e.started_at = l.acquired_at, e.generated_at = {now}
+        WHERE e.entry_key = $1 AND e.fence = $5 AND e.fence < $4",
+    remove: REMOVE,
+    fence_of: FENCE_OF,
+    // ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, by which Galera also says that a certification failed
+    contended: &["1205", "1213"],
+};
+
+const EXTEND: &str = "UPDATE {p}lock SET expires_at = {now} + $4
+    WHERE name = $1 AND owner = $2 AND fence = $3 AND expires_at > {now}";
+
+const RELEASE: &str =
+    "UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN $4 = 0 THEN 0 ELSE {now} + $4 END
+    WHERE name = $1 AND owner = $2 AND fence = $3";
+
+const REMOVE: &str = "DELETE FROM {p}entry WHERE entry_key = $1
+    AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4)";

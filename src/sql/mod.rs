@@ -3,23 +3,17 @@
 mod dialect;
 mod name;
 mod schema;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 mod wire;
-
-use std::{str::FromStr, time::Duration};
-
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
-};
-
-use tokio::time::Instant;
 
 use self::store::SqlStore;
 use crate::{error::Error, store::Store};
 
-/// How long a statement waits for another writer of the same SQLite file. Below the default statement limit, so that
-/// SQLite's own message comes first.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many connections a pool of ours has at most.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+const CONNECTIONS: u32 = 5;
 
 /// A database for Perennial: made [from](From) the application's own sqlx pool.
 #[derive(Clone, Debug)]
@@ -27,14 +21,44 @@ pub struct Database(Pool);
 
 #[derive(Clone, Debug)]
 enum Pool {
-    Sqlite(SqlitePool),
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlx::SqlitePool),
+    #[cfg(feature = "postgres")]
+    Postgres(sqlx::PgPool),
+    #[cfg(feature = "mysql")]
+    MySql(sqlx::MySqlPool),
 }
 
-impl From<SqlitePool> for Database {
-    fn from(pool: SqlitePool) -> Self {
+#[cfg(feature = "sqlite")]
+impl From<sqlx::SqlitePool> for Database {
+    fn from(pool: sqlx::SqlitePool) -> Self {
         Self(Pool::Sqlite(pool))
     }
 }
+
+#[cfg(feature = "postgres")]
+impl From<sqlx::PgPool> for Database {
+    fn from(pool: sqlx::PgPool) -> Self {
+        Self(Pool::Postgres(pool))
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl From<sqlx::MySqlPool> for Database {
+    fn from(pool: sqlx::MySqlPool) -> Self {
+        Self(Pool::MySql(pool))
+    }
+}
+
+/// How a URL of each kind that can be opened is written.
+const EXAMPLES: &[&str] = &[
+    #[cfg(feature = "sqlite")]
+    "`sqlite://site.db` for a file in the current folder, `sqlite:///var/lib/site.db` for one with an absolute path",
+    #[cfg(feature = "postgres")]
+    "`postgres://user:password@host/database`",
+    #[cfg(feature = "mysql")]
+    "`mysql://user:password@host/database`, for MariaDB too",
+];
 
 impl Database {
     /// Opens a database by its URL, with a small pool of its own; see [`Perennial::open`](crate::Perennial::open).
@@ -43,66 +67,31 @@ impl Database {
     ///
     /// The URL cannot be used, or the database cannot be opened.
     pub async fn open(url: &str) -> Result<Self, Error> {
-        if !url.starts_with("sqlite:") {
-            return Err(Error::invalid(format!(
-                "the database URL {:?} cannot be used: write `sqlite://site.db` for a file in the current folder, \
-                 `sqlite:///var/lib/site.db` for one with an absolute path",
-                without_password(url)
-            )));
-        }
+        #[cfg(any(feature = "postgres", feature = "mysql"))]
         let cannot = |error: sqlx::Error| {
-            Error::database(format!("cannot open the database {url:?}"), error)
+            Error::database(
+                format!("cannot open the database {:?}", without_password(url)),
+                error,
+            )
         };
-        let options = SqliteConnectOptions::from_str(url)
-            .map_err(cannot)?
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            // In WAL mode a crash of the process loses nothing; one of the machine may lose the latest versions, which regrow.
-            .synchronous(SqliteSynchronous::Normal)
-            .busy_timeout(BUSY_TIMEOUT);
-
-        let in_memory = url.contains(":memory:") || url.contains("mode=memory");
-        let path = options.get_filename();
-        if path.as_os_str().is_empty() && !in_memory {
-            return Err(Error::invalid(format!(
-                "cannot open the database {url:?}: it names no file; write `sqlite://site.db`, or `sqlite::memory:` for one \
-                 that is gone with the process"
-            )));
-        }
-        if path.is_dir() {
-            return Err(Error::invalid(format!(
-                "cannot open the database {url:?}: {path:?} is a folder; name a file in it, as in {:?}",
-                format!("{}/site.db", url.trim_end_matches('/'))
-            )));
-        }
-        if let Some(folder) = path.parent()
-            && !folder.as_os_str().is_empty()
-            && !folder.exists()
-        {
-            return Err(Error::invalid(format!(
-                "cannot open the database {url:?}: there is no folder {folder:?}; make it first"
-            )));
-        }
-
-        // Each connection to a database in memory that is the last one to close takes it away.
-        let pool = SqlitePoolOptions::new();
-        let pool = if in_memory {
-            pool.max_connections(1)
-                .idle_timeout(None)
-                .max_lifetime(None)
-        } else {
-            pool.max_connections(4)
-        };
-        let give_up = Instant::now() + BUSY_TIMEOUT;
-        loop {
-            match pool.clone().connect_with(options.clone()).await {
-                Ok(pool) => return Ok(pool.into()),
-                // Of several processes that set a new file to WAL mode at once, SQLite refuses some without waiting.
-                Err(error) if is_busy(&error) && Instant::now() < give_up => {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                Err(error) => return Err(cannot(error)),
+        match url.split(':').next().unwrap_or_default() {
+            #[cfg(feature = "sqlite")]
+            "sqlite" => Ok(sqlite::open(url).await?.into()),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                let pool = sqlx::postgres::PgPoolOptions::new().max_connections(CONNECTIONS);
+                Ok(pool.connect(url).await.map_err(cannot)?.into())
             }
+            #[cfg(feature = "mysql")]
+            "mysql" | "mariadb" => {
+                let pool = sqlx::mysql::MySqlPoolOptions::new().max_connections(CONNECTIONS);
+                Ok(pool.connect(url).await.map_err(cannot)?.into())
+            }
+            _ => Err(Error::invalid(format!(
+                "the database URL {:?} cannot be used: write {}",
+                without_password(url),
+                EXAMPLES.join(", or "),
+            ))),
         }
     }
 
@@ -114,19 +103,23 @@ impl Database {
     pub async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
         schema::check_prefix(prefix)?;
         match self.0 {
+            #[cfg(feature = "sqlite")]
             Pool::Sqlite(pool) => {
                 schema::prepare(&pool, prefix, dialect::SQLITE.schema).await?;
                 Ok(Box::new(SqlStore::new(pool, prefix)))
             }
+            #[cfg(feature = "postgres")]
+            Pool::Postgres(pool) => {
+                schema::prepare(&pool, prefix, dialect::POSTGRES.schema).await?;
+                Ok(Box::new(SqlStore::new(pool, prefix)))
+            }
+            #[cfg(feature = "mysql")]
+            Pool::MySql(pool) => {
+                schema::prepare(&pool, prefix, dialect::MYSQL.schema).await?;
+                Ok(Box::new(SqlStore::new(pool, prefix)))
+            }
         }
     }
-}
-
-/// SQLITE_BUSY, in the lowest byte of an extended code.
-fn is_busy(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.and_then(|code| code.parse::<u32>().ok())
-        .is_some_and(|code| code & 0xff == 5)
 }
 
 /// The URL without what stands between the scheme and the `@`: it may be logged.

@@ -4,7 +4,7 @@ use sqlx::{ColumnIndex, Decode, Encode, Executor, IntoArguments, Pool, Row, Type
 
 use crate::{
     error::{Error, ErrorKind},
-    sql::store::{Driver, fill},
+    sql::store::{Arg, Driver, Statement, run},
 };
 
 const PREPARE: &str = "cannot make or upgrade Perennial's tables";
@@ -33,50 +33,61 @@ pub(super) async fn prepare<DB>(
 ) -> Result<(), Error>
 where
     DB: Driver,
-    for<'c> &'c Pool<DB>: Executor<'c, Database = DB>,
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
     DB::Arguments: IntoArguments<DB>,
     for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
     usize: ColumnIndex<DB::Row>,
 {
-    let sql = |template| fill(&DB::DIALECT, prefix, template);
+    let statement = |template| Statement::new(&DB::DIALECT, prefix, template);
     let failed = |source: sqlx::Error| Error::database(PREPARE, source);
-    let version = "SELECT version FROM {p}schema";
+    let version = statement("SELECT version FROM {p}schema WHERE id = 1");
 
     // The usual case changes nothing, so that it needs no right to and waits for no other writer. Any error here (there is no
     // such table, above all) comes again below if it matters.
-    if let Ok(row) = sqlx::query(sql(version)).fetch_one(pool).await
+    if let Ok(done) = run(pool, &version, &[]).await
+        && let Some(row) = done.rows.first()
         && pending(steps, row.try_get(0).map_err(failed)?)?.is_empty()
     {
         return Ok(());
     }
 
-    let mut transaction = pool
-        .begin_with(DB::DIALECT.begin_schema)
+    let dialect = &DB::DIALECT;
+    let mut transaction = pool.begin_with(dialect.begin).await.map_err(failed)?;
+    for first in dialect.schema_table {
+        execute(&mut transaction, &statement(first)).await?;
+    }
+    let done = run(&mut *transaction, &version, &[])
         .await
         .map_err(failed)?;
-    let table = "CREATE TABLE IF NOT EXISTS {p}schema (version BIGINT NOT NULL)";
-    let table = sqlx::query(sql(table));
-    transaction.execute(table).await.map_err(failed)?;
-    let found = sqlx::query(sql(version));
-    let found = transaction.fetch_optional(found).await.map_err(failed)?;
-    let found: Option<i64> = match found {
+    let found = match done.rows.first() {
         Some(row) => row.try_get(0).map_err(failed)?,
-        None => None,
+        None => 0,
     };
-    for step in pending(steps, found.unwrap_or(0))? {
-        for statement in *step {
-            let statement = sqlx::query(sql(statement));
-            transaction.execute(statement).await.map_err(failed)?;
+    for step in pending(steps, found)? {
+        for change in *step {
+            execute(&mut transaction, &statement(change)).await?;
         }
     }
-    let note = match found {
-        None => "INSERT INTO {p}schema (version) VALUES ($1)",
-        Some(_) => "UPDATE {p}schema SET version = $1",
-    };
-    let note = sqlx::query(sql(note)).bind(version_of(steps));
-    transaction.execute(note).await.map_err(failed)?;
+    let note = statement("UPDATE {p}schema SET version = $1 WHERE id = 1");
+    let newest = [Arg::Int(version_of(steps))];
+    run(&mut *transaction, &note, &newest)
+        .await
+        .map_err(failed)?;
     transaction.commit().await.map_err(failed)
+}
+
+/// Runs what can't be prepared everywhere.
+async fn execute<DB>(connection: &mut DB::Connection, statement: &Statement) -> Result<(), Error>
+where
+    DB: Driver,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    let raw = sqlx::raw_sql(statement.sql());
+    let done = connection.execute(raw).await;
+    done.map_err(|source| Error::database(PREPARE, source))?;
+    Ok(())
 }
 
 /// The version to which these steps lead.

@@ -1,12 +1,13 @@
 //! The store over SQL, written once for every database.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::TryStreamExt;
 use http::{Response, StatusCode};
 use sqlx::{
-    AssertSqlSafe, ColumnIndex, Database as SqlxDatabase, Decode, Encode, Executor, IntoArguments,
-    Pool, Row, SqlStr, Type, query::Query,
+    AssertSqlSafe, ColumnIndex, Database, Decode, Either, Encode, Executor, IntoArguments, Pool,
+    Row, SqlSafeStr, SqlStr, Type,
 };
 
 use crate::{
@@ -20,70 +21,184 @@ use crate::{
 };
 
 /// A database that has a [`Dialect`].
-pub(super) trait Driver: SqlxDatabase {
+pub(super) trait Driver: Database {
     const DIALECT: Dialect;
-    fn rows_affected(result: &Self::QueryResult) -> u64;
+
+    /// How many rows were changed, and the insert id where the fence comes back as that.
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
 }
 
 #[cfg(feature = "sqlite")]
 impl Driver for sqlx::Sqlite {
     const DIALECT: Dialect = dialect::SQLITE;
 
-    fn rows_affected(result: &Self::QueryResult) -> u64 {
-        result.rows_affected()
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
+        (result.rows_affected(), None)
     }
+}
+
+#[cfg(feature = "postgres")]
+impl Driver for sqlx::Postgres {
+    const DIALECT: Dialect = dialect::POSTGRES;
+
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
+        (result.rows_affected(), None)
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl Driver for sqlx::MySql {
+    const DIALECT: Dialect = dialect::MYSQL;
+
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
+        let id = i64::try_from(result.last_insert_id()).ok();
+        (result.rows_affected(), id.filter(|id| *id != 0))
+    }
+}
+
+/// A statement of the dialect, ready to be run.
+pub(super) struct Statement {
+    sql: SqlStr,
+    /// Which argument each placeholder stands for.
+    order: Vec<usize>,
+}
+
+impl Statement {
+    pub(super) fn new(dialect: &Dialect, prefix: &str, template: &str) -> Self {
+        let template = template
+            .replace("{now}", dialect.now)
+            .replace("{p}", prefix);
+        let (mut sql, mut order) = (String::new(), Vec::new());
+        let mut parts = template.split('$');
+        sql.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let (number, rest) = part.split_at(1);
+            let argument = number.parse::<usize>().expect("`$` and a digit") - 1;
+            if dialect.numbered {
+                sql.push('$');
+                sql.push_str(number);
+                order = (0..order.len().max(argument + 1)).collect();
+            } else {
+                sql.push('?');
+                order.push(argument);
+            }
+            sql.push_str(rest);
+        }
+        // Nothing but our own templates and a prefix that `schema::check_prefix` has passed.
+        let sql = AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str();
+        Self { sql, order }
+    }
+
+    pub(super) fn sql(&self) -> SqlStr {
+        self.sql.clone()
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Arg<'a> {
+    Int(i64),
+    Text(&'a str),
+    Bytes(&'a [u8]),
+}
+
+/// What a statement came to.
+pub(super) struct Done<DB: Database> {
+    pub(super) rows: Vec<DB::Row>,
+    changed: u64,
+    id: Option<i64>,
+}
+
+/// The bounds under which sqlx runs a statement, in one place.
+pub(super) async fn run<'c, DB, E>(
+    executor: E,
+    statement: &Statement,
+    arguments: &[Arg<'_>],
+) -> Result<Done<DB>, sqlx::Error>
+where
+    DB: Driver,
+    E: Executor<'c, Database = DB>,
+    DB::Arguments: IntoArguments<DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+{
+    let mut query = sqlx::query::<DB>(statement.sql.clone());
+    for argument in &statement.order {
+        query = match arguments[*argument] {
+            Arg::Int(int) => query.bind(int),
+            Arg::Text(text) => query.bind(text),
+            Arg::Bytes(bytes) => query.bind(bytes),
+        };
+    }
+    let mut done = Done {
+        rows: Vec::new(),
+        changed: 0,
+        id: None,
+    };
+    // To its end, also for one row: a statement that is left before may not have been committed.
+    let mut stream = executor.fetch_many(query);
+    while let Some(item) = stream.try_next().await? {
+        match item {
+            Either::Left(result) => (done.changed, done.id) = DB::outcome(&result),
+            Either::Right(row) => done.rows.push(row),
+        }
+    }
+    Ok(done)
 }
 
 pub(super) struct SqlStore<DB: Driver> {
     pool: Pool<DB>,
-    statements: Statements,
+    probe: Statement,
+    try_lock: Statement,
+    extend: Statement,
+    release: Statement,
+    publish: Statement,
+    renew: Statement,
+    remove: Statement,
+    fence_of: Statement,
 }
 
-struct Statements {
-    probe: SqlStr,
-    try_lock: SqlStr,
-    extend: SqlStr,
-    release: SqlStr,
-    publish: SqlStr,
-    renew: SqlStr,
-    remove: SqlStr,
-    fence_of: SqlStr,
-}
-
-/// The template with the prefix and the clock in it.
-pub(super) fn fill(dialect: &Dialect, prefix: &str, template: &str) -> SqlStr {
-    let sql = template
-        .replace("{now}", dialect.now)
-        .replace("{p}", prefix);
-    // Nothing but our own templates and a prefix that `schema::check_prefix` has passed.
-    sqlx::SqlSafeStr::into_sql_str(AssertSqlSafe(std::sync::Arc::<str>::from(sql)))
-}
-
-impl<DB: Driver> SqlStore<DB>
+impl<DB> SqlStore<DB>
 where
-    for<'c> &'c Pool<DB>: Executor<'c, Database = DB>,
+    DB: Driver,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
     DB::Arguments: IntoArguments<DB>,
     for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
     for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
     for<'q> Vec<u8>: Decode<'q, DB> + Type<DB>,
     usize: ColumnIndex<DB::Row>,
 {
     /// The store on a database whose tables `schema::prepare` has seen to.
     pub(super) fn new(pool: Pool<DB>, prefix: &str) -> Self {
         let dialect = &DB::DIALECT;
-        let sql = |template| fill(dialect, prefix, template);
+        let statement = |template| Statement::new(dialect, prefix, template);
         Self {
-            statements: Statements {
-                probe: sql(dialect.probe),
-                try_lock: sql(dialect.try_lock),
-                extend: sql(dialect.extend),
-                release: sql(dialect.release),
-                publish: sql(dialect.publish),
-                renew: sql(dialect.renew),
-                remove: sql(dialect.remove),
-                fence_of: sql(dialect.fence_of),
-            },
             pool,
+            probe: statement(dialect.probe),
+            try_lock: statement(dialect.try_lock),
+            extend: statement(dialect.extend),
+            release: statement(dialect.release),
+            publish: statement(dialect.publish),
+            renew: statement(dialect.renew),
+            remove: statement(dialect.remove),
+            fence_of: statement(dialect.fence_of),
+        }
+    }
+
+    async fn run(
+        &self,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Result<Done<DB>, sqlx::Error> {
+        run(&self.pool, statement, arguments).await
+    }
+
+    /// The fence with which a statement answers, if it did anything.
+    fn fence(done: &Done<DB>) -> Result<Option<i64>, sqlx::Error> {
+        match done.rows.first() {
+            Some(row) => row.try_get(0).map(Some),
+            None => Ok(done.id),
         }
     }
 
@@ -101,49 +216,51 @@ where
         }))
     }
 
-    fn update_lock<'a>(
-        &'a self,
-        sql: &SqlStr,
+    async fn update_lock(
+        &self,
+        statement: &Statement,
         lease: &LeaseRow,
         time: Duration,
-    ) -> StoreFuture<'a, bool> {
-        let query = query(sql)
-            .bind(&*bounded(&lease.name))
-            .bind(&*lease.owner)
-            .bind(lease.fence)
-            .bind(micros(time));
-        Box::pin(async move { Ok(DB::rows_affected(&query.execute(&self.pool).await?) > 0) })
+    ) -> Result<bool, BoxError> {
+        let name = bounded(&lease.name);
+        let arguments = [
+            Arg::Text(&name),
+            Arg::Text(&lease.owner),
+            Arg::Int(lease.fence),
+            Arg::Int(micros(time)),
+        ];
+        Ok(self.run(statement, &arguments).await?.changed > 0)
     }
 
-    fn write_entry<'a>(
-        &'a self,
-        query: Query<'a, DB, DB::Arguments>,
-        key: &'a str,
-        lease: &'a LeaseRow,
-    ) -> StoreFuture<'a, bool> {
-        Box::pin(async move {
-            if DB::rows_affected(&query.execute(&self.pool).await?) > 0 {
-                return Ok(true);
-            }
+    async fn write_entry(
+        &self,
+        statement: &Statement,
+        key: &str,
+        lease: &LeaseRow,
+        rest: &[Arg<'_>],
+    ) -> Result<bool, BoxError> {
+        let (key, name) = (bounded(key), bounded(&lease.name));
+        let mut arguments = vec![
+            Arg::Text(&key),
+            Arg::Text(&name),
+            Arg::Text(&lease.owner),
+            Arg::Int(lease.fence),
+        ];
+        arguments.extend(rest);
+        let done = self.run(statement, &arguments).await?;
+        let mut fence = Self::fence(&done)?;
+        if fence.is_none() {
             // Refused, or done by an earlier try whose answer was lost.
-            let fence = self::query(&self.statements.fence_of)
-                .bind(&*bounded(key))
-                .fetch_optional(&self.pool)
-                .await?
-                .map(|row| row.try_get::<i64, _>(0))
-                .transpose()?;
-            Ok(fence == Some(lease.fence))
-        })
+            fence = Self::fence(&self.run(&self.fence_of, &[Arg::Text(&key)]).await?)?;
+        }
+        Ok(fence == Some(lease.fence))
     }
 }
 
-fn query<DB: SqlxDatabase>(sql: &SqlStr) -> Query<'static, DB, DB::Arguments> {
-    sqlx::query(sql.clone())
-}
-
-impl<DB: Driver> Store for SqlStore<DB>
+impl<DB> Store for SqlStore<DB>
 where
-    for<'c> &'c Pool<DB>: Executor<'c, Database = DB>,
+    DB: Driver,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
     DB::Arguments: IntoArguments<DB>,
     for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
     for<'q> &'q str: Encode<'q, DB> + Type<DB>,
@@ -153,18 +270,16 @@ where
 {
     fn probe<'a>(&'a self, key: &'a str, name: &'a str, known: i64) -> StoreFuture<'a, Probe> {
         Box::pin(async move {
-            let row = query(&self.statements.probe)
-                .bind(&*bounded(key))
-                .bind(&*bounded(name))
-                .bind(known)
-                .fetch_one(&self.pool)
-                .await?;
+            let (short_key, name) = (bounded(key), bounded(name));
+            let arguments = [Arg::Text(&short_key), Arg::Text(&name), Arg::Int(known)];
+            let done = self.run(&self.probe, &arguments).await?;
+            let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
             let lock = LockState {
                 fence: row.try_get(0)?,
                 owned: row.try_get::<i64, _>(1)? != 0,
                 remaining: duration(row.try_get(2)?),
             };
-            let entry = Self::read_entry(&row).unwrap_or_else(|error| {
+            let entry = Self::read_entry(row).unwrap_or_else(|error| {
                 tracing::warn!(key, %error, "the stored entry cannot be read; it counts as none");
                 None
             });
@@ -180,24 +295,27 @@ where
         seen: Option<i64>,
     ) -> StoreFuture<'a, Option<i64>> {
         Box::pin(async move {
-            // All rows, though there is one at most: a statement that is left before its end may not have been committed.
-            let rows = query(&self.statements.try_lock)
-                .bind(&*bounded(name))
-                .bind(owner)
-                .bind(micros(length))
-                .bind(seen.unwrap_or(-1))
-                .fetch_all(&self.pool)
-                .await?;
-            Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
+            let name = bounded(name);
+            let arguments = [
+                Arg::Text(&name),
+                Arg::Text(owner),
+                Arg::Int(micros(length)),
+                Arg::Int(seen.unwrap_or(-1)),
+            ];
+            match self.run(&self.try_lock, &arguments).await {
+                Ok(done) => Ok(Self::fence(&done)?),
+                Err(error) if is_contended::<DB>(&error) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
         })
     }
 
     fn extend<'a>(&'a self, lease: &'a LeaseRow, length: Duration) -> StoreFuture<'a, bool> {
-        self.update_lock(&self.statements.extend, lease, length)
+        Box::pin(self.update_lock(&self.extend, lease, length))
     }
 
     fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool> {
-        self.update_lock(&self.statements.release, lease, cooldown)
+        Box::pin(self.update_lock(&self.release, lease, cooldown))
     }
 
     fn publish<'a>(
@@ -206,33 +324,40 @@ where
         lease: &'a LeaseRow,
         content: &'a Response<Bytes>,
     ) -> StoreFuture<'a, bool> {
-        let query = query(&self.statements.publish)
-            .bind(&*bounded(key))
-            .bind(&*bounded(&lease.name))
-            .bind(&*lease.owner)
-            .bind(lease.fence)
-            .bind(i64::from(content.status().as_u16()))
-            .bind(&*wire::encode(content.headers()))
-            .bind(&content.body()[..]);
-        self.write_entry(query, key, lease)
+        Box::pin(async move {
+            let headers = wire::encode(content.headers());
+            let content = [
+                Arg::Int(i64::from(content.status().as_u16())),
+                Arg::Bytes(&headers),
+                Arg::Bytes(content.body()),
+            ];
+            self.write_entry(&self.publish, key, lease, &content).await
+        })
     }
 
     fn renew<'a>(&'a self, key: &'a str, lease: &'a LeaseRow, known: i64) -> StoreFuture<'a, bool> {
-        let query = query(&self.statements.renew)
-            .bind(&*bounded(key))
-            .bind(&*bounded(&lease.name))
-            .bind(&*lease.owner)
-            .bind(lease.fence)
-            .bind(known);
-        self.write_entry(query, key, lease)
+        Box::pin(async move {
+            let known = [Arg::Int(known)];
+            self.write_entry(&self.renew, key, lease, &known).await
+        })
     }
 
     fn remove<'a>(&'a self, key: &'a str, lease: &'a LeaseRow) -> StoreFuture<'a, bool> {
-        let query = query(&self.statements.remove)
-            .bind(&*bounded(key))
-            .bind(&*bounded(&lease.name))
-            .bind(&*lease.owner)
-            .bind(lease.fence);
-        Box::pin(async move { Ok(DB::rows_affected(&query.execute(&self.pool).await?) > 0) })
+        Box::pin(async move {
+            let (key, name) = (bounded(key), bounded(&lease.name));
+            let arguments = [
+                Arg::Text(&key),
+                Arg::Text(&name),
+                Arg::Text(&lease.owner),
+                Arg::Int(lease.fence),
+            ];
+            Ok(self.run(&self.remove, &arguments).await?.changed > 0)
+        })
     }
+}
+
+/// Somebody else was faster.
+fn is_contended<DB: Driver>(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| DB::DIALECT.contended.contains(&&*code))
 }

@@ -154,7 +154,7 @@ async fn overtaken(cold: bool) {
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
         let published = async || {
-            let row = sqlx::query_as("SELECT fence, body FROM perennial_entry WHERE key = ?");
+            let row = sqlx::query_as("SELECT fence, body FROM perennial_entry WHERE entry_key = ?");
             let row: Option<(i64, Vec<u8>)> =
                 row.bind(&path).fetch_optional(&pool).await.expect("reads");
             row.map_or((0, String::new()), |(fence, body)| {

@@ -1,6 +1,12 @@
 //! The contract of [`Store`], for each store that the crate has.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
@@ -12,9 +18,12 @@ use crate::support::Folder;
 const LEASE: Duration = Duration::from_secs(60);
 const NONE: Duration = Duration::ZERO;
 
-async fn sqlite(folder: &Folder) -> Arc<dyn Store> {
-    let database = Database::open(&folder.url()).await.expect("opens");
-    database.store("perennial_").await.expect("prepares").into()
+/// A store with tables of its own.
+async fn open(url: &str) -> Arc<dyn Store> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let unique = format!("t{}_{}_", std::process::id(), NEXT.fetch_add(1, SeqCst));
+    let database = Database::open(url).await.expect("opens");
+    database.store(&unique).await.expect("prepares").into()
 }
 
 async fn lock(store: &dyn Store, name: &str, length: Duration) -> LeaseRow {
@@ -32,9 +41,8 @@ async fn lock(store: &dyn Store, name: &str, length: Duration) -> LeaseRow {
 
 /// An owner that no other acquisition has.
 fn uuid() -> String {
-    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    format!("owner-{}", NEXT.fetch_add(1, SeqCst))
+    format!("owner-{}-{}", std::process::id(), NEXT.fetch_add(1, SeqCst))
 }
 
 fn content(body: &str) -> Response<Bytes> {
@@ -58,12 +66,36 @@ async fn stored(store: &dyn Store, key: &str) -> Option<(i64, Bytes)> {
 
 macro_rules! contract {
     ($($test:ident)*) => {
-        mod sqlite_store {
+        mod sqlite {
             $(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $test() {
                     let folder = super::Folder::new();
-                    super::$test(super::sqlite(&folder).await).await;
+                    super::$test(super::open(&folder.url()).await).await;
+                }
+            )*
+        }
+
+        #[cfg(feature = "postgres")]
+        mod postgres {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    if let Some(url) = crate::support::server("PERENNIAL_TEST_POSTGRES_URL") {
+                        super::$test(super::open(&url).await).await;
+                    }
+                }
+            )*
+        }
+
+        #[cfg(feature = "mysql")]
+        mod mysql {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    if let Some(url) = crate::support::server("PERENNIAL_TEST_MYSQL_URL") {
+                        super::$test(super::open(&url).await).await;
+                    }
                 }
             )*
         }
@@ -80,6 +112,7 @@ contract! {
     nothing_is_published_after_a_takeover
     a_repeated_publish_succeeds_again
     the_same_content_is_renewed_only_over_itself
+    an_entry_is_removed_only_under_the_lease
     nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping
 }
 
@@ -322,6 +355,18 @@ async fn the_same_content_is_renewed_only_over_itself(store: Arc<dyn Store>) {
             .await
             .expect("answers")
     );
+}
+
+async fn an_entry_is_removed_only_under_the_lease(store: Arc<dyn Store>) {
+    let late = lock(&*store, "a", LEASE).await;
+    assert!(!store.remove("k", &late).await.expect("answers"), "there is none");
+    assert!(store.publish("k", &late, &content("1")).await.expect("answers"));
+    store.release(&late, NONE).await.expect("answers");
+    let next = lock(&*store, "a", LEASE).await;
+    assert!(!store.remove("k", &late).await.expect("answers"));
+    assert_eq!(stored(&*store, "k").await, Some((late.fence, "1".into())));
+    assert!(store.remove("k", &next).await.expect("answers"));
+    assert_eq!(stored(&*store, "k").await, None);
 }
 
 /// Holders that sleep past their lease every other time, and then publish all the same.

@@ -127,6 +127,20 @@ impl Folder {
     }
 }
 
+/// The URL of a server to test against, from the environment.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn server(variable: &str) -> Option<String> {
+    let url = std::env::var(variable).ok();
+    if url.is_none() {
+        assert!(
+            std::env::var_os("PERENNIAL_TEST_ALL").is_none(),
+            "{variable} is not set, and nothing may be skipped"
+        );
+        eprintln!("SKIPPED: {variable} is not set; scripts/test starts a server");
+    }
+    url
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,

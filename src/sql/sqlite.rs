@@ -1,0 +1,77 @@
+//! Opens an SQLite file.
+
+use std::{str::FromStr, time::Duration};
+
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use tokio::time::Instant;
+
+use crate::error::Error;
+
+/// How long a statement waits for another writer of the same SQLite file. Below the default statement limit, so that
+/// SQLite's own message comes first.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub(super) async fn open(url: &str) -> Result<SqlitePool, Error> {
+    let cannot =
+        |error: sqlx::Error| Error::database(format!("cannot open the database {url:?}"), error);
+    let options = SqliteConnectOptions::from_str(url)
+        .map_err(cannot)?
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        // In WAL mode a crash of the process loses nothing; one of the machine may lose the latest versions, which regrow.
+        .synchronous(SqliteSynchronous::Normal)
+        .busy_timeout(BUSY_TIMEOUT);
+
+    let in_memory = url.contains(":memory:") || url.contains("mode=memory");
+    let path = options.get_filename();
+    if path.as_os_str().is_empty() && !in_memory {
+        return Err(Error::invalid(format!(
+            "cannot open the database {url:?}: it names no file; write `sqlite://site.db`, or `sqlite::memory:` for one \
+             that is gone with the process"
+        )));
+    }
+    if path.is_dir() {
+        return Err(Error::invalid(format!(
+            "cannot open the database {url:?}: {path:?} is a folder; name a file in it, as in {:?}",
+            format!("{}/site.db", url.trim_end_matches('/'))
+        )));
+    }
+    if let Some(folder) = path.parent()
+        && !folder.as_os_str().is_empty()
+        && !folder.exists()
+    {
+        return Err(Error::invalid(format!(
+            "cannot open the database {url:?}: there is no folder {folder:?}; make it first"
+        )));
+    }
+
+    // Each connection to a database in memory that is the last one to close takes it away.
+    let pool = SqlitePoolOptions::new();
+    let pool = if in_memory {
+        pool.max_connections(1)
+            .idle_timeout(None)
+            .max_lifetime(None)
+    } else {
+        pool.max_connections(4)
+    };
+    let give_up = Instant::now() + BUSY_TIMEOUT;
+    loop {
+        match pool.clone().connect_with(options.clone()).await {
+            Ok(pool) => return Ok(pool),
+            // Of several processes that set a new file to WAL mode at once, SQLite refuses some without waiting.
+            Err(error) if is_busy(&error) && Instant::now() < give_up => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(error) => return Err(cannot(error)),
+        }
+    }
+}
+
+/// SQLITE_BUSY, in the lowest byte of an extended code.
+fn is_busy(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.and_then(|code| code.parse::<u32>().ok())
+        .is_some_and(|code| code & 0xff == 5)
+}
