@@ -359,8 +359,16 @@ async fn the_same_content_is_renewed_only_over_itself(store: Arc<dyn Store>) {
 
 async fn an_entry_is_removed_only_under_the_lease(store: Arc<dyn Store>) {
     let late = lock(&*store, "a", LEASE).await;
-    assert!(!store.remove("k", &late).await.expect("answers"), "there is none");
-    assert!(store.publish("k", &late, &content("1")).await.expect("answers"));
+    assert!(
+        !store.remove("k", &late).await.expect("answers"),
+        "there is none"
+    );
+    assert!(
+        store
+            .publish("k", &late, &content("1"))
+            .await
+            .expect("answers")
+    );
     store.release(&late, NONE).await.expect("answers");
     let next = lock(&*store, "a", LEASE).await;
     assert!(!store.remove("k", &late).await.expect("answers"));
