@@ -22,7 +22,8 @@ pub enum ErrorKind {
     Lost,
     /// The generator failed and there is no older version.
     Generator,
-    /// There is no version yet and nobody made one within the time that the policy allows to wait.
+    /// There is no version yet, and nobody made one within the time that the policy allows to wait, or may make one now: after
+    /// a failure, or during a shutdown.
     Unavailable,
 }
 

@@ -27,7 +27,8 @@ pub struct Perennial {
 impl Perennial {
     /// Opens a database by its URL, with a small pool of its own; makes or upgrades Perennial's tables.
     ///
-    /// `sqlite://site.db` is a file in the current folder. It is made if it isn't there, and set to WAL mode.
+    /// `sqlite://site.db` is a file in the current folder. It is made if it isn't there, and set to WAL mode. With their features,
+    /// `postgres://user:password@host/database` and `mysql://user:password@host/database` (MariaDB too) are opened as well.
     ///
     /// # Errors
     ///
@@ -142,7 +143,8 @@ pub struct Builder {
 impl Builder {
     /// What the names of the tables begin with. Default: `perennial_`.
     ///
-    /// Lowercase letters, digits and `_`; anything else is refused when the database is opened.
+    /// A lowercase letter or `_`, then up to 39 lowercase letters, digits and `_`; anything else is refused when the database is
+    /// opened.
     pub fn table_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.table_prefix = prefix.into();
         self
@@ -165,7 +167,7 @@ impl Builder {
     /// How many regenerations this process runs at once. Default: 16.
     ///
     /// More are skipped, not queued: their old versions go on being served. A first version is always made, as a
-    /// visitor waits for it.
+    /// visitor waits for it. With 0 nothing that is stale is ever regenerated.
     pub fn regenerations(mut self, at_once: usize) -> Self {
         self.regenerations = at_once;
         self
