@@ -69,7 +69,9 @@ impl Perennial {
     /// Content that is not a whole response: a part of a page, say.
     ///
     /// Kept, regenerated and served as a route's is, under a key that does not begin with `/`. The future that `generate`
-    /// returns runs in a task of its own, and only if this call is the one that regenerates.
+    /// returns runs in a task of its own, and only if this call is the one that regenerates. So it owns what it uses: clone a pool and
+    /// write `move || async move { … }`. It returns a `Result`; where nothing can fail, name an error all the same, as in
+    /// `Ok::<_, std::convert::Infallible>(html)`.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
