@@ -109,7 +109,7 @@ fn pending<T>(steps: &[T], version: i64) -> Result<&[T], Error> {
         })
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "sqlite"))]
 mod tests {
     use sqlx::{SqlitePool, sqlite::SqlitePoolOptions};
 
