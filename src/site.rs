@@ -203,6 +203,26 @@ impl Builder {
         Ok(self.with_store(store))
     }
 
+    /// The statements that make the tables in a database of the URL's kind: for an administrator to run, where the site's own role may
+    /// not. Nothing is opened.
+    ///
+    /// Once the tables are there, that role needs no more than SELECT, INSERT, UPDATE and DELETE on them.
+    ///
+    /// ```
+    /// # fn f() -> Result<(), perennial::Error> {
+    /// # #[cfg(feature = "postgres")]
+    /// println!("{}", perennial::Perennial::builder().ddl("postgres://")?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a table prefix or a kind of URL that cannot be used.
+    #[cfg(feature = "_sql")]
+    pub fn ddl(&self, url: &str) -> Result<String, Error> {
+        crate::sql::ddl(url, &self.table_prefix)
+    }
+
     /// Uses a store of the program's own; the table prefix means nothing then.
     pub fn with_store(self, store: Box<dyn Store>) -> Perennial {
         let store = Guarded::new(store, self.statement_limit);

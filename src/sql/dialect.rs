@@ -7,8 +7,11 @@
 pub(super) struct Dialect {
     /// The clock. Never that of the process, and never that of a transaction's beginning.
     pub(super) now: &'static str,
-    /// Placeholders are `$n`; otherwise `?`, in the order in which they stand.
-    pub(super) numbered: bool,
+    /// How `$n` reaches the database.
+    pub(super) arguments: Arguments,
+    /// A connection is a socket: one whose statement was not waited for, or that broke, is closed and not used again. (SQLite's goes
+    /// on by itself, and a database in memory would be gone with it.)
+    pub(super) socket: bool,
     /// Begins the transaction in which the tables are made.
     pub(super) begin: &'static str,
     /// What it begins with: no other process may be at it, where the database can see to that, and the table of the tables' version
@@ -20,6 +23,8 @@ pub(super) struct Dialect {
     pub(super) probe: &'static str,
     /// name, owner, length, seen fence or -1 -> fence, if it was taken
     pub(super) try_lock: &'static str,
+    /// The same for servers that speak this dialect, but not all of it: a word of what `SELECT version()` says there, and the statement.
+    pub(super) relatives: &'static [(&'static str, &'static str)],
     /// name, owner, fence, length -> one row changed, if it is ours
     pub(super) extend: &'static str,
     /// name, owner, fence, cooldown -> one row changed, if it is ours
@@ -32,8 +37,25 @@ pub(super) struct Dialect {
     pub(super) remove: &'static str,
     /// key -> fence
     pub(super) fence_of: &'static str,
-    /// The codes of errors by which the database resolves a contention: somebody else was faster.
+    /// The codes of errors by which the database resolves a contention: somebody else was faster, and nothing was done.
     pub(super) contended: &'static [&'static str],
+    /// The codes of errors with which a server takes its leave: the connection is no more.
+    pub(super) gone: &'static [&'static str],
+    /// The codes of errors that say that this role may not make tables.
+    pub(super) forbidden: &'static [&'static str],
+}
+
+/// How the arguments of a statement reach the database.
+pub(super) enum Arguments {
+    /// Bound to `$n`.
+    Numbered,
+    /// Bound to `?`, in the order in which they stand.
+    Ordered,
+    /// Written into the statement: a number as it is, a text in hexadecimal digits in place of `{}`. So a statement is one message and leaves nothing
+    /// behind, which is what a pooler that gives out its connections by the transaction asks for. (sqlx prepares a statement
+    /// in one exchange and runs it in another; such a pooler may hand the two to different servers.) What
+    /// has a content is bound nevertheless, within a transaction.
+    Written(&'static str),
 }
 
 const FENCE_OF: &str = "SELECT fence FROM {p}entry WHERE entry_key = $1";
@@ -42,7 +64,8 @@ const FENCE_OF: &str = "SELECT fence FROM {p}entry WHERE entry_key = $1";
 pub(super) const SQLITE: Dialect = Dialect {
     // `unixepoch('subsec')` is NULL before SQLite 3.42, which another program on the same file may be.
     now: "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)",
-    numbered: true,
+    arguments: Arguments::Numbered,
+    socket: false,
     // Not DEFERRED: a transaction that reads before it writes is refused at once (SQLITE_BUSY), in spite of any busy timeout.
     begin: "BEGIN IMMEDIATE",
     schema_table: &[
@@ -81,6 +104,7 @@ pub(super) const SQLITE: Dialect = Dialect {
             expires_at = excluded.expires_at
         WHERE l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4)
         RETURNING fence",
+    relatives: &[],
     extend: EXTEND,
     release: RELEASE,
     publish: "INSERT INTO {p}entry AS e (entry_key, fence, started_at, generated_at, status, headers, body)
@@ -103,13 +127,18 @@ pub(super) const SQLITE: Dialect = Dialect {
     remove: REMOVE,
     fence_of: FENCE_OF,
     contended: &[],
+    gone: &[],
+    // SQLITE_READONLY
+    forbidden: &["8"],
 };
 
 #[cfg(feature = "postgres")]
 pub(super) const POSTGRES: Dialect = Dialect {
     // Not `now()`, which stands still inside a transaction.
     now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
-    numbered: true,
+    // No backslash: what it means in a literal is a setting.
+    arguments: Arguments::Written("convert_from(decode('{}', 'hex'), 'UTF8')"),
+    socket: true,
     begin: "BEGIN",
     schema_table: &[
         // "perennial", as a number that nobody else is likely to have taken.
@@ -136,9 +165,13 @@ pub(super) const POSTGRES: Dialect = Dialect {
             body BYTEA NOT NULL
         )",
     ]],
-    probe: "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE 1 END::bigint, coalesce(l.expires_at - n.at, 0),
+    // Another form of bytes may be the role's default.
+    probe: "WITH n AS MATERIALIZED (
+            SELECT {now} AS at, set_config('bytea_output', 'hex', true)
+        )
+        SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE 1 END::bigint, coalesce(l.expires_at - n.at, 0),
             e.fence, n.at - e.generated_at, e.status, e.headers, e.body
-        FROM (SELECT {now} AS at) n
+        FROM n
         LEFT JOIN {p}lock l ON l.name = $2
         LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3",
     // A lock that is taken is neither waited for (SKIP LOCKED) nor written to; where two insert the same name at once, the
@@ -161,6 +194,10 @@ pub(super) const POSTGRES: Dialect = Dialect {
             RETURNING fence
         )
         SELECT fence FROM u UNION ALL SELECT fence FROM i",
+    relatives: &[
+        ("CockroachDB", TRY_LOCK_ONCE_CHANGING),
+        ("-YB-", TRY_LOCK_ONCE_CHANGING),
+    ],
     extend: EXTEND,
     release: RELEASE,
     // FOR SHARE: nobody acquires the lock while this is being done.
@@ -188,12 +225,33 @@ pub(super) const POSTGRES: Dialect = Dialect {
     fence_of: FENCE_OF,
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
+    // admin_shutdown, crash_shutdown, cannot_connect_now
+    gone: &["57P01", "57P02", "57P03"],
+    // insufficient_privilege
+    forbidden: &["42501"],
 };
+
+/// For servers that refuse to change a table twice in a statement, as CockroachDB does.
+#[cfg(feature = "postgres")]
+const TRY_LOCK_ONCE_CHANGING: &str = "WITH n AS MATERIALIZED (
+        SELECT {now} AS at, set_config('lock_timeout', '50ms', true)
+    )
+    INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)
+    SELECT $1, $2, n.at, n.at, n.at + $3 FROM n
+    WHERE NOT EXISTS (SELECT 1 FROM {p}lock h WHERE h.name = $1 AND h.expires_at > n.at)
+    ON CONFLICT (name) DO UPDATE SET
+        owner = excluded.owner,
+        fence = greatest(l.fence + 1, excluded.fence),
+        acquired_at = excluded.acquired_at,
+        expires_at = excluded.expires_at
+    WHERE l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4)
+    RETURNING l.fence";
 
 #[cfg(feature = "mysql")]
 pub(super) const MYSQL: Dialect = Dialect {
     now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
-    numbered: false,
+    arguments: Arguments::Ordered,
+    socket: true,
     // Each statement that makes a table commits, so that they are such as several may do at once.
     begin: "BEGIN",
     schema_table: &[
@@ -225,14 +283,17 @@ pub(super) const MYSQL: Dialect = Dialect {
         LEFT JOIN {p}lock l ON l.name = $2
         LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3",
     // Assignments are made in their order: those before `expires_at` read its old value, those before `fence` that of the fence.
-    // The affected rows tell nothing; the fence comes back as the insert id.
-    try_lock: "INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
+    // The affected rows tell nothing; the fence comes back as the insert id. The comment is for MariaDB alone, where a statement
+    // can be told not to wait for a row, and the order depends on the mode.
+    try_lock: "/*M!100300 SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR */
+        INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
         VALUES ($1, $2, LAST_INSERT_ID({now}), {now}, {now} + $3)
         ON DUPLICATE KEY UPDATE
             owner = IF(expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4), VALUES(owner), owner),
             acquired_at = IF(expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4), VALUES(acquired_at), acquired_at),
             expires_at = IF(expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4), VALUES(expires_at), expires_at),
             fence = IF(owner = $2, LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0))",
+    relatives: &[],
     extend: EXTEND,
     release: RELEASE,
     publish: "INSERT INTO {p}entry (entry_key, fence, started_at, generated_at, status, headers, body)
@@ -252,6 +313,10 @@ pub(super) const MYSQL: Dialect = Dialect {
     fence_of: FENCE_OF,
     // ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, by which Galera also says that a certification failed
     contended: &["1205", "1213"],
+    // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED
+    gone: &["1053", "1927"],
+    // ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR
+    forbidden: &["1044", "1142"],
 };
 
 const EXTEND: &str = "UPDATE {p}lock SET expires_at = {now} + $4

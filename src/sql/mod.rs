@@ -8,12 +8,19 @@ mod sqlite;
 mod store;
 mod wire;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use std::time::Duration;
+
 use self::store::SqlStore;
 use crate::{error::Error, store::Store};
 
 /// How many connections a pool of ours has at most.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const CONNECTIONS: u32 = 5;
+
+/// How long such a pool tries to get one.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// A database for Perennial: made [from](From) the application's own sqlx pool.
 #[derive(Clone, Debug)]
@@ -67,31 +74,14 @@ impl Database {
     ///
     /// The URL cannot be used, or the database cannot be opened.
     pub async fn open(url: &str) -> Result<Self, Error> {
-        #[cfg(any(feature = "postgres", feature = "mysql"))]
-        let cannot = |error: sqlx::Error| {
-            Error::database(
-                format!("cannot open the database {:?}", without_password(url)),
-                error,
-            )
-        };
         match url.split(':').next().unwrap_or_default() {
             #[cfg(feature = "sqlite")]
             "sqlite" => Ok(sqlite::open(url).await?.into()),
             #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => {
-                let pool = sqlx::postgres::PgPoolOptions::new().max_connections(CONNECTIONS);
-                Ok(pool.connect(url).await.map_err(cannot)?.into())
-            }
+            "postgres" | "postgresql" => Ok(connect::<sqlx::Postgres>(url).await?.into()),
             #[cfg(feature = "mysql")]
-            "mysql" | "mariadb" => {
-                let pool = sqlx::mysql::MySqlPoolOptions::new().max_connections(CONNECTIONS);
-                Ok(pool.connect(url).await.map_err(cannot)?.into())
-            }
-            _ => Err(Error::invalid(format!(
-                "the database URL {:?} cannot be used: write {}",
-                without_password(url),
-                EXAMPLES.join(", or "),
-            ))),
+            "mysql" | "mariadb" => Ok(connect::<sqlx::MySql>(url).await?.into()),
+            _ => Err(unknown(url)),
         }
     }
 
@@ -99,27 +89,65 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// The table prefix cannot be used, the database fails, or its tables belong to a newer release.
+    /// The table prefix cannot be used, the database fails, its tables belong to a newer release, or they are not there and the role
+    /// may not make them.
     pub async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
         schema::check_prefix(prefix)?;
-        match self.0 {
+        Ok(match self.0 {
             #[cfg(feature = "sqlite")]
-            Pool::Sqlite(pool) => {
-                schema::prepare(&pool, prefix, dialect::SQLITE.schema).await?;
-                Ok(Box::new(SqlStore::new(pool, prefix)))
-            }
+            Pool::Sqlite(pool) => Box::new(SqlStore::open(pool, prefix).await?),
             #[cfg(feature = "postgres")]
-            Pool::Postgres(pool) => {
-                schema::prepare(&pool, prefix, dialect::POSTGRES.schema).await?;
-                Ok(Box::new(SqlStore::new(pool, prefix)))
-            }
+            Pool::Postgres(pool) => Box::new(SqlStore::open(pool, prefix).await?),
             #[cfg(feature = "mysql")]
-            Pool::MySql(pool) => {
-                schema::prepare(&pool, prefix, dialect::MYSQL.schema).await?;
-                Ok(Box::new(SqlStore::new(pool, prefix)))
-            }
-        }
+            Pool::MySql(pool) => Box::new(SqlStore::open(pool, prefix).await?),
+        })
     }
+}
+
+/// The statements that make the tables in a database of the URL's kind.
+pub(crate) fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
+    schema::check_prefix(prefix)?;
+    let dialect = match url.split(':').next().unwrap_or_default() {
+        #[cfg(feature = "sqlite")]
+        "sqlite" => &dialect::SQLITE,
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => &dialect::POSTGRES,
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => &dialect::MYSQL,
+        _ => return Err(unknown(url)),
+    };
+    Ok(schema::script(dialect, prefix))
+}
+
+/// The URL is of no kind that can be opened.
+fn unknown(url: &str) -> Error {
+    Error::invalid(format!(
+        "the database URL {:?} cannot be used: write {}",
+        without_password(url),
+        EXAMPLES.join(", or "),
+    ))
+}
+
+/// Opens a small pool on a server.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+async fn connect<DB: sqlx::Database>(url: &str) -> Result<sqlx::Pool<DB>, Error> {
+    use sqlx::{ConnectOptions, Connection};
+
+    let cannot = |error| {
+        let url = without_password(url);
+        Error::database(format!("cannot open the database {url:?}"), error)
+    };
+    let options: <DB::Connection as Connection>::Options = url.parse().map_err(cannot)?;
+    // A pool would try for a while, and then say no more than that it has taken too long.
+    let first = tokio::time::timeout(CONNECT_LIMIT, options.connect());
+    let first = first.await.unwrap_or(Err(sqlx::Error::PoolTimedOut));
+    first.map_err(cannot)?.close().await.map_err(cannot)?;
+    Ok(sqlx::pool::PoolOptions::new()
+        .max_connections(CONNECTIONS)
+        .acquire_timeout(CONNECT_LIMIT)
+        // A pool tests each connection when it comes back; twice would be a round trip more.
+        .test_before_acquire(false)
+        .connect_lazy_with(options))
 }
 
 /// The URL without what stands between the scheme and the `@`: it may be logged.

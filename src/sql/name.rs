@@ -6,23 +6,35 @@ use sha2::{Digest, Sha256};
 
 /// The longest name that is stored as it stands.
 const PLAIN: usize = 180;
-/// How much of a longer one is kept in front of its digest, to be recognised by.
+/// How much of another one is kept in front of its digest, to be recognised by; less is filled up.
 const PREFIX: usize = 128;
 
 /// The name as a column holds it: as it stands up to 180 bytes, else its beginning and its SHA-256.
 ///
+/// So does one with a NUL, which PostgreSQL takes in no text, and the empty one, which some modes of MariaDB take for none.
 /// Two names never share a column value: no plain one is as long as a digested one.
 pub(super) fn bounded(name: &str) -> Cow<'_, str> {
-    if name.len() <= PLAIN {
+    let first = name.split('\0').next().unwrap_or_default();
+    if !first.is_empty() && first.len() == name.len() && name.len() <= PLAIN {
         return Cow::Borrowed(name);
     }
-    let prefix = &name[..name.floor_char_boundary(PREFIX)];
-    let mut bounded = format!("{prefix}~");
-    for byte in Sha256::digest(name) {
-        // A string takes whatever is written.
-        let _ = write!(bounded, "{byte:02x}");
+    let mut bounded = first[..first.floor_char_boundary(PREFIX)].to_owned();
+    while bounded.len() < PREFIX {
+        bounded.push('~');
     }
+    bounded.push('~');
+    bounded.push_str(&hex(&Sha256::digest(name)));
     Cow::Owned(bounded)
+}
+
+/// Lowercase hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // A string takes whatever is written.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
 }
 
 #[cfg(test)]
@@ -35,10 +47,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bounded_name_is_short_and_its_own(name in "(\\PC{0,40}|[a-zä]{150,400})") {
+        fn a_bounded_name_is_short_and_its_own(name in "(\\PC{0,40}|[a-zä]{150,400}|[a\\x00]{0,5})") {
             let bounded_name = bounded(&name);
-            prop_assert!(bounded_name.len() <= PREFIX + 65);
-            prop_assert_eq!(name.len() <= PLAIN, bounded_name == name);
+            let plain = !name.is_empty() && name.len() <= PLAIN && !name.contains('\0');
+            prop_assert_eq!(plain, bounded_name == name);
+            prop_assert!(plain || (PLAIN + 1..=PREFIX + 65).contains(&bounded_name.len()));
+            prop_assert!(!bounded_name.contains('\0'));
         }
     }
 
@@ -52,8 +66,9 @@ mod tests {
             "it would be taken for the long one"
         );
         let names: HashSet<_> = (0..500)
-            .map(|length| bounded(&"x".repeat(length)).into_owned())
+            .flat_map(|length| ["x".repeat(length), format!("x\0{}", "y".repeat(length))])
+            .map(|name| bounded(&name).into_owned())
             .collect();
-        assert_eq!(names.len(), 500);
+        assert_eq!(names.len(), 1000);
     }
 }

@@ -4,10 +4,14 @@ use sqlx::{ColumnIndex, Decode, Encode, Executor, IntoArguments, Pool, Row, Type
 
 use crate::{
     error::{Error, ErrorKind},
-    sql::store::{Arg, Driver, Statement, run},
+    sql::{
+        dialect::Dialect,
+        store::{Arg, Driver, Statement, has_code, run},
+    },
 };
 
-const PREPARE: &str = "cannot make or upgrade Perennial's tables";
+/// Notes the tables' version.
+const NOTE: &str = "UPDATE {p}schema SET version = $1 WHERE id = 1";
 
 /// Refuses what cannot be the beginning of a table's name on every database.
 pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
@@ -40,29 +44,28 @@ where
     for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
     usize: ColumnIndex<DB::Row>,
 {
-    let statement = |template| Statement::new(&DB::DIALECT, prefix, template);
-    let failed = |source: sqlx::Error| Error::database(PREPARE, source);
+    let dialect = DB::DIALECT;
+    let statement = |template| Statement::new(dialect, prefix, template);
     let version = statement("SELECT version FROM {p}schema WHERE id = 1");
 
     // The usual case changes nothing, so that it needs no right to and waits for no other writer. Any error here (there is no
     // such table, above all) comes again below if it matters.
     if let Ok(done) = run(pool, &version, &[]).await
         && let Some(row) = done.rows.first()
-        && pending(steps, row.try_get(0).map_err(failed)?)?.is_empty()
+        && pending(steps, row.try_get(0).map_err(failed::<DB>)?)?.is_empty()
     {
         return Ok(());
     }
 
-    let dialect = &DB::DIALECT;
-    let mut transaction = pool.begin_with(dialect.begin).await.map_err(failed)?;
+    let mut transaction = pool.begin_with(dialect.begin).await.map_err(failed::<DB>)?;
     for first in dialect.schema_table {
         execute(&mut transaction, &statement(first)).await?;
     }
     let done = run(&mut *transaction, &version, &[])
         .await
-        .map_err(failed)?;
+        .map_err(failed::<DB>)?;
     let found = match done.rows.first() {
-        Some(row) => row.try_get(0).map_err(failed)?,
+        Some(row) => row.try_get(0).map_err(failed::<DB>)?,
         None => 0,
     };
     for step in pending(steps, found)? {
@@ -70,12 +73,12 @@ where
             execute(&mut transaction, &statement(change)).await?;
         }
     }
-    let note = statement("UPDATE {p}schema SET version = $1 WHERE id = 1");
+    let note = statement(NOTE);
     let newest = [Arg::Int(version_of(steps))];
     run(&mut *transaction, &note, &newest)
         .await
-        .map_err(failed)?;
-    transaction.commit().await.map_err(failed)
+        .map_err(failed::<DB>)?;
+    transaction.commit().await.map_err(failed::<DB>)
 }
 
 /// Runs what can't be prepared everywhere.
@@ -86,8 +89,39 @@ where
 {
     let raw = sqlx::raw_sql(statement.sql());
     let done = connection.execute(raw).await;
-    done.map_err(|source| Error::database(PREPARE, source))?;
+    done.map_err(failed::<DB>)?;
     Ok(())
+}
+
+fn failed<DB: Driver>(source: sqlx::Error) -> Error {
+    let hint = if has_code::<DB>(&source, DB::DIALECT.forbidden) {
+        " (this role may not; an administrator can, by running what `Builder::ddl` returns)"
+    } else {
+        ""
+    };
+    Error::database(
+        format!("cannot make or upgrade Perennial's tables{hint}"),
+        source,
+    )
+}
+
+/// All that [`prepare`] does to a database without tables, for an administrator to run.
+pub(super) fn script(dialect: &Dialect, prefix: &str) -> String {
+    let version = NOTE.replace("$1", &version_of(dialect.schema).to_string());
+    let mut statements = vec![dialect.begin];
+    statements.extend(dialect.schema_table);
+    statements.extend(dialect.schema.iter().copied().flatten());
+    statements.extend([&*version, "COMMIT"]);
+    let mut script = String::new();
+    for statement in statements {
+        for line in statement.replace("{p}", prefix).lines() {
+            // As deep as they stand in our source.
+            script.push_str(line.strip_prefix("        ").unwrap_or(line));
+            script.push('\n');
+        }
+        script.insert(script.len() - 1, ';');
+    }
+    script
 }
 
 /// The version to which these steps lead.

@@ -1,36 +1,45 @@
 //! The store over SQL, written once for every database.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use http::{Response, StatusCode};
 use sqlx::{
-    AssertSqlSafe, ColumnIndex, Database, Decode, Either, Encode, Executor, IntoArguments, Pool,
-    Row, SqlSafeStr, SqlStr, Type,
+    AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Either, Encode, Executor,
+    IntoArguments, Pool, Row, SqlSafeStr, SqlStr, Type, database::HasStatementCache, error::DatabaseError, pool::PoolConnection,
 };
 
 use crate::{
     clock::{duration, micros},
+    error::Error,
     sql::{
-        dialect::{self, Dialect},
-        name::bounded,
-        wire,
+        dialect::{self, Arguments, Dialect},
+        name::{bounded, hex},
+        schema, wire,
     },
     store::{BoxError, Entry, LeaseRow, LockState, Probe, Store, StoreFuture},
 };
 
+/// The pause after which a statement is not tried again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
 /// A database that has a [`Dialect`].
-pub(super) trait Driver: Database {
-    const DIALECT: Dialect;
+pub(super) trait Driver: Database + HasStatementCache {
+    const DIALECT: &'static Dialect;
 
     /// How many rows were changed, and the insert id where the fence comes back as that.
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
+
+    /// The code by which the dialect knows an error.
+    fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
+        error.code()
+    }
 }
 
 #[cfg(feature = "sqlite")]
 impl Driver for sqlx::Sqlite {
-    const DIALECT: Dialect = dialect::SQLITE;
+    const DIALECT: &'static Dialect = &dialect::SQLITE;
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)
@@ -39,7 +48,7 @@ impl Driver for sqlx::Sqlite {
 
 #[cfg(feature = "postgres")]
 impl Driver for sqlx::Postgres {
-    const DIALECT: Dialect = dialect::POSTGRES;
+    const DIALECT: &'static Dialect = &dialect::POSTGRES;
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)
@@ -48,19 +57,29 @@ impl Driver for sqlx::Postgres {
 
 #[cfg(feature = "mysql")]
 impl Driver for sqlx::MySql {
-    const DIALECT: Dialect = dialect::MYSQL;
+    const DIALECT: &'static Dialect = &dialect::MYSQL;
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         let id = i64::try_from(result.last_insert_id()).ok();
         (result.rows_affected(), id.filter(|id| *id != 0))
     }
+
+    fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
+        // What sqlx calls the code is the SQLSTATE, which says less.
+        let error = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
+        Some(error.number().to_string().into())
+    }
 }
 
 /// A statement of the dialect, ready to be run.
 pub(super) struct Statement {
+    template: String,
+    /// With placeholders.
     sql: SqlStr,
     /// Which argument each placeholder stands for.
     order: Vec<usize>,
+    /// In what form a text is written into it, where arguments are.
+    written: Option<&'static str>,
 }
 
 impl Statement {
@@ -68,30 +87,61 @@ impl Statement {
         let template = template
             .replace("{now}", dialect.now)
             .replace("{p}", prefix);
-        let (mut sql, mut order) = (String::new(), Vec::new());
-        let mut parts = template.split('$');
-        sql.push_str(parts.next().unwrap_or_default());
-        for part in parts {
-            let (number, rest) = part.split_at(1);
-            let argument = number.parse::<usize>().expect("`$` and a digit") - 1;
-            if dialect.numbered {
-                sql.push('$');
-                sql.push_str(number);
-                order = (0..order.len().max(argument + 1)).collect();
-            } else {
-                sql.push('?');
+        let mut order = Vec::new();
+        let sql = substitute(&template, |argument| match dialect.arguments {
+            Arguments::Ordered => {
                 order.push(argument);
+                "?".to_owned()
             }
-            sql.push_str(rest);
+            Arguments::Numbered | Arguments::Written(_) => {
+                order = (0..order.len().max(argument + 1)).collect();
+                format!("${}", argument + 1)
+            }
+        });
+        let written = match dialect.arguments {
+            Arguments::Written(form) => Some(form),
+            Arguments::Numbered | Arguments::Ordered => None,
+        };
+        Self {
+            template,
+            sql: trusted(sql),
+            order,
+            written,
         }
-        // Nothing but our own templates and a prefix that `schema::check_prefix` has passed.
-        let sql = AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str();
-        Self { sql, order }
     }
 
     pub(super) fn sql(&self) -> SqlStr {
         self.sql.clone()
     }
+
+    /// The statement with its arguments in it, where that is how they reach the database.
+    fn written(&self, arguments: &[Arg<'_>]) -> Option<SqlStr> {
+        let form = self.written.filter(|_| !has_bytes(arguments))?;
+        let sql = substitute(&self.template, |argument| match arguments[argument] {
+            Arg::Int(int) => int.to_string(),
+            Arg::Text(text) => form.replace("{}", &hex(text.as_bytes())),
+            Arg::Bytes(_) => unreachable!("there are none"),
+        });
+        Some(trusted(sql))
+    }
+}
+
+/// Puts something in the place of each `$n`.
+fn substitute(template: &str, mut argument: impl FnMut(usize) -> String) -> String {
+    let mut parts = template.split('$');
+    let mut sql = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (number, rest) = part.split_at(1);
+        let number: usize = number.parse().expect("`$` and a digit");
+        sql.push_str(&argument(number - 1));
+        sql.push_str(rest);
+    }
+    sql
+}
+
+/// Nothing but our own templates, a prefix that `schema::check_prefix` has passed, numbers and hexadecimal digits.
+fn trusted(sql: String) -> SqlStr {
+    AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str()
 }
 
 #[derive(Clone, Copy)]
@@ -101,6 +151,11 @@ pub(super) enum Arg<'a> {
     Bytes(&'a [u8]),
 }
 
+fn has_bytes(arguments: &[Arg<'_>]) -> bool {
+    let is_bytes = |argument: &Arg<'_>| matches!(argument, Arg::Bytes(_));
+    arguments.iter().any(is_bytes)
+}
+
 /// What a statement came to.
 pub(super) struct Done<DB: Database> {
     pub(super) rows: Vec<DB::Row>,
@@ -108,7 +163,7 @@ pub(super) struct Done<DB: Database> {
     id: Option<i64>,
 }
 
-/// The bounds under which sqlx runs a statement, in one place.
+/// Runs a statement on a connection: the one place that knows how sqlx wants it.
 pub(super) async fn run<'c, DB, E>(
     executor: E,
     statement: &Statement,
@@ -122,21 +177,26 @@ where
     for<'q> &'q str: Encode<'q, DB> + Type<DB>,
     for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
 {
-    let mut query = sqlx::query::<DB>(statement.sql.clone());
-    for argument in &statement.order {
-        query = match arguments[*argument] {
-            Arg::Int(int) => query.bind(int),
-            Arg::Text(text) => query.bind(text),
-            Arg::Bytes(bytes) => query.bind(bytes),
-        };
-    }
+    let mut stream = if let Some(sql) = statement.written(arguments) {
+        executor.fetch_many(sqlx::raw_sql(sql))
+    } else {
+        let query = sqlx::query::<DB>(statement.sql.clone());
+        let mut query = query.persistent(statement.written.is_none());
+        for argument in &statement.order {
+            query = match arguments[*argument] {
+                Arg::Int(int) => query.bind(int),
+                Arg::Text(text) => query.bind(text),
+                Arg::Bytes(bytes) => query.bind(bytes),
+            };
+        }
+        executor.fetch_many(query)
+    };
     let mut done = Done {
         rows: Vec::new(),
         changed: 0,
         id: None,
     };
     // To its end, also for one row: a statement that is left before may not have been committed.
-    let mut stream = executor.fetch_many(query);
     while let Some(item) = stream.try_next().await? {
         match item {
             Either::Left(result) => (done.changed, done.id) = DB::outcome(&result),
@@ -146,6 +206,27 @@ where
     Ok(done)
 }
 
+/// A connection of the pool that is given back only when it is known to be in order: dropped before, it is closed.
+struct Borrowed<DB: Driver>(Option<PoolConnection<DB>>);
+
+impl<DB: Driver> Borrowed<DB> {
+    fn give_back(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl<DB: Driver> Drop for Borrowed<DB> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take()
+            && DB::DIALECT.socket
+        {
+            // The pool would first wait for what is still to come on it, which may be never.
+            drop(connection.detach());
+        }
+    }
+}
+
+/// The store in a database, its tables prepared.
 pub(super) struct SqlStore<DB: Driver> {
     pool: Pool<DB>,
     probe: Statement,
@@ -167,31 +248,90 @@ where
     for<'q> &'q str: Encode<'q, DB> + Type<DB>,
     for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
     for<'q> Vec<u8>: Decode<'q, DB> + Type<DB>,
+    for<'q> String: Decode<'q, DB> + Type<DB>,
     usize: ColumnIndex<DB::Row>,
 {
-    /// The store on a database whose tables `schema::prepare` has seen to.
-    pub(super) fn new(pool: Pool<DB>, prefix: &str) -> Self {
-        let dialect = &DB::DIALECT;
+    /// Opens the store; makes or upgrades its tables.
+    pub(super) async fn open(pool: Pool<DB>, prefix: &str) -> Result<Self, Error> {
+        let dialect = DB::DIALECT;
+        let try_lock = Self::try_lock_of(&pool).await?;
+        schema::prepare(&pool, prefix, dialect.schema).await?;
         let statement = |template| Statement::new(dialect, prefix, template);
-        Self {
+        Ok(Self {
             pool,
             probe: statement(dialect.probe),
-            try_lock: statement(dialect.try_lock),
+            try_lock: statement(try_lock),
             extend: statement(dialect.extend),
             release: statement(dialect.release),
             publish: statement(dialect.publish),
             renew: statement(dialect.renew),
             remove: statement(dialect.remove),
             fence_of: statement(dialect.fence_of),
-        }
+        })
     }
 
+    /// How the lock is tried on this server.
+    async fn try_lock_of(pool: &Pool<DB>) -> Result<&'static str, Error> {
+        let dialect = DB::DIALECT;
+        if dialect.relatives.is_empty() {
+            return Ok(dialect.try_lock);
+        }
+        let failed = |error| Error::database("cannot ask the server for its version", error);
+        let version = Statement::new(dialect, "", "SELECT version()");
+        let done = run(pool, &version, &[]).await.map_err(failed)?;
+        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound);
+        let version = row.and_then(|row| row.try_get::<String, _>(0));
+        let version = version.map_err(failed)?;
+        let mut relatives = dialect.relatives.iter();
+        let relative = relatives.find(|(word, _)| version.contains(word));
+        Ok(relative.map_or(dialect.try_lock, |(_, statement)| statement))
+    }
+
+    /// Runs a statement once.
+    async fn once(
+        &self,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Result<Done<DB>, sqlx::Error> {
+        let mut borrowed = Borrowed(Some(self.pool.acquire().await?));
+        let connection: &mut DB::Connection = borrowed.0.as_mut().expect("has just been put there");
+        let done = if statement.written.is_some() && has_bytes(arguments) {
+            // A transaction keeps a pooler from handing the parts of it to different servers.
+            async {
+                let mut transaction = connection.begin().await?;
+                let done = run(&mut *transaction, statement, arguments).await?;
+                transaction.commit().await?;
+                Ok(done)
+            }
+            .await
+        } else {
+            run(connection, statement, arguments).await
+        };
+        if done.as_ref().err().is_none_or(|error| !is_broken::<DB>(error)) {
+            borrowed.give_back();
+        }
+        done
+    }
+
+    /// Runs a statement that may be run twice: again if it lost to another one, or if its connection was no more.
     async fn run(
         &self,
         statement: &Statement,
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
-        run(&self.pool, statement, arguments).await
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match self.once(statement, arguments).await {
+                Err(error)
+                    if pause < LONGEST_PAUSE
+                        && (is_contended::<DB>(&error) || is_broken::<DB>(&error)) =>
+                {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// The fence with which a statement answers, if it did anything.
@@ -266,6 +406,7 @@ where
     for<'q> &'q str: Encode<'q, DB> + Type<DB>,
     for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
     for<'q> Vec<u8>: Decode<'q, DB> + Type<DB>,
+    for<'q> String: Decode<'q, DB> + Type<DB>,
     usize: ColumnIndex<DB::Row>,
 {
     fn probe<'a>(&'a self, key: &'a str, name: &'a str, known: i64) -> StoreFuture<'a, Probe> {
@@ -302,7 +443,8 @@ where
                 Arg::Int(micros(length)),
                 Arg::Int(seen.unwrap_or(-1)),
             ];
-            match self.run(&self.try_lock, &arguments).await {
+            // Not a second time: it may have been done, and would then find the lock taken by itself.
+            match self.once(&self.try_lock, &arguments).await {
                 Ok(done) => Ok(Self::fence(&done)?),
                 Err(error) if is_contended::<DB>(&error) => Ok(None),
                 Err(error) => Err(error.into()),
@@ -356,8 +498,20 @@ where
     }
 }
 
-/// Somebody else was faster.
+/// Somebody else was faster, and nothing was done.
 fn is_contended<DB: Driver>(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| DB::DIALECT.contended.contains(&&*code))
+    has_code::<DB>(error, DB::DIALECT.contended)
+}
+
+/// The connection is of no more use; whether the statement was done is not known.
+fn is_broken<DB: Driver>(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => true,
+        error => has_code::<DB>(error, DB::DIALECT.gone),
+    }
+}
+
+pub(super) fn has_code<DB: Driver>(error: &sqlx::Error, codes: &[&str]) -> bool {
+    let code = error.as_database_error().and_then(DB::code);
+    code.is_some_and(|code| codes.contains(&&*code))
 }
