@@ -46,6 +46,10 @@ pub(super) struct Dialect {
 }
 
 /// How the arguments of a statement reach the database.
+#[allow(
+    dead_code,
+    reason = "each is that of a database, which may not be built in"
+)]
 pub(super) enum Arguments {
     /// Bound to `$n`.
     Numbered,
@@ -252,8 +256,9 @@ pub(super) const MYSQL: Dialect = Dialect {
     now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     arguments: Arguments::Ordered,
     socket: true,
-    // Each statement that makes a table commits, so that they are such as several may do at once.
-    begin: "BEGIN",
+    // Each statement that makes a table commits, so that they are such as several may do at once. (BEGIN is something else in
+    // MariaDB's Oracle mode.)
+    begin: "START TRANSACTION",
     schema_table: &[
         "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL) ENGINE = InnoDB",
         "INSERT IGNORE INTO {p}schema (id, version) VALUES (1, 0)",
@@ -267,6 +272,7 @@ pub(super) const MYSQL: Dialect = Dialect {
             acquired_at BIGINT NOT NULL,
             expires_at BIGINT NOT NULL
         ) ENGINE = InnoDB",
+        // A word of MariaDB's Oracle mode is quoted.
         "CREATE TABLE IF NOT EXISTS {p}entry (
             entry_key VARBINARY(255) NOT NULL PRIMARY KEY,
             fence BIGINT NOT NULL,
@@ -274,7 +280,7 @@ pub(super) const MYSQL: Dialect = Dialect {
             generated_at BIGINT NOT NULL,
             status BIGINT NOT NULL,
             headers MEDIUMBLOB NOT NULL,
-            body LONGBLOB NOT NULL
+            `body` LONGBLOB NOT NULL
         ) ENGINE = InnoDB",
     ]],
     probe: "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE 1 END, coalesce(l.expires_at - n.at, 0),
@@ -296,7 +302,7 @@ pub(super) const MYSQL: Dialect = Dialect {
     relatives: &[],
     extend: EXTEND,
     release: RELEASE,
-    publish: "INSERT INTO {p}entry (entry_key, fence, started_at, generated_at, status, headers, body)
+    publish: "INSERT INTO {p}entry (entry_key, fence, started_at, generated_at, status, headers, `body`)
         SELECT $1, LAST_INSERT_ID(l.fence), l.acquired_at, {now}, $5, $6, $7
         FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4
         ON DUPLICATE KEY UPDATE
@@ -304,7 +310,7 @@ pub(super) const MYSQL: Dialect = Dialect {
             generated_at = IF({p}entry.fence < VALUES(fence), VALUES(generated_at), generated_at),
             status = IF({p}entry.fence < VALUES(fence), VALUES(status), status),
             headers = IF({p}entry.fence < VALUES(fence), VALUES(headers), headers),
-            body = IF({p}entry.fence < VALUES(fence), VALUES(body), body),
+            `body` = IF({p}entry.fence < VALUES(fence), VALUES(`body`), `body`),
             fence = IF({p}entry.fence < VALUES(fence), LAST_INSERT_ID(VALUES(fence)), {p}entry.fence + LAST_INSERT_ID(0))",
     renew: "UPDATE {p}entry e JOIN {p}lock l ON l.name = $2 AND l.owner = $3 AND l.fence = $4
         SET e.fence = LAST_INSERT_ID(l.fence), e.started_at = l.acquired_at, e.generated_at = {now}

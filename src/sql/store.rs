@@ -7,7 +7,8 @@ use futures_util::TryStreamExt;
 use http::{Response, StatusCode};
 use sqlx::{
     AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Either, Encode, Executor,
-    IntoArguments, Pool, Row, SqlSafeStr, SqlStr, Type, database::HasStatementCache, error::DatabaseError, pool::PoolConnection,
+    IntoArguments, Pool, Row, SqlSafeStr, SqlStr, Type, database::HasStatementCache,
+    error::DatabaseError, pool::PoolConnection,
 };
 
 use crate::{
@@ -307,7 +308,11 @@ where
         } else {
             run(connection, statement, arguments).await
         };
-        if done.as_ref().err().is_none_or(|error| !is_broken::<DB>(error)) {
+        if done
+            .as_ref()
+            .err()
+            .is_none_or(|error| !is_broken::<DB>(error))
+        {
             borrowed.give_back();
         }
         done

@@ -5,18 +5,28 @@ use std::time::Duration;
 use perennial::Perennial;
 use tokio::task::JoinSet;
 
-use crate::support::{Folder, until};
+use crate::{
+    databases::Db,
+    support::{Folder, until},
+};
 
 const LEASE: Duration = Duration::from_millis(300);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_of_many_gets_it_and_fences_grow() {
-    let folder = Folder::new();
-    let sites = [
-        folder.site().await,
-        folder.site().await,
-        folder.site().await,
-    ];
+/// Holds a lock's row.
+const HOLD: &str = "UPDATE perennial_lock SET acquired_at = acquired_at + 1 WHERE name = 'a'";
+
+on_each_database! {
+    one_of_many_gets_it_and_fences_grow
+    names_that_differ_in_case_blanks_accents_or_their_end_are_different_locks
+    a_lease_is_extended_while_it_is_held
+    a_dropped_lease_is_released
+    a_lease_that_is_taken_away_is_lost_and_its_holder_is_told
+    a_lease_that_cannot_be_extended_is_lost_when_it_ends
+    a_release_that_is_cancelled_is_made_good
+}
+
+async fn one_of_many_gets_it_and_fences_grow(db: Db) {
+    let sites = [db.site().await, db.site().await, db.site().await];
     let mut fence = 0;
     for round in 0..50 {
         let mut tries = JoinSet::new();
@@ -34,10 +44,8 @@ async fn one_of_many_gets_it_and_fences_grow() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn names_that_differ_in_case_blanks_accents_or_their_end_are_different_locks() {
-    let folder = Folder::new();
-    let locks = folder.site().await.locks();
+async fn names_that_differ_in_case_blanks_accents_or_their_end_are_different_locks(db: Db) {
+    let locks = db.site().await.locks();
     let long = "x".repeat(10_000);
     let long = [format!("{long}a"), format!("{long}b"), long.clone()];
     let names = [
@@ -68,10 +76,8 @@ async fn names_that_differ_in_case_blanks_accents_or_their_end_are_different_loc
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_extended_while_it_is_held() {
-    let folder = Folder::new();
-    let locks = folder.site().await.locks().lease(LEASE);
+async fn a_lease_is_extended_while_it_is_held(db: Db) {
+    let locks = db.site().await.locks().lease(LEASE);
     let lease = locks
         .try_lock("a")
         .await
@@ -89,10 +95,8 @@ async fn a_lease_is_extended_while_it_is_held() {
     assert!(locks.try_lock("a").await.expect("answers").is_some());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_lease_is_released() {
-    let folder = Folder::new();
-    let locks = folder.site().await.locks();
+async fn a_dropped_lease_is_released(db: Db) {
+    let locks = db.site().await.locks();
     drop(locks.try_lock("a").await.expect("answers"));
     until("it is free", async || {
         locks.try_lock("a").await.expect("answers").is_some()
@@ -118,10 +122,8 @@ fn dropped_without_a_runtime_it_is_free_after_the_lease() {
     });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_is_taken_away_is_lost_and_its_holder_is_told() {
-    let folder = Folder::new();
-    let site = folder.site().await;
+async fn a_lease_that_is_taken_away_is_lost_and_its_holder_is_told(db: Db) {
+    let site = db.site().await;
     let locks = site.locks().lease(LEASE);
     let lease = locks
         .try_lock("a")
@@ -131,7 +133,8 @@ async fn a_lease_that_is_taken_away_is_lost_and_its_holder_is_told() {
     let still = tokio::time::timeout(2 * LEASE, lease.lost()).await;
     assert!(still.is_err(), "it was lost for no reason");
 
-    take_away(&folder).await;
+    db.execute("UPDATE perennial_lock SET owner = NULL, expires_at = 0")
+        .await;
     tokio::time::timeout(20 * LEASE, lease.lost())
         .await
         .expect("is noticed");
@@ -148,18 +151,8 @@ async fn a_lease_that_is_taken_away_is_lost_and_its_holder_is_told() {
     drop(other);
 }
 
-async fn take_away(folder: &Folder) {
-    let pool = sqlx::SqlitePool::connect(&folder.url())
-        .await
-        .expect("opens");
-    let update = sqlx::query("UPDATE perennial_lock SET owner = NULL, expires_at = 0");
-    update.execute(&pool).await.expect("is done");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_cannot_be_extended_is_lost_when_it_ends() {
-    let folder = Folder::new();
-    let site = folder.site().await;
+async fn a_lease_that_cannot_be_extended_is_lost_when_it_ends(db: Db) {
+    let site = db.site().await;
     let lease = site
         .locks()
         .lease(LEASE)
@@ -167,11 +160,8 @@ async fn a_lease_that_cannot_be_extended_is_lost_when_it_ends() {
         .await
         .expect("answers")
         .expect("is free");
-    let pool = sqlx::SqlitePool::connect(&folder.url())
-        .await
-        .expect("opens");
-    let hide = sqlx::query("ALTER TABLE perennial_lock RENAME TO hidden");
-    hide.execute(&pool).await.expect("is done");
+    db.execute("ALTER TABLE perennial_lock RENAME TO hidden")
+        .await;
     tokio::time::timeout(20 * LEASE, lease.lost())
         .await
         .expect("is noticed");
@@ -198,19 +188,14 @@ async fn an_application_may_bring_its_own_pool() {
     assert_eq!((name.as_str(), fence), (lease.name(), lease.fence()));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_release_that_is_cancelled_is_made_good() {
-    let folder = Folder::new();
-    let locks = folder.site().await.locks();
+async fn a_release_that_is_cancelled_is_made_good(db: Db) {
+    let locks = db.site().await.locks();
     let lease = locks
         .try_lock("a")
         .await
         .expect("answers")
         .expect("is free");
-    let pool = sqlx::SqlitePool::connect(&folder.url())
-        .await
-        .expect("opens");
-    let writer = pool.begin_with("BEGIN IMMEDIATE").await.expect("locks");
+    let writer = db.uncommitted(HOLD).await;
     let release = tokio::time::timeout(Duration::from_millis(1), lease.release());
     assert!(release.await.is_err(), "it waits for the writer");
     writer.rollback().await.expect("unlocks");

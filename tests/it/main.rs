@@ -1,5 +1,8 @@
 //! Perennial as its users meet it: real servers, real files, real processes.
 
+#[macro_use]
+mod databases;
+
 mod content;
 mod database;
 mod failures;
@@ -9,5 +12,7 @@ mod layer;
 mod locks;
 mod processes;
 mod regeneration;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod servers;
 mod store;
 mod support;

@@ -4,28 +4,41 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{Crowd, Folder, Gateway, HANG, Origin, Reply, get, until};
+use crate::{
+    databases::Db,
+    support::{Crowd, Gateway, HANG, Origin, Reply, get, until},
+};
 
 const EVERY: Duration = Duration::from_secs(1);
+
+on_each_database! {
+    one_generation_cold_and_one_stale_for_any_number_of_processes
+    every_process_gets_the_new_version
+    a_killed_regenerator_is_replaced_after_its_lease
+    a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_elsewhere_are_answered
+    failures_are_rare_for_all_processes_together
+    eight_processes_start_together_on_no_database
+    a_visitor_who_leaves_a_gateway_cancels_nothing
+    a_stopped_regenerator_publishes_nothing_after_it_was_overtaken
+    a_stopped_generator_of_a_first_version_publishes_nothing_after_it_was_overtaken
+}
 
 fn all_of_run(replies: &[Reply], run: usize) -> bool {
     replies.iter().all(|reply| reply.run() == run)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_generation_cold_and_one_stale_for_any_number_of_processes() {
+async fn one_generation_cold_and_one_stale_for_any_number_of_processes(db: Db) {
     for processes in [2, 4] {
-        let folder = Folder::new();
         let origin = Origin::default();
         let address = origin.serve().await;
         let options = "--every 1s --wait 60s";
         let gateways: Vec<_> = (0..processes)
-            .map(|_| Gateway::start(address, &folder.url(), options))
+            .map(|_| Gateway::start(address, db.url(), options))
             .collect();
         let addresses: Vec<_> = gateways.iter().map(|gateway| gateway.address).collect();
 
         for round in 0..3 {
-            let path = format!("/{round}");
+            let path = format!("/{processes}/{round}");
             let before = origin.begun();
             origin.hold();
             let crowd = Crowd::visit(200, &addresses, &path);
@@ -57,13 +70,11 @@ async fn one_generation_cold_and_one_stale_for_any_number_of_processes() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_process_gets_the_new_version() {
-    let folder = Folder::new();
+async fn every_process_gets_the_new_version(db: Db) {
     let origin = Origin::default();
     let address = origin.serve().await;
     let options = "--every 3s";
-    let [a, b] = [(); 2].map(|()| Gateway::start(address, &folder.url(), options));
+    let [a, b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
     assert_eq!(get(a.address, "/").await.run(), 1);
     assert_eq!(get(b.address, "/").await.run(), 1);
     tokio::time::sleep(3 * EVERY).await;
@@ -73,14 +84,12 @@ async fn every_process_gets_the_new_version() {
     assert_eq!(origin.begun(), 2);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_regenerator_is_replaced_after_its_lease() {
-    let folder = Folder::new();
+async fn a_killed_regenerator_is_replaced_after_its_lease(db: Db) {
     let origin = Origin::default();
     let address = origin.serve().await;
     let lease = Duration::from_secs(2);
     let options = "--every 1s --lease 2s --in-background";
-    let [a, b] = [(); 2].map(|()| Gateway::start(address, &folder.url(), options));
+    let [a, b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
     get(a.address, "/").await;
     get(b.address, "/").await;
     tokio::time::sleep(EVERY).await;
@@ -109,14 +118,13 @@ async fn a_killed_regenerator_is_replaced_after_its_lease() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_elsewhere_are_answered()
-{
-    let folder = Folder::new();
+async fn a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_elsewhere_are_answered(
+    db: Db,
+) {
     let origin = Origin::default();
     let address = origin.serve().await;
     let options = "--every 1h --lease 1s";
-    let [a, b] = [(); 2].map(|()| Gateway::start(address, &folder.url(), options));
+    let [a, b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
     origin.hold();
     // Its connection breaks.
     let lost = tokio::spawn({
@@ -135,15 +143,11 @@ async fn a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_else
 /// Rounds in which the regenerator sleeps past its lease, another one publishes, and the first one wakes up and goes on.
 ///
 /// Cold, its generator goes on, as its visitors have nothing else, and its publish is refused; stale, it is given up.
-async fn overtaken(cold: bool) {
-    let folder = Folder::new();
+async fn overtaken(db: &Db, cold: bool) {
     let origin = Origin::default();
     let address = origin.serve().await;
     let options = "--every 200ms --lease 300ms --in-background";
-    let [mut a, mut b] = [(); 2].map(|()| Gateway::start(address, &folder.url(), options));
-    let pool = sqlx::SqlitePool::connect(&folder.url())
-        .await
-        .expect("opens");
+    let [mut a, mut b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
     for round in 0..8 {
         let path = format!("/{round}");
         if !cold {
@@ -153,14 +157,7 @@ async fn overtaken(cold: bool) {
             );
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
-        let published = async || {
-            let row = sqlx::query_as("SELECT fence, body FROM perennial_entry WHERE entry_key = ?");
-            let row: Option<(i64, Vec<u8>)> =
-                row.bind(&path).fetch_optional(&pool).await.expect("reads");
-            row.map_or((0, String::new()), |(fence, body)| {
-                (fence, String::from_utf8(body).expect("text"))
-            })
-        };
+        let published = async || db.entry(&path).await.unwrap_or_default();
         let begun = origin.begun();
         let body_of = |run: usize| format!("run {run} of {path}");
 
@@ -199,34 +196,26 @@ async fn overtaken(cold: bool) {
             body_of(begun + 1),
             "round {round}: the late publish got through"
         );
-        let lock = sqlx::query_scalar("SELECT fence FROM perennial_lock WHERE name = ?");
-        let lock: i64 = lock
-            .bind(format!("refresh/{path}"))
-            .fetch_one(&pool)
-            .await
-            .expect("reads");
+        let lock = format!("SELECT fence FROM perennial_lock WHERE name = 'refresh/{path}'");
+        let lock = db.int(&lock).await.expect("is there");
         assert!(lock >= after);
         std::mem::swap(&mut a, &mut b);
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_regenerator_publishes_nothing_after_it_was_overtaken() {
-    overtaken(false).await;
+async fn a_stopped_regenerator_publishes_nothing_after_it_was_overtaken(db: Db) {
+    overtaken(&db, false).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_generator_of_a_first_version_publishes_nothing_after_it_was_overtaken() {
-    overtaken(true).await;
+async fn a_stopped_generator_of_a_first_version_publishes_nothing_after_it_was_overtaken(db: Db) {
+    overtaken(&db, true).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_visitor_who_leaves_a_gateway_cancels_nothing() {
+async fn a_visitor_who_leaves_a_gateway_cancels_nothing(db: Db) {
     use tokio::io::AsyncWriteExt;
 
-    let folder = Folder::new();
     let origin = Origin::default();
-    let gateway = Gateway::start(origin.serve().await, &folder.url(), "--every 1h");
+    let gateway = Gateway::start(origin.serve().await, db.url(), "--every 1h");
     origin.hold();
     let mut visitor = tokio::net::TcpStream::connect(gateway.address)
         .await
@@ -243,13 +232,11 @@ async fn a_visitor_who_leaves_a_gateway_cancels_nothing() {
     assert_eq!(origin.begun(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn failures_are_rare_for_all_processes_together() {
-    let folder = Folder::new();
+async fn failures_are_rare_for_all_processes_together(db: Db) {
     let origin = Origin::default();
     let address = origin.serve().await;
     let options = "--every 500ms --retry-after 30s";
-    let gateways = [(); 3].map(|()| Gateway::start(address, &folder.url(), options));
+    let gateways = [(); 3].map(|()| Gateway::start(address, db.url(), options));
     let addresses = gateways.each_ref().map(|gateway| gateway.address);
     assert!(all_of_run(
         &Crowd::visit(30, &addresses, "/").rest().await,
@@ -267,14 +254,12 @@ async fn failures_are_rare_for_all_processes_together() {
     assert_eq!(origin.begun(), 2);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn eight_processes_start_together_on_no_database() {
-    let folder = Folder::new();
+async fn eight_processes_start_together_on_no_database(db: Db) {
     let origin = Origin::default();
     let address = origin.serve().await;
     let starts: Vec<_> = (0..8)
         .map(|_| {
-            let url = folder.url();
+            let url = db.url().to_owned();
             tokio::task::spawn_blocking(move || Gateway::start(address, &url, "--every 1h"))
         })
         .collect();

@@ -10,23 +10,20 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
-use perennial::store::{Database, LeaseRow, Store};
+use perennial::store::{LeaseRow, Store};
 use tokio::task::JoinSet;
 
-use crate::support::Folder;
+use crate::databases::Db;
 
 const LEASE: Duration = Duration::from_secs(60);
 const NONE: Duration = Duration::ZERO;
 
-/// A store with tables of its own.
-async fn open(url: &str) -> Arc<dyn Store> {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let unique = format!("t{}_{}_", std::process::id(), NEXT.fetch_add(1, SeqCst));
-    let database = Database::open(url).await.expect("opens");
-    database.store(&unique).await.expect("prepares").into()
+pub(crate) async fn open(db: &Db) -> Arc<dyn Store> {
+    let store = db.database().await.store("perennial_").await;
+    store.expect("prepares").into()
 }
 
-async fn lock(store: &dyn Store, name: &str, length: Duration) -> LeaseRow {
+pub(crate) async fn lock(store: &dyn Store, name: &str, length: Duration) -> LeaseRow {
     let owner = uuid();
     let fence = store
         .try_lock(name, &owner, length, None)
@@ -66,39 +63,15 @@ async fn stored(store: &dyn Store, key: &str) -> Option<(i64, Bytes)> {
 
 macro_rules! contract {
     ($($test:ident)*) => {
-        mod sqlite {
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                async fn $test() {
-                    let folder = super::Folder::new();
-                    super::$test(super::open(&folder.url()).await).await;
-                }
-            )*
-        }
-
+        on_each_database! { $($test)* }
         #[cfg(feature = "postgres")]
-        mod postgres {
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                async fn $test() {
-                    if let Some(url) = crate::support::server("PERENNIAL_TEST_POSTGRES_URL") {
-                        super::$test(super::open(&url).await).await;
-                    }
-                }
-            )*
-        }
-
+        on_database! { postgres_pooled = crate::databases::Db::postgres_pooled(); $($test)* }
+        #[cfg(feature = "postgres")]
+        on_database! { postgres_relative = crate::databases::Db::postgres_relative(); $($test)* }
+        #[cfg(feature = "postgres")]
+        on_database! { postgres_unusual = crate::databases::Db::postgres_unusual(); $($test)* }
         #[cfg(feature = "mysql")]
-        mod mysql {
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                async fn $test() {
-                    if let Some(url) = crate::support::server("PERENNIAL_TEST_MYSQL_URL") {
-                        super::$test(super::open(&url).await).await;
-                    }
-                }
-            )*
-        }
+        on_database! { mysql_unusual = crate::databases::Db::mysql_unusual(); $($test)* }
     };
 }
 
@@ -116,7 +89,8 @@ contract! {
     nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping
 }
 
-async fn a_lock_is_taken_by_one_and_its_fences_only_grow(store: Arc<dyn Store>) {
+async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
+    let store = open(&db).await;
     let mut last = 0;
     for _ in 0..100 {
         let mut tries = JoinSet::new();
@@ -152,7 +126,8 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(store: Arc<dyn Store>) 
     }
 }
 
-async fn a_cooldown_keeps_everybody_off(store: Arc<dyn Store>) {
+async fn a_cooldown_keeps_everybody_off(db: Db) {
+    let store = open(&db).await;
     let lease = lock(&*store, "a", LEASE).await;
     let cooldown = Duration::from_millis(500);
     assert!(store.release(&lease, cooldown).await.expect("answers"));
@@ -169,7 +144,8 @@ async fn a_cooldown_keeps_everybody_off(store: Arc<dyn Store>) {
     lock(&*store, "a", LEASE).await;
 }
 
-async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(store: Arc<dyn Store>) {
+async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
+    let store = open(&db).await;
     let fence = store.try_lock("a", "me", LEASE, Some(1)).await;
     let fence = fence.expect("answers");
     assert!(fence.is_some(), "never held, so nobody can have published");
@@ -193,7 +169,8 @@ async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(store: Arc<dyn Sto
     );
 }
 
-async fn only_the_owner_extends_and_releases(store: Arc<dyn Store>) {
+async fn only_the_owner_extends_and_releases(db: Db) {
+    let store = open(&db).await;
     let lease = lock(&*store, "a", LEASE).await;
     let others = [
         LeaseRow {
@@ -221,7 +198,8 @@ async fn only_the_owner_extends_and_releases(store: Arc<dyn Store>) {
     );
 }
 
-async fn an_expired_lease_is_not_extended(store: Arc<dyn Store>) {
+async fn an_expired_lease_is_not_extended(db: Db) {
+    let store = open(&db).await;
     let lease = lock(&*store, "a", Duration::from_millis(20)).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!store.extend(&lease, LEASE).await.expect("answers"));
@@ -231,10 +209,14 @@ async fn an_expired_lease_is_not_extended(store: Arc<dyn Store>) {
     );
 }
 
-async fn what_is_published_comes_back_as_it_was(store: Arc<dyn Store>) {
+async fn what_is_published_comes_back_as_it_was(db: Db) {
+    let store = open(&db).await;
     for key in ["/", "/ä?x=y", &"long".repeat(5000)] {
         let lease = lock(&*store, key, LEASE).await;
-        let sent = content("bytes \0 \u{fc}");
+        let sent = match key {
+            "/" => Response::new(Bytes::new()),
+            _ => content("bytes \0 \u{fc}"),
+        };
         assert!(store.publish(key, &lease, &sent).await.expect("answers"));
         tokio::time::sleep(Duration::from_millis(20)).await;
         let entry = store
@@ -253,7 +235,8 @@ async fn what_is_published_comes_back_as_it_was(store: Arc<dyn Store>) {
     }
 }
 
-async fn nothing_is_published_after_a_takeover(store: Arc<dyn Store>) {
+async fn nothing_is_published_after_a_takeover(db: Db) {
+    let store = open(&db).await;
     let late = lock(&*store, "a", Duration::from_millis(20)).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     // Expired but not taken over: nobody else can have published.
@@ -307,7 +290,8 @@ async fn nothing_is_published_after_a_takeover(store: Arc<dyn Store>) {
     assert_eq!(stored(&*store, "other").await, None);
 }
 
-async fn a_repeated_publish_succeeds_again(store: Arc<dyn Store>) {
+async fn a_repeated_publish_succeeds_again(db: Db) {
+    let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     for _ in 0..2 {
         assert!(
@@ -330,7 +314,8 @@ async fn a_repeated_publish_succeeds_again(store: Arc<dyn Store>) {
     assert_eq!(stored(&*store, "k").await, Some((second.fence, "1".into())));
 }
 
-async fn the_same_content_is_renewed_only_over_itself(store: Arc<dyn Store>) {
+async fn the_same_content_is_renewed_only_over_itself(db: Db) {
+    let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(
         !store.renew("k", &first, 0).await.expect("answers"),
@@ -357,7 +342,8 @@ async fn the_same_content_is_renewed_only_over_itself(store: Arc<dyn Store>) {
     );
 }
 
-async fn an_entry_is_removed_only_under_the_lease(store: Arc<dyn Store>) {
+async fn an_entry_is_removed_only_under_the_lease(db: Db) {
+    let store = open(&db).await;
     let late = lock(&*store, "a", LEASE).await;
     assert!(
         !store.remove("k", &late).await.expect("answers"),
@@ -378,7 +364,8 @@ async fn an_entry_is_removed_only_under_the_lease(store: Arc<dyn Store>) {
 }
 
 /// Holders that sleep past their lease every other time, and then publish all the same.
-async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(store: Arc<dyn Store>) {
+async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(db: Db) {
+    let store = open(&db).await;
     let length = Duration::from_millis(10);
     let mut holders = JoinSet::new();
     for holder in 0..8_u64 {

@@ -127,20 +127,6 @@ impl Folder {
     }
 }
 
-/// The URL of a server to test against, from the environment.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) fn server(variable: &str) -> Option<String> {
-    let url = std::env::var(variable).ok();
-    if url.is_none() {
-        assert!(
-            std::env::var_os("PERENNIAL_TEST_ALL").is_none(),
-            "{variable} is not set, and nothing may be skipped"
-        );
-        eprintln!("SKIPPED: {variable} is not set; scripts/test starts a server");
-    }
-    url
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -313,6 +299,14 @@ pub(crate) fn example(name: &str) -> PathBuf {
         build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
         if profile.ends_with("release") {
             build.arg("--release");
+        }
+        for (feature, built) in [
+            ("postgres", cfg!(feature = "postgres")),
+            ("mysql", cfg!(feature = "mysql")),
+        ] {
+            if built {
+                build.args(["--features", feature]);
+            }
         }
         assert!(build.status().expect("cargo runs").success());
         profile.join("examples")

@@ -1,0 +1,295 @@
+//! Databases for tests: an SQLite file, or a database of a server's, made for one test and gone with it.
+
+use perennial::{Perennial, store::Database};
+use sqlx::{AnyPool, AssertSqlSafe, Transaction, any::AnyPoolOptions};
+use tokio::sync::OnceCell;
+
+use crate::support::Folder;
+
+/// Makes a test of each function, for each kind of database that this build knows; each gets a [`Db`] of its own.
+macro_rules! on_each_database {
+    ($($test:ident)*) => {
+        on_database! { sqlite = crate::databases::Db::sqlite(); $($test)* }
+        #[cfg(feature = "postgres")]
+        on_database! { postgres = crate::databases::Db::postgres(); $($test)* }
+        #[cfg(feature = "mysql")]
+        on_database! { mysql = crate::databases::Db::mysql(); $($test)* }
+    };
+}
+
+/// The same on servers alone.
+macro_rules! on_each_server {
+    ($($test:ident)*) => {
+        #[cfg(feature = "postgres")]
+        on_database! { postgres = crate::databases::Db::postgres(); $($test)* }
+        #[cfg(feature = "mysql")]
+        on_database! { mysql = crate::databases::Db::mysql(); $($test)* }
+    };
+}
+
+/// The same for one kind.
+macro_rules! on_database {
+    ($name:ident = $db:expr; $($test:ident)*) => {
+        mod $name {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    if let Some(db) = $db.await {
+                        super::$test(db).await;
+                    }
+                }
+            )*
+        }
+    };
+}
+
+pub(crate) struct Db {
+    url: String,
+    home: Home,
+    pool: OnceCell<AnyPool>,
+    /// What is said on each new connection of [`Db::database`].
+    session: &'static [&'static str],
+}
+
+enum Home {
+    /// Held for as long as the file is needed.
+    #[allow(dead_code)]
+    Folder(Folder),
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    Server { url: String, name: String },
+}
+
+impl Db {
+    pub(crate) async fn sqlite() -> Option<Self> {
+        let folder = Folder::new();
+        Some(Self::new(folder.url(), Home::Folder(folder)))
+    }
+
+    fn new(url: String, home: Home) -> Self {
+        Self {
+            url,
+            home,
+            pool: OnceCell::new(),
+            session: &[],
+        }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) async fn site(&self) -> Perennial {
+        Perennial::open(&self.url).await.expect("opens")
+    }
+
+    /// With a small pool of its own.
+    pub(crate) async fn database(&self) -> Database {
+        #[cfg(feature = "mysql")]
+        if !self.session.is_empty() {
+            let session = self.session;
+            let pool = sqlx::mysql::MySqlPoolOptions::new();
+            let pool = pool.after_connect(move |connection, _| {
+                Box::pin(async move {
+                    for setting in session {
+                        sqlx::Executor::execute(&mut *connection, *setting).await?;
+                    }
+                    Ok(())
+                })
+            });
+            return pool.connect(&self.url).await.expect("opens").into();
+        }
+        Database::open(&self.url).await.expect("opens")
+    }
+
+    /// For what a test asks or does beside Perennial.
+    async fn pool(&self) -> &AnyPool {
+        let open = async || {
+            sqlx::any::install_default_drivers();
+            let pool = AnyPoolOptions::new().max_connections(2);
+            pool.connect(&self.url).await.expect("opens")
+        };
+        self.pool.get_or_init(open).await
+    }
+
+    /// Runs a statement without arguments; how many rows it changed.
+    pub(crate) async fn execute(&self, sql: &str) -> u64 {
+        let statement = sqlx::raw_sql(AssertSqlSafe(sql));
+        let done = sqlx::Executor::execute(self.pool().await, statement).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error}"))
+            .rows_affected()
+    }
+
+    /// A transaction in which one row has been changed; open until it is dropped.
+    pub(crate) async fn uncommitted(&self, change: &str) -> Transaction<'static, sqlx::Any> {
+        let mut transaction = self.pool().await.begin().await.expect("begins");
+        let done = sqlx::query(AssertSqlSafe(change)).execute(&mut *transaction);
+        assert_eq!(done.await.expect("is done").rows_affected(), 1, "{change}");
+        transaction
+    }
+
+    /// The first column of the first row.
+    pub(crate) async fn int(&self, sql: &str) -> Option<i64> {
+        let query = sqlx::query_scalar(AssertSqlSafe(sql));
+        let value = query.fetch_optional(self.pool().await).await;
+        value.unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    /// The fence and the body that are stored for a path.
+    pub(crate) async fn entry(&self, path: &str) -> Option<(i64, String)> {
+        let sql = format!("SELECT fence, body FROM perennial_entry WHERE entry_key = '{path}'");
+        let query = sqlx::query_as::<_, (i64, Vec<u8>)>(AssertSqlSafe(sql));
+        let row = query
+            .fetch_optional(self.pool().await)
+            .await
+            .expect("reads");
+        row.map(|(fence, body)| (fence, String::from_utf8(body).expect("text")))
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod servers {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+
+    use super::{Db, Home};
+
+    /// The URL of a server to test against, from the environment.
+    pub(crate) fn server(variable: &str) -> Option<String> {
+        let url = std::env::var(variable).ok();
+        if url.is_none() {
+            assert!(
+                std::env::var_os("PERENNIAL_TEST_ALL").is_none(),
+                "{variable} is not set, and nothing may be skipped"
+            );
+            eprintln!("SKIPPED: {variable} is not set; scripts/test starts a server");
+        }
+        url
+    }
+
+    async fn say(url: &str, sql: &str) {
+        sqlx::any::install_default_drivers();
+        let mut connection = AnyConnection::connect(url).await.expect("connects");
+        let done = connection.execute(sqlx::raw_sql(AssertSqlSafe(sql))).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+        connection.close().await.expect("closes");
+    }
+
+    /// The URL with another database.
+    fn with_database(url: &str, name: &str) -> String {
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let (server, _) = base.rsplit_once('/').expect("names a database");
+        format!("{server}/{name}?{query}")
+    }
+
+    impl Db {
+        #[cfg(feature = "postgres")]
+        pub(crate) async fn postgres() -> Option<Self> {
+            Self::make("PERENNIAL_TEST_POSTGRES_URL").await
+        }
+
+        /// Behind a pooler that gives out its connections by the transaction.
+        #[cfg(feature = "postgres")]
+        pub(crate) async fn postgres_pooled() -> Option<Self> {
+            let pooler = server("PERENNIAL_TEST_PGBOUNCER_URL")?;
+            let mut db = Self::postgres().await?;
+            db.url = with_database(&pooler, db.name());
+            Some(db)
+        }
+
+        /// A server that says it is a relative of PostgreSQL's.
+        #[cfg(feature = "postgres")]
+        pub(crate) async fn postgres_relative() -> Option<Self> {
+            let db = Self::postgres().await?;
+            let version = "CREATE SCHEMA relative; CREATE FUNCTION relative.version() RETURNS text LANGUAGE sql AS
+                $$ SELECT 'CockroachDB CCL v25.1.0 (x86_64-pc-linux-gnu)'::text $$";
+            db.execute(version).await;
+            db.set("search_path = public, relative, pg_catalog").await;
+            Some(db)
+        }
+
+        /// With all defaults that a statement may depend on set to what is rarely seen.
+        #[cfg(feature = "postgres")]
+        pub(crate) async fn postgres_unusual() -> Option<Self> {
+            let db = Self::postgres().await?;
+            for setting in [
+                "default_transaction_isolation = 'serializable'",
+                "standard_conforming_strings = off",
+                "bytea_output = 'escape'",
+                "timezone = 'Asia/Kathmandu'",
+                "datestyle = 'SQL, DMY'",
+                "enable_indexscan = off",
+            ] {
+                db.set(setting).await;
+            }
+            Some(db)
+        }
+
+        #[cfg(feature = "postgres")]
+        async fn set(&self, setting: &str) {
+            let name = self.name();
+            self.execute(&format!("ALTER DATABASE {name} SET {setting}"))
+                .await;
+        }
+
+        #[cfg(feature = "mysql")]
+        pub(crate) async fn mysql() -> Option<Self> {
+            Self::make("PERENNIAL_TEST_MYSQL_URL").await
+        }
+
+        /// With all defaults that a statement may depend on set to what is rarely seen.
+        #[cfg(feature = "mysql")]
+        pub(crate) async fn mysql_unusual() -> Option<Self> {
+            let mut db = Self::mysql().await?;
+            let name = db.name().to_owned();
+            db.execute(&format!("ALTER DATABASE {name} COLLATE utf8mb4_general_ci"))
+                .await;
+            db.session = &[
+                "SET sql_mode = 'ORACLE,ANSI,EMPTY_STRING_IS_NULL,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH'",
+                "SET time_zone = '+05:45'",
+                "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+                "SET innodb_lock_wait_timeout = 1",
+            ];
+            Some(db)
+        }
+
+        async fn make(variable: &str) -> Option<Self> {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            let url = server(variable)?;
+            let name = format!("t{}_{}", std::process::id(), NEXT.fetch_add(1, SeqCst));
+            say(&url, &format!("CREATE DATABASE {name}")).await;
+            let home = Home::Server {
+                url: url.clone(),
+                name: name.clone(),
+            };
+            Some(Self::new(with_database(&url, &name), home))
+        }
+
+        pub(crate) fn name(&self) -> &str {
+            match &self.home {
+                Home::Server { name, .. } => name,
+                Home::Folder(_) => unreachable!("it is a server's"),
+            }
+        }
+    }
+
+    impl Drop for Db {
+        fn drop(&mut self) {
+            let Home::Server { url, name } = &self.home else {
+                return;
+            };
+            let force = if url.starts_with("postgres") {
+                "WITH (FORCE)"
+            } else {
+                ""
+            };
+            let (url, drop) = (url.clone(), format!("DROP DATABASE {name} {force}"));
+            let thread = std::thread::spawn(move || {
+                let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+                runtime.block_on(say(&url, &drop));
+            });
+            // What can't be dropped goes with the server.
+            let _ = thread.join();
+        }
+    }
+}
