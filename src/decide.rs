@@ -7,6 +7,9 @@ use crate::store::LockState;
 /// How long a process asks nothing more about a key that another process is regenerating.
 pub(crate) const RECHECK: Duration = Duration::from_secs(1);
 
+/// How long a visitor for whom there is a version waits for the database's answers.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+
 /// The first and the longest pause between two looks of a process that waits for another's first version.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 

@@ -25,7 +25,7 @@ use tracing::Instrument;
 
 use crate::{
     clock::Clock,
-    decide::{self, Freshness},
+    decide::{self, Freshness, PATIENCE},
     lock::Locks,
     refresh::Refresh,
     store::Guarded,
@@ -228,7 +228,7 @@ impl Visitor {
         let arrived = Instant::now();
         loop {
             let mut stage = self.stage.borrow_and_update().clone();
-            if let Stage::Stale(version) = &stage
+            if let Stage::Stale { version, .. } = &stage
                 && version.freshness(engine.clock.now(), policy) == Freshness::Expired
             {
                 // It has come to `max_stale` meanwhile.
@@ -238,8 +238,11 @@ impl Visitor {
                 Stage::Done(answer) => return answer.clone(),
                 // Bounded by the statement limit.
                 Stage::Looking => None,
-                Stage::Stale(version) if !self.leads => return Answer::Version(version.clone()),
-                Stage::Stale(_) => Some(policy.wait),
+                Stage::Stale { version, .. } if !self.leads => {
+                    return Answer::Version(version.clone());
+                }
+                Stage::Stale { begun: true, .. } => Some(policy.wait),
+                Stage::Stale { begun: false, .. } => Some(policy.wait.min(PATIENCE)),
                 // Its own work: bounded by the policy's timeout.
                 Stage::First if self.leads => None,
                 Stage::First | Stage::Elsewhere => Some(policy.first.limit()),
@@ -252,7 +255,7 @@ impl Visitor {
             // Neither in time nor ever: the regeneration itself has panicked.
             let Ok(Ok(())) = changed else {
                 return match stage {
-                    Stage::Stale(version) => Answer::Version(version),
+                    Stage::Stale { version, .. } => Answer::Version(version),
                     _ => Answer::Unavailable {
                         retry_in: policy.cooldown(),
                     },

@@ -10,7 +10,7 @@ use tracing::Instrument;
 
 use crate::{
     clock::Tick,
-    decide::{self, Freshness, RECHECK, Turn},
+    decide::{self, Freshness, PATIENCE, RECHECK, Turn},
     engine::{Answer, Engine, Failure, Generated, Generator, Slot, Version},
     error::Error,
     lock::Lease,
@@ -23,8 +23,8 @@ use crate::{
 pub(super) enum Stage {
     /// Asking the store whether it has a version.
     Looking,
-    /// This version may be served meanwhile.
-    Stale(Arc<Version>),
+    /// This version may be served meanwhile. `begun`: a new one is being generated here, and not just asked for.
+    Stale { version: Arc<Version>, begun: bool },
     /// Nothing may be served yet; this process generates it.
     First,
     /// Nothing may be served yet; another process is at it.
@@ -57,9 +57,7 @@ impl Regeneration {
             version,
             stage,
         };
-        if let Some(version) = regeneration.servable() {
-            regeneration.stage.send_replace(Stage::Stale(version));
-        }
+        regeneration.show_stale(false);
         regeneration
     }
 
@@ -135,10 +133,18 @@ impl Regeneration {
                 self.hold(Version::new(&self.key, entry.content, entry.fence, born));
             }
         }
-        if let Some(version) = self.servable() {
-            self.stage.send_replace(Stage::Stale(version));
-        }
+        self.show_stale(false);
         Ok(probe)
+    }
+
+    /// Lets those who come have the old version, if there is one.
+    fn show_stale(&self, begun: bool) -> bool {
+        let servable = self.servable();
+        let is_servable = servable.is_some();
+        if let Some(version) = servable {
+            self.stage.send_replace(Stage::Stale { version, begun });
+        }
+        is_servable
     }
 
     /// The lease and, so that a process doesn't do too much at once, a permit. Without a permit the old version goes on being
@@ -183,7 +189,7 @@ impl Regeneration {
     /// Runs the generator in a task of its own, for the policy's timeout at most. `None`: the lease was lost, and there is an old
     /// version to serve, so that it was given up.
     async fn generate(&self, lease: Option<&Lease>, generator: Generator) -> Option<Generated> {
-        let servable = self.servable().is_some();
+        let servable = self.show_stale(true);
         if !servable {
             self.stage.send_replace(Stage::First);
         }
@@ -202,15 +208,24 @@ impl Regeneration {
         }
     }
 
-    /// Publishes under the fence. Where the database fails, the version is served unsaved, and the publish tried again for as
-    /// long as a lease.
+    /// Publishes under the fence. Where the database fails or takes its time, the version is served unsaved, and the publish tried
+    /// again for as long as a lease.
     async fn publish(&mut self, lease: Lease, content: Response<Bytes>) {
         let give_up = self.engine.clock.now() + self.policy.lease;
         let mut pause = Duration::from_millis(100);
         let mut unsaved = false;
         loop {
             let published_at = self.engine.clock.now();
-            match self.try_publish(&lease, &content).await {
+            let publish = self.try_publish(&lease, &content);
+            let published = if unsaved {
+                publish.await
+            } else {
+                let limit = Err(Error::timeout("publish", PATIENCE));
+                tokio::time::timeout(PATIENCE, publish)
+                    .await
+                    .unwrap_or(limit)
+            };
+            match published {
                 Ok(true) => {
                     let fence = lease.row().fence;
                     self.hold(Version::new(&self.key, content, fence, published_at).own());

@@ -56,6 +56,8 @@ enum Home {
     #[allow(dead_code)]
     Folder(Folder),
     #[cfg(any(feature = "postgres", feature = "mysql"))]
+    Elsewhere,
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     Server { url: String, name: String },
 }
 
@@ -63,6 +65,12 @@ impl Db {
     pub(crate) async fn sqlite() -> Option<Self> {
         let folder = Folder::new();
         Some(Self::new(folder.url(), Home::Folder(folder)))
+    }
+
+    /// One that is there already, and stays.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn at(url: &str) -> Self {
+        Self::new(url.to_owned(), Home::Elsewhere)
     }
 
     fn new(url: String, home: Home) -> Self {
@@ -268,7 +276,7 @@ mod servers {
         pub(crate) fn name(&self) -> &str {
             match &self.home {
                 Home::Server { name, .. } => name,
-                Home::Folder(_) => unreachable!("it is a server's"),
+                _ => unreachable!("it is a server's"),
             }
         }
     }

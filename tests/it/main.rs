@@ -10,7 +10,13 @@ mod gateway;
 mod keys;
 mod layer;
 mod locks;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod loss;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod own_server;
 mod processes;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod proxy;
 mod regeneration;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;

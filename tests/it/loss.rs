@@ -1,0 +1,345 @@
+//! A server that is lost, or a network that fails, in the middle of each step; and what visitors notice of it.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::Response;
+use perennial::{
+    Perennial, Refresh,
+    store::{Database, LeaseRow, Probe, Store, StoreFuture},
+};
+use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
+
+use crate::{
+    databases::Db,
+    own_server::{Ending, Kind, OwnServer},
+    proxy::{Proxy, Weather},
+    support::{Crowd, HANG, Origin, get, serve, until},
+};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(2);
+const STATEMENT: Duration = Duration::from_secs(2);
+/// More than it may take on any machine, and less than any wait that is too long.
+const SLACK: Duration = Duration::from_secs(10);
+
+on_each_server! {
+    a_publish_whose_reply_is_lost_is_known_for_ones_own
+    no_visitor_of_a_warm_page_waits_for_the_network
+    the_locks_promises_hold_in_all_weathers
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_is_killed_or_stopped_in_the_middle_of_each_step() {
+    if Db::postgres().await.is_some() {
+        lost_in_each_step(Kind::Postgres).await;
+    }
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb_is_killed_or_stopped_in_the_middle_of_each_step() {
+    if Db::mysql().await.is_some() {
+        lost_in_each_step(Kind::MariaDb).await;
+    }
+}
+
+/// A store that stops before a step, until it is told to go on.
+struct Stepped {
+    store: Box<dyn Store>,
+    stops: Stops,
+}
+
+/// The steps to stop at, each once, with what is told when it is reached; the answer lets it go on.
+type Stops = Arc<Mutex<HashMap<&'static str, mpsc::Sender<mpsc::Sender<()>>>>>;
+
+impl Stepped {
+    async fn step(&self, step: &'static str) {
+        let stop = self.stops.lock().expect("not poisoned").remove(step);
+        if let Some(stop) = stop {
+            let (go_on, mut told) = mpsc::channel(1);
+            stop.send(go_on).await.expect("somebody waits for it");
+            told.recv().await;
+        }
+    }
+}
+
+macro_rules! stepped {
+    ($($step:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
+        impl Store for Stepped {
+            $(
+                fn $step<'a>(&'a self, $($argument: $type),*) -> StoreFuture<'a, $answer> {
+                    Box::pin(async move {
+                        self.step(stringify!($step)).await;
+                        self.store.$step($($argument),*).await
+                    })
+                }
+            )*
+        }
+    };
+}
+
+stepped! {
+    probe(key: &'a str, name: &'a str, known: i64) -> Probe;
+    try_lock(name: &'a str, owner: &'a str, length: Duration, seen: Option<i64>) -> Option<i64>;
+    extend(lease: &'a LeaseRow, length: Duration) -> bool;
+    release(lease: &'a LeaseRow, cooldown: Duration) -> bool;
+    publish(key: &'a str, lease: &'a LeaseRow, content: &'a Response<Bytes>) -> bool;
+    renew(key: &'a str, lease: &'a LeaseRow, known: i64) -> bool;
+    remove(key: &'a str, lease: &'a LeaseRow) -> bool;
+}
+
+/// A site whose steps can be stopped at.
+struct Site {
+    origin: Origin,
+    address: SocketAddr,
+    stops: Stops,
+}
+
+impl Site {
+    async fn open(origin: Origin, url: &str, lease: Duration) -> Self {
+        let database = Database::open(url).await.expect("opens");
+        let store = database.store("perennial_").await.expect("prepares");
+        let stops = Stops::default();
+        let store = Stepped {
+            store,
+            stops: Arc::clone(&stops),
+        };
+        let builder = Perennial::builder().statement_limit(STATEMENT);
+        let site = builder.with_store(Box::new(store));
+        let policy = Refresh::every(INTERVAL).lease(lease).retry_after(INTERVAL);
+        let address = serve(origin.router().layer(site.layer(policy))).await;
+        Self {
+            origin,
+            address,
+            stops,
+        }
+    }
+
+    /// Stops at this step, the next time.
+    fn stop_at(&self, step: &'static str) -> mpsc::Receiver<mpsc::Sender<()>> {
+        let (sender, reached) = mpsc::channel(1);
+        self.stops
+            .lock()
+            .expect("not poisoned")
+            .insert(step, sender);
+        reached
+    }
+
+    /// They come again and again: nobody is turned away, nobody waits and, `in_order`, nobody sees an older version than before.
+    fn visitors(&self, path: &'static str, in_order: bool) -> JoinHandle<()> {
+        let address = self.address;
+        tokio::spawn(async move {
+            let mut newest = 0;
+            loop {
+                let reply = get(address, path).await;
+                assert_eq!(reply.status, 200, "{reply:?}");
+                assert!(reply.took < STATEMENT, "waited for {:?}", reply.took);
+                assert!(
+                    !in_order || reply.run() >= newest,
+                    "{} after {newest}",
+                    reply.run()
+                );
+                newest = reply.run();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+    }
+
+    /// Until a version that has not begun yet is stored.
+    async fn regrows(&self, db: &Db, path: &str) {
+        let begun = self.origin.begun();
+        until("it regrows", async || {
+            get(self.address, path).await;
+            let entry = db.entry(path).await;
+            let body = entry.map(|(_, body)| body).unwrap_or_default();
+            let run = body
+                .strip_prefix("run ")
+                .and_then(|it| it.split(' ').next()?.parse().ok());
+            run.is_some_and(|run: usize| run > begun)
+        })
+        .await;
+    }
+}
+
+async fn lost_in_each_step(kind: Kind) {
+    let mut server = OwnServer::start(kind).await;
+    for ending in [Ending::Kill, Ending::Stop] {
+        for path in ["/idle", "/try_lock", "/generation", "/publish", "/release"] {
+            let step = &path[1..];
+            let site = Site::open(Origin::default(), &server.url(), LEASE).await;
+            let db = Db::at(&server.url());
+            get(site.address, path).await;
+            let visitors = site.visitors(path, true);
+            match step {
+                "idle" => server.end(ending),
+                "generation" => {
+                    site.origin.hold();
+                    let begun = site.origin.begun();
+                    until("it generates", async || site.origin.begun() > begun).await;
+                    server.end(ending);
+                    site.origin.let_go();
+                }
+                step => {
+                    let mut reached = site.stop_at(step);
+                    let reached = tokio::time::timeout(HANG, reached.recv()).await;
+                    let go_on = reached.expect("is reached").expect("is told");
+                    server.end(ending);
+                    drop(go_on);
+                }
+            }
+            // Long enough for some to find that it is away.
+            tokio::time::sleep(2 * INTERVAL).await;
+            server.again().await;
+            let back = Instant::now();
+            site.regrows(&db, path).await;
+            let took = back.elapsed();
+            assert!(
+                took < LEASE + INTERVAL + SLACK,
+                "{step} {ending:?}: {took:?}"
+            );
+            // And again: nothing is stuck.
+            site.regrows(&db, path).await;
+            assert!(
+                !visitors.is_finished(),
+                "{step} {ending:?}: {:?}",
+                visitors.await
+            );
+            visitors.abort();
+        }
+    }
+}
+
+async fn a_publish_whose_reply_is_lost_is_known_for_ones_own(db: Db) {
+    let mut done_unheard = 0;
+    // A publish is more than one exchange; each may be the one that is lost.
+    for (after, path) in ["/0", "/1", "/2", "/3", "/4", "/5"].into_iter().enumerate() {
+        let proxy = Proxy::before(db.url()).await;
+        // No lease ends before the test does: the lock is free only if it is released.
+        let site = Site::open(Origin::default(), &proxy.url(db.url()), HANG).await;
+        assert_eq!(get(site.address, path).await.run(), 1);
+        let visitors = site.visitors(path, true);
+        let mut reached = site.stop_at("publish");
+        let reached = tokio::time::timeout(HANG, reached.recv()).await;
+        let go_on = reached.expect("is reached").expect("is told");
+        proxy.weather(Weather::RepliesLost { after });
+        let mut again = site.stop_at("publish");
+        drop(go_on);
+        // Where all replies to it were heard, there is none.
+        let again = tokio::time::timeout(STATEMENT, again.recv()).await;
+        let (_, body) = db.entry(path).await.expect("is there");
+        if again.is_ok() && site.origin.begun() == 2 && body == format!("run 2 of {path}") {
+            done_unheard += 1;
+        }
+        proxy.weather(Weather::Fair);
+        drop(again);
+        let lock = format!(
+            "SELECT count(*) FROM perennial_lock WHERE name = 'refresh/{path}' AND owner IS NULL"
+        );
+        until("the lock is released", async || {
+            db.int(&lock).await == Some(1)
+        })
+        .await;
+        site.regrows(&db, path).await;
+        assert!(!visitors.is_finished(), "{after}: {:?}", visitors.await);
+        visitors.abort();
+    }
+    assert!(done_unheard > 0, "no reply of a publish was lost");
+}
+
+async fn no_visitor_of_a_warm_page_waits_for_the_network(db: Db) {
+    for (weather, path, cold) in [
+        (Weather::Slow(Duration::from_secs(1)), "/slow", "/slow/cold"),
+        (Weather::RepliesLost { after: 0 }, "/lost", "/lost/cold"),
+        (Weather::Reset, "/reset", "/reset/cold"),
+        (Weather::Blackout, "/dark", "/dark/cold"),
+    ] {
+        let proxy = Proxy::before(db.url()).await;
+        let site = Site::open(Origin::default(), &proxy.url(db.url()), LEASE).await;
+        get(site.address, path).await;
+        let visitors = site.visitors(path, true);
+        proxy.weather(weather);
+        // Some intervals.
+        tokio::time::sleep(4 * INTERVAL).await;
+        let asked = Instant::now();
+        let first = Crowd::visit(20, &[site.address], cold).rest().await;
+        assert!(first.iter().all(|reply| reply.status == 200), "{weather:?}");
+        // It asks, tries and publishes.
+        let took = asked.elapsed();
+        assert!(took < 3 * STATEMENT + SLACK, "{weather:?}: {took:?}");
+        proxy.weather(Weather::Fair);
+        let fair = Instant::now();
+        site.regrows(&db, path).await;
+        site.regrows(&db, cold).await;
+        let took = fair.elapsed();
+        assert!(took < LEASE + INTERVAL + SLACK, "{weather:?}: {took:?}");
+        assert!(!visitors.is_finished(), "{weather:?}: {:?}", visitors.await);
+        visitors.abort();
+    }
+}
+
+/// Three processes whose networks fail in turn; whoever looks at the database never sees it go back, nor one fence with two contents.
+async fn the_locks_promises_hold_in_all_weathers(db: Db) {
+    let origin = Origin::default();
+    let mut sites = Vec::new();
+    for _ in 0..3 {
+        let proxy = Proxy::before(db.url()).await;
+        let site = Site::open(
+            origin.clone(),
+            &proxy.url(db.url()),
+            Duration::from_millis(300),
+        )
+        .await;
+        sites.push((proxy, site));
+    }
+    get(sites[0].1.address, "/").await;
+    let mut visitors = Vec::new();
+    for (_, site) in &sites {
+        get(site.address, "/").await;
+        visitors.push(site.visitors("/", false));
+    }
+    let watch = async {
+        let mut newest = (0, String::new());
+        loop {
+            let entry = db.entry("/").await.expect("is there");
+            assert!(entry.0 >= newest.0, "{entry:?} after {newest:?}");
+            assert!(
+                entry.0 > newest.0 || entry == newest,
+                "{entry:?} after {newest:?}"
+            );
+            newest = entry;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let change = async {
+        let weathers = [
+            Weather::RepliesLost { after: 0 },
+            Weather::Reset,
+            Weather::Slow(Duration::from_millis(200)),
+            Weather::Blackout,
+        ];
+        for round in 0..24 {
+            let (proxy, _) = &sites[round % 3];
+            proxy.weather(weathers[round % 4]);
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            proxy.weather(Weather::Fair);
+        }
+    };
+    tokio::select! {
+        () = change => {}
+        () = watch => unreachable!("it goes on for ever"),
+    }
+    for (_, site) in &sites {
+        site.regrows(&db, "/").await;
+    }
+    for visitors in visitors {
+        assert!(!visitors.is_finished(), "{:?}", visitors.await);
+        visitors.abort();
+    }
+}
