@@ -14,17 +14,17 @@ pub(super) struct Dialect {
     pub(super) socket: bool,
     /// Begins the transaction in which the tables are made.
     pub(super) begin: &'static str,
-    /// What it begins with: no other process may be at it, where the database can see to that, and the table of the tables' version
-    /// must be there, with a row.
+    /// What it begins with: the table of the tables' version is there, with a row, which is changed so that no other process can be at
+    /// it, where the database undoes what is not committed.
     pub(super) schema_table: &'static [&'static str],
+    /// The codes of errors by which others who make the tables at the same time get in the way.
+    pub(super) raced: &'static [&'static str],
     /// The tables: each element leads from the version that is its index to the next one. None is ever edited after a release.
     pub(super) schema: &'static [&'static [&'static str]],
     /// key, lock name, known fence -> lock: fence, owned, remaining; entry: fence, age, status, headers, body
     pub(super) probe: &'static str,
-    /// name, owner, length, seen fence or -1 -> fence, if it was taken
+    /// name, owner, length, seen fence or -1 -> fence, if it was taken; also if this owner has it already, who was not told so
     pub(super) try_lock: &'static str,
-    /// The same for servers that speak this dialect, but not all of it: a word of what `SELECT version()` says there, and the statement.
-    pub(super) relatives: &'static [(&'static str, &'static str)],
     /// name, owner, fence, length -> one row changed, if it is ours
     pub(super) extend: &'static str,
     /// name, owner, fence, cooldown -> one row changed, if it is ours
@@ -76,6 +76,7 @@ pub(super) const SQLITE: Dialect = Dialect {
         "CREATE TABLE IF NOT EXISTS {p}schema (id INTEGER PRIMARY KEY, version INTEGER NOT NULL)",
         "INSERT OR IGNORE INTO {p}schema (id, version) VALUES (1, 0)",
     ],
+    raced: &[],
     schema: &[&[
         "CREATE TABLE {p}lock (
             name TEXT NOT NULL PRIMARY KEY,
@@ -94,11 +95,7 @@ pub(super) const SQLITE: Dialect = Dialect {
             body BLOB NOT NULL
         )",
     ]],
-    probe: "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE 1 END, coalesce(l.expires_at - n.at, 0),
-            e.fence, n.at - e.generated_at, e.status, e.headers, e.body
-        FROM (SELECT {now} AS at) n
-        LEFT JOIN {p}lock l ON l.name = $2
-        LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3",
+    probe: PROBE,
     try_lock: "INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)
         SELECT $1, $2, n.at, n.at, n.at + $3 FROM (SELECT {now} AS at) n WHERE true
         ON CONFLICT (name) DO UPDATE SET
@@ -106,9 +103,8 @@ pub(super) const SQLITE: Dialect = Dialect {
             fence = max(l.fence + 1, excluded.fence),
             acquired_at = excluded.acquired_at,
             expires_at = excluded.expires_at
-        WHERE l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4)
+        WHERE l.owner = $2 OR (l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4))
         RETURNING fence",
-    relatives: &[],
     extend: EXTEND,
     release: RELEASE,
     publish: "INSERT INTO {p}entry AS e (entry_key, fence, started_at, generated_at, status, headers, body)
@@ -145,22 +141,22 @@ pub(super) const POSTGRES: Dialect = Dialect {
     socket: true,
     begin: "BEGIN",
     schema_table: &[
-        // "perennial", as a number that nobody else is likely to have taken.
-        "SELECT pg_advisory_xact_lock(8099278105424)",
         "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL)",
         "INSERT INTO {p}schema (id, version) VALUES (1, 0) ON CONFLICT (id) DO NOTHING",
+        "UPDATE {p}schema SET version = version WHERE id = 1",
     ],
+    // unique_violation (in the catalogue), duplicate_table: IF NOT EXISTS does not see what is not committed.
+    raced: &["23505", "42P07"],
     schema: &[&[
-        // Not by the database's collation, in which names may be equal that are not the same.
         "CREATE TABLE {p}lock (
-            name TEXT COLLATE \"C\" NOT NULL PRIMARY KEY,
+            name TEXT NOT NULL PRIMARY KEY,
             owner TEXT,
             fence BIGINT NOT NULL,
             acquired_at BIGINT NOT NULL,
             expires_at BIGINT NOT NULL
         )",
         "CREATE TABLE {p}entry (
-            entry_key TEXT COLLATE \"C\" NOT NULL PRIMARY KEY,
+            entry_key TEXT NOT NULL PRIMARY KEY,
             fence BIGINT NOT NULL,
             started_at BIGINT NOT NULL,
             generated_at BIGINT NOT NULL,
@@ -170,26 +166,26 @@ pub(super) const POSTGRES: Dialect = Dialect {
         )",
     ]],
     // Another form of bytes may be the role's default.
-    probe: "WITH n AS MATERIALIZED (
+    probe: "WITH n AS (
             SELECT {now} AS at, set_config('bytea_output', 'hex', true)
         )
-        SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE 1 END::bigint, coalesce(l.expires_at - n.at, 0),
+        SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
             e.fence, n.at - e.generated_at, e.status, e.headers, e.body
         FROM n
         LEFT JOIN {p}lock l ON l.name = $2
         LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3",
     // A lock that is taken is neither waited for (SKIP LOCKED) nor written to; where two insert the same name at once, the
     // second one gives up soon.
-    try_lock: "WITH n AS MATERIALIZED (
+    try_lock: "WITH n AS (
             SELECT {now} AS at, set_config('lock_timeout', '50ms', true)
-        ), c AS MATERIALIZED (
+        ), c AS (
             SELECT l.name FROM {p}lock l, n
-            WHERE l.name = $1 AND l.expires_at <= n.at AND ($4 < 0 OR l.fence = $4)
+            WHERE l.name = $1 AND (l.owner = $2 OR (l.expires_at <= n.at AND ($4 < 0 OR l.fence = $4)))
             FOR UPDATE OF l SKIP LOCKED
         ), u AS (
             UPDATE {p}lock l
             SET owner = $2, fence = greatest(l.fence + 1, n.at), acquired_at = n.at, expires_at = n.at + $3
-            FROM c, n WHERE l.name = c.name AND l.expires_at <= n.at AND ($4 < 0 OR l.fence = $4)
+            FROM c, n WHERE l.name = c.name
             RETURNING l.fence
         ), i AS (
             INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
@@ -198,14 +194,10 @@ pub(super) const POSTGRES: Dialect = Dialect {
             RETURNING fence
         )
         SELECT fence FROM u UNION ALL SELECT fence FROM i",
-    relatives: &[
-        ("CockroachDB", TRY_LOCK_ONCE_CHANGING),
-        ("-YB-", TRY_LOCK_ONCE_CHANGING),
-    ],
     extend: EXTEND,
     release: RELEASE,
     // FOR SHARE: nobody acquires the lock while this is being done.
-    publish: "WITH l AS MATERIALIZED (
+    publish: "WITH l AS (
             SELECT fence, acquired_at FROM {p}lock WHERE name = $2 AND owner = $3 AND fence = $4 FOR SHARE
         )
         INSERT INTO {p}entry AS e (entry_key, fence, started_at, generated_at, status, headers, body)
@@ -219,7 +211,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
             body = excluded.body
         WHERE e.fence < excluded.fence
         RETURNING e.fence",
-    renew: "WITH l AS MATERIALIZED (
+    renew: "WITH l AS (
             SELECT fence, acquired_at FROM {p}lock WHERE name = $2 AND owner = $3 AND fence = $4 FOR SHARE
         )
         UPDATE {p}entry e SET fence = l.fence, started_at = l.acquired_at, generated_at = {now}
@@ -235,21 +227,23 @@ pub(super) const POSTGRES: Dialect = Dialect {
     forbidden: &["42501"],
 };
 
-/// For servers that refuse to change a table twice in a statement, as CockroachDB does.
+/// PostgreSQL for its relatives, among them CockroachDB, which refuses to change a table twice in a statement, and YugabyteDB.
+/// Settings for one statement have no effect there.
 #[cfg(feature = "postgres")]
-const TRY_LOCK_ONCE_CHANGING: &str = "WITH n AS MATERIALIZED (
-        SELECT {now} AS at, set_config('lock_timeout', '50ms', true)
-    )
-    INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)
-    SELECT $1, $2, n.at, n.at, n.at + $3 FROM n
-    WHERE NOT EXISTS (SELECT 1 FROM {p}lock h WHERE h.name = $1 AND h.expires_at > n.at)
-    ON CONFLICT (name) DO UPDATE SET
-        owner = excluded.owner,
-        fence = greatest(l.fence + 1, excluded.fence),
-        acquired_at = excluded.acquired_at,
-        expires_at = excluded.expires_at
-    WHERE l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4)
-    RETURNING l.fence";
+pub(super) const POSTGRES_RELATIVE: Dialect = Dialect {
+    probe: PROBE,
+    try_lock: "INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)
+        SELECT $1, $2, n.at, n.at, n.at + $3 FROM (SELECT {now} AS at) n
+        WHERE NOT EXISTS (SELECT 1 FROM {p}lock h WHERE h.name = $1 AND h.expires_at > n.at AND h.owner <> $2)
+        ON CONFLICT (name) DO UPDATE SET
+            owner = excluded.owner,
+            fence = greatest(l.fence + 1, excluded.fence),
+            acquired_at = excluded.acquired_at,
+            expires_at = excluded.expires_at
+        WHERE l.owner = $2 OR (l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4))
+        RETURNING l.fence",
+    ..POSTGRES
+};
 
 #[cfg(feature = "mysql")]
 pub(super) const MYSQL: Dialect = Dialect {
@@ -263,6 +257,7 @@ pub(super) const MYSQL: Dialect = Dialect {
         "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL) ENGINE = InnoDB",
         "INSERT IGNORE INTO {p}schema (id, version) VALUES (1, 0)",
     ],
+    raced: &[],
     schema: &[&[
         // Bytes: every collation finds names equal that are not the same.
         "CREATE TABLE IF NOT EXISTS {p}lock (
@@ -283,27 +278,22 @@ pub(super) const MYSQL: Dialect = Dialect {
             `body` LONGBLOB NOT NULL
         ) ENGINE = InnoDB",
     ]],
-    probe: "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE 1 END, coalesce(l.expires_at - n.at, 0),
-            e.fence, n.at - e.generated_at, e.status, e.headers, e.body
-        FROM (SELECT {now} AS at) n
-        LEFT JOIN {p}lock l ON l.name = $2
-        LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3",
-    // Assignments are made in their order: those before `expires_at` read its old value, those before `fence` that of the fence.
+    probe: PROBE,
+    // Assignments are made in their order: the owner says to the others whether the lock was taken.
     // The affected rows tell nothing; the fence comes back as the insert id. The comment is for MariaDB alone, where a statement
     // can be told not to wait for a row, and the order depends on the mode.
     try_lock: "/*M!100300 SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR */
         INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
         VALUES ($1, $2, LAST_INSERT_ID({now}), {now}, {now} + $3)
         ON DUPLICATE KEY UPDATE
-            owner = IF(expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4), VALUES(owner), owner),
-            acquired_at = IF(expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4), VALUES(acquired_at), acquired_at),
-            expires_at = IF(expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4), VALUES(expires_at), expires_at),
+            owner = IF(owner = $2 OR (expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4)), $2, owner),
+            acquired_at = IF(owner = $2, VALUES(acquired_at), acquired_at),
+            expires_at = IF(owner = $2, VALUES(expires_at), expires_at),
             fence = IF(owner = $2, LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0))",
-    relatives: &[],
     extend: EXTEND,
     release: RELEASE,
     publish: "INSERT INTO {p}entry (entry_key, fence, started_at, generated_at, status, headers, `body`)
-        SELECT $1, LAST_INSERT_ID(l.fence), l.acquired_at, {now}, $5, $6, $7
+        SELECT $1, LAST_INSERT_ID(l.fence), l.acquired_at, {now}, $5, coalesce($6, x''), coalesce($7, x'')
         FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4
         ON DUPLICATE KEY UPDATE
             started_at = IF({p}entry.fence < VALUES(fence), VALUES(started_at), started_at),
@@ -317,13 +307,21 @@ pub(super) const MYSQL: Dialect = Dialect {
         WHERE e.entry_key = $1 AND e.fence = $5 AND e.fence < $4",
     remove: REMOVE,
     fence_of: FENCE_OF,
-    // ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, by which Galera also says that a certification failed
-    contended: &["1205", "1213"],
+    // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, by which Galera also says that a certification failed, ER_LOCK_NOWAIT;
+    // of TiDB: pessimistic and optimistic conflicts, and commits that were undone
+    contended: &["1020", "1205", "1213", "3572", "8002", "9007", "8022", "8028"],
     // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED
     gone: &["1053", "1927"],
     // ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR
     forbidden: &["1044", "1142"],
 };
+
+const PROBE: &str =
+    "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
+        e.fence, n.at - e.generated_at, e.status, e.headers, e.body
+    FROM (SELECT {now} AS at) n
+    LEFT JOIN {p}lock l ON l.name = $2
+    LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3";
 
 const EXTEND: &str = "UPDATE {p}lock SET expires_at = {now} + $4
     WHERE name = $1 AND owner = $2 AND fence = $3 AND expires_at > {now}";

@@ -1,5 +1,7 @@
 //! Makes the tables, and upgrades in place those of an older release.
 
+use std::time::Duration;
+
 use sqlx::{ColumnIndex, Decode, Encode, Executor, IntoArguments, Pool, Row, Type};
 
 use crate::{
@@ -10,7 +12,9 @@ use crate::{
     },
 };
 
-/// Notes the tables' version.
+/// The tables' version.
+const VERSION: &str = "SELECT version FROM {p}schema WHERE id = 1";
+/// Notes it.
 const NOTE: &str = "UPDATE {p}schema SET version = $1 WHERE id = 1";
 
 /// Refuses what cannot be the beginning of a table's name on every database.
@@ -44,10 +48,7 @@ where
     for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
     usize: ColumnIndex<DB::Row>,
 {
-    let dialect = DB::DIALECT;
-    let statement = |template| Statement::new(dialect, prefix, template);
-    let version = statement("SELECT version FROM {p}schema WHERE id = 1");
-
+    let version = Statement::new(DB::DIALECT, prefix, VERSION);
     // The usual case changes nothing, so that it needs no right to and waits for no other writer. Any error here (there is no
     // such table, above all) comes again below if it matters.
     if let Ok(done) = run(pool, &version, &[]).await
@@ -57,40 +58,66 @@ where
         return Ok(());
     }
 
-    let mut transaction = pool.begin_with(dialect.begin).await.map_err(failed::<DB>)?;
-    for first in dialect.schema_table {
-        execute(&mut transaction, &statement(first)).await?;
-    }
-    let done = run(&mut *transaction, &version, &[])
-        .await
-        .map_err(failed::<DB>)?;
-    let found = match done.rows.first() {
-        Some(row) => row.try_get(0).map_err(failed::<DB>)?,
-        None => 0,
-    };
-    for step in pending(steps, found)? {
-        for change in *step {
-            execute(&mut transaction, &statement(change)).await?;
+    let mut tries = 0..10;
+    loop {
+        match upgrade(pool, prefix, steps).await {
+            Ok(done) => return done,
+            Err(error) if has_code::<DB>(&error, DB::DIALECT.raced) && tries.next().is_some() => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => return Err(failed::<DB>(error)),
         }
     }
-    let note = statement(NOTE);
+}
+
+/// Takes the steps that are still to be taken, unless the tables are those of a newer release.
+async fn upgrade<DB>(
+    pool: &Pool<DB>,
+    prefix: &str,
+    steps: &'static [&'static [&'static str]],
+) -> Result<Result<(), Error>, sqlx::Error>
+where
+    DB: Driver,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    DB::Arguments: IntoArguments<DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+    usize: ColumnIndex<DB::Row>,
+{
+    let dialect = DB::DIALECT;
+    let statement = |template| Statement::new(dialect, prefix, template);
+    let mut transaction = pool.begin_with(dialect.begin).await?;
+    for first in dialect.schema_table {
+        execute::<DB>(&mut transaction, &statement(first)).await?;
+    }
+    let done = run(&mut *transaction, &statement(VERSION), &[]).await?;
+    let found = done.rows.first().map_or(Ok(0), |row| row.try_get(0))?;
+    let steps_left = match pending(steps, found) {
+        Ok(steps) => steps,
+        Err(error) => return Ok(Err(error)),
+    };
+    for step in steps_left {
+        for change in *step {
+            execute::<DB>(&mut transaction, &statement(change)).await?;
+        }
+    }
     let newest = [Arg::Int(version_of(steps))];
-    run(&mut *transaction, &note, &newest)
-        .await
-        .map_err(failed::<DB>)?;
-    transaction.commit().await.map_err(failed::<DB>)
+    run(&mut *transaction, &statement(NOTE), &newest).await?;
+    transaction.commit().await.map(Ok)
 }
 
 /// Runs what can't be prepared everywhere.
-async fn execute<DB>(connection: &mut DB::Connection, statement: &Statement) -> Result<(), Error>
+async fn execute<DB>(
+    connection: &mut DB::Connection,
+    statement: &Statement,
+) -> Result<(), sqlx::Error>
 where
     DB: Driver,
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
     let raw = sqlx::raw_sql(statement.sql());
-    let done = connection.execute(raw).await;
-    done.map_err(failed::<DB>)?;
-    Ok(())
+    connection.execute(raw).await.map(drop)
 }
 
 fn failed<DB: Driver>(source: sqlx::Error) -> Error {

@@ -10,6 +10,7 @@ use sqlx::{
     IntoArguments, Pool, Row, SqlSafeStr, SqlStr, Type, database::HasStatementCache,
     error::DatabaseError, pool::PoolConnection,
 };
+use tokio::time::timeout;
 
 use crate::{
     clock::{duration, micros},
@@ -25,9 +26,15 @@ use crate::{
 /// The pause after which a statement is not tried again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
+/// How long a connection may take to answer when it is given back.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+
 /// A database that has a [`Dialect`].
 pub(super) trait Driver: Database + HasStatementCache {
     const DIALECT: &'static Dialect;
+
+    /// Servers that speak this dialect, but not all of it: a word of what `SELECT version()` says there, and what they understand.
+    const RELATIVES: &'static [(&'static str, &'static Dialect)] = &[];
 
     /// How many rows were changed, and the insert id where the fence comes back as that.
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
@@ -50,6 +57,10 @@ impl Driver for sqlx::Sqlite {
 #[cfg(feature = "postgres")]
 impl Driver for sqlx::Postgres {
     const DIALECT: &'static Dialect = &dialect::POSTGRES;
+    const RELATIVES: &'static [(&'static str, &'static Dialect)] = &[
+        ("CockroachDB", &dialect::POSTGRES_RELATIVE),
+        ("-YB-", &dialect::POSTGRES_RELATIVE),
+    ];
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)
@@ -212,7 +223,18 @@ struct Borrowed<DB: Driver>(Option<PoolConnection<DB>>);
 
 impl<DB: Driver> Borrowed<DB> {
     fn give_back(mut self) {
-        drop(self.0.take());
+        if !DB::DIALECT.socket {
+            drop(self.0.take());
+            return;
+        }
+        // The pool asks each connection for a sign of life before it takes it back, and waits for the answer without a limit.
+        tokio::spawn(async move {
+            if let Some(connection) = &mut self.0
+                && let Ok(Ok(())) = timeout(SIGN_OF_LIFE, connection.ping()).await
+            {
+                drop(self.0.take());
+            }
+        });
     }
 }
 
@@ -254,14 +276,13 @@ where
 {
     /// Opens the store; makes or upgrades its tables.
     pub(super) async fn open(pool: Pool<DB>, prefix: &str) -> Result<Self, Error> {
-        let dialect = DB::DIALECT;
-        let try_lock = Self::try_lock_of(&pool).await?;
+        let dialect = Self::dialect_of(&pool).await?;
         schema::prepare(&pool, prefix, dialect.schema).await?;
         let statement = |template| Statement::new(dialect, prefix, template);
         Ok(Self {
             pool,
             probe: statement(dialect.probe),
-            try_lock: statement(try_lock),
+            try_lock: statement(dialect.try_lock),
             extend: statement(dialect.extend),
             release: statement(dialect.release),
             publish: statement(dialect.publish),
@@ -271,21 +292,20 @@ where
         })
     }
 
-    /// How the lock is tried on this server.
-    async fn try_lock_of(pool: &Pool<DB>) -> Result<&'static str, Error> {
-        let dialect = DB::DIALECT;
-        if dialect.relatives.is_empty() {
-            return Ok(dialect.try_lock);
+    /// What this server understands.
+    async fn dialect_of(pool: &Pool<DB>) -> Result<&'static Dialect, Error> {
+        if DB::RELATIVES.is_empty() {
+            return Ok(DB::DIALECT);
         }
         let failed = |error| Error::database("cannot ask the server for its version", error);
-        let version = Statement::new(dialect, "", "SELECT version()");
+        let version = Statement::new(DB::DIALECT, "", "SELECT version()");
         let done = run(pool, &version, &[]).await.map_err(failed)?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound);
         let version = row.and_then(|row| row.try_get::<String, _>(0));
         let version = version.map_err(failed)?;
-        let mut relatives = dialect.relatives.iter();
+        let mut relatives = DB::RELATIVES.iter();
         let relative = relatives.find(|(word, _)| version.contains(word));
-        Ok(relative.map_or(dialect.try_lock, |(_, statement)| statement))
+        Ok(relative.map_or(DB::DIALECT, |(_, relative)| relative))
     }
 
     /// Runs a statement once.
@@ -318,19 +338,26 @@ where
         done
     }
 
-    /// Runs a statement that may be run twice: again if it lost to another one, or if its connection was no more.
+    /// Runs a statement, as all of them may be run twice: again if its connection was no more, or if it lost to another one.
     async fn run(
         &self,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Result<Done<DB>, sqlx::Error> {
+        let again = |error: &_| is_broken::<DB>(error) || is_contended::<DB>(error);
+        self.run_while(again, statement, arguments).await
+    }
+
+    async fn run_while(
+        &self,
+        again: impl Fn(&sqlx::Error) -> bool,
         statement: &Statement,
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
         let mut pause = Duration::from_millis(1);
         loop {
             match self.once(statement, arguments).await {
-                Err(error)
-                    if pause < LONGEST_PAUSE
-                        && (is_contended::<DB>(&error) || is_broken::<DB>(&error)) =>
-                {
+                Err(error) if pause < LONGEST_PAUSE && again(&error) => {
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
@@ -343,7 +370,7 @@ where
     fn fence(done: &Done<DB>) -> Result<Option<i64>, sqlx::Error> {
         match done.rows.first() {
             Some(row) => row.try_get(0).map(Some),
-            None => Ok(done.id),
+            None => Ok(done.id.filter(|_| done.changed > 0)),
         }
     }
 
@@ -448,8 +475,9 @@ where
                 Arg::Int(micros(length)),
                 Arg::Int(seen.unwrap_or(-1)),
             ];
-            // Not a second time: it may have been done, and would then find the lock taken by itself.
-            match self.once(&self.try_lock, &arguments).await {
+            // Who loses does not try again.
+            let tried = self.run_while(is_broken::<DB>, &self.try_lock, &arguments);
+            match tried.await {
                 Ok(done) => Ok(Self::fence(&done)?),
                 Err(error) if is_contended::<DB>(&error) => Ok(None),
                 Err(error) => Err(error.into()),

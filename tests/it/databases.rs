@@ -154,6 +154,28 @@ impl Db {
     }
 }
 
+/// A pool such as an application has.
+pub(crate) async fn pool_of(url: &str, connections: u32) -> Database {
+    use sqlx::pool::PoolOptions;
+
+    match url.split(':').next().unwrap_or_default() {
+        #[cfg(feature = "postgres")]
+        "postgres" => {
+            let pool = PoolOptions::<sqlx::Postgres>::new().max_connections(connections);
+            pool.connect(url).await.expect("opens").into()
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" => {
+            let pool = PoolOptions::<sqlx::MySql>::new().max_connections(connections);
+            pool.connect(url).await.expect("opens").into()
+        }
+        _ => {
+            let pool = PoolOptions::<sqlx::Sqlite>::new().max_connections(connections);
+            pool.connect(url).await.expect("opens").into()
+        }
+    }
+}
+
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -253,7 +275,7 @@ mod servers {
             db.execute(&format!("ALTER DATABASE {name} COLLATE utf8mb4_general_ci"))
                 .await;
             db.session = &[
-                "SET sql_mode = 'ORACLE,ANSI,EMPTY_STRING_IS_NULL,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH'",
+                "SET sql_mode = 'ORACLE,ANSI,STRICT_ALL_TABLES,EMPTY_STRING_IS_NULL,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH'",
                 "SET time_zone = '+05:45'",
                 "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
                 "SET innodb_lock_wait_timeout = 1",

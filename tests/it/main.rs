@@ -7,6 +7,7 @@ mod content;
 mod database;
 mod failures;
 mod gateway;
+mod herd;
 mod keys;
 mod layer;
 mod locks;

@@ -2,22 +2,24 @@
 
 use std::time::Duration;
 
+use perennial::{ErrorKind, Perennial, Refresh, store::Database};
+use sqlx::{Pool, pool::PoolOptions};
 use tokio::time::Instant;
 
 use crate::{
     databases::Db,
     store::{lock, open},
+    support::{Gateway, Origin, get, serve, until},
 };
 
 const LEASE: Duration = Duration::from_secs(60);
 
 on_each_server! {
     what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for
-}
-#[cfg(feature = "postgres")]
-on_database! {
-    postgres_relative = crate::databases::Db::postgres_relative();
-    what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for
+    a_role_that_may_not_make_tables_is_told_what_to_do
+    processes_whose_clocks_differ_behave_alike
+    an_exhausted_pool_is_no_visitors_trouble
+    a_server_that_is_away_is_named_at_once
 }
 
 async fn what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for(db: Db) {
@@ -43,4 +45,171 @@ async fn what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for(d
         held.rollback().await.expect("is undone");
     }
     lock(&*store, "a", LEASE).await;
+}
+
+async fn a_role_that_may_not_make_tables_is_told_what_to_do(db: Db) {
+    let postgres = db.url().starts_with("postgres");
+    let role = format!("role_{}", db.name());
+    let (make, grant, remove) = if postgres {
+        (
+            format!("CREATE ROLE {role} LOGIN PASSWORD 'secret'"),
+            format!(
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}"
+            ),
+            format!("DROP OWNED BY {role}; DROP ROLE {role}"),
+        )
+    } else {
+        (
+            format!("CREATE USER {role}@'%' IDENTIFIED BY 'secret'"),
+            format!(
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON {}.* TO {role}@'%'",
+                db.name()
+            ),
+            format!("DROP USER {role}@'%'"),
+        )
+    };
+    db.execute(&make).await;
+    // MySQL lets nobody in who has no rights, PostgreSQL gives them for what is there: the second time it takes.
+    db.execute(&grant).await;
+    let (_, rest) = db.url().split_once('@').expect("names a user");
+    let scheme = if postgres { "postgres" } else { "mysql" };
+    let url = format!("{scheme}://{role}:secret@{rest}");
+
+    let error = Perennial::open(&url).await.expect_err("may not");
+    assert_eq!(error.kind(), ErrorKind::Database);
+    assert!(error.to_string().contains("`Builder::ddl`"), "{error}");
+
+    let ddl = Perennial::builder().ddl(&url).expect("is known");
+    db.execute(&ddl).await;
+    db.execute(&grant).await;
+    let site = Perennial::open(&url).await.expect("finds its tables");
+    let page = || async { Ok::<_, std::io::Error>("a page") };
+    let content = site.content("page", &Refresh::every(LEASE), page).await;
+    assert_eq!(content.expect("is made").text(), "a page");
+    until("it is stored", async || {
+        db.int("SELECT count(*) FROM perennial_entry").await == Some(1)
+    })
+    .await;
+    site.shutdown().await;
+    db.execute(&remove).await;
+}
+
+async fn processes_whose_clocks_differ_behave_alike(db: Db) {
+    let Some(library) = faketime() else {
+        return;
+    };
+    const INTERVAL: Duration = Duration::from_secs(2);
+    let origin = Origin::default();
+    let address = origin.serve().await;
+    let gateways = ["-1h", "+0", "+1h"].map(|clock| {
+        let environment = [
+            ("LD_PRELOAD", &*library),
+            ("FAKETIME", clock),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ];
+        Gateway::start_with(
+            address,
+            db.url(),
+            "--every 2s --lease 1s --in-background",
+            &environment,
+        )
+    });
+    let visit_all = async || {
+        let mut runs = Vec::new();
+        for gateway in &gateways {
+            runs.push(get(gateway.address, "/").await.run());
+        }
+        runs
+    };
+    for run in 1..=3 {
+        until("all have the new version", async || {
+            visit_all().await.iter().all(|seen| *seen == run)
+        })
+        .await;
+        assert_eq!(origin.begun(), run, "once for all");
+        tokio::time::sleep(INTERVAL + Duration::from_millis(100)).await;
+    }
+    // Nobody takes a lease for expired that is being extended.
+    origin.hold();
+    let start = Instant::now();
+    while start.elapsed() < 2 * INTERVAL {
+        assert!(visit_all().await.iter().all(|seen| *seen == 3));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(origin.begun(), 4);
+    origin.let_go();
+}
+
+/// The library that gives a process another clock.
+fn faketime() -> Option<String> {
+    let folders = std::fs::read_dir("/usr/lib").expect("a system");
+    let mut libraries = folders.map(|folder| {
+        folder
+            .expect("is there")
+            .path()
+            .join("faketime/libfaketimeMT.so.1")
+    });
+    let found = libraries.find(|library| library.exists());
+    if found.is_none() {
+        assert!(
+            std::env::var_os("PERENNIAL_TEST_ALL").is_none(),
+            "libfaketime is not installed, and nothing may be skipped"
+        );
+        eprintln!("SKIPPED: libfaketime is not installed; scripts/test sees to it");
+    }
+    found.map(|library| library.display().to_string())
+}
+
+async fn an_exhausted_pool_is_no_visitors_trouble(db: Db) {
+    if db.url().starts_with("postgres") {
+        #[cfg(feature = "postgres")]
+        exhausted::<sqlx::Postgres>(db).await;
+    } else {
+        #[cfg(feature = "mysql")]
+        exhausted::<sqlx::MySql>(db).await;
+    }
+}
+
+async fn exhausted<D: sqlx::Database>(db: Db)
+where
+    Pool<D>: Into<Database>,
+{
+    const INTERVAL: Duration = Duration::from_millis(500);
+    let pool = PoolOptions::<D>::new()
+        .max_connections(2)
+        .connect(db.url())
+        .await;
+    let pool = pool.expect("opens");
+    let builder = Perennial::builder().statement_limit(2 * INTERVAL);
+    let site = builder.build(pool.clone()).await.expect("prepares");
+    let origin = Origin::default();
+    let layer = site.layer(Refresh::every(INTERVAL).retry_after(INTERVAL));
+    let address = serve(origin.router().layer(layer)).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+
+    let held = [pool.acquire().await, pool.acquire().await];
+    let start = Instant::now();
+    while start.elapsed() < 6 * INTERVAL {
+        let reply = get(address, "/").await;
+        assert_eq!((reply.status, reply.run()), (200, 1));
+        assert!(reply.took < 2 * INTERVAL, "waited for {:?}", reply.took);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(held);
+    until("it regrows", async || get(address, "/").await.run() > 1).await;
+}
+
+async fn a_server_that_is_away_is_named_at_once(db: Db) {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = nobody.local_addr().expect("an address").port();
+    drop(nobody);
+    let (scheme, _) = db.url().split_once(':').expect("a URL");
+    let asked = Instant::now();
+    let error = Perennial::open(&format!("{scheme}://me:secret@127.0.0.1:{port}/x")).await;
+    let error = error.expect_err("is away").to_string();
+    assert!(
+        error.contains("refused") && !error.contains("secret"),
+        "{error}"
+    );
+    assert!(asked.elapsed() < Duration::from_secs(5));
 }

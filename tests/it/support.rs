@@ -245,6 +245,15 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) fn start(origin: SocketAddr, database: &str, options: &str) -> Self {
+        Self::start_with(origin, database, options, &[])
+    }
+
+    pub(crate) fn start_with(
+        origin: SocketAddr,
+        database: &str,
+        options: &str,
+        environment: &[(&str, &str)],
+    ) -> Self {
         let mut child = Command::new(example("gateway"))
             .args([
                 "--listen",
@@ -254,6 +263,7 @@ impl Gateway {
             ])
             .args(["--database", database])
             .args(options.split_whitespace())
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");

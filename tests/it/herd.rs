@@ -1,0 +1,199 @@
+//! Many at once on one lock: processes with many connections, and holders that sleep past their leases.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use perennial::store::{LeaseRow, Store};
+use tokio::task::JoinSet;
+
+use crate::{
+    databases::{Db, pool_of},
+    store::{content, open, stored, uuid},
+};
+
+on_each_database! {
+    one_of_a_herd_takes_the_lock
+    nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping
+}
+
+const PROCESSES: usize = 6;
+const CONNECTIONS: u32 = 6;
+const ROUNDS: usize = 300;
+
+async fn one_of_a_herd_takes_the_lock(db: Db) {
+    open(&db).await;
+    let mut herd: Vec<_> = (0..PROCESSES).map(|_| Contender::start(db.url())).collect();
+    let mut last = 0;
+    for round in 0..ROUNDS {
+        let fresh = race(&mut herd, &format!("fresh-{round}"));
+        assert!(fresh > 0, "round {round}");
+        let expired = race(&mut herd, "expired");
+        assert!(expired > last, "round {round}: {expired} after {last}");
+        last = expired;
+        let expire = "UPDATE perennial_lock SET expires_at = 1 WHERE name = 'expired'";
+        assert_eq!(db.execute(expire).await, 1);
+    }
+}
+
+/// Lets all try at once; the fence of the only winner.
+fn race(herd: &mut [Contender], name: &str) -> i64 {
+    for contender in herd.iter_mut() {
+        writeln!(contender.input, "{name}").expect("is alive");
+    }
+    let won: Vec<_> = herd.iter_mut().flat_map(Contender::won).collect();
+    assert_eq!(won.len(), 1, "{name}: {won:?}");
+    won[0]
+}
+
+/// A process that tries a lock with each of its connections at once, whenever it is told a name.
+struct Contender {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Contender {
+    fn start(url: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().expect("has a path"))
+            .args(["herd::contender", "--exact", "--ignored", "--nocapture"])
+            .env("PERENNIAL_HERD", url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        Self {
+            input: process.stdin.take().expect("is piped"),
+            output: BufReader::new(process.stdout.take().expect("is piped")),
+            process,
+        }
+    }
+
+    /// The fences with which it has won.
+    fn won(&mut self) -> Vec<i64> {
+        loop {
+            let mut line = String::new();
+            let read = self.output.read_line(&mut line).expect("is alive");
+            assert!(read > 0, "a process of the herd has failed");
+            // The test's own words come before.
+            if let Some(fences) = line.strip_prefix("won") {
+                let fences = fences.split_whitespace();
+                return fences
+                    .map(|fence| fence.parse().expect("a fence"))
+                    .collect();
+            }
+        }
+    }
+}
+
+impl Drop for Contender {
+    fn drop(&mut self) {
+        // It may have failed by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// No test: a process of the herd.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "is started by the test of the herd"]
+async fn contender() {
+    let Ok(url) = std::env::var("PERENNIAL_HERD") else {
+        return;
+    };
+    let store = pool_of(&url, CONNECTIONS).await.store("perennial_").await;
+    let store: Arc<dyn Store> = store.expect("prepares").into();
+    for name in std::io::stdin().lines() {
+        let name: Arc<str> = name.expect("is piped").into();
+        let mut tries = JoinSet::new();
+        for _ in 0..CONNECTIONS {
+            let (store, name) = (Arc::clone(&store), Arc::clone(&name));
+            tries.spawn(async move {
+                let lease = Duration::from_secs(600);
+                let tried = store.try_lock(&name, &uuid(), lease, None).await;
+                tried.expect("no deadlock, no error")
+            });
+        }
+        let won = tries.join_all().await.into_iter().flatten();
+        let won: Vec<_> = won.map(|fence: i64| fence.to_string()).collect();
+        println!("won {}", won.join(" "));
+    }
+}
+
+/// Holders that sleep past their lease every other time, and then publish all the same.
+async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(db: Db) {
+    const LEASE: Duration = Duration::from_millis(50);
+    const OVERSLEEP: Duration = Duration::from_millis(80);
+    // Several locks at once, so that it doesn't take all day; two rivals for each.
+    const LOCKS: u64 = 8;
+    const ROUNDS: usize = 70;
+
+    let store = open(&db).await;
+    let mut holders = JoinSet::new();
+    for holder in 0..2 * LOCKS {
+        let store = Arc::clone(&store);
+        holders.spawn(async move {
+            let name = (holder % LOCKS).to_string();
+            let (mut accepted, mut refused, mut round) = (Vec::new(), 0, holder / LOCKS);
+            while accepted.len() + refused < ROUNDS {
+                let owner = uuid();
+                let fence = store.try_lock(&name, &owner, LEASE, None).await;
+                let Some(fence) = fence.expect("answers") else {
+                    tokio::time::sleep(Duration::from_millis(3)).await;
+                    continue;
+                };
+                round += 1;
+                if round % 2 == 0 {
+                    tokio::time::sleep(OVERSLEEP).await;
+                }
+                let lease = LeaseRow {
+                    name: name.clone(),
+                    owner,
+                    fence,
+                };
+                let body = content(&fence.to_string());
+                let published = store.publish(&name, &lease, &body).await;
+                if published.expect("answers") {
+                    accepted.push((name.clone(), fence));
+                } else {
+                    refused += 1;
+                }
+                let released = store.release(&lease, Duration::ZERO).await;
+                released.expect("answers");
+            }
+            (accepted, refused)
+        });
+    }
+    // Meanwhile whoever looks never sees it go back, nor one fence with another's content.
+    let watch = async {
+        let mut seen = [0; LOCKS as usize];
+        loop {
+            for (name, seen) in seen.iter_mut().enumerate() {
+                if let Some((fence, body)) = stored(&*store, &name.to_string()).await {
+                    assert!(fence >= *seen, "it went back");
+                    assert_eq!(body, fence.to_string());
+                    *seen = fence;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let results = tokio::select! {
+        results = holders.join_all() => results,
+        () = watch => unreachable!(),
+    };
+    let mut accepted: Vec<_> = results.iter().flat_map(|(accepted, _)| accepted).collect();
+    let refused: usize = results.iter().map(|(_, refused)| refused).sum();
+    let all = accepted.len();
+    assert!(
+        all + refused > 1000 && all > 100 && refused > 100,
+        "{all} accepted, {refused} refused"
+    );
+    // At most one publish a fence.
+    accepted.sort();
+    accepted.dedup();
+    assert_eq!(accepted.len(), all);
+}
