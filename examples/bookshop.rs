@@ -1,4 +1,4 @@
-//! A small bookshop: an axum site over one SQLite file, whose lists regrow by themselves.
+//! A small bookshop: an axum site over one database, whose lists regrow by themselves.
 //!
 //! ```text
 //! cargo run --release --example bookshop
@@ -6,14 +6,14 @@
 //! ```
 //!
 //! The home page, the books and the orders are live. `/best-sellers`, `/new-releases` and the sidebar are kept by Perennial and
-//! made anew by the first request after their interval, once for all copies of the shop that run over the same file.
+//! made anew by the first request after their interval, once for all copies of the shop that run over the same database. For one
+//! on a server, add `--features postgres` or `mysql` and `--database` with its URL.
 
 use std::{
     error::Error,
     io::IsTerminal,
     net::SocketAddr,
     process::ExitCode,
-    str::FromStr,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -27,10 +27,7 @@ use axum::{
 use clap::Parser;
 use humantime::{format_duration, format_rfc3339_seconds, parse_duration};
 use perennial::{Perennial, Refresh};
-use sqlx::{
-    FromRow, Row, SqlitePool,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow},
-};
+use sqlx::{AnyPool, AssertSqlSafe};
 use tokio::net::TcpListener;
 
 /// A small bookshop whose lists regrow by themselves.
@@ -39,7 +36,8 @@ struct Options {
     /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:3000")]
     listen: String,
-    /// The SQLite file; made, with a catalogue and some orders, if it isn't there.
+    /// The database, as in sqlite://bookshop.db or postgres://user:password@host/database. A catalogue and some orders are put into an
+    /// empty one.
     #[arg(long, default_value = "sqlite://bookshop.db")]
     database: String,
     /// The age at which the best-sellers, and the sidebar, are made anew.
@@ -74,10 +72,11 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(&options.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", options.listen))?;
-    let pool = open(&options.database)
-        .await
-        .map_err(|error| format!("cannot open the database {}: {error}", options.database))?;
-    let site = Perennial::new(pool.clone()).await?;
+    let site = Perennial::open(&options.database).await?;
+    // The shop's own tables, through sqlx's pool for any kind of database. One of a certain kind can be shared: `Perennial::new(pool)`.
+    sqlx::any::install_default_drivers();
+    let pool = AnyPool::connect(&options.database).await?;
+    furnish(&pool, &site).await?;
 
     let best = Refresh::every(options.best_sellers_every);
     let new = Refresh::every(options.new_releases_every);
@@ -116,15 +115,27 @@ Buy a book; the best-sellers know of it when they are {best} old, not before:
     curl -X POST http://{address}/buy/1
     curl http://{address}/best-sellers
 Start a second copy; it is the same site:
-    cargo run --release --example bookshop -- --database {database} --listen {next}
+    cargo run --release --example bookshop {features}-- --database {database} --listen {next}
 Start both with --slow 20s --best-sellers-every 1m, and reload in two windows: one waits for the new list, at most 5 s, and the
 other has the old one at once. Kill the copy that generates: within 15 s the other takes over.
     kill -9 {id}
 ",
         best = format_duration(options.best_sellers_every),
-        database = options.database,
+        features = match options.database.split(':').next() {
+            Some("postgres" | "postgresql") => "--features postgres ",
+            Some("mysql" | "mariadb") => "--features mysql ",
+            _ => "",
+        },
+        database = without_password(&options.database),
         id = std::process::id(),
     );
+}
+
+fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
 }
 
 async fn told_to_stop() {
@@ -145,75 +156,63 @@ async fn told_to_stop() {
     tracing::info!("closing: the last visitors are served");
 }
 
-/// Opens the database and sees to it that the shop is in it.
-async fn open(url: &str) -> Result<SqlitePool, sqlx::Error> {
-    let options = SqliteConnectOptions::from_str(url)?
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .busy_timeout(Duration::from_secs(5));
-    let mut tries = 0..20;
-    let pool = loop {
-        match SqlitePool::connect_with(options.clone()).await {
-            // Two copies that set a new file to WAL at once: SQLite doesn't wait then, whatever its timeout is.
-            Err(sqlx::Error::Database(error))
-                if error.code().as_deref() == Some("5") && tries.next().is_some() =>
-            {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            connected => break connected?,
+/// Makes the tables and fills them, unless that has been done. Several copies may come here at once: a lock lets one in at a time.
+async fn furnish(pool: &AnyPool, site: &Perennial) -> Result<(), Box<dyn Error>> {
+    let locks = site.locks();
+    let lease = loop {
+        match locks.try_lock("bookshop/furnish").await? {
+            Some(lease) => break lease,
+            None => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     };
-    furnish(&pool).await?;
-    Ok(pool)
-}
-
-/// Makes the tables and fills them, unless that has been done; several copies may come here at once.
-async fn furnish(pool: &SqlitePool) -> Result<(), sqlx::Error> {
-    let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-    sqlx::raw_sql(SCHEMA).execute(&mut *transaction).await?;
-    let empty: bool = sqlx::query_scalar("SELECT NOT EXISTS (SELECT 1 FROM books)")
-        .fetch_one(&mut *transaction)
-        .await?;
-    if empty {
-        for (title, author, year) in CATALOGUE {
-            sqlx::query("INSERT INTO books (title, author, year) VALUES (?, ?, ?)")
-                .bind(title)
-                .bind(author)
-                .bind(year)
-                .execute(&mut *transaction)
-                .await?;
-        }
-        sqlx::query(FIRST_ORDERS).execute(&mut *transaction).await?;
+    for table in SCHEMA {
+        sqlx::query(table).execute(pool).await?;
     }
-    transaction.commit().await
+    let books: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM books")
+        .fetch_one(pool)
+        .await?;
+    if books == 0 {
+        // No text but our own.
+        let books = (1..).zip(CATALOGUE).map(|(id, (title, author, year))| {
+            let [title, author] = [title, author].map(|text| text.replace('\'', "''"));
+            format!("({id}, '{title}', '{author}', {year})")
+        });
+        let books = books.collect::<Vec<_>>().join(", ");
+        let books = format!("INSERT INTO books (id, title, author, year) VALUES {books}");
+        // Orders to begin with: the same in every new shop, one each three hours back from now.
+        let now = now();
+        let orders = (0..300).map(|n| {
+            let book = 1 + (n % 7 * 5 + n % 11 * n % 13) % CATALOGUE.len();
+            format!("({book}, {})", now - 10_800 * n as i64)
+        });
+        let orders = orders.collect::<Vec<_>>().join(", ");
+        let orders = format!("INSERT INTO orders (book, bought_at) VALUES {orders}");
+        let mut transaction = pool.begin().await?;
+        for sql in [books, orders] {
+            let insert = sqlx::query(AssertSqlSafe(sql));
+            insert.execute(&mut *transaction).await?;
+        }
+        transaction.commit().await?;
+    }
+    Ok(lease.release().await?)
 }
 
-const SCHEMA: &str = "
-CREATE TABLE IF NOT EXISTS books (
-    id INTEGER PRIMARY KEY, title TEXT NOT NULL, author TEXT NOT NULL, year INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS orders (
-    id INTEGER PRIMARY KEY, book INTEGER NOT NULL REFERENCES books, bought_at INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS orders_of_a_book ON orders (book, bought_at);
--- Each book with its orders of the last 30 days.
-CREATE VIEW IF NOT EXISTS sales AS
-    SELECT books.*, COUNT(orders.id) AS sold
-    FROM books LEFT JOIN orders ON book = books.id AND bought_at > unixepoch() - 30 * 86400
-    GROUP BY books.id;
-";
+const SCHEMA: [&str; 2] = [
+    "CREATE TABLE IF NOT EXISTS books (
+        id BIGINT PRIMARY KEY, title VARCHAR(200) NOT NULL, author VARCHAR(200) NOT NULL, year BIGINT NOT NULL
+    )",
+    "CREATE TABLE IF NOT EXISTS orders (book BIGINT NOT NULL REFERENCES books (id), bought_at BIGINT NOT NULL)",
+];
 
-/// Orders to begin with: the same in every new shop, one each three hours back from now.
-const FIRST_ORDERS: &str = "
-WITH RECURSIVE numbers (n) AS (VALUES (0) UNION ALL SELECT n + 1 FROM numbers WHERE n < 299)
-INSERT INTO orders (book, bought_at)
-    SELECT 1 + (n % 7 * 5 + n % 11 * n % 13) % (SELECT COUNT(*) FROM books), unixepoch() - n * 10800
-    FROM numbers
-";
+/// Seconds since 1970.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() as i64)
+}
 
 #[derive(Clone)]
 struct Shop {
-    pool: SqlitePool,
+    pool: AnyPool,
     site: Perennial,
     sidebar: Refresh,
     slow: Duration,
@@ -227,29 +226,38 @@ struct Book {
     sold: i64,
 }
 
-impl FromRow<'_, SqliteRow> for Book {
-    fn from_row(row: &SqliteRow) -> Result<Self, sqlx::Error> {
-        Ok(Self {
-            id: row.try_get("id")?,
-            title: row.try_get("title")?,
-            author: row.try_get("author")?,
-            year: row.try_get("year")?,
-            sold: row.try_get("sold")?,
-        })
-    }
-}
+/// The orders that count, in seconds.
+const LATELY: i64 = 30 * 86_400;
 
 impl Shop {
-    async fn books(&self, sql: &'static str) -> Result<Vec<Book>, sqlx::Error> {
-        sqlx::query_as(sql).fetch_all(&self.pool).await
+    /// Books, each with how often it was sold lately: all, or those that the rest of the statement leaves.
+    async fn books(&self, rest: &str) -> Result<Vec<Book>, sqlx::Error> {
+        // Databases write arguments differently. These are numbers, so that they can stand in the text.
+        let sales = format!(
+            "SELECT id, title, author, year, COUNT(book) AS sold
+            FROM books LEFT JOIN orders ON book = id AND bought_at > {}
+            GROUP BY id, title, author, year {rest}",
+            now() - LATELY
+        );
+        let rows = sqlx::query_as::<_, (i64, String, String, i64, i64)>(AssertSqlSafe(sales));
+        let rows = rows.fetch_all(&self.pool).await?;
+        let books = rows.into_iter();
+        let books = books.map(|(id, title, author, year, sold)| Book {
+            id,
+            title,
+            author,
+            year,
+            sold,
+        });
+        Ok(books.collect())
     }
 
     /// Generates a list as HTML, which says when and by whom that was done.
-    async fn list(&self, name: &str, sql: &'static str) -> Result<String, sqlx::Error> {
+    async fn list(&self, name: &str, rest: &str) -> Result<String, sqlx::Error> {
         tracing::info!(name, "generating");
         let began = Instant::now();
         tokio::time::sleep(self.slow).await;
-        let books = self.books(sql).await?;
+        let books = self.books(rest).await?;
         let took = began.elapsed();
         tracing::info!(name, ?took, "generated");
         let items = books.iter().map(item).collect::<String>();
@@ -267,8 +275,8 @@ impl Shop {
 
     async fn sidebar(&self) -> String {
         let shop = self.clone();
-        let sql = "SELECT * FROM sales WHERE sold > 0 ORDER BY sold DESC, title, id LIMIT 5";
-        let generate = || async move { shop.list("top 5", sql).await };
+        let top = "HAVING COUNT(book) > 0 ORDER BY sold DESC, title, id LIMIT 5";
+        let generate = || async move { shop.list("top 5", top).await };
         let content = self.site.content("sidebar/top-5", &self.sidebar, generate);
         match content.await {
             Ok(list) => format!("<aside><h2>Top 5 of 30 days</h2>{list}</aside>"),
@@ -282,7 +290,7 @@ impl Shop {
 }
 
 async fn home(State(shop): State<Shop>) -> Result<Html<String>, Failure> {
-    let books = shop.books("SELECT * FROM sales ORDER BY title, id").await?;
+    let books = shop.books("ORDER BY title, id").await?;
     let books = books.iter().map(card).collect::<String>();
     let main = format!(r#"<h1>All our books</h1><ul class="shelf">{books}</ul>"#);
     Ok(page("All our books", &main, &shop.sidebar().await))
@@ -293,11 +301,8 @@ async fn book(
     Path(id): Path<i64>,
     RawQuery(query): RawQuery,
 ) -> Result<Html<String>, Failure> {
-    let book: Book = sqlx::query_as("SELECT * FROM sales WHERE id = ?")
-        .bind(id)
-        .fetch_optional(&shop.pool)
-        .await?
-        .ok_or(Failure::NotFound)?;
+    let books = shop.books(&format!("HAVING id = {id}")).await?;
+    let book = books.into_iter().next().ok_or(Failure::NotFound)?;
     let thanks = match query.as_deref() {
         Some("thanks") => {
             r#"<p class="thanks">Thank you! The lists will know of it when they are made anew.</p>"#
@@ -313,9 +318,12 @@ async fn book(
 }
 
 async fn buy(State(shop): State<Shop>, Path(id): Path<i64>) -> Result<Redirect, Failure> {
+    let now = now();
     let order =
-        "INSERT INTO orders (book, bought_at) SELECT id, unixepoch() FROM books WHERE id = ?";
-    let done = sqlx::query(order).bind(id).execute(&shop.pool).await?;
+        format!("INSERT INTO orders (book, bought_at) SELECT id, {now} FROM books WHERE id = {id}");
+    let done = sqlx::query(AssertSqlSafe(order))
+        .execute(&shop.pool)
+        .await?;
     match done.rows_affected() {
         0 => Err(Failure::NotFound),
         _ => Ok(Redirect::to(&format!("/books/{id}?thanks"))),
@@ -323,8 +331,8 @@ async fn buy(State(shop): State<Shop>, Path(id): Path<i64>) -> Result<Redirect, 
 }
 
 async fn best_sellers(State(shop): State<Shop>) -> Result<Html<String>, Failure> {
-    let sql = "SELECT * FROM sales WHERE sold > 0 ORDER BY sold DESC, title, id LIMIT 20";
-    let list = shop.list("best-sellers", sql).await?;
+    let best = "HAVING COUNT(book) > 0 ORDER BY sold DESC, title, id LIMIT 20";
+    let list = shop.list("best-sellers", best).await?;
     let main = format!(
         "<h1>Best-sellers</h1><p>By the orders of the last 30 days; in a tie, by title.</p>{list}"
     );
@@ -332,8 +340,9 @@ async fn best_sellers(State(shop): State<Shop>) -> Result<Html<String>, Failure>
 }
 
 async fn new_releases(State(shop): State<Shop>) -> Result<Html<String>, Failure> {
-    let sql = "SELECT * FROM sales ORDER BY year DESC, title, id LIMIT 15";
-    let list = shop.list("new releases", sql).await?;
+    let list = shop
+        .list("new releases", "ORDER BY year DESC, title, id LIMIT 15")
+        .await?;
     let main =
         format!("<h1>New releases</h1><p>The newest first; those of a year by title.</p>{list}");
     Ok(page("New releases", &main, ""))

@@ -4,6 +4,8 @@
 //! cargo run --release --example gateway -- --origin http://127.0.0.1:9000 --every 10m
 //! curl -i http://127.0.0.1:9070/
 //! ```
+//!
+//! Several gateways may share a database; on a server with `--features postgres` or `mysql`, and `--database` with its URL.
 
 use std::{
     convert::Infallible, error::Error, io::IsTerminal, net::SocketAddr, process::ExitCode,
@@ -26,7 +28,7 @@ use perennial::{First, Perennial, Refresh};
 use tokio::{net::TcpListener, time::timeout};
 use tower::Layer;
 
-/// Keeps the pages of a site in an SQLite file and regenerates each when it is stale.
+/// Keeps the pages of a site in a database and regenerates each when it is stale.
 #[derive(Parser)]
 struct Options {
     /// Where to listen.
@@ -35,7 +37,7 @@ struct Options {
     /// The site, as in http://127.0.0.1:9000
     #[arg(long, value_parser = origin)]
     origin: Origin,
-    /// The database; several gateways may share it.
+    /// The database, as in sqlite://site.db or postgres://user:password@host/database; several gateways may share it.
     #[arg(long, default_value = "sqlite://gateway.db")]
     database: String,
     /// The age at which a page becomes stale.
@@ -117,7 +119,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
         "http://{} in front of {}, kept in {}",
         listener.local_addr()?,
         options.origin.0,
-        options.database
+        without_password(&options.database)
     );
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app)
@@ -125,6 +127,13 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
         .await?;
     site.shutdown().await;
     Ok(())
+}
+
+fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
 }
 
 async fn stop_signal() {

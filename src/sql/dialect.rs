@@ -55,11 +55,13 @@ pub(super) enum Arguments {
     Numbered,
     /// Bound to `?`, in the order in which they stand.
     Ordered,
-    /// Written into the statement: a number as it is, a text in hexadecimal digits in place of `{}`. So a statement is one message and leaves nothing
-    /// behind, which is what a pooler that gives out its connections by the transaction asks for. (sqlx prepares a statement
-    /// in one exchange and runs it in another; such a pooler may hand the two to different servers.) What
-    /// has a content is bound nevertheless, within a transaction.
-    Written(&'static str),
+    /// Written into the statement: a number as it is, a text or bytes in hexadecimal digits in place of `{}`. So a statement is one message
+    /// and leaves nothing behind, which is what a pooler that gives out its connections by the transaction asks for. (sqlx
+    /// prepares a statement in one exchange and runs it in another; such a pooler may hand the two to different servers.)
+    Written {
+        text: &'static str,
+        bytes: &'static str,
+    },
 }
 
 const FENCE_OF: &str = "SELECT fence FROM {p}entry WHERE entry_key = $1";
@@ -137,7 +139,10 @@ pub(super) const POSTGRES: Dialect = Dialect {
     // Not `now()`, which stands still inside a transaction.
     now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     // No backslash: what it means in a literal is a setting.
-    arguments: Arguments::Written("convert_from(decode('{}', 'hex'), 'UTF8')"),
+    arguments: Arguments::Written {
+        text: "convert_from(decode('{}', 'hex'), 'UTF8')",
+        bytes: "decode('{}', 'hex')",
+    },
     socket: true,
     begin: "BEGIN",
     schema_table: &[

@@ -133,7 +133,7 @@ fn failed<DB: Driver>(source: sqlx::Error) -> Error {
 }
 
 /// All that [`prepare`] does to a database without tables, for an administrator to run.
-pub(super) fn script(dialect: &Dialect, prefix: &str) -> String {
+pub(super) fn script(dialect: &'static Dialect, prefix: &str) -> String {
     let version = NOTE.replace("$1", &version_of(dialect.schema).to_string());
     let mut statements = vec![dialect.begin];
     statements.extend(dialect.schema_table);

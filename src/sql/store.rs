@@ -3,14 +3,14 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::TryStreamExt;
+use futures_util::{TryStreamExt, stream::BoxStream};
 use http::{Response, StatusCode};
 use sqlx::{
     AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Either, Encode, Executor,
-    IntoArguments, Pool, Row, SqlSafeStr, SqlStr, Type, database::HasStatementCache,
-    error::DatabaseError, pool::PoolConnection,
+    IntoArguments, Pool, Row, SqlSafeStr, SqlStr, Type, error::DatabaseError, pool::PoolConnection,
 };
 use tokio::time::timeout;
+use tracing::{Dispatch, instrument::WithSubscriber};
 
 use crate::{
     clock::{duration, micros},
@@ -30,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
 /// A database that has a [`Dialect`].
-pub(super) trait Driver: Database + HasStatementCache {
+pub(super) trait Driver: Database {
     const DIALECT: &'static Dialect;
 
     /// Servers that speak this dialect, but not all of it: a word of what `SELECT version()` says there, and what they understand.
@@ -85,40 +85,35 @@ impl Driver for sqlx::MySql {
 
 /// A statement of the dialect, ready to be run.
 pub(super) struct Statement {
-    template: String,
-    /// With placeholders.
+    /// With `$n`, or with `?` where that is the placeholder.
     sql: SqlStr,
+    arguments: &'static Arguments,
     /// Which argument each placeholder stands for.
     order: Vec<usize>,
-    /// In what form a text is written into it, where arguments are.
-    written: Option<&'static str>,
 }
 
 impl Statement {
-    pub(super) fn new(dialect: &Dialect, prefix: &str, template: &str) -> Self {
+    pub(super) fn new(dialect: &'static Dialect, prefix: &str, template: &str) -> Self {
         let template = template
             .replace("{now}", dialect.now)
             .replace("{p}", prefix);
         let mut order = Vec::new();
-        let sql = substitute(&template, |argument| match dialect.arguments {
-            Arguments::Ordered => {
+        let sql = match dialect.arguments {
+            Arguments::Ordered => substitute(&template, |argument| {
                 order.push(argument);
                 "?".to_owned()
+            }),
+            Arguments::Numbered => {
+                let count = (1..10).take_while(|n| template.contains(&format!("${n}")));
+                order = (0..count.count()).collect();
+                template
             }
-            Arguments::Numbered | Arguments::Written(_) => {
-                order = (0..order.len().max(argument + 1)).collect();
-                format!("${}", argument + 1)
-            }
-        });
-        let written = match dialect.arguments {
-            Arguments::Written(form) => Some(form),
-            Arguments::Numbered | Arguments::Ordered => None,
+            Arguments::Written { .. } => template,
         };
         Self {
-            template,
             sql: trusted(sql),
+            arguments: &dialect.arguments,
             order,
-            written,
         }
     }
 
@@ -128,11 +123,13 @@ impl Statement {
 
     /// The statement with its arguments in it, where that is how they reach the database.
     fn written(&self, arguments: &[Arg<'_>]) -> Option<SqlStr> {
-        let form = self.written.filter(|_| !has_bytes(arguments))?;
-        let sql = substitute(&self.template, |argument| match arguments[argument] {
-            Arg::Int(int) => int.to_string(),
-            Arg::Text(text) => form.replace("{}", &hex(text.as_bytes())),
-            Arg::Bytes(_) => unreachable!("there are none"),
+        let Arguments::Written { text, bytes } = self.arguments else {
+            return None;
+        };
+        let sql = substitute(self.sql.as_str(), |argument| match arguments[argument] {
+            Arg::Int(value) => value.to_string(),
+            Arg::Text(value) => text.replace("{}", &hex(value.as_bytes())),
+            Arg::Bytes(value) => bytes.replace("{}", &hex(value)),
         });
         Some(trusted(sql))
     }
@@ -163,11 +160,6 @@ pub(super) enum Arg<'a> {
     Bytes(&'a [u8]),
 }
 
-fn has_bytes(arguments: &[Arg<'_>]) -> bool {
-    let is_bytes = |argument: &Arg<'_>| matches!(argument, Arg::Bytes(_));
-    arguments.iter().any(is_bytes)
-}
-
 /// What a statement came to.
 pub(super) struct Done<DB: Database> {
     pub(super) rows: Vec<DB::Row>,
@@ -189,20 +181,28 @@ where
     for<'q> &'q str: Encode<'q, DB> + Type<DB>,
     for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
 {
-    let mut stream = if let Some(sql) = statement.written(arguments) {
-        executor.fetch_many(sqlx::raw_sql(sql))
-    } else {
-        let query = sqlx::query::<DB>(statement.sql.clone());
-        let mut query = query.persistent(statement.written.is_none());
-        for argument in &statement.order {
-            query = match arguments[*argument] {
-                Arg::Int(int) => query.bind(int),
-                Arg::Text(text) => query.bind(text),
-                Arg::Bytes(bytes) => query.bind(bytes),
-            };
-        }
-        executor.fetch_many(query)
-    };
+    if let Some(sql) = statement.written(arguments) {
+        // sqlx would log the whole of it where it is slow, with the content of a page in it.
+        let stream = executor.fetch_many(sqlx::raw_sql(sql));
+        return collect(stream).with_subscriber(Dispatch::none()).await;
+    }
+    let mut query = sqlx::query::<DB>(statement.sql());
+    for argument in &statement.order {
+        query = match arguments[*argument] {
+            Arg::Int(int) => query.bind(int),
+            Arg::Text(text) => query.bind(text),
+            Arg::Bytes(bytes) => query.bind(bytes),
+        };
+    }
+    collect(executor.fetch_many(query)).await
+}
+
+type Results<'a, DB> = BoxStream<
+    'a,
+    Result<Either<<DB as Database>::QueryResult, <DB as Database>::Row>, sqlx::Error>,
+>;
+
+async fn collect<DB: Driver>(mut stream: Results<'_, DB>) -> Result<Done<DB>, sqlx::Error> {
     let mut done = Done {
         rows: Vec::new(),
         changed: 0,
@@ -316,23 +316,8 @@ where
     ) -> Result<Done<DB>, sqlx::Error> {
         let mut borrowed = Borrowed(Some(self.pool.acquire().await?));
         let connection: &mut DB::Connection = borrowed.0.as_mut().expect("has just been put there");
-        let done = if statement.written.is_some() && has_bytes(arguments) {
-            // A transaction keeps a pooler from handing the parts of it to different servers.
-            async {
-                let mut transaction = connection.begin().await?;
-                let done = run(&mut *transaction, statement, arguments).await?;
-                transaction.commit().await?;
-                Ok(done)
-            }
-            .await
-        } else {
-            run(connection, statement, arguments).await
-        };
-        if done
-            .as_ref()
-            .err()
-            .is_none_or(|error| !is_broken::<DB>(error))
-        {
+        let done = run(connection, statement, arguments).await;
+        if !matches!(&done, Err(error) if is_broken::<DB>(error)) {
             borrowed.give_back();
         }
         done

@@ -39,6 +39,8 @@ pub(crate) struct Proxy {
     weather: watch::Sender<Weather>,
     /// The replies since the weather has changed.
     replies: Arc<AtomicUsize>,
+    /// What was asked in all, without signs of life.
+    asked: Arc<AtomicUsize>,
 }
 
 impl Proxy {
@@ -55,16 +57,17 @@ impl Proxy {
         let weather = watch::Sender::new(Weather::Fair);
         let forecast = weather.clone();
         let replies = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&replies);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counters = (Arc::clone(&asked), Arc::clone(&replies));
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.expect("accepts");
                 let weather = forecast.subscribe();
-                let counter = Arc::clone(&counter);
+                let (asked, replies) = counters.clone();
                 tokio::spawn(async move {
                     // A server that is away ends the client's connection.
                     if let Ok(server) = TcpStream::connect(server).await {
-                        carry(client, server, weather, &counter).await;
+                        carry(client, server, weather, &asked, &replies).await;
                     }
                 });
             }
@@ -73,6 +76,7 @@ impl Proxy {
             address,
             weather,
             replies,
+            asked,
         }
     }
 
@@ -81,6 +85,11 @@ impl Proxy {
         let (user, rest) = url.rsplit_once('@').expect("names a user");
         let (_, database) = rest.split_once('/').expect("names a database");
         format!("{user}@{}/{database}", self.address)
+    }
+
+    /// How many times something was asked of the server: statements, and what it takes to connect and to prepare them.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(SeqCst)
     }
 
     pub(crate) fn weather(&self, weather: Weather) {
@@ -93,7 +102,8 @@ async fn carry(
     client: TcpStream,
     server: TcpStream,
     weather: watch::Receiver<Weather>,
-    counter: &AtomicUsize,
+    asked: &AtomicUsize,
+    replied: &AtomicUsize,
 ) {
     // A dropped socket is reset, as is one whose other end has been.
     client.set_zero_linger().expect("is set");
@@ -102,8 +112,8 @@ async fn carry(
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = requests(from_client, to_server, weather.clone()) => {}
-        () = replies(from_server, to_client, weather, counter) => {}
+        () = requests(from_client, to_server, weather.clone(), asked) => {}
+        () = replies(from_server, to_client, weather, replied) => {}
     }
 }
 
@@ -111,9 +121,15 @@ async fn requests(
     mut client: OwnedReadHalf,
     mut server: OwnedWriteHalf,
     mut weather: watch::Receiver<Weather>,
+    asked: &AtomicUsize,
 ) {
     let mut chunk = vec![0; 64 << 10];
     while let Ok(read @ 1..) = client.read(&mut chunk).await {
+        // PostgreSQL's Sync, MySQL's COM_PING.
+        let sign_of_life = matches!(&chunk[..read], [b'S', 0, 0, 0, 4] | [1, 0, 0, 0, 0x0e]);
+        if !sign_of_life {
+            asked.fetch_add(1, SeqCst);
+        }
         let over = weather.wait_for(|weather| *weather != Weather::Blackout);
         if over.await.is_err() || server.write_all(&chunk[..read]).await.is_err() {
             return;
@@ -125,7 +141,7 @@ async fn replies(
     mut server: OwnedReadHalf,
     mut client: OwnedWriteHalf,
     mut weather: watch::Receiver<Weather>,
-    counter: &AtomicUsize,
+    replied: &AtomicUsize,
 ) {
     let mut chunk = vec![0; 64 << 10];
     while let Ok(read @ 1..) = server.read(&mut chunk).await {
@@ -134,7 +150,7 @@ async fn replies(
             Ok(weather) => *weather,
             Err(_) => return,
         };
-        let before = counter.fetch_add(1, SeqCst);
+        let before = replied.fetch_add(1, SeqCst);
         let mut passed = read;
         match now {
             Weather::Fair | Weather::Blackout => {}

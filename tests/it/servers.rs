@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     databases::Db,
+    proxy::Proxy,
     store::{lock, open},
     support::{Gateway, Origin, get, serve, until},
 };
@@ -20,6 +21,7 @@ on_each_server! {
     processes_whose_clocks_differ_behave_alike
     an_exhausted_pool_is_no_visitors_trouble
     a_server_that_is_away_is_named_at_once
+    a_refresh_is_three_round_trips_and_a_contended_try_is_one
 }
 
 async fn what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for(db: Db) {
@@ -212,4 +214,68 @@ async fn a_server_that_is_away_is_named_at_once(db: Db) {
         "{error}"
     );
     assert!(asked.elapsed() < Duration::from_secs(5));
+}
+
+async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
+    let proxy = Proxy::before(db.url()).await;
+    let site = Perennial::open(&proxy.url(db.url())).await.expect("opens");
+    let origin = Origin::default();
+    let policy = Refresh::every(Duration::from_millis(1));
+    let refresh = async |site: &Perennial| {
+        let origin = origin.clone();
+        let generate = || async move { Ok::<_, std::io::Error>(origin.run("it").await.1) };
+        site.content("page", &policy, generate)
+            .await
+            .expect("is made");
+    };
+    let free = "SELECT count(*) FROM perennial_lock WHERE owner IS NULL";
+    let mut least = usize::MAX;
+    // The first ones also connect and prepare.
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let (asked, begun) = (proxy.asked(), origin.begun());
+        refresh(&site).await;
+        assert_eq!(origin.begun(), begun + 1);
+        until("the lock is released", async || {
+            db.int(free).await == Some(1)
+        })
+        .await;
+        least = least.min(proxy.asked() - asked);
+    }
+    assert_eq!(least, 3, "try, publish, release");
+
+    let store = open(&db).await;
+    lock(&*store, "a", LEASE).await;
+    let locks = site.locks();
+    let mut least = usize::MAX;
+    for _ in 0..20 {
+        let asked = proxy.asked();
+        assert!(locks.try_lock("a").await.expect("answers").is_none());
+        least = least.min(proxy.asked() - asked);
+    }
+    assert_eq!(least, 1);
+
+    // Another process, while this one is at it, asks once a second.
+    let other = Proxy::before(db.url()).await;
+    let second = Perennial::open(&other.url(db.url())).await.expect("opens");
+    refresh(&second).await;
+    origin.hold();
+    let regenerating = refresh(&site);
+    let others = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        refresh(&second).await;
+        let (asked, start) = (other.asked(), Instant::now());
+        while start.elapsed() < Duration::from_millis(3500) {
+            refresh(&second).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let seconds = start.elapsed().as_secs() as usize + 1;
+        let asked = other.asked() - asked;
+        assert!(
+            (2..=seconds).contains(&asked),
+            "{asked} times in {seconds} s"
+        );
+        origin.let_go();
+    };
+    tokio::join!(regenerating, others);
 }

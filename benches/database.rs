@@ -1,0 +1,187 @@
+//! What the lock costs on each server, beside what the server costs anyway: both sides in one run, as ratios.
+//!
+//! ```text
+//! scripts/with-servers cargo bench --bench database --all-features
+//! ```
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use perennial::store::{Database, LeaseRow, Store};
+use sqlx::{
+    AnyConnection, AssertSqlSafe, Connection, Executor, any::AnyPoolOptions, pool::PoolOptions,
+};
+use tokio::{task::JoinSet, time::Instant};
+
+const CONNECTIONS: u32 = 16;
+const ROUNDS: usize = 5;
+const TURN: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(3600);
+
+#[tokio::main]
+async fn main() {
+    sqlx::any::install_default_drivers();
+    let mut none = true;
+    for (name, variable) in [
+        ("PostgreSQL", "PERENNIAL_TEST_POSTGRES_URL"),
+        ("MySQL/MariaDB", "PERENNIAL_TEST_MYSQL_URL"),
+    ] {
+        if let Ok(url) = std::env::var(variable) {
+            println!("{name}, {CONNECTIONS} connections");
+            measure(&url).await;
+            none = false;
+        }
+    }
+    if none {
+        println!("there is no server: run it by scripts/with-servers");
+    }
+}
+
+async fn measure(url: &str) {
+    let select = AnyPoolOptions::new().max_connections(CONNECTIONS);
+    let select = select.connect(url).await.expect("connects");
+    let database = pool_of(url, CONNECTIONS).await;
+    let store: Arc<dyn Store> = database.store("bench_").await.expect("prepares").into();
+    let mut admin = AnyConnection::connect(url).await.expect("connects");
+    let held = take(&*store, "held").await.expect("is free");
+
+    // In turns, so that a noisy machine is noisy for both.
+    let select: Arc<dyn Fn() -> Task + Send + Sync> = Arc::new(move || {
+        let select = select.clone();
+        Box::pin(async move {
+            let one = sqlx::query("SELECT 1").execute(&select).await;
+            one.expect("answers");
+        })
+    });
+    let contended = Arc::clone(&store);
+    let contended: Arc<dyn Fn() -> Task + Send + Sync> = Arc::new(move || {
+        let store = Arc::clone(&contended);
+        Box::pin(async move { assert!(take(&*store, "held").await.is_none()) })
+    });
+    let mut ratios = Vec::new();
+    for _ in 0..ROUNDS {
+        let selects = rate(Arc::clone(&select)).await;
+        let tries = rate(Arc::clone(&contended)).await;
+        ratios.push((tries / selects, tries, selects));
+    }
+    ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (ratio, tries, selects) = ratios[ROUNDS / 2];
+    println!(
+        "  contended tries / SELECT 1 through the same kind of pool: {ratio:.2} ({tries:.0}/s, {selects:.0}/s)"
+    );
+
+    let postgres = url.starts_with("postgres");
+    if postgres {
+        int(
+            &mut admin,
+            "SELECT 1::bigint FROM (SELECT pg_switch_wal()) s",
+        )
+        .await;
+        let position = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
+        let before = int(&mut admin, position).await;
+        for _ in 0..4000 {
+            assert!(take(&*store, "held").await.is_none());
+        }
+        let after = int(&mut admin, position).await;
+        println!(
+            "  write-ahead log of 4,000 failed tries: {} bytes",
+            after - before
+        );
+    }
+    assert!(store.release(&held, Duration::ZERO).await.expect("answers"));
+
+    let start = Instant::now();
+    for _ in 0..10_000 {
+        let lease = take(&*store, "churned").await.expect("is free");
+        assert!(
+            store
+                .release(&lease, Duration::ZERO)
+                .await
+                .expect("answers")
+        );
+    }
+    let took = start.elapsed().as_secs_f64();
+    println!(
+        "  10,000 acquired and released, one after the other: {:.0}/s",
+        10_000.0 / took
+    );
+    if postgres {
+        // What the server has counted reaches its statistics a moment later.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let dead = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'bench_lock'";
+        let dead = int(&mut admin, dead).await;
+        let hot = "SELECT (100 * n_tup_hot_upd / n_tup_upd)::bigint FROM pg_stat_user_tables WHERE relname = 'bench_lock'";
+        let hot = int(&mut admin, hot).await;
+        let size = int(
+            &mut admin,
+            "SELECT pg_total_relation_size('bench_lock')::bigint",
+        )
+        .await;
+        println!(
+            "  dead tuples afterwards: {dead}; updates in place (HOT): {hot} %; table and index: {} KiB",
+            size / 1024
+        );
+    }
+    for table in ["bench_lock", "bench_entry", "bench_schema"] {
+        let drop = format!("DROP TABLE {table}");
+        admin
+            .execute(sqlx::raw_sql(AssertSqlSafe(drop)))
+            .await
+            .expect("is dropped");
+    }
+}
+
+async fn pool_of(url: &str, connections: u32) -> Database {
+    if url.starts_with("postgres") {
+        let pool = PoolOptions::<sqlx::Postgres>::new().max_connections(connections);
+        pool.connect(url).await.expect("connects").into()
+    } else {
+        let pool = PoolOptions::<sqlx::MySql>::new().max_connections(connections);
+        pool.connect(url).await.expect("connects").into()
+    }
+}
+
+async fn take(store: &dyn Store, name: &str) -> Option<LeaseRow> {
+    static OWNERS: AtomicUsize = AtomicUsize::new(0);
+    let owner = format!("{}-{}", std::process::id(), OWNERS.fetch_add(1, Relaxed));
+    let fence = store
+        .try_lock(name, &owner, LEASE, None)
+        .await
+        .expect("answers");
+    let name = name.to_owned();
+    fence.map(|fence| LeaseRow { name, owner, fence })
+}
+
+async fn int(connection: &mut AnyConnection, sql: &'static str) -> i64 {
+    let row = sqlx::query_scalar::<_, i64>(sql)
+        .fetch_one(connection)
+        .await;
+    row.unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How often a second it can be done by as many tasks as there are connections.
+async fn rate(task: Arc<dyn Fn() -> Task + Send + Sync>) -> f64 {
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let task = Arc::clone(&task);
+        tasks.spawn(async move {
+            let mut done = 0_u32;
+            while start.elapsed() < TURN {
+                task().await;
+                done += 1;
+            }
+            done
+        });
+    }
+    let done: u32 = tasks.join_all().await.into_iter().sum();
+    f64::from(done) / start.elapsed().as_secs_f64()
+}
