@@ -28,11 +28,13 @@ impl Perennial {
     /// Opens a database by its URL, with a small pool of its own; makes or upgrades Perennial's tables.
     ///
     /// `sqlite://site.db` is a file in the current folder. It is made if it isn't there, and set to WAL mode. With their features,
-    /// `postgres://user:password@host/database` and `mysql://user:password@host/database` (MariaDB too) are opened as well.
+    /// `postgres://user:password@host/database` and `mysql://user:password@host/database` (MariaDB too) are opened as well; such a
+    /// pool has at most five connections.
     ///
     /// # Errors
     ///
-    /// The URL cannot be used, the database cannot be opened, or its tables belong to a newer release.
+    /// The URL cannot be used, the database cannot be opened (a server is waited for no longer than two seconds), its tables belong to
+    /// a newer release, or they are not there and the role may not make them (see [`Builder::ddl`]).
     #[cfg(feature = "_sql")]
     pub async fn open(url: &str) -> Result<Self, Error> {
         Self::builder().open(url).await
@@ -40,11 +42,12 @@ impl Perennial {
 
     /// Uses the application's own sqlx pool; makes or upgrades Perennial's tables.
     ///
-    /// On SQLite, WAL mode and a busy timeout are recommended. No connection is held while content is generated.
+    /// No connection is held while content is generated: two to five do. A connection that doesn't answer in time is closed and not
+    /// given back, on servers. On SQLite, WAL mode and a busy timeout are recommended.
     ///
     /// # Errors
     ///
-    /// The database fails, or its tables belong to a newer release.
+    /// As for [`open`](Self::open).
     #[cfg(feature = "_sql")]
     pub async fn new(pool: impl Into<Database>) -> Result<Self, Error> {
         Self::builder().build(pool).await
@@ -158,7 +161,7 @@ impl Builder {
         self
     }
 
-    /// The largest body that is stored, in bytes. Default: 8 MiB.
+    /// The largest body that is stored, in bytes. Default: 8 MiB. On MySQL and MariaDB, less than `max_allowed_packet`.
     ///
     /// A larger one is passed on to the visitor whole, without being buffered beyond this, and not stored.
     pub fn max_body(mut self, bytes: usize) -> Self {
@@ -175,7 +178,8 @@ impl Builder {
         self
     }
 
-    /// How long a database statement may take, the wait for a connection included, before it counts as failed. Default: 5 s.
+    /// How long a step in the database may take, the wait for a connection and further tries included, before it counts as failed.
+    /// Default: 5 s.
     pub fn statement_limit(mut self, limit: Duration) -> Self {
         self.statement_limit = limit;
         self
