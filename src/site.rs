@@ -16,6 +16,10 @@ use crate::{
     store::{BoxError, Guarded, Store},
 };
 
+/// How long the tables may take to be made or upgraded.
+#[cfg(feature = "_sql")]
+const PREPARE_LIMIT: Duration = Duration::from_secs(60);
+
 /// A site whose content regrows by itself: one database, shared by all its processes, and this process's memory.
 ///
 /// Cheap to clone. Make one a process and database: a second one would have a memory of its own.
@@ -203,7 +207,9 @@ impl Builder {
     /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used.
     #[cfg(feature = "_sql")]
     pub async fn build(self, pool: impl Into<Database>) -> Result<Perennial, Error> {
-        let store = pool.into().store(&self.table_prefix).await?;
+        let store = pool.into().store(&self.table_prefix);
+        let store = tokio::time::timeout(PREPARE_LIMIT, store).await;
+        let store = store.map_err(|_| Error::timeout("preparing the tables", PREPARE_LIMIT))??;
         Ok(self.with_store(store))
     }
 

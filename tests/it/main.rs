@@ -3,6 +3,7 @@
 #[macro_use]
 mod databases;
 
+mod bookshop;
 mod content;
 mod database;
 mod failures;

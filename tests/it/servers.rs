@@ -1,4 +1,4 @@
-//! What only a server can do to its clients.
+//! What servers and pools do to their clients.
 
 use std::time::Duration;
 
@@ -22,6 +22,11 @@ on_each_server! {
     an_exhausted_pool_is_no_visitors_trouble
     a_server_that_is_away_is_named_at_once
     a_refresh_is_three_round_trips_and_a_contended_try_is_one
+}
+
+on_database! {
+    sqlite = crate::databases::Db::sqlite();
+    an_exhausted_pool_is_no_visitors_trouble
 }
 
 async fn what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for(db: Db) {
@@ -163,12 +168,12 @@ fn faketime() -> Option<String> {
 }
 
 async fn an_exhausted_pool_is_no_visitors_trouble(db: Db) {
-    if db.url().starts_with("postgres") {
+    match db.url().split(':').next() {
         #[cfg(feature = "postgres")]
-        exhausted::<sqlx::Postgres>(db).await;
-    } else {
+        Some("postgres") => exhausted::<sqlx::Postgres>(db).await,
         #[cfg(feature = "mysql")]
-        exhausted::<sqlx::MySql>(db).await;
+        Some("mysql") => exhausted::<sqlx::MySql>(db).await,
+        _ => exhausted::<sqlx::Sqlite>(db).await,
     }
 }
 
@@ -177,6 +182,8 @@ where
     Pool<D>: Into<Database>,
 {
     const INTERVAL: Duration = Duration::from_millis(500);
+    // An SQLite file is there afterwards.
+    db.site().await;
     let pool = PoolOptions::<D>::new()
         .max_connections(2)
         .connect(db.url())

@@ -1,0 +1,104 @@
+//! The bookshop as a program.
+
+use std::{
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    process::{Child, ChildStdout, Command, Stdio},
+    time::Duration,
+};
+
+use crate::{
+    databases::Db,
+    support::{Crowd, Reply, example, get, request, until},
+};
+
+on_each_database! {
+    two_shops_on_one_database_are_one_site
+}
+
+struct Shop {
+    process: Child,
+    address: SocketAddr,
+    /// It goes on to say what there is to try.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Shop {
+    fn start(database: &str) -> Self {
+        let mut process = Command::new(example("bookshop"))
+            .args(["--listen", "127.0.0.1:0", "--database", database])
+            .args(["--best-sellers-every", "2s", "--slow", "300ms"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let mut line = String::new();
+        let mut output = BufReader::new(process.stdout.take().expect("is piped"));
+        output.read_line(&mut line).expect("a line");
+        let address = line
+            .split("http://")
+            .nth(1)
+            .and_then(|rest| rest.split('/').next()?.parse().ok())
+            .unwrap_or_else(|| panic!("the shop did not open: {line:?}"));
+        Self {
+            process,
+            address,
+            _output: output,
+        }
+    }
+}
+
+impl Drop for Shop {
+    fn drop(&mut self) {
+        // It may have failed by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// When and by whom a list was made.
+fn made(reply: &Reply) -> &str {
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let (_, made) = reply.text().split_once("Generated at").expect("is a list");
+    made.split("</p>").next().expect("has a beginning")
+}
+
+async fn two_shops_on_one_database_are_one_site(db: Db) {
+    let url = db.url().to_owned();
+    let starts = [(); 2].map(|()| {
+        let url = url.clone();
+        tokio::task::spawn_blocking(move || Shop::start(&url))
+    });
+    let mut shops = Vec::new();
+    for start in starts {
+        shops.push(start.await.expect("opens"));
+    }
+    let addresses: Vec<_> = shops.iter().map(|shop| shop.address).collect();
+    let first = Crowd::visit(20, &addresses, "/best-sellers").rest().await;
+    assert!(first.iter().all(|reply| made(reply) == made(&first[0])));
+
+    let bought = request(addresses[0], "POST", "/buy/3", &[]).await;
+    assert_eq!(bought.status, 303);
+    let nothing = request(addresses[0], "POST", "/buy/99", &[]).await;
+    assert_eq!(nothing.status, 404);
+    let books: i64 = db.int("SELECT count(*) FROM books").await.expect("counts");
+    let orders = db.int("SELECT count(*) FROM orders").await;
+    assert_eq!(
+        (books, orders),
+        (42, Some(301)),
+        "the shop was furnished once"
+    );
+
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    until("both have the same new list", async || {
+        let second = Crowd::visit(2, &addresses, "/best-sellers").rest().await;
+        made(&second[0]) == made(&second[1]) && made(&second[0]) != made(&first[0])
+    })
+    .await;
+    for address in addresses {
+        let home = get(address, "/").await;
+        assert!(
+            home.status == 200 && home.text().contains("Top 5"),
+            "{home:?}"
+        );
+    }
+}
