@@ -21,11 +21,31 @@ use tokio::{task::JoinSet, time::Instant};
 
 const CONNECTIONS: u32 = 16;
 const ROUNDS: usize = 5;
-const TURN: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(3600);
+
+/// How much is done; as a test, only so much that it is seen to work.
+#[derive(Clone, Copy)]
+struct Extent {
+    turn: Duration,
+    failed: usize,
+    churned: u32,
+}
 
 #[tokio::main]
 async fn main() {
+    let extent = if std::env::args().any(|argument| argument == "--bench") {
+        Extent {
+            turn: Duration::from_secs(1),
+            failed: 4000,
+            churned: 10_000,
+        }
+    } else {
+        Extent {
+            turn: Duration::from_millis(20),
+            failed: 40,
+            churned: 100,
+        }
+    };
     sqlx::any::install_default_drivers();
     let mut none = true;
     for (name, variable) in [
@@ -34,7 +54,7 @@ async fn main() {
     ] {
         if let Ok(url) = std::env::var(variable) {
             println!("{name}, {CONNECTIONS} connections");
-            measure(&url).await;
+            measure(&url, extent).await;
             none = false;
         }
     }
@@ -43,7 +63,12 @@ async fn main() {
     }
 }
 
-async fn measure(url: &str) {
+async fn measure(url: &str, extent: Extent) {
+    let Extent {
+        turn,
+        failed,
+        churned,
+    } = extent;
     let select = AnyPoolOptions::new().max_connections(CONNECTIONS);
     let select = select.connect(url).await.expect("connects");
     let database = pool_of(url, CONNECTIONS).await;
@@ -66,8 +91,8 @@ async fn measure(url: &str) {
     });
     let mut ratios = Vec::new();
     for _ in 0..ROUNDS {
-        let selects = rate(Arc::clone(&select)).await;
-        let tries = rate(Arc::clone(&contended)).await;
+        let selects = rate(Arc::clone(&select), turn).await;
+        let tries = rate(Arc::clone(&contended), turn).await;
         ratios.push((tries / selects, tries, selects));
     }
     ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -85,19 +110,19 @@ async fn measure(url: &str) {
         .await;
         let position = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
         let before = int(&mut admin, position).await;
-        for _ in 0..4000 {
+        for _ in 0..failed {
             assert!(take(&*store, "held").await.is_none());
         }
         let after = int(&mut admin, position).await;
         println!(
-            "  write-ahead log of 4,000 failed tries: {} bytes",
+            "  write-ahead log of {failed} failed tries: {} bytes",
             after - before
         );
     }
     assert!(store.release(&held, Duration::ZERO).await.expect("answers"));
 
     let start = Instant::now();
-    for _ in 0..10_000 {
+    for _ in 0..churned {
         let lease = take(&*store, "churned").await.expect("is free");
         assert!(
             store
@@ -108,8 +133,8 @@ async fn measure(url: &str) {
     }
     let took = start.elapsed().as_secs_f64();
     println!(
-        "  10,000 acquired and released, one after the other: {:.0}/s",
-        10_000.0 / took
+        "  {churned} acquired and released, one after the other: {:.0}/s",
+        f64::from(churned) / took
     );
     if postgres {
         // What the server has counted reaches its statistics a moment later.
@@ -168,14 +193,14 @@ async fn int(connection: &mut AnyConnection, sql: &'static str) -> i64 {
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// How often a second it can be done by as many tasks as there are connections.
-async fn rate(task: Arc<dyn Fn() -> Task + Send + Sync>) -> f64 {
+async fn rate(task: Arc<dyn Fn() -> Task + Send + Sync>, turn: Duration) -> f64 {
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..CONNECTIONS {
         let task = Arc::clone(&task);
         tasks.spawn(async move {
             let mut done = 0_u32;
-            while start.elapsed() < TURN {
+            while start.elapsed() < turn {
                 task().await;
                 done += 1;
             }

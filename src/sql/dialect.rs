@@ -297,9 +297,10 @@ pub(super) const MYSQL: Dialect = Dialect {
             fence = IF(owner = $2, LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0))",
     extend: EXTEND,
     release: RELEASE,
+    // FOR UPDATE: as above, whatever the isolation level.
     publish: "INSERT INTO {p}entry (entry_key, fence, started_at, generated_at, status, headers, `body`)
         SELECT $1, LAST_INSERT_ID(l.fence), l.acquired_at, {now}, $5, coalesce($6, x''), coalesce($7, x'')
-        FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4
+        FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4 FOR UPDATE
         ON DUPLICATE KEY UPDATE
             started_at = IF({p}entry.fence < VALUES(fence), VALUES(started_at), started_at),
             generated_at = IF({p}entry.fence < VALUES(fence), VALUES(generated_at), generated_at),
@@ -335,5 +336,5 @@ const RELEASE: &str =
     "UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN $4 = 0 THEN 0 ELSE {now} + $4 END
     WHERE name = $1 AND owner = $2 AND fence = $3";
 
-const REMOVE: &str = "DELETE FROM {p}entry WHERE entry_key = $1
+const REMOVE: &str = "DELETE FROM {p}entry WHERE entry_key = $1 AND fence <= $4
     AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4)";
