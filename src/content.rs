@@ -64,9 +64,9 @@ where
         )));
     }
     let max_body = engine.max_body;
-    let answer = match engine.look(key, policy) {
+    let answer = match engine.look(key, policy, engine.now()) {
         Look::Answer(answer) => answer,
-        Look::Visit => {
+        Look::Visit { .. } => {
             let cooldown = policy.cooldown();
             engine
                 .visit(key, policy, || {
@@ -95,6 +95,7 @@ where
                     })
                 })
                 .await
+                .answer
         }
     };
     match answer {

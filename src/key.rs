@@ -1,6 +1,6 @@
 //! Keys: which resource a request asks for.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Write};
 
 use http::Uri;
 use sha2::{Digest, Sha256};
@@ -43,6 +43,16 @@ fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
         };
         (decoded, raw)
     })
+}
+
+/// Lowercase hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // A string takes whatever is written.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
 }
 
 /// The place of a key in a spread, from 0 to 1: the same in every process, build and release.

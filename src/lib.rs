@@ -19,5 +19,5 @@ pub mod store;
 pub use content::Content;
 pub use error::{Error, ErrorKind};
 pub use lock::{Lease, Locks};
-pub use refresh::{DAY, First, Refresh};
+pub use refresh::{Client, DAY, First, Refresh};
 pub use site::{Builder, Perennial};

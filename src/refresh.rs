@@ -30,6 +30,20 @@ pub struct Refresh {
     retry_after: Option<Duration>,
     pub(crate) max_stale: Option<Duration>,
     pub(crate) jitter: f64,
+    pub(crate) client: Client,
+}
+
+/// What browsers and other caches on the way may do with a response, where the generator doesn't say it itself by `Cache-Control` or
+/// `Expires`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// Keep it, but ask each time whether it still holds (`no-cache`, RFC 9111 §5.2.2.4): a 304 if it does.
+    Revalidate,
+    /// Use it without asking until it is stale here (`max-age`, RFC 9111 §5.2.2.1), and for so long afterwards while asking
+    /// (`stale-while-revalidate`, RFC 5861 §3; zero: not announced).
+    ///
+    /// It can't be taken back: what is regenerated sooner is not seen before that.
+    UntilStale(Duration),
 }
 
 /// What visitors get while the first version ever is made by somebody else.
@@ -65,6 +79,7 @@ impl Refresh {
             retry_after: None,
             max_stale: None,
             jitter: 0.0,
+            client: Client::Revalidate,
         }
     }
 
@@ -138,6 +153,12 @@ impl Refresh {
         } else {
             0.0
         };
+        self
+    }
+
+    /// What browsers and other caches may do with a response. Default: [`Client::Revalidate`].
+    pub const fn client(mut self, client: Client) -> Self {
+        self.client = client;
         self
     }
 

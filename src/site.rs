@@ -64,6 +64,7 @@ impl Perennial {
             memory: 64 << 20,
             max_body: 8 << 20,
             regenerations: 16,
+            cache_status: true,
             statement_limit: Duration::from_secs(5),
         }
     }
@@ -146,6 +147,7 @@ pub struct Builder {
     memory: u64,
     max_body: usize,
     regenerations: usize,
+    cache_status: bool,
     statement_limit: Duration,
 }
 
@@ -179,6 +181,12 @@ impl Builder {
     /// visitor waits for it. With 0 nothing that is stale is ever regenerated.
     pub fn regenerations(mut self, at_once: usize) -> Self {
         self.regenerations = at_once;
+        self
+    }
+
+    /// Whether the layers' responses say in `Cache-Status` how they came about (RFC 9211). Default: yes.
+    pub fn cache_status(mut self, said: bool) -> Self {
+        self.cache_status = said;
         self
     }
 
@@ -236,7 +244,13 @@ impl Builder {
     /// Uses a store of the program's own; the table prefix means nothing then.
     pub fn with_store(self, store: Box<dyn Store>) -> Perennial {
         let store = Guarded::new(store, self.statement_limit);
-        let engine = Engine::new(store, self.memory, self.max_body, self.regenerations);
+        let engine = Engine::new(
+            store,
+            self.memory,
+            self.max_body,
+            self.regenerations,
+            self.cache_status,
+        );
         Perennial {
             engine: Arc::new(engine),
         }

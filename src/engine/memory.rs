@@ -48,6 +48,8 @@ pub(crate) struct Version {
     unsaved: bool,
     /// It was published by this process, which has not tried to replace it yet.
     own: AtomicBool,
+    /// It was made by this process.
+    made: bool,
     /// When it was published.
     born: Tick,
     /// The key's place in the spread of `Refresh::jitter`.
@@ -63,6 +65,7 @@ impl Version {
             fence,
             unsaved: false,
             own: AtomicBool::new(false),
+            made: false,
             born,
             unit: key::unit(key),
             rest: AtomicI64::new(i64::MIN),
@@ -72,12 +75,25 @@ impl Version {
     /// It could not be published, and is to be replaced soon by one that can.
     pub(crate) fn unsaved(mut self) -> Self {
         self.unsaved = true;
+        self.made = true;
         self
     }
 
-    pub(crate) fn own(self) -> Self {
-        self.own.store(true, Relaxed);
+    pub(crate) fn own(mut self) -> Self {
+        self.own = AtomicBool::new(true);
+        self.made = true;
         self
+    }
+
+    /// Whether this process has made it since then.
+    pub(crate) fn is_made_since(&self, then: Tick) -> bool {
+        self.made && self.born >= then
+    }
+
+    /// The seconds until it is stale; negative when it is.
+    pub(crate) fn ttl(&self, now: Tick, policy: &Refresh) -> i64 {
+        let stale = self.born + policy.interval_at(self.unit);
+        (stale.0 - now.0).div_euclid(1_000_000)
     }
 
     pub(crate) fn is_unsaved(&self) -> bool {

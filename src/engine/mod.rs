@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::{
-    clock::Clock,
+    clock::{Clock, Tick},
     decide::{self, Freshness, PATIENCE},
     lock::Locks,
     refresh::Refresh,
@@ -42,6 +42,8 @@ pub(crate) struct Engine {
     memory: Memory,
     /// The largest body that is stored, in bytes.
     pub(crate) max_body: usize,
+    /// Whether responses say how they came about.
+    pub(crate) cache_status: bool,
     /// The keys that this process is at, each with what its visitors watch.
     running: Mutex<Running>,
     /// Bounds the regenerations at once.
@@ -96,13 +98,29 @@ pub(crate) enum Answer {
 /// What memory alone can say.
 pub(crate) enum Look {
     Answer(Answer),
-    /// [`Engine::visit`] is to be asked.
-    Visit,
+    /// [`Engine::visit`] is to be asked. `stale`: there is a version.
+    Visit {
+        stale: bool,
+    },
+}
+
+/// What a visit came to.
+pub(crate) struct Visited {
+    pub(crate) answer: Answer,
+    /// It was this request that caused the regeneration, if there was one.
+    pub(crate) leads: bool,
 }
 
 impl Engine {
-    pub(crate) fn new(store: Guarded, memory: u64, max_body: usize, regenerations: usize) -> Self {
+    pub(crate) fn new(
+        store: Guarded,
+        memory: u64,
+        max_body: usize,
+        regenerations: usize,
+        cache_status: bool,
+    ) -> Self {
         Self {
+            cache_status,
             store,
             clock: Clock::start(),
             memory: Memory::new(memory, max_body),
@@ -114,30 +132,39 @@ impl Engine {
         }
     }
 
+    pub(crate) fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
     pub(crate) fn locks(&self) -> Locks {
         Locks::new(self.store.clone())
     }
 
     /// Answers from memory where that is all there is to do: no I/O, no task, no wait.
-    pub(crate) fn look(&self, key: &str, policy: &Refresh) -> Look {
-        self.look_with(key, policy, || self.running().contains_key(key))
+    pub(crate) fn look(&self, key: &str, policy: &Refresh, now: Tick) -> Look {
+        self.look_with(key, policy, now, || self.running().contains_key(key))
     }
 
-    fn look_with(&self, key: &str, policy: &Refresh, running: impl FnOnce() -> bool) -> Look {
-        let now = self.clock.now();
+    fn look_with(
+        &self,
+        key: &str,
+        policy: &Refresh,
+        now: Tick,
+        running: impl FnOnce() -> bool,
+    ) -> Look {
         match self.memory.get(key) {
             Some(Slot::Version(version)) => {
                 let at_rest = || version.rests(now) || self.is_closing() || running();
                 match decide::visit(version.freshness(now, policy), at_rest) {
                     decide::Visit::Serve => Look::Answer(Answer::Version(version)),
-                    decide::Visit::Refresh => Look::Visit,
+                    decide::Visit::Refresh => Look::Visit { stale: true },
                 }
             }
             Some(Slot::Pass { until }) if now < until => Look::Answer(Answer::Pass),
             Some(Slot::Cooldown { until }) if now < until => Look::Answer(Answer::Unavailable {
                 retry_in: until - now,
             }),
-            Some(_) | None => Look::Visit,
+            Some(_) | None => Look::Visit { stale: false },
         }
     }
 
@@ -150,10 +177,17 @@ impl Engine {
         key: &str,
         policy: &Refresh,
         generate: impl FnOnce() -> Generator,
-    ) -> Answer {
+    ) -> Visited {
         match self.enter(key, policy, generate) {
-            Ok(visitor) => visitor.wait(self, policy).await,
-            Err(answer) => answer,
+            Ok(visitor) => {
+                let leads = visitor.leads;
+                let answer = visitor.wait(self, policy).await;
+                Visited { answer, leads }
+            }
+            Err(answer) => Visited {
+                answer,
+                leads: false,
+            },
         }
     }
 
@@ -171,7 +205,7 @@ impl Engine {
             });
         }
         // A regeneration may have ended since the first look; it leaves `running` after it has written to memory.
-        if let Look::Answer(answer) = self.look_with(key, policy, || false) {
+        if let Look::Answer(answer) = self.look_with(key, policy, self.clock.now(), || false) {
             return Err(answer);
         }
         if self.is_closing() {

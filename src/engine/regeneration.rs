@@ -1,15 +1,20 @@
 //! One regeneration, step by step: the protocol stands here and nowhere else.
 
-use std::{error::Error as StdError, sync::Arc, time::Duration};
+use std::{
+    error::Error as StdError,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderValue, Response, header};
+use httpdate::HttpDate;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::{
-    clock::Tick,
+    clock::{self, Tick},
     decide::{self, Freshness, PATIENCE, RECHECK, Turn},
     engine::{Answer, Engine, Failure, Generated, Generator, Slot, Version},
     error::Error,
@@ -211,6 +216,7 @@ impl Regeneration {
     /// Publishes under the fence. Where the database fails or takes its time, the version is served unsaved, and the publish tried
     /// again for as long as a lease.
     async fn publish(&mut self, lease: Lease, content: Response<Bytes>) {
+        let content = self.dated(content, lease.fence());
         let give_up = self.engine.clock.now() + self.policy.lease;
         let mut pause = Duration::from_millis(100);
         let mut unsaved = false;
@@ -255,6 +261,28 @@ impl Regeneration {
         }
         // As above: unreleased, it expires.
         let _ = lease.release().await;
+    }
+
+    /// Says since when a response with a validator has been as it is (`Last-Modified`, RFC 9110 §8.8.2), unless it says that itself: the
+    /// same one keeps its date, another one has that of its lease, by the clock of the database.
+    fn dated(&self, mut content: Response<Bytes>, fence: i64) -> Response<Bytes> {
+        let headers = content.headers();
+        if !headers.contains_key(header::ETAG) || headers.contains_key(header::LAST_MODIFIED) {
+            return content;
+        }
+        let before = self
+            .version
+            .as_ref()
+            .map(|version| version.content.headers());
+        let same = before.filter(|before| before.get(header::ETAG) == headers.get(header::ETAG));
+        let date = match same.and_then(|before| before.get(header::LAST_MODIFIED)) {
+            Some(date) => Some(date.clone()),
+            None => http_date(fence),
+        };
+        if let Some(date) = date {
+            content.headers_mut().insert(header::LAST_MODIFIED, date);
+        }
+        content
     }
 
     async fn try_publish(&self, lease: &Lease, content: &Response<Bytes>) -> Result<bool, Error> {
@@ -451,6 +479,17 @@ impl Drop for Regeneration {
     fn drop(&mut self) {
         self.engine.running().remove(&self.key);
     }
+}
+
+/// The date of microseconds since 1970, if they are such: another store's fences may count something else.
+fn http_date(micros: i64) -> Option<HeaderValue> {
+    const YEAR: Duration = Duration::from_hours(365 * 24);
+    let since = clock::duration(micros);
+    if since < 30 * YEAR || since > 8000 * YEAR {
+        return None;
+    }
+    let date = HttpDate::from(SystemTime::UNIX_EPOCH.checked_add(since)?);
+    HeaderValue::try_from(date.to_string()).ok()
 }
 
 fn same_content(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {

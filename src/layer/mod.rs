@@ -1,6 +1,8 @@
 //! The Tower layer.
 
 mod body;
+mod cache_status;
+mod conditional;
 mod future;
 mod request;
 mod response;

@@ -1,13 +1,14 @@
 //! Which responses are stored, and how they are read and given out.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::Body;
 use http_body_util::BodyExt;
+use sha2::{Digest, Sha256};
 
-use crate::layer::ResponseBody;
+use crate::{key, layer::ResponseBody, refresh::Client};
 
 /// What is done with a response, by its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +117,35 @@ pub(super) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
             .headers_mut()
             .insert(header::CONTENT_LENGTH, length);
     }
+    if head.status == StatusCode::OK {
+        let bytes = HeaderValue::from_static("bytes");
+        let headers = response.headers_mut();
+        headers.entry(header::ACCEPT_RANGES).or_insert(bytes);
+    }
+    if !response.headers().contains_key(header::ETAG)
+        && let Some(etag) = etag(&response)
+    {
+        response.headers_mut().insert(header::ETAG, etag);
+    }
     response
+}
+
+/// A strong validator (RFC 9110 §8.8.3): of the body, and of what says how it is to be read.
+fn etag(response: &Response<Bytes>) -> Option<HeaderValue> {
+    let mut digest = Sha256::new();
+    for name in [
+        header::CONTENT_TYPE,
+        header::CONTENT_ENCODING,
+        header::CONTENT_LANGUAGE,
+    ] {
+        for value in response.headers().get_all(name) {
+            digest.update(value.as_bytes());
+        }
+        digest.update([0]);
+    }
+    digest.update(response.body());
+    let digest = digest.finalize();
+    HeaderValue::try_from(format!("\"{}\"", key::hex(&digest[..16]))).ok()
 }
 
 /// RFC 9110 §7.6.1.
@@ -137,6 +166,80 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     for name in nominated.into_iter().chain(always) {
         headers.remove(name);
     }
+}
+
+/// A 304 for a kept response: what RFC 9110 §15.4.5 asks for of its headers.
+pub(super) fn not_modified<B>(kept: &Response<Bytes>) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::stored(Bytes::new()));
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    for name in [
+        header::CACHE_CONTROL,
+        header::CONTENT_LOCATION,
+        header::ETAG,
+        header::EXPIRES,
+        header::VARY,
+    ] {
+        for value in kept.headers().get_all(&name) {
+            response.headers_mut().append(&name, value.clone());
+        }
+    }
+    response
+}
+
+/// A 412.
+pub(super) fn precondition_failed<B>() -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::stored(Bytes::new()));
+    *response.status_mut() = StatusCode::PRECONDITION_FAILED;
+    response
+}
+
+/// A 206 with a part of a kept response (RFC 9110 §15.3.7.1).
+pub(super) fn part<B>(kept: &Response<Bytes>, part: Range<usize>) -> Response<ResponseBody<B>> {
+    let all = kept.body().len();
+    let content_range = format!("bytes {}-{}/{all}", part.start, part.end - 1);
+    let mut response = Response::new(ResponseBody::stored(kept.body().slice(part.clone())));
+    *response.headers_mut() = kept.headers().clone();
+    *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
+    if let Ok(content_range) = HeaderValue::try_from(content_range) {
+        headers.insert(header::CONTENT_RANGE, content_range);
+    }
+    response
+}
+
+/// Says how old it is (RFC 9111 §5.1), what clients may do with it, unless it says that itself.
+pub(super) fn say_age<B>(
+    response: &mut Response<ResponseBody<B>>,
+    kept: &HeaderMap,
+    age: Duration,
+    ttl: i64,
+    client: Client,
+) {
+    let headers = response.headers_mut();
+    let before = kept.get(header::AGE).and_then(|age| age.to_str().ok());
+    let before: u64 = before.and_then(|age| age.parse().ok()).unwrap_or(0);
+    let age = before.saturating_add(age.as_secs());
+    headers.insert(header::AGE, HeaderValue::from(age));
+    if kept.contains_key(header::CACHE_CONTROL) || kept.contains_key(header::EXPIRES) {
+        return;
+    }
+    let said = match client {
+        Client::Revalidate => HeaderValue::from_static("no-cache"),
+        Client::UntilStale(revalidating) => {
+            // It counts from when it was made, as the age does.
+            let fresh = age.saturating_add_signed(ttl.max(0));
+            let mut said = format!("max-age={fresh}");
+            if !revalidating.is_zero() {
+                said.push_str(&format!(
+                    ", stale-while-revalidate={}",
+                    revalidating.as_secs()
+                ));
+            }
+            HeaderValue::try_from(said).unwrap_or(HeaderValue::from_static("no-cache"))
+        }
+    };
+    headers.insert(header::CACHE_CONTROL, said);
 }
 
 /// The kept response, for one visitor; `head`: who asked by HEAD.

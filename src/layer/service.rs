@@ -14,9 +14,12 @@ use tokio::sync::oneshot;
 use tower_service::Service;
 
 use crate::{
-    engine::{Answer, Failure, Generated, Generator, Look},
+    clock::Tick,
+    engine::{Answer, Failure, Generated, Generator, Look, Version, Visited},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
+        cache_status::{self, How, Why},
+        conditional::{self, Outcome},
         future::oneshot as call,
         request,
         response::{self, Kind, Read},
@@ -74,23 +77,29 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let Shared { layer, .. } = &*self.0;
-        let Some(key) = request::key(&request) else {
-            return ResponseFuture::waiting(pass(self.0.inner(), request));
-        };
         let head = request.method() == Method::HEAD;
-        match layer.engine.look(&key, &layer.policy) {
+        let Some(key) = request::key(&request) else {
+            let kept = head || request.method() == Method::GET;
+            let why = if kept { Why::Bypass } else { Why::Method };
+            return ResponseFuture::waiting(pass(layer.clone(), self.0.inner(), request, why));
+        };
+        let now = layer.engine.now();
+        match layer.engine.look(&key, &layer.policy, now) {
             Look::Answer(Answer::Version(version)) => {
-                ResponseFuture::ready(response::give(&version.content, head))
+                ResponseFuture::ready(layer.give(&version, &request, now, None))
             }
             Look::Answer(Answer::Unavailable { retry_in }) => {
-                ResponseFuture::ready(response::give(&response::unavailable(retry_in), head))
+                let response = response::unavailable(retry_in);
+                ResponseFuture::ready(layer.give_other(&response, head, How::Unavailable))
             }
             Look::Answer(Answer::Pass | Answer::Failed(_)) => {
-                ResponseFuture::waiting(pass(self.0.inner(), request))
+                let inner = self.0.inner();
+                ResponseFuture::waiting(pass(layer.clone(), inner, request, Why::Bypass))
             }
-            Look::Visit => {
+            Look::Visit { stale } => {
                 let key = key.into_owned();
-                ResponseFuture::waiting(visit(layer.clone(), self.0.inner(), request, key))
+                let why = if stale { Why::Stale } else { Why::Miss };
+                ResponseFuture::waiting(visit(layer.clone(), self.0.inner(), request, key, why))
             }
         }
     }
@@ -112,14 +121,61 @@ enum Direct<B, E> {
     Failed(Result<Response<ResponseBody<B>>, E>),
 }
 
+impl RefreshLayer {
+    /// A version, for one request; `made`: generated for it.
+    fn give<B, R>(
+        &self,
+        version: &Version,
+        request: &Request<R>,
+        now: Tick,
+        made: Option<How>,
+    ) -> Response<ResponseBody<B>> {
+        let kept = &version.content;
+        let head = request.method() == Method::HEAD;
+        let mut response = match conditional::evaluate(request.headers(), kept, head) {
+            Outcome::Whole => response::give(kept, head),
+            Outcome::Part(part) => response::part(kept, part),
+            Outcome::NotModified => response::not_modified(kept),
+            Outcome::PreconditionFailed => response::precondition_failed(),
+        };
+        let ttl = version.ttl(now, &self.policy);
+        let (age, client) = (version.age(now), self.policy.client);
+        response::say_age(&mut response, kept.headers(), age, ttl, client);
+        self.say(&mut response, made.unwrap_or(How::Hit { ttl }));
+        response
+    }
+
+    /// A response that is no version.
+    fn give_other<B>(
+        &self,
+        response: &Response<Bytes>,
+        head: bool,
+        how: How,
+    ) -> Response<ResponseBody<B>> {
+        let mut response = response::give(response, head);
+        self.say(&mut response, how);
+        response
+    }
+
+    /// Says how a response came about.
+    fn say<B>(&self, response: &mut Response<B>, how: How) {
+        if self.engine.cache_status {
+            cache_status::append(response.headers_mut(), how);
+        }
+    }
+}
+
 async fn pass<S, ReqBody, ResBody>(
+    layer: RefreshLayer,
     service: S,
     request: Request<ReqBody>,
+    why: Why,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
-    let response = call(service, request).await?;
+    let mut response = call(service, request).await?;
+    layer.say(&mut response, How::Passed(why));
     Ok(response.map(ResponseBody::streamed))
 }
 
@@ -128,6 +184,7 @@ async fn visit<S, ReqBody, ResBody>(
     service: S,
     request: Request<ReqBody>,
     key: String,
+    why: Why,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
@@ -139,7 +196,7 @@ where
 {
     let head = request.method() == Method::HEAD;
     let Some(generating) = request::to_generate(&request, &key, &layer.hidden) else {
-        return pass(service, request).await;
+        return pass(layer, service, request, Why::Bypass).await;
     };
     let (direct, mut own) = oneshot::channel();
     let cooldown = layer.policy.cooldown();
@@ -151,20 +208,42 @@ where
         direct,
     );
     let generator = || -> Generator { Box::pin(generated) };
-    let answer = layer.engine.visit(&key, &layer.policy, generator).await;
-    let given = match (answer, own.try_recv()) {
-        (_, Ok(Direct::TooLarge(response))) => return Ok(without_body_if(head, response)),
-        (Answer::Failed(_), Ok(Direct::Failed(result))) => {
-            return result.map(|response| without_body_if(head, response));
-        }
-        (Answer::Version(version), _) => return Ok(response::give(&version.content, head)),
-        (Answer::Pass, _) => return pass(service, request).await,
-        (Answer::Failed(failure), _) => failure
-            .response
-            .unwrap_or_else(|| response::unavailable(failure.retry_in).into()),
-        (Answer::Unavailable { retry_in }, _) => response::unavailable(retry_in).into(),
+    let arrived = layer.engine.now();
+    let Visited { answer, leads } = layer.engine.visit(&key, &layer.policy, generator).await;
+    let made = How::Made {
+        why,
+        stored: false,
+        collapsed: !leads,
     };
-    Ok(response::give(&given, head))
+    let direct = |response| {
+        let mut response = without_body_if(head, response);
+        layer.say(&mut response, made);
+        response
+    };
+    let (given, how) = match (answer, own.try_recv()) {
+        (_, Ok(Direct::TooLarge(response))) => return Ok(direct(response)),
+        (Answer::Failed(_), Ok(Direct::Failed(result))) => return result.map(direct),
+        (Answer::Version(version), _) => {
+            let made = version.is_made_since(arrived).then(|| How::Made {
+                why,
+                stored: !version.is_unsaved(),
+                collapsed: !leads,
+            });
+            return Ok(layer.give(&version, &request, layer.engine.now(), made));
+        }
+        (Answer::Pass, _) => return pass(layer, service, request, why).await,
+        (Answer::Failed(failure), _) => match failure.response {
+            Some(response) => (response, made),
+            None => (
+                response::unavailable(failure.retry_in).into(),
+                How::Unavailable,
+            ),
+        },
+        (Answer::Unavailable { retry_in }, _) => {
+            (response::unavailable(retry_in).into(), How::Unavailable)
+        }
+    };
+    Ok(layer.give_other(&given, head, how))
 }
 
 fn without_body_if<B>(

@@ -1,8 +1,10 @@
 //! How a name of any length fits a column.
 
-use std::{borrow::Cow, fmt::Write};
+use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
+
+use crate::key::hex;
 
 /// The longest name that is stored as it stands.
 const PLAIN: usize = 180;
@@ -25,16 +27,6 @@ pub(super) fn bounded(name: &str) -> Cow<'_, str> {
     bounded.push('~');
     bounded.push_str(&hex(&Sha256::digest(name)));
     Cow::Owned(bounded)
-}
-
-/// Lowercase hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let mut digits = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // A string takes whatever is written.
-        let _ = write!(digits, "{byte:02x}");
-    }
-    digits
 }
 
 #[cfg(test)]

@@ -15,9 +15,10 @@ use tracing::{Dispatch, instrument::WithSubscriber};
 use crate::{
     clock::{duration, micros},
     error::Error,
+    key::hex,
     sql::{
         dialect::{self, Arguments, Dialect},
-        name::{bounded, hex},
+        name::bounded,
         schema, wire,
     },
     store::{BoxError, Entry, LeaseRow, LockState, Probe, Store, StoreFuture},

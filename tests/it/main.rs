@@ -9,6 +9,7 @@ mod database;
 mod failures;
 mod gateway;
 mod herd;
+mod http;
 mod keys;
 mod layer;
 mod locks;

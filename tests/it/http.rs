@@ -1,0 +1,249 @@
+//! What HTTP asks of a cache: validators, conditions, ranges, ages, and saying what was done.
+
+use std::{net::SocketAddr, time::Duration};
+
+use axum::{
+    Router,
+    http::{StatusCode, header},
+    routing::{any, get as route},
+};
+use perennial::{Client, Perennial, Refresh};
+
+use crate::{
+    databases::Db,
+    support::{Crowd, Folder, HANG, Origin, Reply, get, request, serve, until},
+};
+
+on_each_database! {
+    the_same_body_keeps_its_validators_in_every_process
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+const SHORT: Duration = Duration::from_secs(1);
+
+async fn serve_origin(site: &Perennial, policy: Refresh) -> (Origin, SocketAddr) {
+    let origin = Origin::default();
+    let address = serve(origin.router().layer(site.layer(policy))).await;
+    (origin, address)
+}
+
+fn text<'a>(reply: &'a Reply, name: &str) -> &'a str {
+    let value = reply.headers.get(name);
+    value.map_or("", |value| value.to_str().expect("text"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_and_ranges_are_answered_from_what_is_kept() {
+    let folder = Folder::new();
+    let (origin, address) = serve_origin(&folder.site().await, Refresh::every(LONG)).await;
+    let whole = get(address, "/").await;
+    let (etag, modified) = (text(&whole, "etag"), text(&whole, "last-modified"));
+    assert!(etag.starts_with('"') && etag.len() == 34, "{whole:?}");
+    assert!(modified.ends_with("GMT"), "{whole:?}");
+    assert_eq!(text(&whole, "accept-ranges"), "bytes");
+    let length = whole.body.len();
+
+    // name, value; status, length of the body
+    let table = [
+        ("if-none-match", etag, 304, 0),
+        ("if-none-match", "*", 304, 0),
+        ("if-none-match", "\"other\"", 200, length),
+        ("if-modified-since", modified, 304, 0),
+        ("if-match", etag, 200, length),
+        ("if-match", "\"other\"", 412, 0),
+        ("range", "bytes=4-8", 206, 5),
+        ("range", "bytes=99-", 200, length),
+        ("range", "bytes=0-1,3-4", 200, length),
+        // A visitor forces nothing.
+        ("cache-control", "no-cache", 200, length),
+        ("cache-control", "no-store, max-age=0", 200, length),
+        ("pragma", "no-cache", 200, length),
+    ];
+    for (name, value, status, length) in table {
+        let reply = request(address, "GET", "/", &[(name, value)]).await;
+        assert_eq!(
+            (reply.status, reply.body.len()),
+            (status, length),
+            "{name}: {value}"
+        );
+        let head = request(address, "HEAD", "/", &[(name, value)]).await;
+        let head_status = if status == 206 { 200 } else { status };
+        assert_eq!(
+            (head.status, head.body.len()),
+            (head_status, 0),
+            "HEAD {name}: {value}"
+        );
+        if status == 304 {
+            for reply in [reply, head] {
+                assert_eq!(text(&reply, "etag"), etag);
+                assert_eq!(text(&reply, "cache-control"), "no-cache");
+                assert!(reply.headers.contains_key("age") && reply.headers.contains_key("date"));
+                assert!(!reply.headers.contains_key("content-type"));
+            }
+        }
+    }
+    let part = request(address, "GET", "/", &[("range", "bytes=4-8")]).await;
+    assert_eq!(text(&part, "content-range"), format!("bytes 4-8/{length}"));
+    assert_eq!(part.body, whole.body.slice(4..9));
+    assert_eq!(text(&part, "content-length"), "5");
+    assert_eq!(origin.begun(), 1);
+}
+
+async fn the_same_body_keeps_its_validators_in_every_process(db: Db) {
+    // Each site stands for a process.
+    let mut addresses = Vec::new();
+    for _ in 0..2 {
+        let app = Router::new().route("/", route(async || "always the same"));
+        let site = db.site().await;
+        let policy = Refresh::every(SHORT).wait(HANG);
+        addresses.push(serve(app.layer(site.layer(policy))).await);
+    }
+    let first = get(addresses[0], "/").await;
+    let fence = "SELECT fence FROM perennial_entry";
+    let mut last = db.int(fence).await.expect("is there");
+    for round in 1..4 {
+        tokio::time::sleep(SHORT + Duration::from_millis(100)).await;
+        get(addresses[round % 2], "/").await;
+        until("it is renewed", async || db.int(fence).await > Some(last)).await;
+        last = db.int(fence).await.expect("is there");
+        for address in &addresses {
+            let reply = get(*address, "/").await;
+            for name in ["etag", "last-modified"] {
+                assert_eq!(text(&reply, name), text(&first, name), "{name}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_says_how_old_it_is_and_how_it_came_about() {
+    let folder = Folder::new();
+    let policy = Refresh::every(2 * SHORT).in_background();
+    let (origin, address) = serve_origin(&folder.site().await, policy).await;
+    let status = |reply: &Reply| text(reply, "cache-status").to_owned();
+
+    origin.hold();
+    let crowd = Crowd::visit(5, &[address], "/");
+    until("it generates", async || origin.begun() == 1).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    origin.let_go();
+    let mut first: Vec<_> = crowd.rest().await.iter().map(status).collect();
+    first.sort();
+    assert_eq!(first[0], "perennial; fwd=miss; stored");
+    assert_eq!(first[4], "perennial; fwd=miss; stored; collapsed");
+
+    let hit = get(address, "/").await;
+    assert!(
+        ["perennial; hit; ttl=1", "perennial; hit; ttl=2"].contains(&&*status(&hit)),
+        "{hit:?}"
+    );
+    assert_eq!(text(&hit, "age"), "0");
+    tokio::time::sleep(3 * SHORT).await;
+    let stale = get(address, "/").await;
+    assert!(
+        status(&stale).starts_with("perennial; hit; ttl=-"),
+        "{stale:?}"
+    );
+    assert_eq!(text(&stale, "age"), "3");
+
+    let post = request(address, "POST", "/", &[]).await;
+    assert_eq!(status(&post), "perennial; fwd=method");
+    assert_eq!(text(&post, "age"), "");
+
+    // Waited for by the one who regenerates.
+    let (_, waiting) = serve_origin(&folder.site().await, Refresh::every(SHORT)).await;
+    get(waiting, "/waited").await;
+    tokio::time::sleep(2 * SHORT).await;
+    assert_eq!(
+        status(&get(waiting, "/waited").await),
+        "perennial; fwd=stale; stored"
+    );
+
+    // Another process has made it: kept is kept.
+    let (_, other) = serve_origin(&folder.site().await, Refresh::every(LONG)).await;
+    assert!(status(&get(other, "/waited").await).starts_with("perennial; hit; ttl=3"));
+
+    let quiet = Folder::new();
+    let url = quiet.url();
+    let site = Perennial::builder().cache_status(false).open(&url).await;
+    let (_, quiet_address) = serve_origin(&site.expect("opens"), policy).await;
+    for _ in 0..2 {
+        assert_eq!(status(&get(quiet_address, "/").await), "");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_kept_says_so_and_has_no_age() {
+    let folder = Folder::new();
+    let app = Router::new().route("/", any(async || ([(header::SET_COOKIE, "a=b")], "mine")));
+    let address = serve(app.layer(folder.site().await.layer(Refresh::every(LONG)))).await;
+    for status in ["perennial; fwd=miss", "perennial; fwd=bypass"] {
+        let reply = get(address, "/").await;
+        assert_eq!(text(&reply, "cache-status"), status);
+        assert_eq!((text(&reply, "age"), text(&reply, "etag")), ("", ""));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_told_what_they_may_do_unless_the_generator_says_it() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let plain = || Router::new().route("/plain", route(async || "a"));
+    let said = || {
+        Router::new()
+            .route(
+                "/said",
+                route(async || ([(header::CACHE_CONTROL, "max-age=7")], "b")),
+            )
+            .route("/expires", route(async || ([(header::EXPIRES, "0")], "c")))
+            .route(
+                "/tagged",
+                route(async || ([(header::ETAG, "\"own\"")], "d")),
+            )
+            .route("/missing", route(async || (StatusCode::NOT_FOUND, "e")))
+    };
+    let revalidate = serve(
+        plain()
+            .merge(said())
+            .layer(site.layer(Refresh::every(LONG))),
+    )
+    .await;
+    for _ in 0..2 {
+        assert_eq!(
+            text(&get(revalidate, "/plain").await, "cache-control"),
+            "no-cache"
+        );
+        assert_eq!(
+            text(&get(revalidate, "/said").await, "cache-control"),
+            "max-age=7"
+        );
+        assert_eq!(
+            text(&get(revalidate, "/expires").await, "cache-control"),
+            ""
+        );
+        assert_eq!(text(&get(revalidate, "/tagged").await, "etag"), "\"own\"");
+        let missing = request(revalidate, "GET", "/missing", &[("if-none-match", "*")]).await;
+        assert_eq!(
+            missing.status, 404,
+            "only what would be a 200 is conditional"
+        );
+    }
+    for (client, said) in [
+        (Client::UntilStale(Duration::ZERO), "max-age=3600"),
+        (
+            Client::UntilStale(SHORT),
+            "max-age=3600, stale-while-revalidate=1",
+        ),
+    ] {
+        let folder = Folder::new();
+        let policy = Refresh::every(LONG).client(client);
+        let address = serve(plain().layer(folder.site().await.layer(policy))).await;
+        let first = get(address, "/plain").await;
+        let heard = text(&first, "cache-control");
+        // A second may have gone by.
+        assert!(
+            heard == said || heard == said.replace("3600", "3599"),
+            "{heard}"
+        );
+    }
+}
