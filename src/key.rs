@@ -5,21 +5,38 @@ use std::{borrow::Cow, fmt::Write};
 use http::Uri;
 use sha2::{Digest, Sha256};
 
+/// Which parameters of a query count.
+#[derive(Clone, Debug)]
+pub(crate) enum Query {
+    All,
+    Only(Vec<String>),
+}
+
 /// The path and the query of a resource: its key.
 ///
 /// The query's parameters are sorted by name, those of the same name keep their order, and an empty query is none. Borrowed
 /// from the URI where that is how it was written. `None`: the URI has no path of its own (`*`, or an authority alone).
-pub(crate) fn of_uri(uri: &Uri) -> Option<Cow<'_, str>> {
+pub(crate) fn of_uri<'a>(uri: &'a Uri, counts: &Query) -> Option<Cow<'a, str>> {
     let whole = uri.path_and_query()?;
     if !whole.path().starts_with('/') {
         return None;
     }
-    Some(match whole.query() {
-        None => Cow::Borrowed(whole.as_str()),
-        Some("") => Cow::Borrowed(whole.path()),
-        Some(query) if is_sorted(query) => Cow::Borrowed(whole.as_str()),
-        Some(query) => Cow::Owned(format!("{}?{}", whole.path(), sorted(query))),
+    let query = match (whole.query(), counts) {
+        (Some(query), Query::Only(names)) => Cow::Owned(only(query, names)),
+        (query, _) => Cow::Borrowed(query.unwrap_or_default()),
+    };
+    Some(match &*query {
+        "" => Cow::Borrowed(whole.path()),
+        query if is_sorted(query) && whole.query() == Some(query) => Cow::Borrowed(whole.as_str()),
+        query => Cow::Owned(format!("{}?{}", whole.path(), sorted(query))),
     })
+}
+
+/// The parameters of these names.
+fn only(query: &str, names: &[String]) -> String {
+    let named = parameters(query).filter(|(name, _)| names.iter().any(|it| it == name));
+    let raw: Vec<_> = named.map(|(_, raw)| raw).collect();
+    raw.join("&")
 }
 
 fn is_sorted(query: &str) -> bool {
@@ -70,21 +87,28 @@ mod tests {
 
     fn key(uri: &str) -> String {
         let uri: Uri = uri.parse().expect("a URI");
-        of_uri(&uri).expect("has a path").into_owned()
+        of_uri(&uri, &Query::All).expect("has a path").into_owned()
     }
 
     #[test]
     fn a_canonical_uri_is_borrowed() {
         for uri in ["/", "/a/b", "/a?b", "/a?b=1&c=2", "/a?b=2&b=1"] {
             let uri: Uri = uri.parse().expect("a URI");
-            assert!(matches!(of_uri(&uri), Some(Cow::Borrowed(_))), "{uri}");
+            assert!(
+                matches!(of_uri(&uri, &Query::All), Some(Cow::Borrowed(_))),
+                "{uri}"
+            );
         }
     }
 
     #[test]
     fn what_has_no_path_has_no_key() {
         for uri in ["*", "example.com:80"] {
-            assert_eq!(of_uri(&uri.parse().expect("a URI")), None, "{uri}");
+            assert_eq!(
+                of_uri(&uri.parse().expect("a URI"), &Query::All),
+                None,
+                "{uri}"
+            );
         }
         assert_eq!(key("http://example.com/a?b=1"), "/a?b=1");
     }

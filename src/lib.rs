@@ -18,6 +18,7 @@ pub mod store;
 
 pub use content::Content;
 pub use error::{Error, ErrorKind};
+pub use layer::Key;
 pub use lock::{Lease, Locks};
 pub use refresh::{Client, DAY, First, Refresh};
 pub use site::{Builder, Perennial};

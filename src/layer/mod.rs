@@ -4,6 +4,7 @@ mod body;
 mod cache_status;
 mod conditional;
 mod future;
+mod keying;
 mod request;
 mod response;
 mod service;
@@ -17,6 +18,8 @@ use crate::{engine::Engine, refresh::Refresh};
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
+pub use keying::{Asked, Key};
+pub use request::GeneratedKey;
 pub use service::RefreshService;
 
 /// Keeps the responses of a service and regenerates them when they are stale; from [`Perennial::layer`](crate::Perennial::layer).
@@ -25,20 +28,20 @@ pub use service::RefreshService;
 ///
 /// # What is kept
 ///
-/// Responses to GET, each under its path and its query: the parameters are sorted by name, those of the same name keep their
-/// order. HEAD is answered from what is kept for GET. Other methods and upgrades pass straight through.
+/// Responses to GET, each under its [key](Self::key); by default, under its path and its query: the parameters are sorted by name, those
+/// of the same name keep their order. HEAD is answered from what is kept for GET. Other methods and upgrades pass straight through.
 ///
 /// A response is stored when its status is one that RFC 9110 §15.1 calls heuristically cacheable (200 and 404 among them).
 /// A status of 500 or more, or 429, is a failure: an old version outlives it. A response with `Set-Cookie`, with
-/// `Cache-Control: private` or `no-store`, or with `Vary: *` is given to nobody: each request is answered by the service itself, which
+/// `Cache-Control: private` or `no-store`, or with a `Vary` that names what is not in the key is given to nobody: each request is answered by the service itself, which
 /// is remembered for the policy's interval, and an older version is removed. So is any other status, remembered for the cooldown.
 ///
 /// A body is read whole before it is given out: a route whose response never ends, as an event stream, is not to be layered.
 ///
 /// # What the service sees
 ///
-/// When it generates: a new GET request with the path, the sorted query, no header, an empty body and the extensions of the
-/// request that caused it. What isn't in the key is not to be seen, so that one visitor's page can't be stored for another.
+/// When it generates: a new GET request with what of the path, the query and the headers is in the key (by default the path and the
+/// sorted query, no header), an empty body and the extensions of the request that caused it. What isn't in the key is not to be seen, so that one visitor's page can't be stored for another.
 /// Extensions are carried because routing keeps its own there, which can't be told apart by type from others: one that
 /// tells of the visitor (axum's `ConnectInfo`, a session that an outer middleware has put there) is to be taken out
 /// [by name](Self::without_extension), or the layer put outside that middleware.
@@ -52,6 +55,7 @@ pub use service::RefreshService;
 pub struct RefreshLayer {
     engine: Arc<Engine>,
     policy: Refresh,
+    key: Arc<Key>,
     hidden: Vec<fn(&mut Extensions)>,
 }
 
@@ -60,8 +64,15 @@ impl RefreshLayer {
         Self {
             engine,
             policy,
+            key: Arc::default(),
             hidden: Vec::new(),
         }
+    }
+
+    /// What of a request is the key, and is seen by the generator. Default: the path and the whole query.
+    pub fn key(mut self, key: Key) -> Self {
+        self.key = Arc::new(key);
+        self
     }
 
     /// Takes the extension of type `T` out of the request that the generator sees.

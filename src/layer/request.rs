@@ -6,21 +6,24 @@ use std::{borrow::Cow, sync::Arc};
 use axum::extract::OriginalUri;
 use http::{Extensions, HeaderMap, Method, Request, Uri, header, uri::PathAndQuery};
 
-use crate::key;
+use crate::{
+    key::{self, Query},
+    layer::Key,
+};
 
-/// In the extensions of the request that a generator sees: the key that is being generated.
+/// Among the extensions of the request that a generator sees: the key that is being generated.
 ///
 /// A layer for the same key beneath, which would wait for itself, lets the request pass.
-#[derive(Clone)]
-struct Generating(Arc<str>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GeneratedKey(pub Arc<str>);
 
 /// The key of what is asked for. `None`: the request passes straight through.
-pub(super) fn key<B>(request: &Request<B>) -> Option<Cow<'_, str>> {
+pub(super) fn key<'a, B>(request: &'a Request<B>, key: &Key) -> Option<Cow<'a, str>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) || is_upgrade(request.headers()) {
         return None;
     }
-    let key = uri_key(request)?;
-    match request.extensions().get::<Generating>() {
+    let key = key.of(request)?;
+    match request.extensions().get::<GeneratedKey>() {
         Some(generating) if *generating.0 == key => None,
         _ => Some(key),
     }
@@ -34,15 +37,15 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
 }
 
 #[cfg(not(feature = "axum"))]
-fn uri_key<B>(request: &Request<B>) -> Option<Cow<'_, str>> {
-    key::of_uri(request.uri())
+pub(super) fn uri_key<'a, B>(request: &'a Request<B>, query: &Query) -> Option<Cow<'a, str>> {
+    key::of_uri(request.uri(), query)
 }
 
 /// A nested router sees the path without its prefix, and a middleware may have rewritten it, by a cookie say: the key has both what
 /// was asked for and what the service sees. No path contains a `#`.
 #[cfg(feature = "axum")]
-fn uri_key<B>(request: &Request<B>) -> Option<Cow<'_, str>> {
-    let seen = key::of_uri(request.uri())?;
+pub(super) fn uri_key<'a, B>(request: &'a Request<B>, query: &Query) -> Option<Cow<'a, str>> {
+    let seen = key::of_uri(request.uri(), query)?;
     match request.extensions().get::<OriginalUri>() {
         Some(OriginalUri(asked)) if asked.path() != request.uri().path() => {
             Some(Cow::Owned(format!("{}#{seen}", asked.path())))
@@ -51,15 +54,18 @@ fn uri_key<B>(request: &Request<B>) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The request that generates `key`: GET, path, sorted query, no header, an empty body and the extensions but the hidden ones.
+/// The request that generates `key`: GET, what of the path, the query and the headers is in the key, an empty body and the
+/// extensions but the hidden ones.
 pub(super) fn to_generate<B, G: Default>(
     request: &Request<B>,
     key: &str,
+    keying: &Key,
     hidden: &[fn(&mut Extensions)],
 ) -> Option<Request<G>> {
-    let uri = key::of_uri(request.uri())?;
+    let uri = keying.uri(request.uri())?;
     let mut generating = Request::new(G::default());
     *generating.uri_mut() = relative(&uri)?;
+    keying.copy_headers(request, generating.headers_mut());
     let extensions = generating.extensions_mut();
     extensions.clone_from(request.extensions());
     for hide in hidden {
@@ -70,7 +76,7 @@ pub(super) fn to_generate<B, G: Default>(
         let query = uri.find('?').map_or("", |at| &uri[at..]);
         *original = relative(&format!("{}{query}", original.path()))?;
     }
-    extensions.insert(Generating(key.into()));
+    extensions.insert(GeneratedKey(key.into()));
     Some(generating)
 }
 

@@ -8,7 +8,11 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use sha2::{Digest, Sha256};
 
-use crate::{key, layer::ResponseBody, refresh::Client};
+use crate::{
+    key,
+    layer::{Key, ResponseBody},
+    refresh::Client,
+};
 
 /// What is done with a response, by its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +25,8 @@ pub(super) enum Kind {
     Failure { shareable: bool },
 }
 
-pub(super) fn kind(head: &Parts) -> Kind {
-    let shareable = is_shareable(&head.headers);
+pub(super) fn kind(head: &Parts, key: &Key) -> Kind {
+    let shareable = is_shareable(&head.headers) && varies_by_key(&head.headers, key);
     let status = head.status;
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
         Kind::Failure { shareable }
@@ -50,9 +54,24 @@ fn is_shareable(headers: &HeaderMap) -> bool {
         let name = directive.split('=').next().unwrap_or_default().trim();
         name.eq_ignore_ascii_case("private") || name.eq_ignore_ascii_case("no-store")
     };
-    !headers.contains_key(header::SET_COOKIE)
-        && !list(headers, &header::CACHE_CONTROL).any(forbids)
-        && !list(headers, &header::VARY).any(|field| field.trim() == "*")
+    !headers.contains_key(header::SET_COOKIE) && !list(headers, &header::CACHE_CONTROL).any(forbids)
+}
+
+/// Whether all that the response says it depends on is in the key (RFC 9111 §4.1).
+fn varies_by_key(headers: &HeaderMap, key: &Key) -> bool {
+    let missing = list(headers, &header::VARY).find(|field| {
+        let field = field.trim();
+        let name = field.parse::<HeaderName>();
+        !field.is_empty() && !name.is_ok_and(|name| key.has(&name))
+    });
+    if let Some(field) = &missing {
+        let field = field.trim();
+        tracing::warn!(
+            "a response says `Vary: {field}`, which is not in the key, so that it is not kept; if it is to be, a version for \
+             each value, add `.key(Key::new().header(…))` for `{field}` to the layer"
+        );
+    }
+    missing.is_none()
 }
 
 /// The members of a header that is a list, in all its lines.

@@ -4,7 +4,6 @@ use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -78,7 +77,7 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let Shared { layer, .. } = &*self.0;
         let head = request.method() == Method::HEAD;
-        let Some(key) = request::key(&request) else {
+        let Some(key) = request::key(&request, &layer.key) else {
             let kept = head || request.method() == Method::GET;
             let why = if kept { Why::Bypass } else { Why::Method };
             return ResponseFuture::waiting(pass(layer.clone(), self.0.inner(), request, why));
@@ -195,18 +194,11 @@ where
     ResBody::Error: Into<BoxError>,
 {
     let head = request.method() == Method::HEAD;
-    let Some(generating) = request::to_generate(&request, &key, &layer.hidden) else {
+    let Some(generating) = request::to_generate(&request, &key, &layer.key, &layer.hidden) else {
         return pass(layer, service, request, Why::Bypass).await;
     };
     let (direct, mut own) = oneshot::channel();
-    let cooldown = layer.policy.cooldown();
-    let generated = generate(
-        service.clone(),
-        generating,
-        layer.engine.max_body,
-        cooldown,
-        direct,
-    );
+    let generated = generate(service.clone(), generating, layer.clone(), direct);
     let generator = || -> Generator { Box::pin(generated) };
     let arrived = layer.engine.now();
     let Visited { answer, leads } = layer.engine.visit(&key, &layer.policy, generator).await;
@@ -261,8 +253,7 @@ fn without_body_if<B>(
 async fn generate<S, ReqBody, ResBody>(
     service: S,
     request: Request<ReqBody>,
-    max_body: usize,
-    retry_in: Duration,
+    layer: RefreshLayer,
     direct: oneshot::Sender<Direct<ResBody, S::Error>>,
 ) -> Generated
 where
@@ -270,6 +261,7 @@ where
     ResBody: Body<Data = Bytes>,
     ResBody::Error: Into<BoxError>,
 {
+    let retry_in = layer.policy.cooldown();
     let failed = |error: BoxError, response| {
         Generated::Failed(Failure {
             error: error.into(),
@@ -286,14 +278,14 @@ where
         }
     };
     let (head, body) = response.into_parts();
-    let kind = response::kind(&head);
+    let kind = response::kind(&head, &layer.key);
     let status = format!("the service answered {}", head.status);
     match kind {
         Kind::Unshareable { lasting } => return Generated::Unshareable { lasting },
         Kind::Failure { shareable: false } => return failed(status.into(), None),
         Kind::Content | Kind::Failure { shareable: true } => {}
     }
-    match (response::read(body, max_body).await, kind) {
+    match (response::read(body, layer.engine.max_body).await, kind) {
         (Ok(Read::Whole(body)), Kind::Content) => {
             Generated::Content(response::keepable(&head, body))
         }

@@ -2,13 +2,14 @@
 
 use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
-use perennial::Refresh;
+use axum::{Router, extract::Request, http::header, routing::get as route};
+use perennial::{Key, Refresh};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-use crate::support::{Folder, Origin, get, serve};
+use crate::support::{Folder, Origin, get, request, serve};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -170,6 +171,167 @@ async fn odd_bytes_are_no_server_error() {
                 reply.starts_with("HTTP/1.1 2") || reply.starts_with("HTTP/1.1 4"),
                 "{path:?}: {reply}"
             );
+        }
+    }
+}
+
+/// What the generator sees, as its answer.
+fn mirror() -> Router {
+    Router::new().fallback(async |request: Request| {
+        let headers = request.headers();
+        let mut seen: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}={}", String::from_utf8_lossy(value.as_bytes())))
+            .collect();
+        seen.sort();
+        format!("{} {}", request.uri(), seen.join(" "))
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_what_the_layer_was_told_and_all_that_the_generator_sees() {
+    let language = || Key::new().header(header::ACCEPT_LANGUAGE);
+    let by_shop = || {
+        Key::by(|asked| {
+            let shop = asked.headers.get("x-shop")?.to_str().ok()?;
+            Some(format!("shop/{shop}"))
+        })
+    };
+    let de = [("accept-language", "de"), ("cookie", "a=b")];
+    let en = [("accept-language", "en"), ("cookie", "a=b")];
+    let both = [("accept-language", "de"), ("accept-language", "en")];
+    let cunning = [("accept-language", "de&accept-language=en#host=x")];
+    // The key, then requests in groups: those of a group are one resource, and what the generator saw of it.
+    type Group<'a> = (Vec<(&'a str, &'a [(&'a str, &'a str)])>, &'a str);
+    let table: Vec<(Key, Vec<Group<'_>>)> = vec![
+        (
+            Key::new().query(["page", "sort"]),
+            vec![
+                (
+                    vec![
+                        ("/a?page=1&sort=x", &[]),
+                        ("/a?sort=x&page=1&utm=1", &[]),
+                        ("/a?utm=2&sort=x&utm=3&page=1", &[]),
+                    ],
+                    "/a?page=1&sort=x ",
+                ),
+                (vec![("/a?page=2", &[])], "/a?page=2 "),
+                (vec![("/a", &[]), ("/a?utm=3", &[]), ("/a?", &[])], "/a "),
+            ],
+        ),
+        (
+            Key::new().no_query(),
+            vec![(vec![("/a?b", &[]), ("/a?c", &de), ("/a", &[])], "/a ")],
+        ),
+        (
+            language(),
+            vec![
+                (vec![("/a", &de), ("/a", &de[..1])], "/a accept-language=de"),
+                (vec![("/a", &en)], "/a accept-language=en"),
+                (
+                    vec![("/a", &both)],
+                    "/a accept-language=de accept-language=en",
+                ),
+                (
+                    vec![("/a", &cunning)],
+                    "/a accept-language=de&accept-language=en#host=x",
+                ),
+                (vec![("/a", &[]), ("/a", &[("x-other", "c")])], "/a "),
+            ],
+        ),
+        (
+            Key::new().host(),
+            vec![(
+                vec![("/a", &[]), ("/a", &[("x-forwarded-host", "evil")])],
+                "/a host=test",
+            )],
+        ),
+        (
+            Key::name("one"),
+            vec![(vec![("/a?b", &[]), ("/a?c", &de)], "/a ")],
+        ),
+        (
+            by_shop(),
+            vec![
+                (
+                    vec![("/a?b", &[("x-shop", "1")]), ("/a?c", &[("x-shop", "1")])],
+                    "/a ",
+                ),
+                (vec![("/b", &[("x-shop", "2")])], "/b "),
+            ],
+        ),
+    ];
+    for (key, groups) in table {
+        let folder = Folder::new();
+        let layer = folder
+            .site()
+            .await
+            .layer(Refresh::every(LONG))
+            .key(key.clone());
+        let address = serve(mirror().layer(layer)).await;
+        for (requests, seen) in groups {
+            let mut statuses = Vec::new();
+            for (path, headers) in requests {
+                let reply = request(address, "GET", path, headers).await;
+                assert_eq!(reply.text(), seen, "{key:?}: {path} {headers:?}");
+                statuses.push(
+                    reply.headers["cache-status"]
+                        .to_str()
+                        .expect("text")
+                        .to_owned(),
+                );
+            }
+            assert!(
+                statuses[0].contains("fwd=miss; stored"),
+                "{key:?}: {statuses:?}"
+            );
+            assert!(
+                statuses[1..].iter().all(|status| status.contains("hit")),
+                "{key:?}: {statuses:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_a_key_passes_and_so_does_one_whose_answer_varies_by_more() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let none = site.layer(Refresh::every(LONG)).key(Key::by(|_| None));
+    let address = serve(mirror().layer(none)).await;
+    let reply = request(address, "GET", "/", &[("x-own", "a")]).await;
+    assert!(reply.text().contains("x-own=a"), "{reply:?}");
+    assert_eq!(reply.headers["cache-status"], "perennial; fwd=bypass");
+
+    let varying = || {
+        Router::new().route(
+            "/",
+            route(async |headers: axum::http::HeaderMap| {
+                let language = headers.get("accept-language").cloned();
+                let language =
+                    language.map_or(String::new(), |it| it.to_str().expect("text").to_owned());
+                ([(header::VARY, "Accept-Language")], language)
+            }),
+        )
+    };
+    // Each is answered with what it asks for, with the header in the key and without.
+    for (key, stored) in [
+        (Key::new(), false),
+        (Key::new().header(header::ACCEPT_LANGUAGE), true),
+    ] {
+        let folder = Folder::new();
+        let layer = folder.site().await.layer(Refresh::every(LONG)).key(key);
+        let address = serve(varying().layer(layer)).await;
+        for round in 0..2 {
+            for language in ["de", "en"] {
+                let reply = request(address, "GET", "/", &[("accept-language", language)]).await;
+                assert_eq!(reply.text(), language);
+                let hit = reply.headers["cache-status"]
+                    .to_str()
+                    .expect("text")
+                    .contains("hit");
+                assert_eq!(hit, stored && round == 1);
+            }
         }
     }
 }

@@ -1,0 +1,190 @@
+//! What of a request is the key.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use form_urlencoded::byte_serialize;
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
+
+use crate::key::{self, Query};
+
+/// What of a request names the resource that it asks for, and is therefore all of it that the generator sees.
+///
+/// Requests with the same key get the same content. By default it is the path and the whole query.
+///
+/// ```
+/// # fn f(site: &perennial::Perennial) {
+/// use perennial::{DAY, Key, Refresh};
+///
+/// let layer = site
+///     .layer(Refresh::every(DAY))
+///     .key(Key::new().query(["page"]).header(http::header::ACCEPT_LANGUAGE));
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "a key does nothing until a layer is given it"]
+pub struct Key {
+    base: Base,
+    headers: Vec<HeaderName>,
+    host: bool,
+}
+
+#[derive(Clone)]
+enum Base {
+    Uri(Query),
+    Name(Arc<str>),
+    By(Arc<By>),
+}
+
+type By = dyn Fn(&Asked<'_>) -> Option<String> + Send + Sync;
+
+/// What [`Key::by`] is told of a request.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Asked<'a> {
+    /// As the layer sees it: a nested router takes its prefix away.
+    pub uri: &'a Uri,
+    /// All headers.
+    pub headers: &'a HeaderMap,
+    /// What outer layers have said of it.
+    pub extensions: &'a Extensions,
+}
+
+impl Default for Base {
+    fn default() -> Self {
+        Self::Uri(Query::All)
+    }
+}
+
+impl Key {
+    /// The path and the whole query.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Always this name: for a layer on one route, which needs no more. The generator sees the path, without a query.
+    ///
+    /// Content has the same kind of keys: a name is to be used for one of them only.
+    pub fn name(name: impl Into<Arc<str>>) -> Self {
+        Self {
+            base: Base::Name(name.into()),
+            ..Self::default()
+        }
+    }
+
+    /// What the function makes of the request; `None` lets it pass straight through. The generator sees the path, without a query, and the key as a
+    /// [`GeneratedKey`](crate::layer::GeneratedKey) among its extensions.
+    pub fn by(function: impl Fn(&Asked<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self {
+            base: Base::By(Arc::new(function)),
+            ..Self::default()
+        }
+    }
+
+    /// The path and, of the query, these parameters only; all others are ignored. In place of a [`name`](Self::name) or
+    /// [`by`](Self::by).
+    pub fn query<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        let names = names.into_iter().map(Into::into).collect();
+        self.base = Base::Uri(Query::Only(names));
+        self
+    }
+
+    /// The path alone. In place of a [`name`](Self::name) or [`by`](Self::by).
+    pub fn no_query(self) -> Self {
+        self.query::<String>([])
+    }
+
+    /// And this header. Each value that visitors send is a resource of its own: leave to few values what can be left to an outer
+    /// middleware.
+    pub fn header(mut self, name: HeaderName) -> Self {
+        if !self.headers.contains(&name) {
+            self.headers.push(name);
+        }
+        self
+    }
+
+    /// And the host, in lowercase: the `Host` header, or the authority of HTTP/2. For a server that answers to several names.
+    pub fn host(mut self) -> Self {
+        self.host = true;
+        self
+    }
+
+    /// The key of a request. `None`: it has none and passes straight through.
+    pub(super) fn of<'a, B>(&self, request: &'a Request<B>) -> Option<Cow<'a, str>> {
+        let base = match &self.base {
+            Base::Uri(query) => super::request::uri_key(request, query)?,
+            Base::Name(name) => Cow::Owned(name.to_string()),
+            Base::By(function) => Cow::Owned(function(&Asked {
+                uri: request.uri(),
+                headers: request.headers(),
+                extensions: request.extensions(),
+            })?),
+        };
+        if self.headers.is_empty() && !self.host {
+            return Some(base);
+        }
+        // A path has no `#`, and what follows no `#`, `&` or `=` of a visitor's.
+        let mut key = base.into_owned();
+        key.push('#');
+        if self.host {
+            let host = host(request)?;
+            key.push_str("host=");
+            key.extend(byte_serialize(&host));
+        }
+        for name in &self.headers {
+            for value in request.headers().get_all(name) {
+                key.push('&');
+                key.push_str(name.as_str());
+                key.push('=');
+                key.extend(byte_serialize(value.as_bytes()));
+            }
+        }
+        Some(Cow::Owned(key))
+    }
+
+    /// The path and query that the generator sees.
+    pub(super) fn uri<'a>(&self, uri: &'a Uri) -> Option<Cow<'a, str>> {
+        match &self.base {
+            Base::Uri(query) => key::of_uri(uri, query),
+            Base::Name(_) | Base::By(_) => key::of_uri(uri, &Query::Only(Vec::new())),
+        }
+    }
+
+    /// Puts into a request to generate what of the headers is in the key.
+    pub(super) fn copy_headers<B>(&self, from: &Request<B>, to: &mut HeaderMap) {
+        for name in &self.headers {
+            for value in from.headers().get_all(name) {
+                to.append(name, value.clone());
+            }
+        }
+        if self.host
+            && let Some(host) = host(from)
+            && let Ok(host) = HeaderValue::try_from(host)
+        {
+            to.insert(header::HOST, host);
+        }
+    }
+
+    /// Whether what a header says may decide on the content.
+    pub(super) fn has(&self, header: &HeaderName) -> bool {
+        self.headers.contains(header) || (self.host && header == header::HOST)
+    }
+}
+
+fn host<B>(request: &Request<B>) -> Option<Vec<u8>> {
+    let header = request.headers().get(header::HOST);
+    let host = match header {
+        Some(host) => host.as_bytes(),
+        None => request.uri().authority()?.as_str().as_bytes(),
+    };
+    Some(host.to_ascii_lowercase())
+}
+
+impl fmt::Debug for Base {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uri(query) => query.fmt(f),
+            Self::Name(name) => name.fmt(f),
+            Self::By(_) => f.write_str("by a function"),
+        }
+    }
+}
