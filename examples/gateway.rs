@@ -43,6 +43,9 @@ struct Options {
     /// The age at which a page becomes stale.
     #[arg(long, value_parser = humantime::parse_duration)]
     every: Duration,
+    /// Unless the site says it of a page, by Cache-Control or Expires, as to any shared cache.
+    #[arg(long)]
+    honour_origin: bool,
     /// How long the request that regenerates waits for the new version.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "5s", conflicts_with = "in_background")]
     wait: Duration,
@@ -65,7 +68,11 @@ struct Options {
 
 impl Options {
     fn policy(&self) -> Refresh {
-        let policy = Refresh::every(self.every)
+        let policy = match self.honour_origin {
+            true => Refresh::from_generator(self.every),
+            false => Refresh::every(self.every),
+        };
+        let policy = policy
             .wait(self.wait)
             .lease(self.lease)
             // The proxy's own limit comes first, with a 504.

@@ -15,6 +15,7 @@ mod site;
 #[cfg(feature = "_sql")]
 mod sql;
 pub mod store;
+mod terms;
 
 pub use content::Content;
 pub use error::{Error, ErrorKind};

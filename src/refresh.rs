@@ -31,6 +31,8 @@ pub struct Refresh {
     pub(crate) max_stale: Option<Duration>,
     pub(crate) jitter: f64,
     pub(crate) client: Client,
+    /// What a response says of its own freshness counts.
+    pub(crate) honours: bool,
 }
 
 /// What browsers and other caches on the way may do with a response, where the generator doesn't say it itself by `Cache-Control` or
@@ -80,7 +82,20 @@ impl Refresh {
             max_stale: None,
             jitter: 0.0,
             client: Client::Revalidate,
+            honours: false,
         }
+    }
+
+    /// Stale as each response says itself, and `default` where it says nothing: for a gateway, or handlers that know best.
+    ///
+    /// What counts is what counts for a shared cache (RFC 9111 §4.2, RFC 5861): `s-maxage`, `max-age` or `Expires`, less `Age`. Served stale it is only for
+    /// as long as `stale-while-revalidate` says, or `stale-if-error` when regenerating it fails, and not at all with `no-cache`,
+    /// `must-revalidate` or `proxy-revalidate`: then visitors wait as for a first version. [`max_stale`](Self::max_stale) and [`jitter`](Self::jitter)
+    /// count where the response says nothing.
+    pub const fn from_generator(default: Duration) -> Self {
+        let mut policy = Self::every(default);
+        policy.honours = true;
+        policy
     }
 
     /// How long the one regenerating request waits for the new version before it, too, gets the old. Default: 5 s.

@@ -1,8 +1,11 @@
 //! The in-process tier: what this process knows of each key, bounded in bytes.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -18,6 +21,7 @@ use crate::{
     decide::{self, Freshness},
     key,
     refresh::Refresh,
+    terms::{self, Terms},
 };
 
 /// What a key costs beside its own bytes: map entries, counters, pointers.
@@ -52,6 +56,10 @@ pub(crate) struct Version {
     made: bool,
     /// When it was published.
     born: Tick,
+    /// What the response says of its own freshness.
+    said: Option<Terms>,
+    /// Until when it may be served because regenerating it has failed, however stale.
+    excused: AtomicI64,
     /// The key's place in the spread of `Refresh::jitter`.
     unit: f64,
     /// Until when nothing more is to be asked about it.
@@ -61,6 +69,8 @@ pub(crate) struct Version {
 impl Version {
     pub(crate) fn new(key: &str, content: Response<Bytes>, fence: i64, born: Tick) -> Self {
         Self {
+            said: terms::said(content.headers()),
+            excused: AtomicI64::new(i64::MIN),
             content,
             fence,
             unsaved: false,
@@ -92,7 +102,7 @@ impl Version {
 
     /// The seconds until it is stale; negative when it is.
     pub(crate) fn ttl(&self, now: Tick, policy: &Refresh) -> i64 {
-        let stale = self.born + policy.interval_at(self.unit);
+        let stale = self.born + self.terms(policy).interval;
         (stale.0 - now.0).div_euclid(1_000_000)
     }
 
@@ -105,16 +115,39 @@ impl Version {
         self.own.swap(false, Relaxed)
     }
 
-    pub(crate) fn age(&self, now: Tick) -> std::time::Duration {
+    pub(crate) fn age(&self, now: Tick) -> Duration {
         now - self.born
     }
 
     pub(crate) fn freshness(&self, now: Tick, policy: &Refresh) -> Freshness {
         let age = self.age(now);
-        match decide::freshness(age, policy.interval_at(self.unit), policy.max_stale) {
+        let terms = self.terms(policy);
+        match decide::freshness(age, terms.interval, terms.max_stale) {
             Freshness::Fresh if self.unsaved && age >= policy.cooldown() => Freshness::Stale,
+            Freshness::Expired if now.0 < self.excused.load(Relaxed) => Freshness::Stale,
             freshness => freshness,
         }
+    }
+
+    fn terms(&self, policy: &Refresh) -> Terms {
+        match self.said.filter(|_| policy.honours) {
+            Some(said) => said,
+            None => Terms {
+                interval: policy.interval_at(self.unit),
+                max_stale: policy.max_stale,
+                if_error: Duration::ZERO,
+            },
+        }
+    }
+
+    /// Regenerating it has failed: it may be served until then, if it says so of itself (`stale-if-error`, RFC 5861 §4).
+    pub(crate) fn excuse_until(&self, until: Tick, now: Tick, policy: &Refresh) -> bool {
+        let terms = self.terms(policy);
+        let excusable = self.age(now) < terms.interval.saturating_add(terms.if_error);
+        if excusable {
+            self.excused.store(until.0, Relaxed);
+        }
+        excusable
     }
 
     pub(crate) fn rest_until(&self, until: Tick) {

@@ -374,14 +374,15 @@ impl Regeneration {
                 cooldown
             }
             Generated::Failed(failure) => {
+                let servable = self.is_servable_for(cooldown);
                 tracing::warn!(
                     key = self.key,
                     error = %failure.error,
                     again_in = ?cooldown,
                     "the generator failed{}",
-                    if self.servable().is_some() { "; the old version goes on being served" } else { "" }
+                    if servable { "; the old version goes on being served" } else { "" }
                 );
-                if self.servable().is_some() {
+                if servable {
                     self.rest(cooldown);
                 } else {
                     self.remember(Slot::Cooldown {
@@ -410,7 +411,20 @@ impl Regeneration {
         self.end_with_newest();
     }
 
+    /// Whether the old version may be served in a cooldown of this time.
+    fn is_servable_for(&self, cooldown: Duration) -> bool {
+        let now = self.engine.clock.now();
+        let excused = self
+            .version
+            .as_ref()
+            .is_some_and(|version| version.excuse_until(now + cooldown, now, &self.policy));
+        excused || self.servable().is_some()
+    }
+
     fn cool_down(&self, time: Duration) {
+        if self.is_servable_for(time) {
+            return self.rest(time);
+        }
         self.remember(Slot::Cooldown {
             until: self.engine.clock.now() + time,
         });

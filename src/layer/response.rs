@@ -1,11 +1,15 @@
 //! Which responses are stored, and how they are read and given out.
 
-use std::{ops::Range, time::Duration};
+use std::{
+    ops::Range,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::Body;
 use http_body_util::BodyExt;
+use httpdate::HttpDate;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -125,8 +129,16 @@ pub(super) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
         }
     }
     remove_hop_by_hop(headers);
-    // The server says when it answers; kept, equal content would differ by it.
-    headers.remove(header::DATE);
+    if headers.contains_key(header::EXPIRES) {
+        // Which counts from it.
+        let now = HttpDate::from(SystemTime::now()).to_string();
+        if let Ok(now) = HeaderValue::try_from(now) {
+            headers.entry(header::DATE).or_insert(now);
+        }
+    } else {
+        // The server says when it answers; kept, equal content would differ by it.
+        headers.remove(header::DATE);
+    }
     if head.status == StatusCode::NO_CONTENT {
         headers.remove(header::CONTENT_LENGTH);
     } else {
@@ -136,7 +148,12 @@ pub(super) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
             .headers_mut()
             .insert(header::CONTENT_LENGTH, length);
     }
-    if head.status == StatusCode::OK {
+    response
+}
+
+/// Adds what lets clients ask for less than the whole of a stored response.
+pub(super) fn validated(mut response: Response<Bytes>) -> Response<Bytes> {
+    if response.status() == StatusCode::OK {
         let bytes = HeaderValue::from_static("bytes");
         let headers = response.headers_mut();
         headers.entry(header::ACCEPT_RANGES).or_insert(bytes);

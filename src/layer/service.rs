@@ -287,7 +287,7 @@ where
     }
     match (response::read(body, layer.engine.max_body).await, kind) {
         (Ok(Read::Whole(body)), Kind::Content) => {
-            Generated::Content(response::keepable(&head, body))
+            Generated::Content(response::validated(response::keepable(&head, body)))
         }
         (Ok(Read::Whole(body)), _) => {
             failed(status.into(), Some(response::keepable(&head, body).into()))

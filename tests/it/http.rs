@@ -247,3 +247,88 @@ async fn clients_are_told_what_they_may_do_unless_the_generator_says_it() {
         );
     }
 }
+
+/// A site whose page says this of itself, and fails when it is told to; the number of a run is its body.
+async fn honest(folder: &Folder, cache_control: &'static str) -> (Origin, SocketAddr) {
+    let origin = Origin::default();
+    let page = {
+        let origin = origin.clone();
+        route(async move || {
+            let (status, body) = origin.run("it").await;
+            (status, [(header::CACHE_CONTROL, cache_control)], body)
+        })
+    };
+    let policy = Refresh::from_generator(LONG).retry_after(SHORT);
+    let app = Router::new().route("/", page);
+    let address = serve(app.layer(folder.site().await.layer(policy))).await;
+    (origin, address)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_response_says_of_its_freshness_is_honoured() {
+    let wait = SHORT + Duration::from_millis(200);
+    // What it says; whether the second visit, later than a second, regenerates; whether it gets the old version then.
+    for (said, regenerates, old) in [
+        ("public", false, true),
+        ("max-age=3600", false, true),
+        ("max-age=3600, s-maxage=1", true, false),
+        ("max-age=1", true, false),
+        ("no-cache", true, false),
+        ("max-age=1, stale-while-revalidate=3600", true, true),
+        (
+            "max-age=1, stale-while-revalidate=3600, must-revalidate",
+            true,
+            false,
+        ),
+    ] {
+        let folder = Folder::new();
+        let (origin, address) = honest(&folder, said).await;
+        assert_eq!(get(address, "/").await.run(), 1);
+        // In another process, by what is stored.
+        let (others, other) = honest(&folder, said).await;
+        tokio::time::sleep(wait).await;
+        others.hold();
+        let mut visitors = Crowd::visit(1, &[other], "/");
+        if regenerates {
+            until("it is regenerated", async || others.begun() == 1).await;
+        }
+        visitors.another(other, "/");
+        if old {
+            let beside = visitors.first(1).await;
+            assert_eq!(beside[0].text(), "run 1 of it", "{said}");
+        }
+        others.let_go();
+        visitors.rest().await;
+        assert_eq!(
+            (origin.begun(), others.begun() > 0),
+            (1, regenerates),
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_page_outlives_failures_for_as_long_as_it_says() {
+    for (said, served) in [
+        ("max-age=1", false),
+        ("max-age=1, stale-if-error=3600", true),
+        ("max-age=1, stale-if-error=3600, must-revalidate", false),
+    ] {
+        let folder = Folder::new();
+        let (origin, address) = honest(&folder, said).await;
+        assert_eq!(get(address, "/").await.run(), 1);
+        origin.status(500);
+        tokio::time::sleep(2 * SHORT).await;
+        let replies = Crowd::visit(20, &[address], "/").rest().await;
+        for reply in &replies {
+            assert_eq!(reply.status == 200, served, "{said}: {reply:?}");
+        }
+        assert_eq!(origin.begun(), 2, "{said}: the cooldown was not kept");
+        origin.status(200);
+        until("it is new", async || {
+            let reply = get(address, "/").await;
+            reply.status == 200 && reply.run() > 2
+        })
+        .await;
+    }
+}
