@@ -1,6 +1,6 @@
 //! Keys: which resource a request asks for.
 
-use std::{borrow::Cow, fmt::Write};
+use std::borrow::Cow;
 
 use http::Uri;
 use sha2::{Digest, Sha256};
@@ -64,10 +64,11 @@ fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
 
 /// Lowercase hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut digits = String::with_capacity(bytes.len() * 2);
     for byte in bytes {
-        // A string takes whatever is written.
-        let _ = write!(digits, "{byte:02x}");
+        digits.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        digits.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
     digits
 }

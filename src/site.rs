@@ -224,7 +224,7 @@ impl Builder {
     /// The statements that make the tables in a database of the URL's kind: for an administrator to run, where the site's own role may
     /// not. Nothing is opened.
     ///
-    /// Once the tables are there, that role needs no more than SELECT, INSERT, UPDATE and DELETE on them.
+    /// They are for a database that has none of the tables yet. Once they are there, that role needs no more than SELECT, INSERT, UPDATE and DELETE on them.
     ///
     /// ```
     /// # fn f() -> Result<(), perennial::Error> {

@@ -2,6 +2,7 @@
 
 use std::{
     error::Error as StdError,
+    pin::pin,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -222,14 +223,21 @@ impl Regeneration {
         let mut unsaved = false;
         loop {
             let published_at = self.engine.clock.now();
-            let publish = self.try_publish(&lease, &content);
-            let published = if unsaved {
-                publish.await
-            } else {
-                let limit = Err(Error::timeout("publish", PATIENCE));
-                tokio::time::timeout(PATIENCE, publish)
-                    .await
-                    .unwrap_or(limit)
+            let (engine, old) = (Arc::clone(&self.engine), self.version.clone());
+            let key = self.key.clone();
+            let published = {
+                let mut publish =
+                    pin!(try_publish(&engine, &key, &lease, old.as_deref(), &content));
+                match tokio::time::timeout(PATIENCE, &mut publish).await {
+                    Ok(published) => published,
+                    Err(_) => {
+                        if !unsaved {
+                            self.serve_unsaved(content.clone(), published_at);
+                            unsaved = true;
+                        }
+                        publish.await
+                    }
+                }
             };
             match published {
                 Ok(true) => {
@@ -249,8 +257,7 @@ impl Regeneration {
                     break;
                 }
                 Err(_) if !unsaved => {
-                    self.hold_unsaved(content.clone(), published_at);
-                    self.end_with_newest();
+                    self.serve_unsaved(content.clone(), published_at);
                     unsaved = true;
                 }
                 Err(_) if give_up < published_at => break,
@@ -285,26 +292,6 @@ impl Regeneration {
         content
     }
 
-    async fn try_publish(&self, lease: &Lease, content: &Response<Bytes>) -> Result<bool, Error> {
-        let store = &self.engine.store;
-        if let Some(old) = &self.version
-            && !old.is_unsaved()
-            && same_content(&old.content, content)
-            && store
-                .call("renew", |store| {
-                    store.renew(&self.key, lease.row(), old.fence)
-                })
-                .await?
-        {
-            return Ok(true);
-        }
-        store
-            .call("publish", |store| {
-                store.publish(&self.key, lease.row(), content)
-            })
-            .await
-    }
-
     /// Somebody else has published, or is about to. Those who have nothing get what was made here.
     async fn end_after_refusal(&mut self, content: Response<Bytes>, made: Tick) {
         let before = self.version.as_ref().map(|version| version.fence);
@@ -325,8 +312,7 @@ impl Regeneration {
         tracing::debug!(key = self.key, %error, "generating without a lease");
         match self.generate(None, generator).await {
             Some(Generated::Content(content)) => {
-                self.hold_unsaved(content, self.engine.clock.now());
-                self.end_with_newest();
+                self.serve_unsaved(content, self.engine.clock.now());
             }
             Some(generated) => {
                 self.refuse(generated);
@@ -444,6 +430,11 @@ impl Regeneration {
         self.hold(Version::new(&self.key, content, fence, born).unsaved());
     }
 
+    fn serve_unsaved(&mut self, content: Response<Bytes>, born: Tick) {
+        self.hold_unsaved(content, born);
+        self.end_with_newest();
+    }
+
     /// Takes a version over, here and in memory.
     fn hold(&mut self, version: Version) {
         let version = Arc::new(version);
@@ -493,6 +484,29 @@ impl Drop for Regeneration {
     fn drop(&mut self) {
         self.engine.running().remove(&self.key);
     }
+}
+
+/// Publishes under the fence, or renews the old version where the new one is the same.
+async fn try_publish(
+    engine: &Engine,
+    key: &str,
+    lease: &Lease,
+    old: Option<&Version>,
+    content: &Response<Bytes>,
+) -> Result<bool, Error> {
+    let (store, row) = (&engine.store, lease.row());
+    if let Some(old) = old
+        && !old.is_unsaved()
+        && same_content(&old.content, content)
+        && store
+            .call("renew", |store| store.renew(key, row, old.fence))
+            .await?
+    {
+        return Ok(true);
+    }
+    store
+        .call("publish", |store| store.publish(key, row, content))
+        .await
 }
 
 /// The date of microseconds since 1970, if they are such: another store's fences may count something else.

@@ -102,7 +102,7 @@ pub(super) const SQLITE: Dialect = Dialect {
         SELECT $1, $2, n.at, n.at, n.at + $3 FROM (SELECT {now} AS at) n WHERE true
         ON CONFLICT (name) DO UPDATE SET
             owner = excluded.owner,
-            fence = max(l.fence + 1, excluded.fence),
+            fence = CASE WHEN l.owner = $2 THEN l.fence ELSE max(l.fence + 1, excluded.fence) END,
             acquired_at = excluded.acquired_at,
             expires_at = excluded.expires_at
         WHERE l.owner = $2 OR (l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4))
@@ -130,8 +130,7 @@ pub(super) const SQLITE: Dialect = Dialect {
     fence_of: FENCE_OF,
     contended: &[],
     gone: &[],
-    // SQLITE_READONLY
-    forbidden: &["8"],
+    forbidden: &[],
 };
 
 #[cfg(feature = "postgres")]
@@ -189,7 +188,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
             FOR UPDATE OF l SKIP LOCKED
         ), u AS (
             UPDATE {p}lock l
-            SET owner = $2, fence = greatest(l.fence + 1, n.at), acquired_at = n.at, expires_at = n.at + $3
+            SET owner = $2, fence = CASE WHEN l.owner = $2 THEN l.fence ELSE greatest(l.fence + 1, n.at) END, acquired_at = n.at, expires_at = n.at + $3
             FROM c, n WHERE l.name = c.name
             RETURNING l.fence
         ), i AS (
@@ -226,8 +225,8 @@ pub(super) const POSTGRES: Dialect = Dialect {
     fence_of: FENCE_OF,
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
-    // admin_shutdown, crash_shutdown, cannot_connect_now
-    gone: &["57P01", "57P02", "57P03"],
+    // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout
+    gone: &["57P01", "57P02", "57P03", "57P05"],
     // insufficient_privilege
     forbidden: &["42501"],
 };
@@ -242,7 +241,7 @@ pub(super) const POSTGRES_RELATIVE: Dialect = Dialect {
         WHERE NOT EXISTS (SELECT 1 FROM {p}lock h WHERE h.name = $1 AND h.expires_at > n.at AND h.owner <> $2)
         ON CONFLICT (name) DO UPDATE SET
             owner = excluded.owner,
-            fence = greatest(l.fence + 1, excluded.fence),
+            fence = CASE WHEN l.owner = $2 THEN l.fence ELSE greatest(l.fence + 1, excluded.fence) END,
             acquired_at = excluded.acquired_at,
             expires_at = excluded.expires_at
         WHERE l.owner = $2 OR (l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4))
@@ -284,17 +283,19 @@ pub(super) const MYSQL: Dialect = Dialect {
         ) ENGINE = InnoDB",
     ]],
     probe: PROBE,
-    // Assignments are made in their order: the owner says to the others whether the lock was taken.
+    // Assignments are made in their order: the time of the acquisition says to the others whether the lock was taken.
     // The affected rows tell nothing; the fence comes back as the insert id. The comment is for MariaDB alone, where a statement
     // can be told not to wait for a row, and the order depends on the mode.
     try_lock: "/*M!100300 SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR */
         INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
         VALUES ($1, $2, LAST_INSERT_ID({now}), {now}, {now} + $3)
         ON DUPLICATE KEY UPDATE
-            owner = IF(owner = $2 OR (expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4)), $2, owner),
-            acquired_at = IF(owner = $2, VALUES(acquired_at), acquired_at),
+            acquired_at = IF(expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4)
+                AND (owner IS NULL OR owner <> $2), VALUES(acquired_at), acquired_at),
+            owner = IF(acquired_at = VALUES(acquired_at), $2, owner),
             expires_at = IF(owner = $2, VALUES(expires_at), expires_at),
-            fence = IF(owner = $2, LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0))",
+            fence = IF(owner = $2, LAST_INSERT_ID(IF(acquired_at = VALUES(acquired_at),
+                GREATEST(fence + 1, VALUES(fence)), fence)), fence + LAST_INSERT_ID(0))",
     extend: EXTEND,
     release: RELEASE,
     // FOR UPDATE: as above, whatever the isolation level.
@@ -316,8 +317,8 @@ pub(super) const MYSQL: Dialect = Dialect {
     // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, by which Galera also says that a certification failed, ER_LOCK_NOWAIT;
     // of TiDB: pessimistic and optimistic conflicts, and commits that were undone
     contended: &["1020", "1205", "1213", "3572", "8002", "9007", "8022", "8028"],
-    // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED
-    gone: &["1053", "1927"],
+    // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT
+    gone: &["1053", "1927", "4031"],
     // ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR
     forbidden: &["1044", "1142"],
 };
@@ -334,7 +335,7 @@ const EXTEND: &str = "UPDATE {p}lock SET expires_at = {now} + $4
 
 const RELEASE: &str =
     "UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN $4 = 0 THEN 0 ELSE {now} + $4 END
-    WHERE name = $1 AND owner = $2 AND fence = $3";
+    WHERE name = $1 AND fence = $3 AND (owner = $2 OR owner IS NULL)";
 
 const REMOVE: &str = "DELETE FROM {p}entry WHERE entry_key = $1 AND fence <= $4
     AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4)";

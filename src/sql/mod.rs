@@ -139,9 +139,9 @@ async fn connect<DB: sqlx::Database>(url: &str) -> Result<sqlx::Pool<DB>, Error>
     };
     let options: <DB::Connection as Connection>::Options = url.parse().map_err(cannot)?;
     // A pool would try for a while, and then say no more than that it has taken too long.
-    let first = tokio::time::timeout(CONNECT_LIMIT, options.connect());
-    let first = first.await.unwrap_or(Err(sqlx::Error::PoolTimedOut));
-    first.map_err(cannot)?.close().await.map_err(cannot)?;
+    let first = async { options.connect().await?.close().await };
+    let first = tokio::time::timeout(CONNECT_LIMIT, first).await;
+    first.unwrap_or_else(|_| Err(no_answer())).map_err(cannot)?;
     Ok(sqlx::pool::PoolOptions::new()
         .max_connections(CONNECTIONS)
         .acquire_timeout(CONNECT_LIMIT)
@@ -150,8 +150,15 @@ async fn connect<DB: sqlx::Database>(url: &str) -> Result<sqlx::Pool<DB>, Error>
         .connect_lazy_with(options))
 }
 
-/// The URL without what stands between the scheme and the `@`: it may be logged.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn no_answer() -> sqlx::Error {
+    let said = format!("the server did not answer within {CONNECT_LIMIT:?}");
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, said))
+}
+
+/// The URL without what stands between the scheme and the `@`, and behind a `?`: it may be logged.
 fn without_password(url: &str) -> String {
+    let url = url.split('?').next().unwrap_or_default();
     match (url.find("://"), url.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => format!("{}://…{}", &url[..scheme], &url[at..]),
         _ => url.to_owned(),

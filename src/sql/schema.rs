@@ -8,7 +8,7 @@ use crate::{
     error::{Error, ErrorKind},
     sql::{
         dialect::Dialect,
-        store::{Arg, Driver, Statement, has_code, run},
+        store::{Arg, Driver, Statement, has_code, is_contended, run},
     },
 };
 
@@ -58,11 +58,11 @@ where
         return Ok(());
     }
 
-    let mut tries = 0..10;
+    let mut tries = 0..40;
     loop {
         match upgrade(pool, prefix, steps).await {
             Ok(done) => return done,
-            Err(error) if has_code::<DB>(&error, DB::DIALECT.raced) && tries.next().is_some() => {
+            Err(error) if is_raced::<DB>(&error) && tries.next().is_some() => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             Err(error) => return Err(failed::<DB>(error)),
@@ -118,6 +118,11 @@ where
 {
     let raw = sqlx::raw_sql(statement.sql());
     connection.execute(raw).await.map(drop)
+}
+
+/// Another process was at it.
+fn is_raced<DB: Driver>(error: &sqlx::Error) -> bool {
+    is_contended::<DB>(error) || has_code::<DB>(error, DB::DIALECT.raced)
 }
 
 fn failed<DB: Driver>(source: sqlx::Error) -> Error {

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, stream::BoxStream};
 use http::{Response, StatusCode};
 use sqlx::{
-    AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Either, Encode, Executor,
-    IntoArguments, Pool, Row, SqlSafeStr, SqlStr, Type, error::DatabaseError, pool::PoolConnection,
+    AssertSqlSafe, ColumnIndex, Database, Decode, Either, Encode, Executor, IntoArguments, Pool,
+    Row, SqlSafeStr, SqlStr, Type, error::DatabaseError, pool::PoolConnection,
 };
 use tokio::time::timeout;
 use tracing::{Dispatch, instrument::WithSubscriber};
@@ -229,13 +229,9 @@ impl<DB: Driver> Borrowed<DB> {
             return;
         }
         // The pool asks each connection for a sign of life before it takes it back, and waits for the answer without a limit.
-        tokio::spawn(async move {
-            if let Some(connection) = &mut self.0
-                && let Ok(Ok(())) = timeout(SIGN_OF_LIFE, connection.ping()).await
-            {
-                drop(self.0.take());
-            }
-        });
+        if let Some(mut connection) = self.0.take() {
+            tokio::spawn(timeout(SIGN_OF_LIFE, connection.return_to_pool()));
+        }
     }
 }
 
@@ -324,7 +320,7 @@ where
         done
     }
 
-    /// Runs a statement, as all of them may be run twice: again if its connection was no more, or if it lost to another one.
+    /// Runs a statement, which may be run twice: again if its connection was no more, or if it lost to another one.
     async fn run(
         &self,
         statement: &Statement,
@@ -518,7 +514,7 @@ where
 }
 
 /// Somebody else was faster, and nothing was done.
-fn is_contended<DB: Driver>(error: &sqlx::Error) -> bool {
+pub(super) fn is_contended<DB: Driver>(error: &sqlx::Error) -> bool {
     has_code::<DB>(error, DB::DIALECT.contended)
 }
 

@@ -27,8 +27,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> +
 /// - **Nothing waits for another lease.** A lock that is taken is an answer, not a reason to wait.
 /// - **Content never goes backwards.** [`publish`](Self::publish), [`renew`](Self::renew) and [`remove`](Self::remove) succeed only
 ///   while the lock still carries the lease's fence, and the first two only over an entry with a smaller fence.
-/// - An error may mean that the step was done and its answer lost. A publish may be tried again: repeated with the same lease,
-///   it succeeds again.
+/// - An error may mean that the step was done and its answer lost. A try, a publish and a release may be made again: repeated with
+///   the same owner, they succeed again.
 /// - A future that is dropped has either done its step or not; nothing is left half done.
 ///
 /// Perennial gives each call a time limit and drops the future after it; names and keys can be of any length and have any
@@ -41,8 +41,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes the lock `name` for `length`, if it is free: never held before, expired or released, and not in cooldown.
     ///
-    /// With `seen`, only if the lock's fence still is that (0: never held). Returns the new fence, or `None` when it
-    /// was not taken.
+    /// With `seen`, only if the lock's fence still is that; one that was never held has any. Returns the new fence, or `None`
+    /// when it was not taken. To an owner that holds it already, who was not told so, the fence that it has.
     fn try_lock<'a>(
         &'a self,
         name: &'a str,
@@ -54,7 +54,8 @@ pub trait Store: Send + Sync + 'static {
     /// Lets the lease expire `length` from now, if it has not expired; `false`: it is lost.
     fn extend<'a>(&'a self, lease: &'a LeaseRow, length: Duration) -> StoreFuture<'a, bool>;
 
-    /// Gives the lock up, if nobody else has taken it since; `false`: somebody has. The lock can be taken again after `cooldown`.
+    /// Gives the lock up, if nobody else has taken it since; `false`: somebody has. The lock can be taken again after `cooldown`. Repeated,
+    /// it succeeds again.
     fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool>;
 
     /// Stores the content of `key` under the lease, made now; `false`: refused, the lease has been overtaken.

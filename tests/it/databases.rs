@@ -283,6 +283,14 @@ mod servers {
             Some(db)
         }
 
+        /// Where a statement sees the most of what others do.
+        #[cfg(feature = "mysql")]
+        pub(crate) async fn mysql_uncommitted() -> Option<Self> {
+            let mut db = Self::mysql().await?;
+            db.session = &["SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"];
+            Some(db)
+        }
+
         async fn make(variable: &str) -> Option<Self> {
             static NEXT: AtomicUsize = AtomicUsize::new(0);
             let url = server(variable)?;

@@ -77,6 +77,7 @@ macro_rules! contract {
 
 contract! {
     a_lock_is_taken_by_one_and_its_fences_only_grow
+    whoever_was_not_told_asks_again_and_is_told
     a_cooldown_keeps_everybody_off
     a_lock_is_taken_only_while_its_fence_is_the_one_seen
     only_the_owner_extends_and_releases
@@ -123,6 +124,24 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
         let state = store.probe("k", "a", 0).await.expect("answers").lock;
         assert!(!state.owned && state.fence == last && state.remaining == NONE);
     }
+}
+
+async fn whoever_was_not_told_asks_again_and_is_told(db: Db) {
+    let store = open(&db).await;
+    let lease = lock(&*store, "a", LEASE).await;
+    for seen in [None, Some(0), Some(lease.fence)] {
+        let again = store.try_lock("a", &lease.owner, LEASE, seen).await;
+        assert_eq!(again.expect("answers"), Some(lease.fence), "{seen:?}");
+    }
+    assert!(store.extend(&lease, LEASE).await.expect("answers"));
+    for _ in 0..2 {
+        assert!(store.release(&lease, NONE).await.expect("answers"));
+    }
+    let other = lock(&*store, "a", LEASE).await;
+    assert!(!store.release(&lease, NONE).await.expect("answers"));
+    let again = store.try_lock("a", &lease.owner, LEASE, None).await;
+    assert_eq!(again.expect("answers"), None);
+    assert!(store.extend(&other, LEASE).await.expect("answers"));
 }
 
 async fn a_cooldown_keeps_everybody_off(db: Db) {
