@@ -141,7 +141,7 @@ async fn measure(url: &str, extent: Extent) {
         tokio::time::sleep(Duration::from_secs(2)).await;
         let dead = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'bench_lock'";
         let dead = int(&mut admin, dead).await;
-        let hot = "SELECT (100 * n_tup_hot_upd / n_tup_upd)::bigint FROM pg_stat_user_tables WHERE relname = 'bench_lock'";
+        let hot = "SELECT (100 * n_tup_hot_upd / greatest(n_tup_upd, 1))::bigint FROM pg_stat_user_tables WHERE relname = 'bench_lock'";
         let hot = int(&mut admin, hot).await;
         let size = int(
             &mut admin,

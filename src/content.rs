@@ -63,7 +63,7 @@ where
              `sidebar/top-10` (keys that do are those of routes)"
         )));
     }
-    let max_body = engine.max_body;
+    let max_body = engine.settings.max_body;
     let answer = match engine.look(key, policy, engine.now()) {
         Look::Answer(answer) => answer,
         Look::Visit { .. } => {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::store::Database;
 use crate::{
     content::{self, Content},
-    engine::Engine,
+    engine::{Engine, Settings},
     error::Error,
     layer::RefreshLayer,
     lock::Locks,
@@ -61,10 +61,13 @@ impl Perennial {
     pub fn builder() -> Builder {
         Builder {
             table_prefix: "perennial_".to_owned(),
-            memory: 64 << 20,
-            max_body: 8 << 20,
-            regenerations: 16,
-            cache_status: true,
+            settings: Settings {
+                memory: 64 << 20,
+                max_body: 8 << 20,
+                max_headers: 32 << 10,
+                regenerations: 16,
+                cache_status: true,
+            },
             statement_limit: Duration::from_secs(5),
         }
     }
@@ -144,10 +147,7 @@ impl fmt::Debug for Perennial {
 #[must_use = "settings do nothing until they are built"]
 pub struct Builder {
     table_prefix: String,
-    memory: u64,
-    max_body: usize,
-    regenerations: usize,
-    cache_status: bool,
+    settings: Settings,
     statement_limit: Duration,
 }
 
@@ -163,7 +163,7 @@ impl Builder {
 
     /// How many bytes of entries are kept in memory. Default: 64 MiB. What doesn't fit is read from the database.
     pub fn memory(mut self, bytes: u64) -> Self {
-        self.memory = bytes;
+        self.settings.memory = bytes;
         self
     }
 
@@ -171,7 +171,14 @@ impl Builder {
     ///
     /// A larger one is passed on to the visitor whole, without being buffered beyond this, and not stored.
     pub fn max_body(mut self, bytes: usize) -> Self {
-        self.max_body = bytes;
+        self.settings.max_body = bytes;
+        self
+    }
+
+    /// How large the headers of a stored response may be, names and values, in bytes. Default: 32 KiB. A response with more is passed on, and not
+    /// stored.
+    pub fn max_headers(mut self, bytes: usize) -> Self {
+        self.settings.max_headers = bytes;
         self
     }
 
@@ -180,13 +187,13 @@ impl Builder {
     /// More are skipped, not queued: their old versions go on being served. A first version is always made, as a
     /// visitor waits for it. With 0 nothing that is stale is ever regenerated.
     pub fn regenerations(mut self, at_once: usize) -> Self {
-        self.regenerations = at_once;
+        self.settings.regenerations = at_once;
         self
     }
 
     /// Whether the layers' responses say in `Cache-Status` how they came about (RFC 9211). Default: yes.
     pub fn cache_status(mut self, said: bool) -> Self {
-        self.cache_status = said;
+        self.settings.cache_status = said;
         self
     }
 
@@ -244,13 +251,7 @@ impl Builder {
     /// Uses a store of the program's own; the table prefix means nothing then.
     pub fn with_store(self, store: Box<dyn Store>) -> Perennial {
         let store = Guarded::new(store, self.statement_limit);
-        let engine = Engine::new(
-            store,
-            self.memory,
-            self.max_body,
-            self.regenerations,
-            self.cache_status,
-        );
+        let engine = Engine::new(store, self.settings);
         Perennial {
             engine: Arc::new(engine),
         }

@@ -40,16 +40,23 @@ pub(crate) struct Engine {
     store: Guarded,
     clock: Clock,
     memory: Memory,
-    /// The largest body that is stored, in bytes.
-    pub(crate) max_body: usize,
-    /// Whether responses say how they came about.
-    pub(crate) cache_status: bool,
+    pub(crate) settings: Settings,
     /// The keys that this process is at, each with what its visitors watch.
     running: Mutex<Running>,
     /// Bounds the regenerations at once.
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
     closing: AtomicBool,
+}
+
+/// What a site's builder sets; said there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) memory: u64,
+    pub(crate) max_body: usize,
+    pub(crate) max_headers: usize,
+    pub(crate) regenerations: usize,
+    pub(crate) cache_status: bool,
 }
 
 type Running = HashMap<String, watch::Sender<Stage>>;
@@ -112,21 +119,15 @@ pub(crate) struct Visited {
 }
 
 impl Engine {
-    pub(crate) fn new(
-        store: Guarded,
-        memory: u64,
-        max_body: usize,
-        regenerations: usize,
-        cache_status: bool,
-    ) -> Self {
+    pub(crate) fn new(store: Guarded, settings: Settings) -> Self {
+        let regenerations = settings.regenerations.min(Semaphore::MAX_PERMITS);
         Self {
-            cache_status,
             store,
             clock: Clock::start(),
-            memory: Memory::new(memory, max_body),
-            max_body,
+            memory: Memory::new(settings.memory, settings.max_body),
+            settings,
             running: Mutex::default(),
-            permits: Arc::new(Semaphore::new(regenerations.min(Semaphore::MAX_PERMITS))),
+            permits: Arc::new(Semaphore::new(regenerations)),
             tasks: TaskTracker::new(),
             closing: AtomicBool::new(false),
         }

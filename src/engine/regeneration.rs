@@ -343,8 +343,7 @@ impl Regeneration {
             Generated::TooLarge if self.servable().is_none() => {
                 tracing::info!(
                     key = self.key,
-                    limit = self.engine.max_body,
-                    "the body is too large to be stored: each request goes to the service"
+                    "the response is too large to be stored: each request goes to the service"
                 );
                 self.pass_for(cooldown);
                 // Others may find that it fits their limit.
@@ -353,8 +352,7 @@ impl Regeneration {
             Generated::TooLarge => {
                 tracing::warn!(
                     key = self.key,
-                    limit = self.engine.max_body,
-                    "the body is too large to be stored; the old version goes on being served"
+                    "the response is too large to be stored; the old version goes on being served"
                 );
                 self.rest(cooldown);
                 cooldown

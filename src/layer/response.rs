@@ -86,6 +86,14 @@ fn list(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = String> 
     })
 }
 
+/// What headers take, names and values, in bytes.
+pub(super) fn size(headers: &HeaderMap) -> usize {
+    let lines = headers.iter();
+    lines
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum()
+}
+
 /// A body that has been read.
 pub(super) enum Read<B> {
     Whole(Bytes),

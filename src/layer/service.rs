@@ -158,7 +158,7 @@ impl RefreshLayer {
 
     /// Says how a response came about.
     fn say<B>(&self, response: &mut Response<B>, how: How) {
-        if self.engine.cache_status {
+        if self.engine.settings.cache_status {
             cache_status::append(response.headers_mut(), how);
         }
     }
@@ -283,9 +283,17 @@ where
     match kind {
         Kind::Unshareable { lasting } => return Generated::Unshareable { lasting },
         Kind::Failure { shareable: false } => return failed(status.into(), None),
+        Kind::Content if response::size(&head.headers) > layer.engine.settings.max_headers => {
+            let response = Response::from_parts(head, ResponseBody::streamed(body));
+            let _ = direct.send(Direct::TooLarge(response));
+            return Generated::TooLarge;
+        }
         Kind::Content | Kind::Failure { shareable: true } => {}
     }
-    match (response::read(body, layer.engine.max_body).await, kind) {
+    match (
+        response::read(body, layer.engine.settings.max_body).await,
+        kind,
+    ) {
         (Ok(Read::Whole(body)), Kind::Content) => {
             Generated::Content(response::validated(response::keepable(&head, body)))
         }

@@ -21,6 +21,7 @@ mod processes;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod proxy;
 mod regeneration;
+mod safety;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;
 mod store;
