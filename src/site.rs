@@ -130,7 +130,8 @@ impl Perennial {
     /// Begins no further regeneration, waits for those that run and so releases their leases. Call it after the server has drained.
     ///
     /// Versions go on being served. What has none is answered by the service itself. Each regeneration is bounded by its policy's
-    /// [`timeout`](Refresh::timeout); dropped earlier, this future cancels none of them.
+    /// [`timeout`](Refresh::timeout) and, where the database fails, by trying to publish for as long as its lease; dropped earlier, this future cancels
+    /// none of them.
     pub async fn shutdown(&self) {
         self.engine.shutdown().await;
     }
