@@ -149,8 +149,9 @@ pub(super) const POSTGRES: Dialect = Dialect {
         "INSERT INTO {p}schema (id, version) VALUES (1, 0) ON CONFLICT (id) DO NOTHING",
         "UPDATE {p}schema SET version = version WHERE id = 1",
     ],
-    // unique_violation (in the catalogue), duplicate_table: IF NOT EXISTS does not see what is not committed.
-    raced: &["23505", "42P07"],
+    // unique_violation (in the catalogue), duplicate_table, duplicate_object (its type): IF NOT EXISTS does not see what is not
+    // committed.
+    raced: &["23505", "42P07", "42710"],
     schema: &[&[
         "CREATE TABLE {p}lock (
             name TEXT NOT NULL PRIMARY KEY,

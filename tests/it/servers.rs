@@ -18,6 +18,7 @@ const LEASE: Duration = Duration::from_secs(60);
 on_each_server! {
     what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for
     nobody_takes_over_in_the_middle_of_a_publish
+    eight_make_the_tables_at_once
     a_role_that_may_not_make_tables_is_told_what_to_do
     processes_whose_clocks_differ_behave_alike
     an_exhausted_pool_is_no_visitors_trouble
@@ -73,13 +74,16 @@ async fn what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for(d
 
 async fn eight_make_the_tables_at_once(db: Db) {
     let db = Arc::new(db);
-    let mut opening = JoinSet::new();
-    for _ in 0..8 {
-        let db = Arc::clone(&db);
-        opening.spawn(async move { db.database().await.store("perennial_").await.map(drop) });
-    }
-    for opened in opening.join_all().await {
-        opened.expect("opens");
+    for round in 0..20 {
+        let mut opening = JoinSet::new();
+        for _ in 0..8 {
+            let db = Arc::clone(&db);
+            let prefix = format!("round_{round}_");
+            opening.spawn(async move { db.database().await.store(&prefix).await.map(drop) });
+        }
+        for opened in opening.join_all().await {
+            opened.expect("opens");
+        }
     }
 }
 
