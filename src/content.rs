@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Response;
 
 use crate::{
-    engine::{Answer, Engine, Failure, Generated, Look},
+    engine::{Answer, Engine, Failure, Generated, Generator, Look},
     error::Error,
     refresh::Refresh,
     store::BoxError,
@@ -71,7 +71,7 @@ where
             engine
                 .visit(key, policy, || {
                     let made = generate();
-                    Box::pin(async move {
+                    let run: Generator = Box::pin(async move {
                         let error = match made.await {
                             Ok(body) => match body.into() {
                                 body if body.len() <= max_body => {
@@ -92,7 +92,8 @@ where
                             response: None,
                             retry_in: cooldown,
                         })
-                    })
+                    });
+                    (run, None)
                 })
                 .await
                 .answer

@@ -7,6 +7,9 @@ use crate::store::LockState;
 /// How long a process asks nothing more about a key that another process is regenerating.
 pub(crate) const RECHECK: Duration = Duration::from_secs(1);
 
+/// How often a process asks what others have invalidated.
+pub(crate) const SYNC: Duration = Duration::from_secs(1);
+
 /// How long a visitor for whom there is a version waits for the database's answers.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 

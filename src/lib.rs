@@ -7,9 +7,11 @@ mod content;
 mod decide;
 mod engine;
 mod error;
+mod extensions;
 mod key;
 pub mod layer;
 mod lock;
+mod name;
 mod refresh;
 mod site;
 #[cfg(feature = "_sql")]
@@ -19,6 +21,7 @@ mod terms;
 
 pub use content::Content;
 pub use error::{Error, ErrorKind};
+pub use extensions::{RefreshAfter, Tags};
 pub use layer::Key;
 pub use lock::{Lease, Locks};
 pub use refresh::{Client, DAY, First, Refresh};

@@ -8,11 +8,12 @@ use bytes::Bytes;
 use crate::store::Database;
 use crate::{
     content::{self, Content},
-    engine::{Engine, Settings},
+    engine::{Engine, Settings, Target},
     error::Error,
-    layer::RefreshLayer,
+    extensions::Tags,
+    layer::{InvalidateLayer, RefreshLayer},
     lock::Locks,
-    refresh::Refresh,
+    refresh::{DAY, Refresh},
     store::{BoxError, Guarded, Store},
 };
 
@@ -67,6 +68,8 @@ impl Perennial {
                 max_headers: 32 << 10,
                 regenerations: 16,
                 cache_status: true,
+                retention: 90 * DAY,
+                revision: None,
             },
             statement_limit: Duration::from_secs(5),
         }
@@ -120,6 +123,97 @@ impl Perennial {
         E: Into<BoxError>,
     {
         content::content(&self.engine, key, policy, generate).await
+    }
+
+    /// A layer for routes that change what others show: after a request by another method than GET, HEAD, OPTIONS and TRACE that was
+    /// answered without an error, what bears one of the tags is stale.
+    ///
+    /// ```
+    /// # use axum::{Router, routing::{get, post}};
+    /// # async fn books() {}
+    /// # async fn add_book() {}
+    /// # fn f(site: perennial::Perennial) -> Router {
+    /// use perennial::{DAY, Refresh};
+    ///
+    /// Router::new()
+    ///     .route("/books", get(books).layer(site.layer(Refresh::every(DAY)).tag("catalog")))
+    ///     .route("/admin/books", post(add_book).layer(site.invalidates(["catalog"])))
+    /// # }
+    /// ```
+    pub fn invalidates<T: Into<String>>(
+        &self,
+        tags: impl IntoIterator<Item = T>,
+    ) -> InvalidateLayer {
+        InvalidateLayer::new(Arc::clone(&self.engine), Tags::new(tags))
+    }
+
+    /// Makes a resource stale, in all processes: it is served while it regrows, with the next request for it.
+    ///
+    /// The key of a route's page is its path and, after `?`, its query with the parameters sorted by name; that of content is what it was
+    /// given. Meant are also all variants that differ in headers, host or nesting, whose keys go on with a `#`.
+    ///
+    /// This process knows it when this returns; each other one within a second (the sync interval) from a request that it gets, or
+    /// before it answers the first one after a longer silence. What is being generated meanwhile is stale when it is made. A cooldown
+    /// after a failure is kept. What isn't there is no error.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: nothing was invalidated, as far as is known.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, it has been done or not.
+    pub async fn invalidate(&self, key: &str) -> Result<(), Error> {
+        self.engine.invalidate(Target::Key(key)).await.map(drop)
+    }
+
+    /// As [`invalidate`](Self::invalidate), all resources whose keys begin with `prefix`; with the empty one, everything.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a prefix of more than 180 bytes or with a NUL.
+    pub async fn invalidate_prefix(&self, prefix: &str) -> Result<(), Error> {
+        self.engine
+            .invalidate(Target::Prefix(prefix))
+            .await
+            .map(drop)
+    }
+
+    /// As [`invalidate`](Self::invalidate), all resources that bear the tag, by [`RefreshLayer::tag`] or [`Tags`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn invalidate_tag(&self, tag: &str) -> Result<(), Error> {
+        self.engine.invalidate(Target::Tag(tag)).await.map(drop)
+    }
+
+    /// Removes a resource and its variants from the database and from all processes: it is not served any more, and the next visitors
+    /// wait as for a first version. What is being generated meanwhile is not published.
+    ///
+    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: it may have been done in part, and can be done again.
+    pub async fn purge(&self, key: &str) -> Result<(), Error> {
+        self.engine.purge(key).await
+    }
+
+    /// Invalidates a resource and, if this process has it in memory from a route, regenerates it at once, without a visitor: `true` when there is a new version.
+    ///
+    /// `false`: it hasn't, or it is [content](Self::content), whose generator only a call brings; the next request will. The new version is
+    /// made after this was called, here or by another process. It is not tried during a cooldown, which is waited for.
+    ///
+    /// # Errors
+    ///
+    /// The generator has failed, or there is no new version within the policy's [`timeout`](Refresh::timeout); or the database fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, it cancels nothing that it has begun.
+    pub async fn regenerate_now(&self, key: &str) -> Result<bool, Error> {
+        self.engine.regenerate_now(key).await
     }
 
     /// The locks of the site's database, for anything else that must not be done twice at once.
@@ -195,6 +289,25 @@ impl Builder {
     /// Whether the layers' responses say in `Cache-Status` how they came about (RFC 9211). Default: yes.
     pub fn cache_status(mut self, said: bool) -> Self {
         self.settings.cache_status = said;
+        self
+    }
+
+    /// What distinguishes this version of the site's code, as `env!("GIT_HASH")` or `env!("CARGO_PKG_VERSION")`. Default: nothing does.
+    ///
+    /// When the first process of a revision that the database has not seen gets its first request, all content is stale: served, and regrown. While two
+    /// revisions run side by side, what the older one makes is stale for the newer one, and not the other way round, so that they
+    /// do not undo each other's work. A revision that comes back after another one was there makes nothing stale: call
+    /// [`invalidate_prefix("")`](Perennial::invalidate_prefix) when you roll back.
+    pub fn revision(mut self, revision: impl Into<String>) -> Self {
+        self.settings.revision = Some(revision.into());
+        self
+    }
+
+    /// How long an entry is kept after it has become stale without having been made anew, and a lock of a regeneration unused. Default: 90 days.
+    ///
+    /// One process a day, at a request, removes them, a hundred at a time.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.settings.retention = retention;
         self
     }
 

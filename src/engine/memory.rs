@@ -1,9 +1,10 @@
 //! The in-process tier: what this process knows of each key, bounded in bytes.
 
 use std::{
+    fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -19,6 +20,7 @@ use quick_cache::{
 use crate::{
     clock::Tick,
     decide::{self, Freshness},
+    engine::{Invalidations, Notes, Seed, invalidation::Void},
     key,
     refresh::Refresh,
     terms::{self, Terms},
@@ -26,6 +28,9 @@ use crate::{
 
 /// What a key costs beside its own bytes: map entries, counters, pointers.
 const OVERHEAD: usize = 256;
+
+/// And the request that regenerates it.
+const SEED: usize = 768;
 
 pub(crate) struct Memory(Cache<String, Slot, Weight, RandomState>);
 
@@ -38,17 +43,22 @@ pub(crate) enum Slot {
     /// There is a version.
     Version(Arc<Version>),
     /// The service is asked by each request itself until then: its responses cannot be shared.
-    Pass { until: Tick },
+    Pass { until: Tick, notes: Arc<Notes> },
     /// There is no version that may be served, and after a failure nobody tries before then.
     Cooldown { until: Tick },
 }
 
 /// One version of a resource.
-#[derive(Debug)]
 pub(crate) struct Version {
+    key: Box<str>,
     pub(crate) content: Response<Bytes>,
     /// The fence of the lease under which it was published; if it could not be, of the version before it.
     pub(crate) fence: i64,
+    notes: Notes,
+    /// What makes the next one, without a visitor.
+    seed: Option<Arc<dyn Seed>>,
+    /// What the invalidations make of it (the lowest two bits) since their count of changes was this.
+    void: AtomicU64,
     unsaved: bool,
     /// It was published by this process, which has not tried to replace it yet.
     own: AtomicBool,
@@ -67,12 +77,23 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    pub(crate) fn new(key: &str, content: Response<Bytes>, fence: i64, born: Tick) -> Self {
+    pub(crate) fn new(
+        key: &str,
+        content: Response<Bytes>,
+        fence: i64,
+        born: Tick,
+        notes: Notes,
+    ) -> Self {
         Self {
+            key: key.into(),
             said: terms::said(content.headers()),
             excused: AtomicI64::new(i64::MIN),
             content,
             fence,
+            notes,
+            seed: None,
+            // As of no change yet.
+            void: AtomicU64::new(0),
             unsaved: false,
             own: AtomicBool::new(false),
             made: false,
@@ -89,6 +110,23 @@ impl Version {
         self
     }
 
+    pub(crate) fn with_seed(mut self, seed: Option<Arc<dyn Seed>>) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub(crate) fn seed(&self) -> Option<&Arc<dyn Seed>> {
+        self.seed.as_ref()
+    }
+
+    pub(crate) fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
     pub(crate) fn own(mut self) -> Self {
         self.own = AtomicBool::new(true);
         self.made = true;
@@ -100,10 +138,32 @@ impl Version {
         self.made && self.born >= then
     }
 
-    /// The seconds until it is stale; negative when it is.
-    pub(crate) fn ttl(&self, now: Tick, policy: &Refresh) -> i64 {
+    /// The seconds until it is stale; negative when it is. Since when it is so by an invalidation is not known.
+    pub(crate) fn ttl(&self, now: Tick, policy: &Refresh, known: &Invalidations) -> i64 {
         let stale = self.born + self.terms(policy).interval;
-        (stale.0 - now.0).div_euclid(1_000_000)
+        let ttl = (stale.0 - now.0).div_euclid(1_000_000);
+        match self.void(known) {
+            Void::No => ttl,
+            Void::Stale | Void::Purged => ttl.min(-1),
+        }
+    }
+
+    /// What the invalidations make of it. As they only grow in number, it never gets better.
+    pub(crate) fn void(&self, known: &Invalidations) -> Void {
+        let changes = known.changes();
+        let was = self.void.load(Relaxed);
+        let void = if was >> 2 == changes {
+            was & 3
+        } else {
+            let void = (known.void(&self.key, &self.notes) as u64).max(was & 3);
+            self.void.store(changes << 2 | void, Relaxed);
+            void
+        };
+        match void {
+            0 => Void::No,
+            1 => Void::Stale,
+            _ => Void::Purged,
+        }
     }
 
     pub(crate) fn is_unsaved(&self) -> bool {
@@ -119,9 +179,18 @@ impl Version {
         now - self.born
     }
 
-    pub(crate) fn freshness(&self, now: Tick, policy: &Refresh) -> Freshness {
-        let age = self.age(now);
+    pub(crate) fn freshness(
+        &self,
+        now: Tick,
+        policy: &Refresh,
+        known: &Invalidations,
+    ) -> Freshness {
         let terms = self.terms(policy);
+        let age = match self.void(known) {
+            Void::No => self.age(now),
+            Void::Stale => self.age(now).max(terms.interval),
+            Void::Purged => return Freshness::Expired,
+        };
         match decide::freshness(age, terms.interval, terms.max_stale) {
             Freshness::Fresh if self.unsaved && age >= policy.cooldown() => Freshness::Stale,
             Freshness::Expired if now.0 < self.excused.load(Relaxed) => Freshness::Stale,
@@ -130,20 +199,36 @@ impl Version {
     }
 
     fn terms(&self, policy: &Refresh) -> Terms {
-        match self.said.filter(|_| policy.honours) {
+        let mut terms = match self.said.filter(|_| policy.honours) {
             Some(said) => said,
             None => Terms {
                 interval: policy.interval_at(self.unit),
                 max_stale: policy.max_stale,
                 if_error: Duration::ZERO,
             },
+        };
+        if let Some(interval) = self.notes.refresh_after {
+            terms.interval = interval;
         }
+        terms
+    }
+
+    /// The interval, after which it is stale.
+    pub(crate) fn interval(&self, policy: &Refresh) -> Duration {
+        self.terms(policy).interval
     }
 
     /// Regenerating it has failed: it may be served until then, if it says so of itself (`stale-if-error`, RFC 5861 §4).
-    pub(crate) fn excuse_until(&self, until: Tick, now: Tick, policy: &Refresh) -> bool {
+    pub(crate) fn excuse_until(
+        &self,
+        until: Tick,
+        now: Tick,
+        policy: &Refresh,
+        known: &Invalidations,
+    ) -> bool {
         let terms = self.terms(policy);
-        let excusable = self.age(now) < terms.interval.saturating_add(terms.if_error);
+        let excusable = self.age(now) < terms.interval.saturating_add(terms.if_error)
+            && self.void(known) != Void::Purged;
         if excusable {
             self.excused.store(until.0, Relaxed);
         }
@@ -156,6 +241,16 @@ impl Version {
 
     pub(crate) fn rests(&self, now: Tick) -> bool {
         now.0 < self.rest.load(Relaxed)
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Version")
+            .field("key", &self.key)
+            .field("fence", &self.fence)
+            .field("notes", &self.notes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -182,6 +277,10 @@ impl Memory {
         self.0.get(key)
     }
 
+    pub(crate) fn remove(&self, key: &str) {
+        self.0.remove(key);
+    }
+
     pub(crate) fn insert(&self, key: &str, slot: Slot) {
         self.0.insert(key.to_owned(), slot);
     }
@@ -195,7 +294,10 @@ impl Weighter<String, Slot> for Weight {
                 let lines = headers.iter().map(|(name, value)| {
                     name.as_str().len() + value.len() + size_of::<http::HeaderValue>() * 2
                 });
-                version.content.body().len() + lines.sum::<usize>()
+                let tags = version.notes.tags.iter().map(String::len);
+                let seed = version.seed.as_ref().map_or(0, |_| SEED);
+                let notes = tags.sum::<usize>() + key.len() + seed;
+                version.content.body().len() + lines.sum::<usize>() + notes
             }
             Slot::Pass { .. } | Slot::Cooldown { .. } => 0,
         };

@@ -1,7 +1,10 @@
 //! The way of a resource through memory and store, whatever generates it.
 
+mod invalidation;
 mod memory;
+mod notes;
 mod regeneration;
+mod sync;
 
 use std::{
     collections::HashMap,
@@ -26,20 +29,31 @@ use tracing::Instrument;
 use crate::{
     clock::{Clock, Tick},
     decide::{self, Freshness, PATIENCE},
+    error::Error,
     lock::Locks,
     refresh::Refresh,
     store::Guarded,
 };
 
+use invalidation::Void;
 use memory::{Memory, Slot};
 use regeneration::{Regeneration, Stage};
+use sync::Schedule;
 
+pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use memory::Version;
+pub(crate) use notes::Notes;
+
+/// What the names of the locks of regenerations begin with; the key follows.
+const LOCK_PREFIX: &str = "refresh/";
 
 pub(crate) struct Engine {
     store: Guarded,
     clock: Clock,
     memory: Memory,
+    /// What has been invalidated.
+    pub(crate) known: Invalidations,
+    sync: Schedule,
     pub(crate) settings: Settings,
     /// The keys that this process is at, each with what its visitors watch.
     running: Mutex<Running>,
@@ -50,19 +64,27 @@ pub(crate) struct Engine {
 }
 
 /// What a site's builder sets; said there.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) memory: u64,
     pub(crate) max_body: usize,
     pub(crate) max_headers: usize,
     pub(crate) regenerations: usize,
     pub(crate) cache_status: bool,
+    pub(crate) retention: Duration,
+    pub(crate) revision: Option<String>,
 }
 
 type Running = HashMap<String, watch::Sender<Stage>>;
 
 /// One run of whatever makes the content.
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
+
+/// What makes a resource's content, without a visitor who asks for it.
+pub(crate) trait Seed: Send + Sync {
+    fn policy(&self) -> &Refresh;
+    fn generator(self: Arc<Self>) -> Generator;
+}
 
 /// What a generator came to.
 #[derive(Debug)]
@@ -125,6 +147,8 @@ impl Engine {
             store,
             clock: Clock::start(),
             memory: Memory::new(settings.memory, settings.max_body),
+            known: Invalidations::new(settings.revision.clone()),
+            sync: Schedule::new(),
             settings,
             running: Mutex::default(),
             permits: Arc::new(Semaphore::new(regenerations)),
@@ -142,7 +166,11 @@ impl Engine {
     }
 
     /// Answers from memory where that is all there is to do: no I/O, no task, no wait.
-    pub(crate) fn look(&self, key: &str, policy: &Refresh, now: Tick) -> Look {
+    pub(crate) fn look(self: &Arc<Self>, key: &str, policy: &Refresh, now: Tick) -> Look {
+        if self.sync(now) {
+            let stale = matches!(self.memory.get(key), Some(Slot::Version(_)));
+            return Look::Visit { stale };
+        }
         self.look_with(key, policy, now, || self.running().contains_key(key))
     }
 
@@ -156,12 +184,16 @@ impl Engine {
         match self.memory.get(key) {
             Some(Slot::Version(version)) => {
                 let at_rest = || version.rests(now) || self.is_closing() || running();
-                match decide::visit(version.freshness(now, policy), at_rest) {
+                match decide::visit(version.freshness(now, policy, &self.known), at_rest) {
                     decide::Visit::Serve => Look::Answer(Answer::Version(version)),
                     decide::Visit::Refresh => Look::Visit { stale: true },
                 }
             }
-            Some(Slot::Pass { until }) if now < until => Look::Answer(Answer::Pass),
+            Some(Slot::Pass { until, notes })
+                if now < until && self.known.void(key, &notes) == Void::No =>
+            {
+                Look::Answer(Answer::Pass)
+            }
             Some(Slot::Cooldown { until }) if now < until => Look::Answer(Answer::Unavailable {
                 retry_in: until - now,
             }),
@@ -177,8 +209,9 @@ impl Engine {
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        generate: impl FnOnce() -> Generator,
+        generate: impl FnOnce() -> (Generator, Option<Arc<dyn Seed>>),
     ) -> Visited {
+        self.synced().await;
         match self.enter(key, policy, generate) {
             Ok(visitor) => {
                 let leads = visitor.leads;
@@ -196,7 +229,7 @@ impl Engine {
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        generate: impl FnOnce() -> Generator,
+        generate: impl FnOnce() -> (Generator, Option<Arc<dyn Seed>>),
     ) -> Result<Visitor, Answer> {
         let mut running = self.running();
         if let Some(stage) = running.get(key) {
@@ -221,15 +254,60 @@ impl Engine {
         // Under the lock: a shutdown that comes now waits for it.
         let token = self.tasks.token();
         drop(running);
-        let regeneration = Regeneration::new(Arc::clone(self), key, *policy, version, sender);
+        let (generator, seed) = generate();
+        let mut regeneration = Regeneration::new(Arc::clone(self), key, *policy, version, sender);
+        regeneration.seed = seed;
         let span = tracing::debug_span!("regeneration", key);
-        let run = regeneration.run(generate());
+        let run = regeneration.run(generator);
         let run = async move {
             run.await;
             drop(token);
         };
         tokio::spawn(run.instrument(span));
         Ok(Visitor { stage, leads: true })
+    }
+
+    /// Removes a resource and its variants for good, also what is being made of it.
+    pub(crate) async fn purge(&self, key: &str) -> Result<(), Error> {
+        self.invalidate(Target::Purged(key)).await?;
+        self.memory.remove(key);
+        self.store
+            .call("purge", |store| store.purge(key, LOCK_PREFIX))
+            .await
+    }
+
+    /// Regenerates a resource that this process has in memory, fresh or not. `false`: it hasn't, or nothing makes it
+    /// without a visitor.
+    pub(crate) async fn regenerate_now(self: &Arc<Self>, key: &str) -> Result<bool, Error> {
+        let epoch = self.invalidate(Target::Key(key)).await?;
+        let Some(Slot::Version(version)) = self.memory.get(key) else {
+            return Ok(false);
+        };
+        let Some(seed) = version.seed().cloned() else {
+            return Ok(false);
+        };
+        let policy = *seed.policy();
+        let made = async {
+            for tries in 0.. {
+                let generate = || (Arc::clone(&seed).generator(), Some(Arc::clone(&seed)));
+                let visited = self.visit(key, &policy.wait(Duration::MAX), generate).await;
+                match visited.answer {
+                    Answer::Version(version) if version.notes().epoch >= epoch => return Ok(true),
+                    Answer::Failed(failure) => return Err(Error::generator(failure.error)),
+                    // Another one, that began before, is still at it; or it is in cooldown.
+                    Answer::Version(_) | Answer::Unavailable { .. } => {
+                        tokio::time::sleep(decide::backoff(tries)).await;
+                    }
+                    Answer::Pass => return Ok(false),
+                }
+            }
+            Ok(false)
+        };
+        let limit = policy.timeout;
+        match tokio::time::timeout(limit, made).await {
+            Ok(made) => made,
+            Err(_) => Err(Error::timeout("regenerating", limit)),
+        }
     }
 
     /// Begins no further regeneration and waits for those that run.
@@ -264,7 +342,8 @@ impl Visitor {
         loop {
             let mut stage = self.stage.borrow_and_update().clone();
             if let Stage::Stale { version, .. } = &stage
-                && version.freshness(engine.clock.now(), policy) == Freshness::Expired
+                && version.freshness(engine.clock.now(), policy, &engine.known)
+                    == Freshness::Expired
             {
                 // It has come to `max_stale` meanwhile.
                 stage = Stage::First;

@@ -17,11 +17,15 @@ use tracing::Instrument;
 use crate::{
     clock::{self, Tick},
     decide::{self, Freshness, PATIENCE, RECHECK, Turn},
-    engine::{Answer, Engine, Failure, Generated, Generator, Slot, Version},
+    engine::{
+        Answer, Engine, Failure, Generated, Generator, LOCK_PREFIX, Notes, Seed, Slot, Version,
+        Void,
+    },
     error::Error,
+    extensions::{RefreshAfter, Tags},
     lock::Lease,
     refresh::Refresh,
-    store::Probe,
+    store::{Edition, Probe},
 };
 
 /// How far a regeneration has come, for those who wait.
@@ -46,6 +50,10 @@ pub(super) struct Regeneration {
     /// The newest version known, to be served or not.
     version: Option<Arc<Version>>,
     stage: watch::Sender<Stage>,
+    /// The latest epoch that the store has told of before the content was generated.
+    epoch: i64,
+    /// What makes it without a visitor.
+    pub(super) seed: Option<Arc<dyn Seed>>,
 }
 
 impl Regeneration {
@@ -62,6 +70,8 @@ impl Regeneration {
             policy,
             version,
             stage,
+            epoch: 0,
+            seed: None,
         };
         regeneration.show_stale(false);
         regeneration
@@ -70,8 +80,13 @@ impl Regeneration {
     /// Runs to its end, whether anybody waits or not: probes, and tries the lease when it is free. While there is nothing to serve
     /// and somebody waits, it looks again.
     pub(super) async fn run(mut self, generator: Generator) {
+        if let Err(error) = self.engine.know().await {
+            return self.without_database(&error, generator).await;
+        }
+        self.epoch = self.engine.known.epoch().unwrap_or(0);
         if let Some(own) = self.servable()
             && own.take_own()
+            && own.void(&self.engine.known) == Void::No
         {
             // The lock's fence is the version's own unless somebody has acquired it since: no probe is needed to know.
             match self.try_lease(own.fence).await {
@@ -132,11 +147,19 @@ impl Regeneration {
             .store
             .call("probe", |store| store.probe(&self.key, &name, known))
             .await?;
+        self.epoch = self.epoch.max(probe.epoch);
         if let Some(entry) = probe.entry.take() {
             let held_age = self.version.as_ref().map(|version| version.age(asked));
             if decide::supersedes(entry.age, held_age) {
                 let born = asked - entry.age;
-                self.hold(Version::new(&self.key, entry.content, entry.fence, born));
+                let notes = Notes::decode(&entry.notes);
+                self.hold(Version::new(
+                    &self.key,
+                    entry.content,
+                    entry.fence,
+                    born,
+                    notes,
+                ));
             }
         }
         self.show_stale(false);
@@ -218,16 +241,19 @@ impl Regeneration {
     /// again for as long as a lease.
     async fn publish(&mut self, lease: Lease, content: Response<Bytes>) {
         let content = self.dated(content, lease.fence());
+        let fence = lease.row().fence;
+        let new = self.made(content.clone(), fence, self.engine.clock.now());
+        let keep = new
+            .interval(&self.policy)
+            .saturating_add(self.engine.settings.retention);
         let give_up = self.engine.clock.now() + self.policy.lease;
         let mut pause = Duration::from_millis(100);
         let mut unsaved = false;
         loop {
             let published_at = self.engine.clock.now();
             let (engine, old) = (Arc::clone(&self.engine), self.version.clone());
-            let key = self.key.clone();
             let published = {
-                let mut publish =
-                    pin!(try_publish(&engine, &key, &lease, old.as_deref(), &content));
+                let mut publish = pin!(try_publish(&engine, &lease, old.as_deref(), &new, keep));
                 match tokio::time::timeout(PATIENCE, &mut publish).await {
                     Ok(published) => published,
                     Err(_) => {
@@ -241,8 +267,7 @@ impl Regeneration {
             };
             match published {
                 Ok(true) => {
-                    let fence = lease.row().fence;
-                    self.hold(Version::new(&self.key, content, fence, published_at).own());
+                    self.hold(self.made(content, fence, published_at).own());
                     self.end_with_newest();
                     break;
                 }
@@ -398,10 +423,9 @@ impl Regeneration {
     /// Whether the old version may be served in a cooldown of this time.
     fn is_servable_for(&self, cooldown: Duration) -> bool {
         let now = self.engine.clock.now();
-        let excused = self
-            .version
-            .as_ref()
-            .is_some_and(|version| version.excuse_until(now + cooldown, now, &self.policy));
+        let excused = self.version.as_ref().is_some_and(|version| {
+            version.excuse_until(now + cooldown, now, &self.policy, &self.engine.known)
+        });
         excused || self.servable().is_some()
     }
 
@@ -416,8 +440,14 @@ impl Regeneration {
     }
 
     fn pass_for(&self, time: Duration) {
+        let notes = Notes {
+            epoch: self.epoch,
+            revision: self.engine.known.revision(),
+            ..Notes::default()
+        };
         self.remember(Slot::Pass {
             until: self.engine.clock.now() + time,
+            notes: Arc::new(notes),
         });
         self.end(Answer::Pass);
     }
@@ -425,7 +455,7 @@ impl Regeneration {
     /// Keeps the fence of the version before it, so that whatever is published next replaces it.
     fn hold_unsaved(&mut self, content: Response<Bytes>, born: Tick) {
         let fence = self.version.as_ref().map_or(0, |version| version.fence);
-        self.hold(Version::new(&self.key, content, fence, born).unsaved());
+        self.hold(self.made(content, fence, born).unsaved());
     }
 
     fn serve_unsaved(&mut self, content: Response<Bytes>, born: Tick) {
@@ -433,9 +463,24 @@ impl Regeneration {
         self.end_with_newest();
     }
 
+    /// A version that was made here.
+    fn made(&self, content: Response<Bytes>, fence: i64, born: Tick) -> Version {
+        let said = content.extensions();
+        let notes = Notes {
+            epoch: self.epoch,
+            revision: self.engine.known.revision(),
+            tags: said
+                .get::<Tags>()
+                .map(|tags| tags.0.clone())
+                .unwrap_or_default(),
+            refresh_after: said.get::<RefreshAfter>().map(|after| after.0),
+        };
+        Version::new(&self.key, content, fence, born, notes)
+    }
+
     /// Takes a version over, here and in memory.
     fn hold(&mut self, version: Version) {
-        let version = Arc::new(version);
+        let version = Arc::new(version.with_seed(self.seed.clone()));
         self.remember(Slot::Version(Arc::clone(&version)));
         self.version = Some(version);
     }
@@ -446,6 +491,8 @@ impl Regeneration {
 
     fn end_with_newest(&self) {
         self.end(match &self.version {
+            // Purged while it was made.
+            Some(version) if version.void(&self.engine.known) == Void::Purged => Answer::Pass,
             Some(version) => Answer::Version(Arc::clone(version)),
             None => Answer::Unavailable {
                 retry_in: self.policy.cooldown(),
@@ -461,7 +508,7 @@ impl Regeneration {
         let now = self.engine.clock.now();
         self.version
             .as_ref()
-            .map(|version| version.freshness(now, &self.policy))
+            .map(|version| version.freshness(now, &self.policy, &self.engine.known))
     }
 
     /// The version, if it may be served.
@@ -473,7 +520,7 @@ impl Regeneration {
     }
 
     fn lock_name(&self) -> String {
-        format!("refresh/{}", self.key)
+        format!("{LOCK_PREFIX}{}", self.key)
     }
 }
 
@@ -487,23 +534,31 @@ impl Drop for Regeneration {
 /// Publishes under the fence, or renews the old version where the new one is the same.
 async fn try_publish(
     engine: &Engine,
-    key: &str,
     lease: &Lease,
     old: Option<&Version>,
-    content: &Response<Bytes>,
+    new: &Version,
+    keep: Duration,
 ) -> Result<bool, Error> {
     let (store, row) = (&engine.store, lease.row());
+    let notes = new.notes().encode();
+    let edition = Edition {
+        content: &new.content,
+        notes: &notes,
+        keep,
+    };
     if let Some(old) = old
         && !old.is_unsaved()
-        && same_content(&old.content, content)
+        && same_content(&old.content, &new.content)
         && store
-            .call("renew", |store| store.renew(key, row, old.fence))
+            .call("renew", |store| {
+                store.renew(new.key(), row, &edition, old.fence)
+            })
             .await?
     {
         return Ok(true);
     }
     store
-        .call("publish", |store| store.publish(key, row, content))
+        .call("publish", |store| store.publish(new.key(), row, &edition))
         .await
 }
 

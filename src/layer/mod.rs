@@ -1,9 +1,11 @@
 //! The Tower layer.
 
+mod admission;
 mod body;
 mod cache_status;
 mod conditional;
 mod future;
+mod invalidating;
 mod keying;
 mod request;
 mod response;
@@ -14,13 +16,19 @@ use std::{fmt, sync::Arc};
 use http::Extensions;
 use tower_layer::Layer;
 
-use crate::{engine::Engine, refresh::Refresh};
+use crate::{engine::Engine, extensions::Tags, refresh::Refresh};
+
+use admission::Admission;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
+pub use invalidating::{InvalidateLayer, InvalidateService};
 pub use keying::{Asked, Key};
 pub use request::GeneratedKey;
 pub use service::RefreshService;
+
+/// How many keys a layer stores unless it is told otherwise.
+const MAX_KEYS: usize = 10_000;
 
 /// Keeps the responses of a service and regenerates them when they are stale; from [`Perennial::layer`](crate::Perennial::layer).
 ///
@@ -57,21 +65,42 @@ pub struct RefreshLayer {
     policy: Refresh,
     key: Arc<Key>,
     hidden: Vec<fn(&mut Extensions)>,
+    tags: Tags,
+    admission: Arc<Admission>,
 }
 
 impl RefreshLayer {
     pub(crate) fn new(engine: Arc<Engine>, policy: Refresh) -> Self {
         Self {
-            engine,
             policy,
             key: Arc::default(),
             hidden: Vec::new(),
+            tags: Tags::default(),
+            admission: Arc::new(Admission::new(MAX_KEYS)),
+            engine,
         }
     }
 
     /// What of a request is the key, and is seen by the generator. Default: the path and the whole query.
     pub fn key(mut self, key: Key) -> Self {
         self.key = Arc::new(key);
+        self
+    }
+
+    /// A tag of all that the layer keeps, to be [invalidated](crate::Perennial::invalidate_tag) by; may be called several times. A
+    /// handler can add its own by [`Tags`].
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tags = self.tags.and(&[tag.into()]);
+        self
+    }
+
+    /// How many keys the layer stores, so that a visitor who invents them can't fill the database. Default: 10,000.
+    ///
+    /// Each process counts those that were asked for since it began, or, when it has run for longer than the [retention](crate::Builder::retention), in
+    /// that time or the one before it. Requests for any further one are answered by the service, and nothing of them is stored; a warning in the log says so, once a
+    /// minute.
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.admission = Arc::new(Admission::new(keys));
         self
     }
 

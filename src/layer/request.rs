@@ -56,14 +56,14 @@ pub(super) fn uri_key<'a, B>(request: &'a Request<B>, query: &Query) -> Option<C
 
 /// The request that generates `key`: GET, what of the path, the query and the headers is in the key, an empty body and the
 /// extensions but the hidden ones.
-pub(super) fn to_generate<B, G: Default>(
+pub(super) fn to_generate<B>(
     request: &Request<B>,
     key: &str,
     keying: &Key,
     hidden: &[fn(&mut Extensions)],
-) -> Option<Request<G>> {
+) -> Option<Request<()>> {
     let uri = keying.uri(request.uri())?;
-    let mut generating = Request::new(G::default());
+    let mut generating = Request::new(());
     *generating.uri_mut() = relative(&uri)?;
     keying.copy_headers(request, generating.headers_mut());
     let extensions = generating.extensions_mut();

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    marker::PhantomData,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
 };
@@ -14,7 +15,8 @@ use tower_service::Service;
 
 use crate::{
     clock::Tick,
-    engine::{Answer, Failure, Generated, Generator, Look, Version, Visited},
+    engine::{Answer, Failure, Generated, Generator, Look, Seed, Version, Visited},
+    extensions::{RefreshAfter, Tags},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
         cache_status::{self, How, Why},
@@ -23,6 +25,7 @@ use crate::{
         request,
         response::{self, Kind, Read},
     },
+    refresh::Refresh,
     store::BoxError,
 };
 
@@ -96,9 +99,19 @@ where
                 ResponseFuture::waiting(pass(layer.clone(), inner, request, Why::Bypass))
             }
             Look::Visit { stale } => {
+                let period = layer.engine.settings.retention;
+                if !stale && !layer.admission.admits(&key, now, period) {
+                    let inner = self.0.inner();
+                    return ResponseFuture::waiting(pass(
+                        layer.clone(),
+                        inner,
+                        request,
+                        Why::Bypass,
+                    ));
+                }
                 let key = key.into_owned();
                 let why = if stale { Why::Stale } else { Why::Miss };
-                ResponseFuture::waiting(visit(layer.clone(), self.0.inner(), request, key, why))
+                ResponseFuture::waiting(visit(Arc::clone(&self.0), request, key, why))
             }
         }
     }
@@ -137,7 +150,7 @@ impl RefreshLayer {
             Outcome::NotModified => response::not_modified(kept),
             Outcome::PreconditionFailed => response::precondition_failed(),
         };
-        let ttl = version.ttl(now, &self.policy);
+        let ttl = version.ttl(now, &self.policy, &self.engine.known);
         let (age, client) = (version.age(now), self.policy.client);
         response::say_age(&mut response, kept.headers(), age, ttl, client);
         self.say(&mut response, made.unwrap_or(How::Hit { ttl }));
@@ -179,8 +192,7 @@ where
 }
 
 async fn visit<S, ReqBody, ResBody>(
-    layer: RefreshLayer,
-    service: S,
+    shared: Arc<Shared<S>>,
     request: Request<ReqBody>,
     key: String,
     why: Why,
@@ -193,15 +205,22 @@ where
     ResBody: Body<Data = Bytes> + Send + 'static,
     ResBody::Error: Into<BoxError>,
 {
+    let (layer, service) = (shared.layer.clone(), shared.inner());
     let head = request.method() == Method::HEAD;
     let Some(generating) = request::to_generate(&request, &key, &layer.key, &layer.hidden) else {
         return pass(layer, service, request, Why::Bypass).await;
     };
     let (direct, mut own) = oneshot::channel();
-    let generated = generate(service.clone(), generating, layer.clone(), direct);
-    let generator = || -> Generator { Box::pin(generated) };
+    let make = || -> (Generator, Option<Arc<dyn Seed>>) {
+        let seed = Arc::new(RouteSeed {
+            shared,
+            generating,
+            body: PhantomData,
+        });
+        (Box::pin(generate(Arc::clone(&seed), direct)), Some(seed))
+    };
     let arrived = layer.engine.now();
-    let Visited { answer, leads } = layer.engine.visit(&key, &layer.policy, generator).await;
+    let Visited { answer, leads } = layer.engine.visit(&key, &layer.policy, make).await;
     let made = How::Made {
         why,
         stored: false,
@@ -249,18 +268,45 @@ fn without_body_if<B>(
     }
 }
 
+/// What makes the content of a key: a service, and the request that it is given.
+struct RouteSeed<S, ReqBody> {
+    shared: Arc<Shared<S>>,
+    generating: Request<()>,
+    body: PhantomData<fn() -> ReqBody>,
+}
+
+impl<S, ReqBody, ResBody> Seed for RouteSeed<S, ReqBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    ReqBody: Default + Send + 'static,
+    ResBody: Body<Data = Bytes> + Send + 'static,
+    ResBody::Error: Into<BoxError>,
+{
+    fn policy(&self) -> &Refresh {
+        &self.shared.layer.policy
+    }
+
+    fn generator(self: Arc<Self>) -> Generator {
+        let (direct, _) = oneshot::channel();
+        Box::pin(generate(self, direct))
+    }
+}
+
 /// One run of the service as a generator.
 async fn generate<S, ReqBody, ResBody>(
-    service: S,
-    request: Request<ReqBody>,
-    layer: RefreshLayer,
+    seed: Arc<RouteSeed<S, ReqBody>>,
     direct: oneshot::Sender<Direct<ResBody, S::Error>>,
 ) -> Generated
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    ReqBody: Default,
     ResBody: Body<Data = Bytes>,
     ResBody::Error: Into<BoxError>,
 {
+    let (layer, service) = (&seed.shared.layer, seed.shared.inner());
+    let request = seed.generating.clone().map(|()| ReqBody::default());
     let retry_in = layer.policy.cooldown();
     let failed = |error: BoxError, response| {
         Generated::Failed(Failure {
@@ -295,7 +341,13 @@ where
         kind,
     ) {
         (Ok(Read::Whole(body)), Kind::Content) => {
-            Generated::Content(response::validated(response::keepable(&head, body)))
+            let mut content = response::validated(response::keepable(&head, body));
+            let own = head.extensions.get::<Tags>().cloned().unwrap_or_default();
+            content.extensions_mut().insert(own.and(&layer.tags.0));
+            if let Some(after) = head.extensions.get::<RefreshAfter>() {
+                content.extensions_mut().insert(*after);
+            }
+            Generated::Content(content)
         }
         (Ok(Read::Whole(body)), _) => {
             failed(status.into(), Some(response::keepable(&head, body).into()))

@@ -21,7 +21,7 @@ pub(super) struct Dialect {
     pub(super) raced: &'static [&'static str],
     /// The tables: each element leads from the version that is its index to the next one. None is ever edited after a release.
     pub(super) schema: &'static [&'static [&'static str]],
-    /// key, lock name, known fence -> lock: fence, owned, remaining; entry: fence, age, status, headers, body
+    /// key, lock name, known fence -> lock: fence, owned, remaining; epoch; entry: fence, age, status, headers, body, notes
     pub(super) probe: &'static str,
     /// name, owner, length, seen fence or -1 -> fence, if it was taken; also if this owner has it already, who was not told so
     pub(super) try_lock: &'static str,
@@ -29,14 +29,16 @@ pub(super) struct Dialect {
     pub(super) extend: &'static str,
     /// name, owner, fence, cooldown -> one row changed, if it is ours
     pub(super) release: &'static str,
-    /// key, lock name, owner, fence, status, headers, body -> fence, if it was published
+    /// key, lock name, owner, fence, notes, keep, status, headers, body -> fence, if it was published
     pub(super) publish: &'static str,
-    /// key, lock name, owner, fence, known fence -> fence, if it was renewed
+    /// key, lock name, owner, fence, notes, keep, known fence -> fence, if it was renewed
     pub(super) renew: &'static str,
     /// key, lock name, owner, fence -> one row changed, if there was one and the lease holds
     pub(super) remove: &'static str,
     /// key -> fence
     pub(super) fence_of: &'static str,
+    /// name -> the new epoch. They queue for one row, so that whoever sees an epoch sees all smaller ones.
+    pub(super) invalidate: &'static str,
     /// The codes of errors by which the database resolves a contention: somebody else was faster, and nothing was done.
     pub(super) contended: &'static [&'static str],
     /// The codes of errors with which a server takes its leave: the connection is no more.
@@ -90,12 +92,18 @@ pub(super) const SQLITE: Dialect = Dialect {
         "CREATE TABLE {p}entry (
             entry_key TEXT NOT NULL PRIMARY KEY,
             fence INTEGER NOT NULL,
-            started_at INTEGER NOT NULL,
             generated_at INTEGER NOT NULL,
+            keep_until INTEGER NOT NULL,
+            notes TEXT NOT NULL,
             status INTEGER NOT NULL,
             headers BLOB NOT NULL,
             body BLOB NOT NULL
         )",
+        "CREATE TABLE {p}invalidation (
+            name TEXT NOT NULL PRIMARY KEY,
+            epoch INTEGER NOT NULL
+        ) WITHOUT ROWID",
+        "CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)",
     ]],
     probe: PROBE,
     try_lock: "INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)
@@ -109,25 +117,32 @@ pub(super) const SQLITE: Dialect = Dialect {
         RETURNING fence",
     extend: EXTEND,
     release: RELEASE,
-    publish: "INSERT INTO {p}entry AS e (entry_key, fence, started_at, generated_at, status, headers, body)
-        SELECT $1, l.fence, l.acquired_at, {now}, $5, $6, $7
+    publish: "INSERT INTO {p}entry AS e (entry_key, fence, generated_at, keep_until, notes, status, headers, body)
+        SELECT $1, l.fence, {now}, {now} + $6, $5, $7, $8, $9
         FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4
         ON CONFLICT (entry_key) DO UPDATE SET
             fence = excluded.fence,
-            started_at = excluded.started_at,
             generated_at = excluded.generated_at,
+            keep_until = excluded.keep_until,
+            notes = excluded.notes,
             status = excluded.status,
             headers = excluded.headers,
             body = excluded.body
         WHERE e.fence < excluded.fence
         RETURNING fence",
-    renew: "UPDATE {p}entry SET fence = l.fence, started_at = l.acquired_at, generated_at = {now}
+    renew: "UPDATE {p}entry SET fence = l.fence, generated_at = {now}, keep_until = {now} + $6, notes = $5
         FROM {p}lock l
         WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4
-            AND entry_key = $1 AND {p}entry.fence = $5 AND {p}entry.fence < $4
+            AND entry_key = $1 AND {p}entry.fence = $7 AND {p}entry.fence < $4
         RETURNING fence",
     remove: REMOVE,
     fence_of: FENCE_OF,
+    // What it reads can't change before it writes: there is one writer at a time.
+    invalidate: "INSERT INTO {p}invalidation (name, epoch)
+        SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
+        FROM (SELECT '*' AS name UNION ALL SELECT $1) n WHERE true
+        ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch
+        RETURNING epoch",
     contended: &[],
     gone: &[],
     forbidden: &[],
@@ -163,19 +178,26 @@ pub(super) const POSTGRES: Dialect = Dialect {
         "CREATE TABLE {p}entry (
             entry_key TEXT NOT NULL PRIMARY KEY,
             fence BIGINT NOT NULL,
-            started_at BIGINT NOT NULL,
             generated_at BIGINT NOT NULL,
+            keep_until BIGINT NOT NULL,
+            notes TEXT NOT NULL,
             status BIGINT NOT NULL,
             headers BYTEA NOT NULL,
             body BYTEA NOT NULL
         )",
+        "CREATE TABLE {p}invalidation (
+            name TEXT NOT NULL PRIMARY KEY,
+            epoch BIGINT NOT NULL
+        )",
+        "CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)",
     ]],
     // Another form of bytes may be the role's default.
     probe: "WITH n AS (
             SELECT {now} AS at, set_config('bytea_output', 'hex', true)
         )
         SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
-            e.fence, n.at - e.generated_at, e.status, e.headers, e.body
+            coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
+            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.notes
         FROM n
         LEFT JOIN {p}lock l ON l.name = $2
         LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3",
@@ -203,27 +225,37 @@ pub(super) const POSTGRES: Dialect = Dialect {
     release: RELEASE,
     // FOR SHARE: nobody acquires the lock while this is being done.
     publish: "WITH l AS (
-            SELECT fence, acquired_at FROM {p}lock WHERE name = $2 AND owner = $3 AND fence = $4 FOR SHARE
+            SELECT fence FROM {p}lock WHERE name = $2 AND owner = $3 AND fence = $4 FOR SHARE
         )
-        INSERT INTO {p}entry AS e (entry_key, fence, started_at, generated_at, status, headers, body)
-        SELECT $1, l.fence, l.acquired_at, {now}, $5, $6, $7 FROM l
+        INSERT INTO {p}entry AS e (entry_key, fence, generated_at, keep_until, notes, status, headers, body)
+        SELECT $1, l.fence, {now}, {now} + $6, $5, $7, $8, $9 FROM l
         ON CONFLICT (entry_key) DO UPDATE SET
             fence = excluded.fence,
-            started_at = excluded.started_at,
             generated_at = excluded.generated_at,
+            keep_until = excluded.keep_until,
+            notes = excluded.notes,
             status = excluded.status,
             headers = excluded.headers,
             body = excluded.body
         WHERE e.fence < excluded.fence
         RETURNING e.fence",
     renew: "WITH l AS (
-            SELECT fence, acquired_at FROM {p}lock WHERE name = $2 AND owner = $3 AND fence = $4 FOR SHARE
+            SELECT fence FROM {p}lock WHERE name = $2 AND owner = $3 AND fence = $4 FOR SHARE
         )
-        UPDATE {p}entry e SET fence = l.fence, started_at = l.acquired_at, generated_at = {now}
-        FROM l WHERE e.entry_key = $1 AND e.fence = $5 AND e.fence < $4
+        UPDATE {p}entry e SET fence = l.fence, generated_at = {now}, keep_until = {now} + $6, notes = $5
+        FROM l WHERE e.entry_key = $1 AND e.fence = $7 AND e.fence < $4
         RETURNING e.fence",
     remove: REMOVE,
     fence_of: FENCE_OF,
+    // The row is one of another table, for the relatives.
+    invalidate: "WITH n AS (
+            INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
+            ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
+            RETURNING s.version AS epoch
+        )
+        INSERT INTO {p}invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
+        ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch
+        RETURNING i.epoch",
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
     // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout
@@ -276,11 +308,17 @@ pub(super) const MYSQL: Dialect = Dialect {
         "CREATE TABLE IF NOT EXISTS {p}entry (
             entry_key VARBINARY(255) NOT NULL PRIMARY KEY,
             fence BIGINT NOT NULL,
-            started_at BIGINT NOT NULL,
             generated_at BIGINT NOT NULL,
+            keep_until BIGINT NOT NULL,
+            notes MEDIUMBLOB NOT NULL,
             status BIGINT NOT NULL,
             headers MEDIUMBLOB NOT NULL,
             `body` LONGBLOB NOT NULL
+        ) ENGINE = InnoDB",
+        "CREATE TABLE IF NOT EXISTS {p}invalidation (
+            name VARBINARY(255) NOT NULL PRIMARY KEY,
+            epoch BIGINT NOT NULL,
+            KEY {p}invalidation_epoch (epoch)
         ) ENGINE = InnoDB",
     ]],
     probe: PROBE,
@@ -300,21 +338,25 @@ pub(super) const MYSQL: Dialect = Dialect {
     extend: EXTEND,
     release: RELEASE,
     // FOR UPDATE: as above, whatever the isolation level.
-    publish: "INSERT INTO {p}entry (entry_key, fence, started_at, generated_at, status, headers, `body`)
-        SELECT $1, LAST_INSERT_ID(l.fence), l.acquired_at, {now}, $5, coalesce($6, x''), coalesce($7, x'')
+    publish: "INSERT INTO {p}entry (entry_key, fence, generated_at, keep_until, notes, status, headers, `body`)
+        SELECT $1, LAST_INSERT_ID(l.fence), {now}, {now} + $6, $5, $7, coalesce($8, x''), coalesce($9, x'')
         FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4 FOR UPDATE
         ON DUPLICATE KEY UPDATE
-            started_at = IF({p}entry.fence < VALUES(fence), VALUES(started_at), started_at),
             generated_at = IF({p}entry.fence < VALUES(fence), VALUES(generated_at), generated_at),
+            keep_until = IF({p}entry.fence < VALUES(fence), VALUES(keep_until), keep_until),
+            notes = IF({p}entry.fence < VALUES(fence), VALUES(notes), notes),
             status = IF({p}entry.fence < VALUES(fence), VALUES(status), status),
             headers = IF({p}entry.fence < VALUES(fence), VALUES(headers), headers),
             `body` = IF({p}entry.fence < VALUES(fence), VALUES(`body`), `body`),
             fence = IF({p}entry.fence < VALUES(fence), LAST_INSERT_ID(VALUES(fence)), {p}entry.fence + LAST_INSERT_ID(0))",
     renew: "UPDATE {p}entry e JOIN {p}lock l ON l.name = $2 AND l.owner = $3 AND l.fence = $4
-        SET e.fence = LAST_INSERT_ID(l.fence), e.started_at = l.acquired_at, e.generated_at = {now}
-        WHERE e.entry_key = $1 AND e.fence = $5 AND e.fence < $4",
+        SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.keep_until = {now} + $6, e.notes = $5
+        WHERE e.entry_key = $1 AND e.fence = $7 AND e.fence < $4",
     remove: REMOVE,
     fence_of: FENCE_OF,
+    // Row by row, in their order.
+    invalidate: "INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), ($1, LAST_INSERT_ID())
+        ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))), LAST_INSERT_ID())",
     // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, by which Galera also says that a certification failed, ER_LOCK_NOWAIT;
     // of TiDB: pessimistic and optimistic conflicts, and commits that were undone
     contended: &["1020", "1205", "1213", "3572", "8002", "9007", "8022", "8028"],
@@ -326,10 +368,48 @@ pub(super) const MYSQL: Dialect = Dialect {
 
 const PROBE: &str =
     "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
-        e.fence, n.at - e.generated_at, e.status, e.headers, e.body
+        coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
+        e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.notes
     FROM (SELECT {now} AS at) n
     LEFT JOIN {p}lock l ON l.name = $2
     LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3";
+
+/// Takes the lock from whoever has it, so that what is being made can't be published.
+/// name
+pub(super) const BREAK: &str =
+    "UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0 WHERE name = $1";
+
+/// The beginning of a key -> keys
+pub(super) const KEYS: &str =
+    "SELECT entry_key FROM {p}entry WHERE substr(entry_key, 1, length($1)) = $1";
+
+/// key
+pub(super) const DELETE: &str = "DELETE FROM {p}entry WHERE entry_key = $1";
+
+/// last key -> the next ones, each with whether it was to be kept no longer
+pub(super) const NEXT_ENTRIES: &str =
+    "SELECT entry_key, CASE WHEN keep_until < {now} THEN 1 ELSE 0 END
+    FROM {p}entry WHERE entry_key > $1 ORDER BY entry_key LIMIT 100";
+
+/// key
+pub(super) const PRUNE_ENTRY: &str =
+    "DELETE FROM {p}entry WHERE entry_key = $1 AND keep_until < {now}";
+
+/// last name, time unused -> the next ones, each with whether it was unused for so long
+pub(super) const NEXT_LOCKS: &str =
+    "SELECT name, CASE WHEN acquired_at < {now} - $2 AND expires_at < {now} - $2 THEN 1 ELSE 0 END
+    FROM {p}lock WHERE name > $1 ORDER BY name LIMIT 100";
+
+/// name, time unused
+pub(super) const PRUNE_LOCK: &str =
+    "DELETE FROM {p}lock WHERE name = $1 AND acquired_at < {now} - $2 AND expires_at < {now} - $2";
+
+/// epoch
+pub(super) const FORGET: &str =
+    "DELETE FROM {p}invalidation WHERE epoch < $1 AND name NOT LIKE 'revision:%'";
+
+/// known epoch -> name, epoch
+pub(super) const INVALIDATED: &str = "SELECT name, epoch FROM {p}invalidation WHERE epoch > $1";
 
 const EXTEND: &str = "UPDATE {p}lock SET expires_at = {now} + $4
     WHERE name = $1 AND owner = $2 AND fence = $3 AND expires_at > {now}";

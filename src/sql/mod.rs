@@ -1,7 +1,6 @@
 //! The stores in SQL databases: the application's own pool, or one of ours from a URL.
 
 mod dialect;
-mod name;
 mod schema;
 #[cfg(feature = "sqlite")]
 mod sqlite;

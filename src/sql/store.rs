@@ -16,12 +16,12 @@ use crate::{
     clock::{duration, micros},
     error::Error,
     key::hex,
+    name::bounded,
     sql::{
         dialect::{self, Arguments, Dialect},
-        name::bounded,
         schema, wire,
     },
-    store::{BoxError, Entry, LeaseRow, LockState, Probe, Store, StoreFuture},
+    store::{BoxError, Edition, Entry, LeaseRow, LockState, Probe, Store, StoreFuture},
 };
 
 /// The pause after which a statement is not tried again.
@@ -257,6 +257,16 @@ pub(super) struct SqlStore<DB: Driver> {
     renew: Statement,
     remove: Statement,
     fence_of: Statement,
+    invalidate: Statement,
+    invalidated: Statement,
+    keys: Statement,
+    break_lock: Statement,
+    delete: Statement,
+    next_entries: Statement,
+    prune_entry: Statement,
+    next_locks: Statement,
+    prune_lock: Statement,
+    forget: Statement,
 }
 
 impl<DB> SqlStore<DB>
@@ -286,6 +296,16 @@ where
             renew: statement(dialect.renew),
             remove: statement(dialect.remove),
             fence_of: statement(dialect.fence_of),
+            invalidate: statement(dialect.invalidate),
+            invalidated: statement(dialect::INVALIDATED),
+            keys: statement(dialect::KEYS),
+            break_lock: statement(dialect::BREAK),
+            delete: statement(dialect::DELETE),
+            next_entries: statement(dialect::NEXT_ENTRIES),
+            prune_entry: statement(dialect::PRUNE_ENTRY),
+            next_locks: statement(dialect::NEXT_LOCKS),
+            prune_lock: statement(dialect::PRUNE_LOCK),
+            forget: statement(dialect::FORGET),
         })
     }
 
@@ -357,16 +377,17 @@ where
     }
 
     fn read_entry(row: &DB::Row) -> Result<Option<Entry>, BoxError> {
-        let Some(fence) = row.try_get(3)? else {
+        let Some(fence) = row.try_get(4)? else {
             return Ok(None);
         };
-        let mut content = Response::new(Bytes::from(row.try_get::<Vec<u8>, _>(7)?));
-        *content.status_mut() = StatusCode::from_u16(u16::try_from(row.try_get::<i64, _>(5)?)?)?;
-        *content.headers_mut() = wire::decode(&row.try_get::<Vec<u8>, _>(6)?)?;
+        let mut content = Response::new(Bytes::from(row.try_get::<Vec<u8>, _>(8)?));
+        *content.status_mut() = StatusCode::from_u16(u16::try_from(row.try_get::<i64, _>(6)?)?)?;
+        *content.headers_mut() = wire::decode(&row.try_get::<Vec<u8>, _>(7)?)?;
         Ok(Some(Entry {
             fence,
-            age: duration(row.try_get(4)?),
+            age: duration(row.try_get(5)?),
             content,
+            notes: text::<DB>(row, 9)?,
         }))
     }
 
@@ -386,11 +407,35 @@ where
         Ok(self.run(statement, &arguments).await?.changed > 0)
     }
 
+    /// Asks which rows come next after this name, and removes those that are to be.
+    async fn prune(
+        &self,
+        next: &Statement,
+        remove: &Statement,
+        prefix: &str,
+        rest: &[Arg<'_>],
+        after: Option<&str>,
+    ) -> Result<Option<String>, BoxError> {
+        // No name is empty, which some modes of MariaDB would take for none.
+        let after = after.unwrap_or("\u{1}");
+        let done = self.run(next, &and_then(after, rest)).await?;
+        let mut last = None;
+        for row in &done.rows {
+            let name = text::<DB>(row, 0)?;
+            if row.try_get_unchecked::<i64, _>(1)? == 1 && name.starts_with(prefix) {
+                self.run(remove, &and_then(&name, rest)).await?;
+            }
+            last = Some(name);
+        }
+        Ok(last)
+    }
+
     async fn write_entry(
         &self,
         statement: &Statement,
         key: &str,
         lease: &LeaseRow,
+        edition: &Edition<'_>,
         rest: &[Arg<'_>],
     ) -> Result<bool, BoxError> {
         let (key, name) = (bounded(key), bounded(&lease.name));
@@ -399,6 +444,8 @@ where
             Arg::Text(&name),
             Arg::Text(&lease.owner),
             Arg::Int(lease.fence),
+            Arg::Text(edition.notes),
+            Arg::Int(micros(edition.keep.min(FOREVER))),
         ];
         arguments.extend(rest);
         let done = self.run(statement, &arguments).await?;
@@ -410,6 +457,9 @@ where
         Ok(fence == Some(lease.fence))
     }
 }
+
+/// Longer than anything is kept; what is added to it still fits a column.
+const FOREVER: Duration = Duration::from_hours(24 * 365 * 1000);
 
 impl<DB> Store for SqlStore<DB>
 where
@@ -438,7 +488,11 @@ where
                 tracing::warn!(key, %error, "the stored entry cannot be read; it counts as none");
                 None
             });
-            Ok(Probe { entry, lock })
+            Ok(Probe {
+                entry,
+                lock,
+                epoch: row.try_get(3)?,
+            })
         })
     }
 
@@ -479,23 +533,32 @@ where
         &'a self,
         key: &'a str,
         lease: &'a LeaseRow,
-        content: &'a Response<Bytes>,
+        edition: &'a Edition<'a>,
     ) -> StoreFuture<'a, bool> {
         Box::pin(async move {
+            let content = edition.content;
             let headers = wire::encode(content.headers());
             let content = [
                 Arg::Int(i64::from(content.status().as_u16())),
                 Arg::Bytes(&headers),
                 Arg::Bytes(content.body()),
             ];
-            self.write_entry(&self.publish, key, lease, &content).await
+            self.write_entry(&self.publish, key, lease, edition, &content)
+                .await
         })
     }
 
-    fn renew<'a>(&'a self, key: &'a str, lease: &'a LeaseRow, known: i64) -> StoreFuture<'a, bool> {
+    fn renew<'a>(
+        &'a self,
+        key: &'a str,
+        lease: &'a LeaseRow,
+        edition: &'a Edition<'a>,
+        known: i64,
+    ) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let known = [Arg::Int(known)];
-            self.write_entry(&self.renew, key, lease, &known).await
+            self.write_entry(&self.renew, key, lease, edition, &known)
+                .await
         })
     }
 
@@ -511,6 +574,81 @@ where
             Ok(self.run(&self.remove, &arguments).await?.changed > 0)
         })
     }
+
+    fn invalidate<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64> {
+        Box::pin(async move {
+            let done = self.run(&self.invalidate, &[Arg::Text(name)]).await?;
+            Ok(Self::fence(&done)?.ok_or("the database gave no epoch")?)
+        })
+    }
+
+    fn invalidated(&self, since: i64) -> StoreFuture<'_, Vec<(String, i64)>> {
+        Box::pin(async move {
+            let done = self.run(&self.invalidated, &[Arg::Int(since)]).await?;
+            let names = done.rows.iter().map(|row| {
+                let name = text::<DB>(row, 0)?;
+                Ok((name, row.try_get(1)?))
+            });
+            names.collect()
+        })
+    }
+
+    fn purge<'a>(&'a self, key: &'a str, lock_prefix: &'a str) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let variants = format!("{key}#");
+            let done = self.run(&self.keys, &[Arg::Text(&variants)]).await?;
+            let mut doomed = vec![(format!("{lock_prefix}{key}"), bounded(key).into_owned())];
+            for row in &done.rows {
+                let stored = text::<DB>(row, 0)?;
+                doomed.push((format!("{lock_prefix}{stored}"), stored));
+            }
+            for (lock, stored) in &doomed {
+                let lock = bounded(lock);
+                self.run(&self.break_lock, &[Arg::Text(&lock)]).await?;
+                self.run(&self.delete, &[Arg::Text(stored)]).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<String>> {
+        Box::pin(self.prune(&self.next_entries, &self.prune_entry, "", &[], after))
+    }
+
+    fn prune_locks<'a>(
+        &'a self,
+        prefix: &'a str,
+        unused: Duration,
+        after: Option<&'a str>,
+    ) -> StoreFuture<'a, Option<String>> {
+        Box::pin(async move {
+            let unused = [Arg::Int(micros(unused.min(FOREVER)))];
+            self.prune(&self.next_locks, &self.prune_lock, prefix, &unused, after)
+                .await
+        })
+    }
+
+    fn forget_invalidated(&self, before: i64) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            self.run(&self.forget, &[Arg::Int(before)]).await?;
+            Ok(())
+        })
+    }
+}
+
+fn and_then<'a>(name: &'a str, rest: &[Arg<'a>]) -> Vec<Arg<'a>> {
+    let mut arguments = vec![Arg::Text(name)];
+    arguments.extend(rest);
+    arguments
+}
+
+/// A column that holds text, whatever the database calls its type.
+fn text<DB: Driver>(row: &DB::Row, column: usize) -> Result<String, BoxError>
+where
+    for<'q> String: Decode<'q, DB>,
+    usize: ColumnIndex<DB::Row>,
+{
+    Ok(row.try_get_unchecked(column)?)
 }
 
 /// Somebody else was faster, and nothing was done.

@@ -58,22 +58,56 @@ pub trait Store: Send + Sync + 'static {
     /// it succeeds again.
     fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool>;
 
-    /// Stores the content of `key` under the lease, made now; `false`: refused, the lease has been overtaken.
+    /// Stores an edition of `key` under the lease, made now; `false`: refused, the lease has been overtaken.
     ///
-    /// The entry's fence becomes the lease's, its start the time at which the lease was acquired.
+    /// The entry's fence becomes the lease's.
     fn publish<'a>(
         &'a self,
         key: &'a str,
         lease: &'a LeaseRow,
-        content: &'a Response<Bytes>,
+        edition: &'a Edition<'a>,
     ) -> StoreFuture<'a, bool>;
 
     /// As [`publish`](Self::publish), for the same content as that of the entry with the fence `known`, which is not sent again; `false` also
     /// when that entry is not the stored one any more.
-    fn renew<'a>(&'a self, key: &'a str, lease: &'a LeaseRow, known: i64) -> StoreFuture<'a, bool>;
+    fn renew<'a>(
+        &'a self,
+        key: &'a str,
+        lease: &'a LeaseRow,
+        edition: &'a Edition<'a>,
+        known: i64,
+    ) -> StoreFuture<'a, bool>;
 
     /// Removes the entry of `key` under the lease; `false`: there is none, or the lease has been overtaken.
     fn remove<'a>(&'a self, key: &'a str, lease: &'a LeaseRow) -> StoreFuture<'a, bool>;
+
+    /// Notes that `name`, of at most 255 bytes and without a NUL, is invalidated now, and returns the new epoch.
+    ///
+    /// Epochs only grow, by all processes, and in the order in which they are seen: whoever sees one sees all smaller ones. They
+    /// are also greater than the clock's microseconds since 1970 a moment ago, so that a database that has lost the last of them goes on above.
+    fn invalidate<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64>;
+
+    /// What has been invalidated after the epoch `since`: each name with its latest epoch.
+    fn invalidated(&self, since: i64) -> StoreFuture<'_, Vec<(String, i64)>>;
+
+    /// Removes the entries of `key` and of its variants (keys that begin with it and a `#`), whatever is being made of them: each one's lock,
+    /// whose name is that of the key after `lock_prefix`, is taken from its holder.
+    fn purge<'a>(&'a self, key: &'a str, lock_prefix: &'a str) -> StoreFuture<'a, ()>;
+
+    /// Removes, of the first few entries, or the next ones after `after`, those that were to be kept no longer. Returns where to go on;
+    /// `None`: there are no more.
+    fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<String>>;
+
+    /// In the same way, locks whose names begin with `prefix` and that nobody has held or tried in vain for so long.
+    fn prune_locks<'a>(
+        &'a self,
+        prefix: &'a str,
+        unused: Duration,
+        after: Option<&'a str>,
+    ) -> StoreFuture<'a, Option<String>>;
+
+    /// Removes what was invalidated before this epoch, but names that begin with `revision:`.
+    fn forget_invalidated(&self, before: i64) -> StoreFuture<'_, ()>;
 }
 
 /// What [`Store::probe`] found.
@@ -83,6 +117,19 @@ pub struct Probe {
     pub entry: Option<Entry>,
     /// The lock.
     pub lock: LockState,
+    /// The latest epoch that [`Store::invalidate`] has returned; 0 when there is none.
+    pub epoch: i64,
+}
+
+/// What is published of a resource.
+#[derive(Clone, Copy, Debug)]
+pub struct Edition<'a> {
+    /// Status, headers and body.
+    pub content: &'a Response<Bytes>,
+    /// What Perennial notes beside it: to come back as it is.
+    pub notes: &'a str,
+    /// How long it is to be kept at least, unless something else is published.
+    pub keep: Duration,
 }
 
 /// What is stored of a resource.
@@ -94,6 +141,8 @@ pub struct Entry {
     pub age: Duration,
     /// Status, headers and body.
     pub content: Response<Bytes>,
+    /// As they were published.
+    pub notes: String,
 }
 
 /// A lock as [`Store::probe`] found it.

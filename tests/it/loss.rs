@@ -10,11 +10,9 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::Response;
 use perennial::{
     Perennial, Refresh,
-    store::{Database, LeaseRow, Probe, Store, StoreFuture},
+    store::{Database, Edition, LeaseRow, Probe, Store, StoreFuture},
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
@@ -79,6 +77,14 @@ impl Stepped {
 macro_rules! stepped {
     ($($step:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
         impl Store for Stepped {
+            fn invalidated(&self, since: i64) -> StoreFuture<'_, Vec<(String, i64)>> {
+                self.store.invalidated(since)
+            }
+
+            fn forget_invalidated(&self, before: i64) -> StoreFuture<'_, ()> {
+                self.store.forget_invalidated(before)
+            }
+
             $(
                 fn $step<'a>(&'a self, $($argument: $type),*) -> StoreFuture<'a, $answer> {
                     Box::pin(async move {
@@ -101,9 +107,13 @@ stepped! {
     try_lock(name: &'a str, owner: &'a str, length: Duration, seen: Option<i64>) -> Option<i64>;
     extend(lease: &'a LeaseRow, length: Duration) -> bool;
     release(lease: &'a LeaseRow, cooldown: Duration) -> bool;
-    publish(key: &'a str, lease: &'a LeaseRow, content: &'a Response<Bytes>) -> bool;
-    renew(key: &'a str, lease: &'a LeaseRow, known: i64) -> bool;
+    publish(key: &'a str, lease: &'a LeaseRow, edition: &'a Edition<'a>) -> bool;
+    renew(key: &'a str, lease: &'a LeaseRow, edition: &'a Edition<'a>, known: i64) -> bool;
     remove(key: &'a str, lease: &'a LeaseRow) -> bool;
+    invalidate(name: &'a str) -> i64;
+    purge(key: &'a str, lock_prefix: &'a str) -> ();
+    prune_entries(after: Option<&'a str>) -> Option<String>;
+    prune_locks(prefix: &'a str, unused: Duration, after: Option<&'a str>) -> Option<String>;
 }
 
 /// A site whose steps can be stopped at.

@@ -9,7 +9,7 @@ use tokio::{task::JoinSet, time::Instant};
 use crate::{
     databases::Db,
     proxy::Proxy,
-    store::{content, lock, open},
+    store::{content, lock, open, publish},
     support::{Gateway, Origin, get, serve, until},
 };
 
@@ -91,12 +91,7 @@ async fn eight_make_the_tables_at_once(db: Db) {
 async fn nobody_takes_over_in_the_middle_of_a_publish(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
-    assert!(
-        store
-            .publish("k", &first, &content("1"))
-            .await
-            .expect("answers")
-    );
+    assert!(publish(&*store, "k", &first, &content("1")).await);
     store
         .release(&first, Duration::ZERO)
         .await
@@ -107,12 +102,7 @@ async fn nobody_takes_over_in_the_middle_of_a_publish(db: Db) {
         .await;
     let publishing = tokio::spawn({
         let (store, late) = (Arc::clone(&store), late.clone());
-        async move {
-            store
-                .publish("k", &late, &content("2"))
-                .await
-                .expect("answers")
-        }
+        async move { publish(&*store, "k", &late, &content("2")).await }
     });
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert!(!publishing.is_finished(), "nothing holds it up");

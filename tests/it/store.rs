@@ -5,15 +5,15 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
-use perennial::store::{LeaseRow, Store};
+use perennial::store::{Edition, LeaseRow, Store};
 use tokio::task::JoinSet;
 
-use crate::databases::Db;
+use crate::{databases::Db, support::HANG};
 
 const LEASE: Duration = Duration::from_secs(60);
 const NONE: Duration = Duration::ZERO;
@@ -54,6 +54,31 @@ pub(crate) fn content(body: &str) -> Response<Bytes> {
     content
 }
 
+/// The same for each; kept for an hour.
+pub(crate) fn edition(content: &Response<Bytes>) -> Edition<'_> {
+    Edition {
+        content,
+        notes: "epoch=7&tag=a+%26b",
+        keep: Duration::from_secs(3600),
+    }
+}
+
+pub(crate) async fn publish(
+    store: &dyn Store,
+    key: &str,
+    lease: &LeaseRow,
+    content: &Response<Bytes>,
+) -> bool {
+    let published = store.publish(key, lease, &edition(content)).await;
+    published.expect("answers")
+}
+
+async fn renew(store: &dyn Store, key: &str, lease: &LeaseRow, known: i64) -> bool {
+    let content = content("is not sent");
+    let renewed = store.renew(key, lease, &edition(&content), known).await;
+    renewed.expect("answers")
+}
+
 pub(crate) async fn stored(store: &dyn Store, key: &str) -> Option<(i64, Bytes)> {
     let probe = store.probe(key, "no-lock", 0).await.expect("answers");
     probe
@@ -87,6 +112,9 @@ contract! {
     a_repeated_publish_succeeds_again
     the_same_content_is_renewed_only_over_itself
     an_entry_is_removed_only_under_the_lease
+    epochs_grow_in_the_order_in_which_they_are_seen
+    what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused
+    only_what_is_to_be_kept_no_longer_is_pruned
 }
 
 async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
@@ -235,7 +263,7 @@ async fn what_is_published_comes_back_as_it_was(db: Db) {
             "/" => Response::new(Bytes::new()),
             _ => content("bytes \0 \u{fc}"),
         };
-        assert!(store.publish(key, &lease, &sent).await.expect("answers"));
+        assert!(publish(&*store, key, &lease, &sent).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
         let entry = store
             .probe(key, key, 0)
@@ -248,6 +276,7 @@ async fn what_is_published_comes_back_as_it_was(db: Db) {
         assert_eq!(entry.content.status(), sent.status());
         assert_eq!(entry.content.headers(), sent.headers());
         assert_eq!(entry.content.body(), sent.body());
+        assert_eq!(entry.notes, edition(&sent).notes);
         let known = store.probe(key, key, lease.fence).await.expect("answers");
         assert!(known.entry.is_none(), "it is not newer than itself");
     }
@@ -258,52 +287,35 @@ async fn nothing_is_published_after_a_takeover(db: Db) {
     let late = lock(&*store, "a", Duration::from_millis(20)).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     // Expired but not taken over: nobody else can have published.
-    assert!(
-        store
-            .publish("k", &late, &content("0"))
-            .await
-            .expect("answers")
-    );
+    assert!(publish(&*store, "k", &late, &content("0")).await);
     let next = lock(&*store, "a", LEASE).await;
     // The next one has not published yet: the entry's own fence would not refuse this.
+    assert!(!publish(&*store, "other", &late, &content("1")).await);
     assert!(
-        !store
-            .publish("other", &late, &content("1"))
-            .await
-            .expect("answers")
+        !publish(
+            &*store,
+            "k",
+            &LeaseRow {
+                fence: next.fence,
+                ..late.clone()
+            },
+            &content("1")
+        )
+        .await
     );
     assert!(
-        !store
-            .publish(
-                "k",
-                &LeaseRow {
-                    fence: next.fence,
-                    ..late.clone()
-                },
-                &content("1")
-            )
-            .await
-            .expect("answers")
+        !renew(
+            &*store,
+            "k",
+            &LeaseRow {
+                fence: next.fence,
+                ..late
+            },
+            next.fence - 1
+        )
+        .await
     );
-    assert!(
-        !store
-            .renew(
-                "k",
-                &LeaseRow {
-                    fence: next.fence,
-                    ..late
-                },
-                next.fence - 1
-            )
-            .await
-            .expect("answers")
-    );
-    assert!(
-        store
-            .publish("k", &next, &content("2"))
-            .await
-            .expect("answers")
-    );
+    assert!(publish(&*store, "k", &next, &content("2")).await);
     assert_eq!(stored(&*store, "k").await, Some((next.fence, "2".into())));
     assert_eq!(stored(&*store, "other").await, None);
 }
@@ -312,22 +324,12 @@ async fn a_repeated_publish_succeeds_again(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     for _ in 0..2 {
-        assert!(
-            store
-                .publish("k", &first, &content("1"))
-                .await
-                .expect("answers")
-        );
+        assert!(publish(&*store, "k", &first, &content("1")).await);
     }
     store.release(&first, NONE).await.expect("answers");
     let second = lock(&*store, "a", LEASE).await;
     for _ in 0..2 {
-        assert!(
-            store
-                .renew("k", &second, first.fence)
-                .await
-                .expect("answers")
-        );
+        assert!(renew(&*store, "k", &second, first.fence).await);
     }
     assert_eq!(stored(&*store, "k").await, Some((second.fence, "1".into())));
 }
@@ -336,28 +338,15 @@ async fn the_same_content_is_renewed_only_over_itself(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(
-        !store.renew("k", &first, 0).await.expect("answers"),
+        !renew(&*store, "k", &first, 0).await,
         "there is nothing to renew"
     );
-    store
-        .publish("k", &first, &content("1"))
-        .await
-        .expect("answers");
+    publish(&*store, "k", &first, &content("1")).await;
     store.release(&first, NONE).await.expect("answers");
     let second = lock(&*store, "a", LEASE).await;
-    assert!(
-        !store
-            .renew("k", &second, first.fence - 1)
-            .await
-            .expect("answers")
-    );
+    assert!(!renew(&*store, "k", &second, first.fence - 1).await);
     assert_eq!(stored(&*store, "k").await, Some((first.fence, "1".into())));
-    assert!(
-        store
-            .renew("k", &second, first.fence)
-            .await
-            .expect("answers")
-    );
+    assert!(renew(&*store, "k", &second, first.fence).await);
 }
 
 async fn an_entry_is_removed_only_under_the_lease(db: Db) {
@@ -367,16 +356,173 @@ async fn an_entry_is_removed_only_under_the_lease(db: Db) {
         !store.remove("k", &late).await.expect("answers"),
         "there is none"
     );
-    assert!(
-        store
-            .publish("k", &late, &content("1"))
-            .await
-            .expect("answers")
-    );
+    assert!(publish(&*store, "k", &late, &content("1")).await);
     store.release(&late, NONE).await.expect("answers");
     let next = lock(&*store, "a", LEASE).await;
     assert!(!store.remove("k", &late).await.expect("answers"));
     assert_eq!(stored(&*store, "k").await, Some((late.fence, "1".into())));
     assert!(store.remove("k", &next).await.expect("answers"));
     assert_eq!(stored(&*store, "k").await, None);
+}
+
+async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
+    let store = open(&db).await;
+    assert_eq!(store.probe("k", "a", 0).await.expect("answers").epoch, 0);
+    assert_eq!(store.invalidated(0).await.expect("answers"), []);
+    let long = "x".repeat(255);
+    let names = ["key:/a", "key:/A", "key:/a ", "tag:\u{e4}'\\$1%", &long];
+    let mut last = 0;
+    for name in names.iter().chain(&names) {
+        let epoch = store.invalidate(name).await.expect("answers");
+        assert!(epoch > last, "{epoch} after {last}");
+        last = epoch;
+        let probe = store.probe("k", "a", 0).await.expect("answers");
+        assert_eq!(probe.epoch, epoch);
+    }
+    let mut all = store.invalidated(0).await.expect("answers");
+    all.retain(|(name, _)| name != "*");
+    all.sort_by_key(|(_, epoch)| *epoch);
+    let kept: Vec<_> = all.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(kept, names, "each once, by its latest");
+    assert_eq!(store.invalidated(last).await.expect("answers"), []);
+
+    // Many invalidate at once; whoever looks on meanwhile misses none that comes below what has been seen.
+    const WRITERS: usize = 8;
+    const EACH: usize = 25;
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        let store = Arc::clone(&store);
+        writers.spawn(async move {
+            let mut epochs = Vec::new();
+            for n in 0..EACH {
+                let name = format!("key:/{writer}/{n}");
+                epochs.push((
+                    name.clone(),
+                    store.invalidate(&name).await.expect("answers"),
+                ));
+            }
+            epochs
+        });
+    }
+    let (mut seen, mut since, start) = (Vec::new(), last, Instant::now());
+    while seen.len() < WRITERS * EACH {
+        for (name, epoch) in store.invalidated(since).await.expect("answers") {
+            last = last.max(epoch);
+            if name != "*" {
+                assert!(epoch > since);
+                seen.push((name, epoch));
+            }
+        }
+        since = last;
+        assert!(
+            start.elapsed() < HANG,
+            "some are never seen: {}",
+            seen.len()
+        );
+    }
+    let mut made: Vec<_> = writers.join_all().await.into_iter().flatten().collect();
+    made.sort();
+    seen.sort();
+    assert_eq!(seen, made);
+    let distinct: std::collections::HashSet<_> = made.iter().map(|(_, epoch)| epoch).collect();
+    assert_eq!(distinct.len(), made.len());
+
+    store.invalidate("revision:1").await.expect("answers");
+    let last = store.invalidate("prefix:").await.expect("answers");
+    store.forget_invalidated(last).await.expect("answers");
+    let mut left = store.invalidated(0).await.expect("answers");
+    left.retain(|(name, _)| name != "*");
+    left.sort();
+    let left: Vec<_> = left.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(left, ["prefix:", "revision:1"]);
+}
+
+async fn what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused(db: Db) {
+    let store = open(&db).await;
+    let long = format!("/{}", "x".repeat(300));
+    let keys = ["/a", "/a#&accept=x", "/a?b", "/ab", &long];
+    let mut leases = Vec::new();
+    for key in keys {
+        let lease = lock(&*store, &format!("refresh/{key}"), LEASE).await;
+        assert!(publish(&*store, key, &lease, &content("1")).await);
+        leases.push(lease);
+    }
+    for key in ["/a", &long, "/none"] {
+        store.purge(key, "refresh/").await.expect("answers");
+    }
+    for (key, lease) in keys.iter().zip(&leases) {
+        let purged = matches!(*key, "/a" | "/a#&accept=x") || key.len() > 180;
+        assert_eq!(stored(&*store, key).await.is_none(), purged, "{key}");
+        assert_eq!(store.extend(lease, LEASE).await.expect("answers"), !purged);
+        assert_eq!(publish(&*store, key, lease, &content("1")).await, !purged);
+        if purged {
+            let next = lock(&*store, &lease.name, LEASE).await;
+            assert!(next.fence > lease.fence);
+            assert!(publish(&*store, key, &next, &content("2")).await);
+        }
+    }
+}
+
+async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
+    let store = open(&db).await;
+    let body = content("1");
+    let (short, hour) = (Duration::from_millis(300), Duration::from_secs(3600));
+    let long = "x".repeat(300);
+    // More than are looked at in one step.
+    let names: Vec<_> = (0..250).map(|n| format!("/{n}")).chain([long]).collect();
+    for (n, name) in names.iter().enumerate() {
+        let prefix = if n % 10 == 0 { "job/" } else { "refresh/" };
+        let lease = lock(&*store, &format!("{prefix}{name}"), LEASE).await;
+        let keep = if n % 2 == 0 { short } else { hour };
+        let edition = Edition {
+            keep,
+            ..edition(&body)
+        };
+        assert!(
+            store
+                .publish(name, &lease, &edition)
+                .await
+                .expect("answers")
+        );
+        if n % 5 != 0 {
+            store.release(&lease, NONE).await.expect("answers");
+        }
+    }
+    tokio::time::sleep(2 * short).await;
+    let all = async |locks: Option<Duration>| {
+        let (mut next, mut steps) = (None, 0);
+        loop {
+            steps += 1;
+            let after: Option<String> = next;
+            let after = after.as_deref();
+            let pruned = match locks {
+                Some(unused) => store.prune_locks("refresh/", unused, after).await,
+                None => store.prune_entries(after).await,
+            };
+            next = pruned.expect("answers");
+            if next.is_none() {
+                break assert!((3..=5).contains(&steps), "{steps}");
+            }
+        }
+    };
+    let locks = async || {
+        let mut locks = Vec::new();
+        for (n, name) in names.iter().enumerate() {
+            let prefix = if n % 10 == 0 { "job/" } else { "refresh/" };
+            let lock = format!("{prefix}{name}");
+            let probe = store.probe("k", &lock, 0).await.expect("answers");
+            locks.push(probe.lock.fence != 0);
+        }
+        locks
+    };
+    all(None).await;
+    all(Some(hour)).await;
+    assert!(locks().await.into_iter().all(|is_there| is_there));
+    all(Some(short)).await;
+    for (n, is_there) in locks().await.into_iter().enumerate() {
+        assert_eq!(is_there, n % 5 == 0, "{n}: jobs, and what is held");
+    }
+    for (n, name) in names.iter().enumerate() {
+        assert_eq!(stored(&*store, name).await.is_some(), n % 2 == 1, "{name}");
+    }
 }

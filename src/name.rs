@@ -15,7 +15,7 @@ const PREFIX: usize = 128;
 ///
 /// So does one with a NUL, which PostgreSQL takes in no text, and the empty one, which some modes of MariaDB take for none.
 /// Two names never share a column value: no plain one is as long as a digested one.
-pub(super) fn bounded(name: &str) -> Cow<'_, str> {
+pub(crate) fn bounded(name: &str) -> Cow<'_, str> {
     let first = name.split('\0').next().unwrap_or_default();
     if !first.is_empty() && first.len() == name.len() && name.len() <= PLAIN {
         return Cow::Borrowed(name);

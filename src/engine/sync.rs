@@ -1,0 +1,279 @@
+//! What other processes have invalidated: asked for by requests, once a sync interval.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Handle,
+    sync::{oneshot, watch},
+};
+use tracing::Instrument;
+
+use crate::{
+    clock::Tick,
+    decide::{PATIENCE, SYNC},
+    engine::{Engine, LOCK_PREFIX, Target, invalidation},
+    error::Error,
+    extensions::Tags,
+};
+
+/// How often all processes together prune, at most; each asks a few times as often whether it is time to.
+const PRUNE: Duration = Duration::from_hours(24);
+const PRUNE_LOCK: &str = "perennial/prune";
+
+/// How long an invalidation that fails is tried.
+const INSISTING: Duration = Duration::from_secs(60);
+
+pub(super) struct Schedule {
+    /// Until then a request has nothing to do here: all that one on the way to memory reads.
+    quiet_until: AtomicI64,
+    state: Mutex<State>,
+}
+
+struct State {
+    running: Option<Attempt>,
+    /// From then on it is so long since anybody asked that a request waits for the answer.
+    overdue: Tick,
+    /// When it was asked last whether it is time to prune.
+    prune: Tick,
+}
+
+#[derive(Clone)]
+struct Attempt {
+    begun: Tick,
+    /// Visitors wait for it, a little.
+    awaited: bool,
+    /// Has an answer at its end.
+    ended: watch::Receiver<Option<Result<(), Arc<Error>>>>,
+}
+
+impl Schedule {
+    pub(super) fn new() -> Self {
+        Self {
+            quiet_until: AtomicI64::new(i64::MIN),
+            state: Mutex::new(State {
+                running: None,
+                overdue: Tick(i64::MIN),
+                prune: Tick(0),
+            }),
+        }
+    }
+
+    fn quiet_until(&self, until: Tick) {
+        self.quiet_until.store(until.0, Relaxed);
+    }
+}
+
+impl Engine {
+    /// Asks what has been invalidated, if it is time to. Whether the answer is to be waited for, by [`Engine::synced`].
+    pub(super) fn sync(self: &Arc<Self>, now: Tick) -> bool {
+        if now.0 < self.sync.quiet_until.load(Relaxed) {
+            return false;
+        }
+        // A service may be called outside of a runtime; the future that it returns is not polled there.
+        if Handle::try_current().is_err() {
+            return true;
+        }
+        let attempt = self.attempt(now);
+        let waits = attempt.awaited && now < attempt.begun + PATIENCE;
+        if !waits {
+            self.sync.quiet_until(now + SYNC);
+        }
+        waits
+    }
+
+    /// Waits for the answer, if it is to be waited for, for half a second at most.
+    pub(super) async fn synced(self: &Arc<Self>) {
+        let now = self.now();
+        if !self.sync(now) {
+            return;
+        }
+        let Attempt { begun, ended, .. } = self.attempt(now);
+        let limit = begun + PATIENCE - now;
+        // Without an answer what is in memory is served.
+        let _ = tokio::time::timeout(limit, end_of(ended)).await;
+    }
+
+    /// Sees to it that all is known that had been invalidated when this process began.
+    pub(super) async fn know(self: &Arc<Self>) -> Result<(), Arc<Error>> {
+        if self.known.epoch().is_some() {
+            return Ok(());
+        }
+        end_of(self.attempt(self.now()).ended).await
+    }
+
+    /// The attempt that runs, or a new one.
+    fn attempt(self: &Arc<Self>, now: Tick) -> Attempt {
+        let mut state = self.sync_state();
+        if let Some(attempt) = &state.running {
+            return attempt.clone();
+        }
+        let (end, ended) = watch::channel(None);
+        let attempt = Attempt {
+            begun: now,
+            awaited: now >= state.overdue,
+            ended,
+        };
+        state.running = Some(attempt.clone());
+        let prunes = now >= state.prune + self.prune_interval() / 8;
+        if prunes {
+            state.prune = now;
+        }
+        drop(state);
+        let engine = Arc::clone(self);
+        let run = async move {
+            let end = End {
+                engine,
+                end,
+                begun: now,
+            };
+            let result = end.engine.ask().await.map_err(Arc::new);
+            let engine = Arc::clone(&end.engine);
+            let prunes = prunes && result.is_ok();
+            end.with(result);
+            if prunes {
+                // Failing to is no harm: another time.
+                let _ = engine.prune().await;
+            }
+        };
+        tokio::spawn(run.instrument(tracing::debug_span!("sync")));
+        attempt
+    }
+
+    async fn ask(&self) -> Result<(), Error> {
+        let since = self.known.epoch().unwrap_or(0);
+        let invalidated = self
+            .store
+            .call("sync", |store| store.invalidated(since))
+            .await?;
+        self.known.learn(&invalidated);
+        if let Some(revision) = self.known.unseen_revision() {
+            self.invalidate(revision).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes an invalidation for all processes.
+    pub(crate) async fn invalidate(&self, target: Target<'_>) -> Result<i64, Error> {
+        let name = target.name()?;
+        let epoch = self
+            .store
+            .call("invalidate", |store| store.invalidate(&name))
+            .await?;
+        self.known.add(&name, epoch);
+        Ok(epoch)
+    }
+
+    /// Invalidates tags, and tries again for a minute where that fails; returns when it has been tried once.
+    ///
+    /// Cancel safe: it goes on.
+    pub(crate) async fn invalidate_tags(self: &Arc<Self>, tags: Tags) {
+        let engine = Arc::clone(self);
+        let token = self.tasks.token();
+        let (trying, tried) = oneshot::channel::<()>();
+        let run = async move {
+            let _token = token;
+            let give_up = engine.now() + INSISTING;
+            let (mut trying, mut pause) = (Some(trying), Duration::from_millis(100));
+            for tag in &*tags.0 {
+                while let Err(error) = engine.invalidate(Target::Tag(tag)).await {
+                    trying = None;
+                    if engine.now() > give_up || engine.is_closing() {
+                        tracing::error!(tag, %error, "the tag could not be invalidated: what bears it stays as it is until its interval is over");
+                        break;
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(5 * SYNC);
+                }
+            }
+            drop(trying);
+        };
+        tokio::spawn(run.in_current_span());
+        // Ends when it is dropped.
+        let _ = tried.await;
+    }
+
+    /// Removes what has long been unused, in one process a day.
+    async fn prune(&self) -> Result<(), Error> {
+        let Some(lease) = self.locks().try_lock(PRUNE_LOCK).await? else {
+            return Ok(());
+        };
+        let store = &self.store;
+        let (names, everything) = self.known.extent();
+        if names > invalidation::MOST {
+            self.invalidate(Target::Prefix("")).await?;
+        }
+        store
+            .call("prune", |store| store.forget_invalidated(everything))
+            .await?;
+        let mut next = None;
+        loop {
+            let after = next.as_deref();
+            next = store
+                .call("prune", |store| store.prune_entries(after))
+                .await?;
+            if next.is_none() {
+                break;
+            }
+        }
+        let (prefix, unused) = (LOCK_PREFIX, self.settings.retention);
+        loop {
+            let after = next.as_deref();
+            next = store
+                .call("prune", |store| store.prune_locks(prefix, unused, after))
+                .await?;
+            if next.is_none() {
+                break;
+            }
+        }
+        // Until then the lock is in cooldown.
+        lease.release_after(self.prune_interval()).await
+    }
+
+    fn prune_interval(&self) -> Duration {
+        self.settings.retention.min(PRUNE)
+    }
+
+    fn sync_state(&self) -> std::sync::MutexGuard<'_, State> {
+        let state = &self.sync.state;
+        state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sees to it that an attempt ends, also one that is cancelled with its runtime.
+struct End {
+    engine: Arc<Engine>,
+    end: watch::Sender<Option<Result<(), Arc<Error>>>>,
+    begun: Tick,
+}
+
+impl End {
+    fn with(self, result: Result<(), Arc<Error>>) {
+        self.end.send_replace(Some(result));
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut state = self.engine.sync_state();
+        state.running = None;
+        state.overdue = self.engine.now() + 2 * SYNC;
+        drop(state);
+        self.engine.sync.quiet_until(self.begun + SYNC);
+    }
+}
+
+async fn end_of(
+    mut ended: watch::Receiver<Option<Result<(), Arc<Error>>>>,
+) -> Result<(), Arc<Error>> {
+    match ended.wait_for(Option::is_some).await {
+        Ok(result) => result.clone().unwrap_or(Ok(())),
+        // Cancelled with its runtime.
+        Err(_) => Ok(()),
+    }
+}

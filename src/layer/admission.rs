@@ -1,0 +1,88 @@
+//! How many keys a layer stores.
+
+use std::{
+    collections::HashSet,
+    hash::BuildHasher,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use foldhash::quality::RandomState;
+
+use crate::clock::Tick;
+
+/// How often the log says that there are too many.
+const SAID: Duration = Duration::from_secs(60);
+
+/// The keys that were asked for lately, up to a limit.
+pub(super) struct Admission {
+    limit: usize,
+    hasher: RandomState,
+    keys: Mutex<Keys>,
+}
+
+/// Known by their hashes: in the current period, and only in the one before it.
+#[derive(Default)]
+struct Keys {
+    current: HashSet<u64>,
+    before: HashSet<u64>,
+    since: Option<Tick>,
+    said: Option<Tick>,
+}
+
+impl Admission {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            hasher: RandomState::default(),
+            keys: Mutex::default(),
+        }
+    }
+
+    /// Whether a key that this process has nothing of may be stored. `period`: after two of them a key that was not asked for is
+    /// forgotten.
+    pub(super) fn admits(&self, key: &str, now: Tick, period: Duration) -> bool {
+        let hash = self.hasher.hash_one(key);
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = &mut *keys;
+        let since = *keys.since.get_or_insert(now);
+        if now >= since + period {
+            keys.before = std::mem::take(&mut keys.current);
+            keys.since = Some(now);
+        }
+        if keys.current.contains(&hash) {
+            return true;
+        }
+        if !keys.before.remove(&hash) && keys.current.len() + keys.before.len() >= self.limit {
+            if keys.said.is_none_or(|said| now >= said + SAID) {
+                keys.said = Some(now);
+                tracing::warn!(
+                    key,
+                    limit = self.limit,
+                    "the layer stores no further keys: the service answers requests for others (said once a minute). If visitors \
+                     invent them, say which count, as by `.key(Key::new().query([\u{2026}]))`; if there are so many, raise `.max_keys(\u{2026})`"
+                );
+            }
+            return false;
+        }
+        keys.current.insert(hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_admitted_up_to_the_limit_and_forgotten_when_unused() {
+        const PERIOD: Duration = Duration::from_micros(100);
+        let admission = Admission::new(2);
+        let admits = |key, now| admission.admits(key, Tick(now), PERIOD);
+        assert!(admits("a", 0) && admits("b", 1) && admits("a", 2));
+        assert!(!admits("c", 3));
+        // In the second period a is asked for, and b is not.
+        assert!(admits("a", 100) && !admits("c", 150));
+        assert!(admits("c", 200) && admits("a", 201) && !admits("b", 202));
+        assert!(!Admission::new(0).admits("a", Tick(0), PERIOD));
+    }
+}
