@@ -30,7 +30,7 @@ use tracing_subscriber::{
 struct Statements(Arc<Mutex<HashMap<String, Vec<String>>>>);
 
 impl Statements {
-    /// Those of a process since the last call.
+    /// Those of a process since the last call, but those that ask what has been invalidated.
     fn take(&self, process: &str) -> Vec<String> {
         self.0
             .lock()
@@ -88,6 +88,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Statements {
                     .map(|process| process.0.clone())
             });
         let process = process.unwrap_or_else(|| "nobody".to_owned());
+        let process = match summary.1.contains("SELECT name, epoch") {
+            true => format!("{process} syncs"),
+            false => process,
+        };
         self.0
             .lock()
             .expect("not poisoned")
@@ -98,7 +102,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Statements {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hit_costs_none_a_refresh_three_and_everyone_else_one_a_recheck_interval() {
+async fn a_hit_costs_none_a_refresh_three_and_everyone_else_one_a_recheck_interval_beside_one_a_sync_interval()
+ {
     let statements = Statements::default();
     let subscriber = tracing_subscriber::registry().with(statements.clone());
     tracing::subscriber::set_global_default(subscriber).expect("the only one");
@@ -156,6 +161,7 @@ async fn a_hit_costs_none_a_refresh_three_and_everyone_else_one_a_recheck_interv
     until(released).await;
     assert_eq!(visit(&b.1, &b_site).await, 1);
     let (cold, found) = (statements.take("a"), statements.take("b"));
+    let opened = Instant::now();
     assert!(cold.len() <= 4, "{cold:#?}");
     assert_eq!(found.len(), 1, "{found:#?}");
 
@@ -204,6 +210,12 @@ async fn a_hit_costs_none_a_refresh_three_and_everyone_else_one_a_recheck_interv
     // Its own version: it need not ask whether there is a newer one.
     assert_eq!(winner.len(), 3, "{winner:#?}");
     assert_eq!(runs.load(SeqCst), 2);
+
+    let seconds = opened.elapsed().as_secs() as usize + 2;
+    for process in ["a syncs", "b syncs"] {
+        let syncs = statements.take(process).len();
+        assert!((1..=seconds).contains(&syncs), "{syncs} in {seconds} s");
+    }
 }
 
 async fn until(mut holds: impl AsyncFnMut() -> bool) {

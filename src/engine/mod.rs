@@ -212,16 +212,23 @@ impl Engine {
         generate: impl FnOnce() -> (Generator, Option<Arc<dyn Seed>>),
     ) -> Visited {
         self.synced().await;
-        match self.enter(key, policy, generate) {
-            Ok(visitor) => {
-                let leads = visitor.leads;
-                let answer = visitor.wait(self, policy).await;
-                Visited { answer, leads }
+        let mut generate = Some(generate);
+        loop {
+            let mut visitor = match self.enter(key, policy, &mut generate) {
+                Ok(visitor) => visitor,
+                Err(answer) => {
+                    let leads = false;
+                    return Visited { answer, leads };
+                }
+            };
+            let (answer, leads) = (visitor.wait(self, policy).await, visitor.leads);
+            match &answer {
+                // It was purged when it had been made; the regeneration that made it is still ending.
+                Answer::Version(version) if !leads && version.void(&self.known) == Void::Purged => {
+                    visitor.end().await;
+                }
+                _ => return Visited { answer, leads },
             }
-            Err(answer) => Visited {
-                answer,
-                leads: false,
-            },
         }
     }
 
@@ -229,7 +236,7 @@ impl Engine {
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        generate: impl FnOnce() -> (Generator, Option<Arc<dyn Seed>>),
+        generate: &mut Option<impl FnOnce() -> (Generator, Option<Arc<dyn Seed>>)>,
     ) -> Result<Visitor, Answer> {
         let mut running = self.running();
         if let Some(stage) = running.get(key) {
@@ -245,6 +252,10 @@ impl Engine {
         if self.is_closing() {
             return Err(Answer::Pass);
         }
+        let Some(generate) = generate.take() else {
+            // Only who leads has taken it, and does not come again.
+            return Err(Answer::Pass);
+        };
         let version = match self.memory.get(key) {
             Some(Slot::Version(version)) => Some(version),
             _ => None,
@@ -337,7 +348,12 @@ struct Visitor {
 }
 
 impl Visitor {
-    async fn wait(mut self, engine: &Engine, policy: &Refresh) -> Answer {
+    /// Waits until the regeneration is over.
+    async fn end(&mut self) {
+        while self.stage.changed().await.is_ok() {}
+    }
+
+    async fn wait(&mut self, engine: &Engine, policy: &Refresh) -> Answer {
         let arrived = Instant::now();
         loop {
             let mut stage = self.stage.borrow_and_update().clone();

@@ -10,6 +10,7 @@ mod failures;
 mod gateway;
 mod herd;
 mod http;
+mod invalidation;
 mod keys;
 mod layer;
 mod locks;

@@ -235,7 +235,7 @@ async fn the_same_content_again_renews_the_age() {
             .await
             .expect("opens");
         sqlx::query_as::<_, (i64, i64, i64)>(
-            "SELECT fence, started_at, generated_at FROM perennial_entry",
+            "SELECT fence, generated_at, keep_until FROM perennial_entry",
         )
         .fetch_one(&pool)
         .await

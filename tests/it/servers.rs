@@ -325,7 +325,8 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     }
     assert_eq!(least, 1);
 
-    // Another process, while this one is at it, asks once a second.
+    // Another process, while this one is at it, asks once a second, and once what has been invalidated. (Its own version it
+    // first tries to replace.)
     let other = Proxy::before(db.url()).await;
     let second = Perennial::open(&other.url(db.url())).await.expect("opens");
     refresh(&second).await;
@@ -346,7 +347,7 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
         let seconds = start.elapsed().as_secs() as usize + 1;
         let asked = other.asked() - asked;
         assert!(
-            (2..=seconds).contains(&asked),
+            (4..=2 * seconds + 1).contains(&asked),
             "{asked} times in {seconds} s"
         );
         origin.let_go();

@@ -1,0 +1,694 @@
+//! Content that is told to regrow, and that every process hears of it.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Extension, Router,
+    extract::Path,
+    http::StatusCode,
+    response::IntoResponse,
+    routing::{any, get as route},
+};
+use perennial::{Builder, Key, Perennial, Refresh, RefreshAfter, Tags, layer::RefreshLayer};
+
+use crate::{
+    databases::Db,
+    support::{Crowd, Gateway, HANG, Origin, get, request, until},
+};
+
+on_each_database! {
+    an_invalidated_key_and_its_variants_regrow_in_every_process
+    prefixes_and_tags_regrow_in_every_process
+    what_is_invalidated_while_it_is_made_is_stale_when_it_is_made
+    what_is_purged_is_not_served_any_more
+    a_process_that_was_idle_serves_nothing_that_was_invalidated_meanwhile_as_fresh
+    content_is_invalidated_and_purged_by_its_key
+    a_new_revision_makes_older_content_stale_once
+    what_is_told_to_regenerate_does_so_without_a_visitor
+    a_route_that_changes_something_invalidates_what_shows_it
+    two_processes_hear_of_everything_under_load
+    long_unused_entries_are_pruned_by_requests
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+/// The sync interval, and a busy machine.
+const HEARD: Duration = Duration::from_secs(2);
+
+/// A site with a memory of its own, which stands for a process.
+struct Process {
+    site: Perennial,
+    address: SocketAddr,
+}
+
+impl Process {
+    async fn new(db: &Db, origin: &Origin, layered: impl Fn(RefreshLayer) -> RefreshLayer) -> Self {
+        Self::with(db, Perennial::builder(), origin, layered).await
+    }
+
+    async fn with(
+        db: &Db,
+        builder: Builder,
+        origin: &Origin,
+        layered: impl Fn(RefreshLayer) -> RefreshLayer,
+    ) -> Self {
+        let site = builder.build(db.database().await).await.expect("opens");
+        let layer = layered(site.layer(Refresh::every(LONG)));
+        let address = crate::support::serve(origin.router().layer(layer)).await;
+        Self { site, address }
+    }
+
+    /// The run whose version is served.
+    async fn run(&self, path: &str) -> usize {
+        get(self.address, path).await.run()
+    }
+}
+
+/// Two processes that have the same version of each path.
+async fn pair(
+    db: &Db,
+    origin: &Origin,
+    paths: &[&str],
+    layered: impl Fn(RefreshLayer) -> RefreshLayer,
+) -> [Process; 2] {
+    let processes = [
+        Process::new(db, origin, &layered).await,
+        Process::new(db, origin, &layered).await,
+    ];
+    for path in paths {
+        let run = processes[0].run(path).await;
+        assert_eq!(processes[1].run(path).await, run, "{path}");
+    }
+    processes
+}
+
+/// Waits until a process has noticed that its version is not the newest.
+async fn hears(process: &Process, path: &str, old: usize) -> usize {
+    let start = Instant::now();
+    loop {
+        let run = process.run(path).await;
+        if run != old {
+            return run;
+        }
+        assert!(start.elapsed() < HEARD, "{path} is never heard of");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn an_invalidated_key_and_its_variants_regrow_in_every_process(db: Db) {
+    let origin = Origin::default();
+    let by_header =
+        |layer: RefreshLayer| layer.key(Key::new().header("x-kind".parse().expect("a name")));
+    let [a, b] = pair(&db, &origin, &["/p?x=1", "/p?x=2", "/pp"], by_header).await;
+    let kind = async |process: &Process| {
+        let kind = [("x-kind", "blue")];
+        request(process.address, "GET", "/p?x=1", &kind).await.run()
+    };
+    let blue = kind(&a).await;
+    assert_eq!(kind(&b).await, blue);
+    let others = [a.run("/p?x=2").await, a.run("/pp").await];
+    let (plain, runs) = (a.run("/p?x=1").await, origin.begun());
+
+    a.site.invalidate("/p?x=1").await.expect("is done");
+    // The one whose request regenerates waits for it.
+    let [new_plain, new_blue] = [a.run("/p?x=1").await, kind(&a).await];
+    assert!(
+        new_plain > runs && new_blue > runs,
+        "{new_plain} {new_blue}"
+    );
+    assert_eq!(hears(&b, "/p?x=1", plain).await, new_plain);
+    assert_eq!(kind(&b).await, new_blue);
+    for process in [&a, &b] {
+        assert_eq!(
+            [process.run("/p?x=2").await, process.run("/pp").await],
+            others
+        );
+    }
+    assert_eq!(origin.begun(), runs + 2, "each was made once for both");
+}
+
+async fn prefixes_and_tags_regrow_in_every_process(db: Db) {
+    let sites = [db.site().await, db.site().await];
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut addresses = Vec::new();
+    for site in &sites {
+        let runs = Arc::clone(&runs);
+        let page = move |Path(id): Path<u32>| async move {
+            let run = runs.fetch_add(1, SeqCst) + 1;
+            (
+                Extension(Tags::new([format!("book-{id}")])),
+                format!("run {run} of {id}"),
+            )
+        };
+        let layer = || site.layer(Refresh::every(LONG)).tag("catalog");
+        let app = Router::new()
+            .route("/books/{id}", route(page.clone()).layer(layer()))
+            .route(
+                "/other/{id}",
+                route(page).layer(site.layer(Refresh::every(LONG))),
+            );
+        addresses.push(crate::support::serve(app).await);
+    }
+    let paths = ["/books/1", "/books/2", "/other/1"];
+    let all = async |address| {
+        let mut all = Vec::new();
+        for path in paths {
+            all.push(get(address, path).await.run());
+        }
+        all
+    };
+    let [a, b] = [addresses[0], addresses[1]];
+    let mut old = all(a).await;
+    assert_eq!(all(b).await, old);
+    for (what, hit) in [
+        ("tag catalog", [true, true, false]),
+        ("tag book-1", [true, false, true]),
+        ("tag book-", [false, false, false]),
+        ("prefix /books/", [true, true, false]),
+        ("prefix /", [true, true, true]),
+        ("prefix ", [true, true, true]),
+    ] {
+        match what.split_once(' ').expect("two words") {
+            ("tag", tag) => sites[0].invalidate_tag(tag).await,
+            (_, prefix) => sites[0].invalidate_prefix(prefix).await,
+        }
+        .expect("is done");
+        let new = all(a).await;
+        let changed: Vec<_> = new.iter().zip(&old).map(|(new, old)| new != old).collect();
+        assert_eq!(changed, hit, "{what}");
+        let start = Instant::now();
+        while all(b).await != new {
+            assert!(start.elapsed() < HEARD, "{what} is never heard of");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        old = new;
+    }
+    assert_eq!(
+        runs.load(SeqCst),
+        3 + 2 + 2 + 2 + 3 + 3,
+        "each once for both"
+    );
+}
+
+async fn what_is_invalidated_while_it_is_made_is_stale_when_it_is_made(db: Db) {
+    let origin = Origin::default();
+    let [a, b] = pair(&db, &origin, &[], |layer| layer).await;
+    for (round, invalidator) in [&a, &b].into_iter().enumerate() {
+        let path = format!("/{round}");
+        let before = origin.begun();
+        origin.hold();
+        let first = Crowd::visit(1, &[a.address], &path);
+        until("a generates", async || origin.begun() == before + 1).await;
+        invalidator.site.invalidate(&path).await.expect("is done");
+        origin.let_go();
+        assert_eq!(first.rest().await[0].run(), before + 1);
+        assert_eq!(hears(&a, &path, before + 1).await, before + 2);
+        assert_eq!(b.run(&path).await, before + 2);
+        assert_eq!(origin.begun(), before + 2);
+    }
+}
+
+async fn what_is_purged_is_not_served_any_more(db: Db) {
+    let origin = Origin::default();
+    let [a, b] = pair(&db, &origin, &["/p", "/q"], |layer| layer).await;
+    let (p, q) = (a.run("/p").await, a.run("/q").await);
+    a.site.purge("/p").await.expect("is done");
+    assert_eq!(db.entry("/p").await, None, "is gone");
+    assert!(db.entry("/q").await.is_some());
+    // Nobody gets the old one while a new one is made, in this process at once and in the other one soon.
+    origin.hold();
+    let begun = origin.begun();
+    let mut crowd = Crowd::visit(5, &[a.address], "/p");
+    until("a generates", async || origin.begun() == begun + 1).await;
+    let start = Instant::now();
+    while start.elapsed() < HEARD {
+        // Those who come to b before it has heard of it get the old version; then nobody does.
+        crowd.another(b.address, "/p");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    crowd.another(b.address, "/p");
+    origin.let_go();
+    let replies = crowd.rest().await;
+    let late = replies
+        .iter()
+        .filter(|reply| reply.took > Duration::from_millis(200));
+    assert!(
+        late.clone().count() >= 5,
+        "all of a's and the later ones of b's wait"
+    );
+    assert!(
+        late.clone().all(|reply| reply.run() == begun + 1),
+        "{replies:?}"
+    );
+    assert!(a.run("/p").await > p && b.run("/p").await > p);
+    assert_eq!([a.run("/q").await, b.run("/q").await], [q; 2]);
+
+    // What is being made is not published, and is not what the next visitor gets.
+    let begun = origin.begun();
+    origin.hold();
+    a.site.invalidate("/p").await.expect("is done");
+    let crowd = Crowd::visit(1, &[a.address], "/p");
+    until("a generates", async || origin.begun() == begun + 1).await;
+    b.site.purge("/p").await.expect("is done");
+    origin.let_go();
+    crowd.rest().await;
+    assert!(b.run("/p").await > begun + 1);
+    hears(&a, "/p", begun + 1).await;
+    let (_, stored) = db.entry("/p").await.expect("is there again");
+    assert!(
+        !stored.starts_with(&format!("run {} ", begun + 1)),
+        "{stored}"
+    );
+}
+
+async fn a_process_that_was_idle_serves_nothing_that_was_invalidated_meanwhile_as_fresh(db: Db) {
+    let origin = Origin::default();
+    let [a, b] = pair(&db, &origin, &["/p", "/q"], |layer| layer).await;
+    for _ in 0..3 {
+        a.site.invalidate("/p").await.expect("is done");
+        tokio::time::sleep(3 * HEARD / 2).await;
+        let begun = origin.begun();
+        assert_eq!(b.run("/p").await, begun + 1);
+        assert_eq!(a.run("/p").await, begun + 1);
+        assert_eq!(a.run("/q").await, 2, "all else is as it was");
+    }
+}
+
+async fn content_is_invalidated_and_purged_by_its_key(db: Db) {
+    let sites = [db.site().await, db.site().await];
+    let runs = Arc::new(AtomicUsize::new(0));
+    const POLICY: Refresh = Refresh::every(LONG);
+    let content = async |site: &Perennial, key: &str| {
+        let runs = Arc::clone(&runs);
+        let run = || async move {
+            let run = runs.fetch_add(1, SeqCst) + 1;
+            Ok::<_, std::io::Error>(run.to_string())
+        };
+        let content = site.content(key, &POLICY, run).await.expect("is made");
+        content.text().parse::<usize>().expect("a run")
+    };
+    for key in ["side/top", "side/new"] {
+        let run = content(&sites[0], key).await;
+        assert_eq!(content(&sites[1], key).await, run);
+    }
+    sites[0].invalidate("side/top").await.expect("is done");
+    assert_eq!(content(&sites[0], "side/top").await, 3);
+    until("the other hears of it", async || {
+        content(&sites[1], "side/top").await == 3
+    })
+    .await;
+    sites[1].invalidate_prefix("side/").await.expect("is done");
+    assert_eq!(content(&sites[1], "side/new").await, 4);
+    sites[1].purge("side/new").await.expect("is done");
+    assert_eq!(content(&sites[1], "side/new").await, 5);
+    assert!(
+        !sites[0]
+            .regenerate_now("side/top")
+            .await
+            .expect("is no error")
+    );
+    assert_eq!(runs.load(SeqCst), 5);
+    let error = sites[0].invalidate_prefix(&"x".repeat(181)).await;
+    assert!(
+        error
+            .expect_err("is too long")
+            .to_string()
+            .contains("180 bytes")
+    );
+}
+
+async fn a_new_revision_makes_older_content_stale_once(db: Db) {
+    let origin = Origin::default();
+    let process = async |revision: &str| {
+        let builder = Perennial::builder().revision(revision);
+        Process::with(&db, builder, &origin, |layer| layer).await
+    };
+    let old = process("1").await;
+    let first = old.run("/p").await;
+    assert_eq!(
+        old.run("/p").await,
+        first,
+        "the first revision makes nothing stale that it has made"
+    );
+    // A process of the same revision is nothing new.
+    assert_eq!(process("1").await.run("/p").await, first);
+
+    // Served while it regrows, for those whose request does not regenerate it.
+    origin.hold();
+    let new = process("2").await;
+    let mut crowd = Crowd::visit(3, &[new.address], "/p");
+    for reply in crowd.first(2).await {
+        assert_eq!(reply.run(), first);
+    }
+    origin.let_go();
+    assert_eq!(crowd.rest().await[0].run(), first + 1);
+    assert_eq!(
+        hears(&old, "/p", first).await,
+        first + 1,
+        "the old code's processes take it over"
+    );
+    assert_eq!(process("2").await.run("/p").await, first + 1);
+
+    // Side by side they settle, whoever makes it first.
+    for (invalidator, other) in [(&old, &new), (&new, &old)] {
+        let before = origin.begun();
+        invalidator.site.invalidate("/p").await.expect("is done");
+        let start = Instant::now();
+        while start.elapsed() < 2 * HEARD {
+            invalidator.run("/p").await;
+            other.run("/p").await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let made = origin.begun() - before;
+        assert!((1..=2).contains(&made), "{made} times: they fight");
+    }
+    let last = new.run("/p").await;
+    assert_eq!(new.run("/p").await, last);
+    // And what is there last was made by the new code.
+    let newest = process("2").await;
+    assert_eq!(newest.run("/p").await, last);
+}
+
+async fn what_is_told_to_regenerate_does_so_without_a_visitor(db: Db) {
+    let origin = Origin::default();
+    let [a, b] = pair(&db, &origin, &["/p"], |layer| layer).await;
+    assert!(a.site.regenerate_now("/p").await.expect("is made"));
+    assert_eq!(origin.begun(), 2);
+    assert_eq!(a.run("/p").await, 2);
+    assert_eq!(hears(&b, "/p", 1).await, 2);
+    assert!(b.site.regenerate_now("/p").await.expect("is made"));
+    assert_eq!(b.run("/p").await, 3);
+    assert!(
+        !a.site
+            .regenerate_now("/unknown")
+            .await
+            .expect("is no error")
+    );
+
+    // One that began before is not enough.
+    origin.hold();
+    b.site.invalidate("/p").await.expect("is done");
+    let mut crowd = Crowd::visit(1, &[b.address], "/p");
+    until("b generates", async || {
+        // The one before may still be ending.
+        crowd.another(b.address, "/p");
+        origin.begun() == 4
+    })
+    .await;
+    let told = tokio::spawn({
+        let site = b.site.clone();
+        async move { site.regenerate_now("/p").await }
+    });
+    until("it is invalidated", async || {
+        db.int("SELECT count(*) FROM perennial_invalidation").await > Some(0)
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!told.is_finished());
+    origin.let_go();
+    assert!(told.await.expect("no panic").expect("is made"));
+    crowd.rest().await;
+    assert_eq!((origin.begun(), b.run("/p").await), (5, 5));
+}
+
+async fn a_route_that_changes_something_invalidates_what_shows_it(db: Db) {
+    let site = db.site().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let list = move || async move { format!("run {} of list", counted.fetch_add(1, SeqCst) + 1) };
+    let change = |Path(status): Path<u16>| async move {
+        match status {
+            0 => std::future::pending().await,
+            status => StatusCode::from_u16(status)
+                .expect("a status")
+                .into_response(),
+        }
+    };
+    let app = Router::new()
+        .route(
+            "/list",
+            route(list).layer(site.layer(Refresh::every(LONG)).tag("list")),
+        )
+        .route(
+            "/change/{status}",
+            any(change).layer(site.invalidates(["list", "other"])),
+        );
+    let address = crate::support::serve(app).await;
+    let run = async || get(address, "/list").await.run();
+    let mut current = run().await;
+    for (method, status, changes) in [
+        ("POST", 200, true),
+        ("PUT", 204, true),
+        ("DELETE", 303, true),
+        ("PATCH", 201, true),
+        ("POST", 400, false),
+        ("POST", 409, false),
+        ("POST", 500, false),
+        ("GET", 200, false),
+        ("HEAD", 200, false),
+        ("OPTIONS", 200, false),
+    ] {
+        let reply = request(address, method, &format!("/change/{status}"), &[]).await;
+        assert_eq!(reply.status, status);
+        let new = run().await;
+        assert_eq!(new != current, changes, "{method} {status}");
+        current = new;
+    }
+    // What has come of it is not known.
+    let gone = tokio::spawn(async move { request(address, "POST", "/change/0", &[]).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    gone.abort();
+    until("it is invalidated all the same", async || {
+        run().await > current
+    })
+    .await;
+}
+
+/// 10,000 stored pages, each with one of ten tags.
+async fn fill(db: &Db) {
+    let digits: Vec<_> = (0..10)
+        .map(|digit| format!("SELECT {digit} AS d"))
+        .collect();
+    let digits = digits.join(" UNION ALL ");
+    let (concat, bytes, headers) = match db.url().split(':').next().expect("a scheme") {
+        "mysql" => (
+            "concat('/page/', a.d, b.d, c.d, d.d)",
+            "''",
+            "concat('epoch=0&tag=t', d.d)",
+        ),
+        "postgres" => (
+            "'/page/' || a.d || b.d || c.d || d.d",
+            "''::bytea",
+            "'epoch=0&tag=t' || d.d",
+        ),
+        _ => (
+            "'/page/' || a.d || b.d || c.d || d.d",
+            "x''",
+            "'epoch=0&tag=t' || d.d",
+        ),
+    };
+    let body = match db.url().starts_with("postgres") {
+        true => "'run 0 of a page'::bytea",
+        false => "'run 0 of a page'",
+    };
+    let now = std::time::SystemTime::now();
+    let now = now
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("is later")
+        .as_micros();
+    let sql = format!(
+        "INSERT INTO perennial_entry (entry_key, fence, generated_at, keep_until, notes, status, headers, body)
+        SELECT {concat}, 1, {now}, {now} + 3600000000, {headers}, 200, {bytes}, {body}
+        FROM ({digits}) a CROSS JOIN ({digits}) b CROSS JOIN ({digits}) c CROSS JOIN ({digits}) d"
+    );
+    assert_eq!(db.execute(&sql).await, 10_000);
+}
+
+const VISITORS: usize = 8;
+
+/// A gateway in a process of its own and this one, both with all pages in memory and visitors.
+async fn two_processes_hear_of_everything_under_load(db: Db) {
+    let origin = Origin::default();
+    let here = Process::new(&db, &origin, |layer| layer).await;
+    fill(&db).await;
+    let gateway = Gateway::start(origin.serve().await, db.url(), "--every 1h --in-background");
+    let addresses = [gateway.address, here.address];
+    let pages: Vec<_> = (0..10_000).map(|page| format!("/page/{page:04}")).collect();
+    let known = Arc::new(AtomicUsize::new(0));
+    let load = |from: usize| {
+        let (pages, known) = (pages.clone(), Arc::clone(&known));
+        tokio::spawn(async move {
+            let mut client = Client::new(addresses);
+            for page in pages.iter().skip(from).step_by(VISITORS) {
+                for address in 0..2 {
+                    assert_eq!(client.visit(address, page).await, (0, false), "{page}");
+                }
+            }
+            known.fetch_add(1, SeqCst);
+            for page in pages.iter().cycle().skip(from).step_by(7) {
+                for address in 0..2 {
+                    client.visit(address, page).await;
+                }
+            }
+        })
+    };
+    let loads: Vec<_> = (0..VISITORS).map(load).collect();
+    let mut client = Client::new(addresses);
+    until("all pages are in memory", async || {
+        assert!(loads.iter().all(|load| !load.is_finished()));
+        known.load(SeqCst) == VISITORS
+    })
+    .await;
+    assert_eq!(origin.begun(), 0, "all of them are stored");
+
+    let fresh = (0, false);
+    for (what, page, other) in [
+        ("key", "/page/0000", "/page/0001"),
+        ("prefix", "/page/1234", "/page/1300"),
+        ("tag", "/page/5557", "/page/5558"),
+    ] {
+        for address in 0..2 {
+            assert_eq!(client.visit(address, page).await, fresh);
+        }
+        match what {
+            "key" => here.site.invalidate(page).await,
+            "prefix" => here.site.invalidate_prefix("/page/12").await,
+            _ => here.site.invalidate_tag("t7").await,
+        }
+        .expect("is done");
+        client.hears(page).await;
+        for address in 0..2 {
+            assert_eq!(client.visit(address, other).await, fresh);
+        }
+    }
+    // A new revision's first process is a third one.
+    let builder = Perennial::builder().revision("2");
+    let third = Process::with(&db, builder, &origin, |layer| layer).await;
+    third.run("/").await;
+    for page in ["/page/8888", "/page/9999"] {
+        client.hears(page).await;
+    }
+    for load in loads {
+        assert!(!load.is_finished(), "a visitor was not answered");
+        load.abort();
+    }
+}
+
+/// A visitor who keeps the connections.
+struct Client {
+    client: hyper_util::client::legacy::Client<
+        hyper_util::client::legacy::connect::HttpConnector,
+        http_body_util::Empty<bytes::Bytes>,
+    >,
+    addresses: [SocketAddr; 2],
+}
+
+impl Client {
+    fn new(addresses: [SocketAddr; 2]) -> Self {
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let client = hyper_util::client::legacy::Client::builder(executor).build_http();
+        Self { client, addresses }
+    }
+
+    /// The run whose version is served, and whether it is known to be stale.
+    async fn visit(&mut self, address: usize, path: &str) -> (usize, bool) {
+        use http_body_util::BodyExt;
+
+        let uri = format!("http://{}{path}", self.addresses[address]);
+        let exchange = async {
+            let reply = self.client.get(uri.parse().expect("a URI"));
+            let (head, body) = reply.await.expect("an answer").into_parts();
+            assert_eq!(head.status, 200, "{path}");
+            let status = head.headers["cache-status"].to_str().expect("text");
+            let body = body.collect().await.expect("a body").to_bytes();
+            (status.contains("ttl=-"), body)
+        };
+        let (stale, body) = tokio::time::timeout(HANG, exchange)
+            .await
+            .expect("does not hang");
+        let body = std::str::from_utf8(&body).expect("text");
+        let run = body.split(' ').nth(1).and_then(|run| run.parse().ok());
+        (run.unwrap_or_else(|| panic!("{path}: {body}")), stale)
+    }
+
+    /// Waits until each process knows that its version is stale, or has a new one.
+    async fn hears(&mut self, path: &str) {
+        let start = Instant::now();
+        for address in 0..2 {
+            while self.visit(address, path).await == (0, false) {
+                assert!(start.elapsed() < HEARD, "{path} is not heard of");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+}
+
+async fn long_unused_entries_are_pruned_by_requests(db: Db) {
+    let origin = Origin::default();
+    let builder = Perennial::builder().retention(Duration::from_secs(1));
+    let site = builder.build(db.database().await).await.expect("opens");
+    let app = |every| origin.router().layer(site.layer(Refresh::every(every)));
+    let brief = crate::support::serve(app(Duration::from_millis(100))).await;
+    let long = crate::support::serve(app(LONG)).await;
+    get(brief, "/unused").await;
+    get(long, "/fresh").await;
+    let locks = async |path: &str| {
+        let sql = format!("SELECT count(*) FROM perennial_lock WHERE name = 'refresh/{path}'");
+        db.int(&sql).await
+    };
+    assert_eq!(
+        [locks("/unused").await, locks("/fresh").await],
+        [Some(1); 2]
+    );
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(
+        db.entry("/unused").await.is_some(),
+        "nothing is done without a request"
+    );
+    until("what is unused is gone", async || {
+        get(brief, "/used").await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        db.entry("/unused").await.is_none() && locks("/unused").await == Some(0)
+    })
+    .await;
+    assert!(db.entry("/used").await.is_some());
+    assert!(db.entry("/fresh").await.is_some(), "it is not stale yet");
+    let runs = origin.begun();
+    assert_eq!(get(long, "/fresh").await.run(), 2);
+    assert_eq!(origin.begun(), runs);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_says_when_its_response_is_stale() {
+    let folder = crate::support::Folder::new();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut addresses = Vec::new();
+    for _ in 0..2 {
+        let (site, runs) = (folder.site().await, Arc::clone(&runs));
+        let page = move || async move {
+            let run = runs.fetch_add(1, SeqCst) + 1;
+            let after = Duration::from_millis(700 * run as u64);
+            (Extension(RefreshAfter(after)), format!("run {run} of page"))
+        };
+        let app = Router::new().route("/", route(page).layer(site.layer(Refresh::every(LONG))));
+        addresses.push(crate::support::serve(app).await);
+    }
+    let start = Instant::now();
+    assert_eq!(get(addresses[0], "/").await.run(), 1);
+    assert_eq!(get(addresses[1], "/").await.run(), 1);
+    tokio::time::sleep_until((start + Duration::from_millis(900)).into()).await;
+    // The other process knows it as well, and the new version lasts as long as it says.
+    assert_eq!(get(addresses[1], "/").await.run(), 2);
+    tokio::time::sleep_until((start + Duration::from_millis(1800)).into()).await;
+    let both = [
+        get(addresses[0], "/").await.run(),
+        get(addresses[1], "/").await.run(),
+    ];
+    assert_eq!(both, [2; 2]);
+}
