@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The home page, the books and the orders are live. `/best-sellers`, `/new-releases` and the sidebar are kept by Perennial and
-//! made anew by the first request after their interval, once for all copies of the shop that run over the same database. For one
-//! on a server, add `--features postgres` or `mysql` and `--database` with its URL.
+//! made anew by the first request after their interval, once for all copies of the shop that run over the same database, and the lists also
+//! when a book was added. For one on a server, add `--features postgres` or `mysql` and `--database` with its URL.
 
 use std::{
     error::Error,
@@ -91,8 +91,18 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         .route("/", get(home))
         .route("/books/{id}", get(book))
         .route("/buy/{id}", post(buy))
-        .route("/best-sellers", get(best_sellers).layer(site.layer(best)))
-        .route("/new-releases", get(new_releases).layer(site.layer(new)))
+        .route(
+            "/books",
+            post(add_book).layer(site.invalidates(["catalogue"])),
+        )
+        .route(
+            "/best-sellers",
+            get(best_sellers).layer(site.layer(best).tag("catalogue")),
+        )
+        .route(
+            "/new-releases",
+            get(new_releases).layer(site.layer(new).tag("catalogue")),
+        )
         .fallback(async || Failure::NotFound)
         .with_state(shop);
 
@@ -114,6 +124,9 @@ fn introduce(options: &Options, address: SocketAddr) {
 Buy a book; the best-sellers know of it when they are {best} old, not before:
     curl -X POST http://{address}/buy/1
     curl http://{address}/best-sellers
+Add a book; the new releases know of it at once, in all copies:
+    curl -d 'title=The+Secret+of+Roots&author=You&year=2026' http://{address}/books
+    curl http://{address}/new-releases
 Start a second copy; it is the same site:
     cargo run --release --example bookshop {features}-- --database {database} --listen {next}
 Start both with --slow 20s --best-sellers-every 1m, and reload in two windows: one waits for the new list, at most 5 s, and the
@@ -330,6 +343,32 @@ async fn buy(State(shop): State<Shop>, Path(id): Path<i64>) -> Result<Redirect, 
     }
 }
 
+/// A form with a title, an author and a year.
+async fn add_book(State(shop): State<Shop>, form: String) -> Result<Redirect, Failure> {
+    let field = |name: &str| {
+        let mut fields = form_urlencoded::parse(form.as_bytes());
+        let text = fields.find(|(it, _)| it == name)?.1.trim().to_owned();
+        (1..=200).contains(&text.chars().count()).then_some(text)
+    };
+    let (Some(title), Some(author)) = (field("title"), field("author")) else {
+        return Err(Failure::Incomplete);
+    };
+    let year: i64 = field("year")
+        .and_then(|year| year.parse().ok())
+        .ok_or(Failure::Incomplete)?;
+    let mut connection = shop.pool.acquire().await?;
+    let [first, second] = match connection.backend_name() {
+        "MySQL" => ["?", "?"],
+        _ => ["$1", "$2"],
+    };
+    let insert = format!(
+        "INSERT INTO books (id, title, author, year) SELECT MAX(id) + 1, {first}, {second}, {year} FROM books"
+    );
+    let insert = sqlx::query(AssertSqlSafe(insert)).bind(title).bind(author);
+    insert.execute(&mut *connection).await?;
+    Ok(Redirect::to("/new-releases"))
+}
+
 async fn best_sellers(State(shop): State<Shop>) -> Result<Html<String>, Failure> {
     let best = "HAVING COUNT(book) > 0 ORDER BY sold DESC, title, id LIMIT 20";
     let list = shop.list("best-sellers", best).await?;
@@ -343,14 +382,16 @@ async fn new_releases(State(shop): State<Shop>) -> Result<Html<String>, Failure>
     let list = shop
         .list("new releases", "ORDER BY year DESC, title, id LIMIT 15")
         .await?;
-    let main =
-        format!("<h1>New releases</h1><p>The newest first; those of a year by title.</p>{list}");
+    let main = format!(
+        "<h1>New releases</h1><p>The newest first; those of a year by title.</p>{list}{NEW_BOOK}"
+    );
     Ok(page("New releases", &main, ""))
 }
 
 /// What a visitor gets instead of a page.
 enum Failure {
     NotFound,
+    Incomplete,
     Database(sqlx::Error),
 }
 
@@ -364,6 +405,10 @@ impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let (status, title) = match self {
             Self::NotFound => (StatusCode::NOT_FOUND, "We don't have that"),
+            Self::Incomplete => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "A book has a title, an author and a year",
+            ),
             Self::Database(error) => {
                 tracing::error!(%error, "the database failed");
                 (StatusCode::INTERNAL_SERVER_ERROR, "Something broke here")
@@ -373,6 +418,11 @@ impl IntoResponse for Failure {
         (status, page(title, &main, "")).into_response()
     }
 }
+
+/// The catalogue's form. A real shop would ask who it is.
+const NEW_BOOK: &str = r#"<form class="new" method="post" action="/books"><h2>Add a book</h2>
+<input name="title" placeholder="Title" required maxlength="200"> <input name="author" placeholder="Author" required maxlength="200">
+<input name="year" type="number" placeholder="Year" required> <button>Add</button></form>"#;
 
 fn page(title: &str, main: &str, aside: &str) -> Html<String> {
     Html(format!(
@@ -443,6 +493,7 @@ aside { flex: 1 1 16rem; margin-top: 1.9rem; padding: 1rem 1.25rem .25rem; backg
 .list span { display: block } .list b { font-weight: 500 } .list li::marker, span, .made, footer { color: var(--quiet) }
 span, .made, footer { font-size: .9rem }
 button { font: inherit; padding: .2rem 1rem; color: var(--accent); background: none; border: 1px solid; border-radius: 1rem }
+.new { margin-top: 2rem } input { font: inherit; padding: .2rem .6rem; color: inherit; background: var(--card); border: 1px solid var(--line); border-radius: .3rem }
 .thanks { padding: .75rem 1rem; border-left: .25rem solid var(--accent); background: var(--card) }
 footer { margin: 2rem 0; padding-top: 1rem; border-top: 1px solid var(--line) }
 ";

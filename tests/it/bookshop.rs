@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     databases::Db,
-    support::{Crowd, Reply, example, get, request, until},
+    support::{Crowd, Reply, example, get, post, request, until},
 };
 
 on_each_database! {
@@ -92,6 +92,28 @@ async fn two_shops_on_one_database_are_one_site(db: Db) {
     until("both have the same new list", async || {
         let second = Crowd::visit(2, &addresses, "/best-sellers").rest().await;
         made(&second[0]) == made(&second[1]) && made(&second[0]) != made(&first[0])
+    })
+    .await;
+    // A book that one adds is soon in the lists of both, in spite of their interval of a week.
+    let releases = Crowd::visit(2, &addresses, "/new-releases").rest().await;
+    assert_eq!(made(&releases[0]), made(&releases[1]));
+    let form = "title=A+%3Cnew%3E+book%27s+%22title%22&author=%C3%84.+Uthor&year=2026";
+    let added = post(addresses[0], "/books", form).await;
+    assert_eq!(added.status, 303);
+    assert_eq!(
+        post(addresses[0], "/books", "title=x&year=2026")
+            .await
+            .status,
+        422
+    );
+    let shows = |reply: &Reply| {
+        reply
+            .text()
+            .contains("A &lt;new&gt; book's &quot;title&quot;")
+    };
+    assert!(shows(&get(addresses[0], "/new-releases").await));
+    until("the other knows of it", async || {
+        shows(&get(addresses[1], "/new-releases").await)
     })
     .await;
     for address in addresses {

@@ -19,7 +19,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use perennial::Perennial;
 use rustix::process::{Pid, Signal, kill_process};
@@ -154,11 +154,26 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> Reply {
     request(address, "GET", path, &[]).await
 }
 
+pub(crate) async fn post(address: SocketAddr, path: &str, form: &str) -> Reply {
+    let form_type = ("content-type", "application/x-www-form-urlencoded");
+    exchange(address, "POST", path, &[form_type], form).await
+}
+
 pub(crate) async fn request(
     address: SocketAddr,
     method: &str,
     path: &str,
     headers: &[(&str, &str)],
+) -> Reply {
+    exchange(address, method, path, headers, "").await
+}
+
+async fn exchange(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
 ) -> Reply {
     let asked = Instant::now();
     let exchange = async {
@@ -174,7 +189,8 @@ pub(crate) async fn request(
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(Empty::<Bytes>::new()).expect("a request");
+        let body = Full::new(Bytes::from(body.to_owned()));
+        let request = request.body(body).expect("a request");
         let (head, body) = sender
             .send_request(request)
             .await
