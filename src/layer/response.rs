@@ -94,6 +94,16 @@ pub(super) fn size(headers: &HeaderMap) -> usize {
         .sum()
 }
 
+/// Whether a response ends where it says (RFC 9112 §6.3): else it was cut off, or is made to be read in two ways.
+pub(super) fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
+    let length = body.len().to_string();
+    let chunked = |coding: String| coding.trim().eq_ignore_ascii_case("chunked");
+    let lengths = headers.contains_key(header::CONTENT_LENGTH);
+    list(headers, &header::CONTENT_LENGTH).all(|said| said.trim() == length)
+        && (!lengths || !headers.contains_key(header::TRANSFER_ENCODING))
+        && list(headers, &header::TRANSFER_ENCODING).all(chunked)
+}
+
 /// A body that has been read.
 pub(super) enum Read<B> {
     Whole(Bytes),
@@ -299,15 +309,35 @@ pub(super) fn give<B>(kept: &Response<Bytes>, head: bool) -> Response<ResponseBo
     response
 }
 
+/// What a failed generator answered, for those who waited for it: with `Retry-After` (RFC 9110 §10.2.3), unless it says that itself.
+pub(super) fn failed(mut response: Response<Bytes>, retry_in: Duration) -> Response<Bytes> {
+    let headers = response.headers_mut();
+    headers
+        .entry(header::RETRY_AFTER)
+        .or_insert_with(|| seconds(retry_in));
+    response
+}
+
+/// Whole seconds, at least one.
+fn seconds(time: Duration) -> HeaderValue {
+    HeaderValue::from(
+        time.saturating_add(Duration::from_nanos(999_999_999))
+            .as_secs()
+            .max(1),
+    )
+}
+
 /// 503 with `Retry-After` (RFC 9110 §15.6.4).
 pub(super) fn unavailable(retry_in: Duration) -> Response<Bytes> {
-    let seconds = retry_in.as_secs_f64().ceil().max(1.0);
-    let body = format!("This page is not ready. Please try again in {seconds} s.\n");
+    let retry_after = seconds(retry_in);
+    let body = format!(
+        "This page is not ready. Please try again in {} s.\n",
+        retry_after.to_str().unwrap_or_default()
+    );
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     let headers = response.headers_mut();
-    // A duration is below 2^64 s.
-    headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds as u64));
+    headers.insert(header::RETRY_AFTER, retry_after);
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(
         header::CONTENT_TYPE,

@@ -340,6 +340,10 @@ where
         response::read(body, layer.engine.settings.max_body).await,
         kind,
     ) {
+        (Ok(Read::Whole(body)), _) if !response::is_well_framed(&head.headers, &body) => {
+            let error = "its Content-Length or Transfer-Encoding is not that of its body";
+            failed(error.into(), None)
+        }
         (Ok(Read::Whole(body)), Kind::Content) => {
             let mut content = response::validated(response::keepable(&head, body));
             let own = head.extensions.get::<Tags>().cloned().unwrap_or_default();
@@ -350,7 +354,8 @@ where
             Generated::Content(content)
         }
         (Ok(Read::Whole(body)), _) => {
-            failed(status.into(), Some(response::keepable(&head, body).into()))
+            let response = response::failed(response::keepable(&head, body), retry_in);
+            failed(status.into(), Some(response.into()))
         }
         (Ok(Read::TooLarge(body)), Kind::Content) => {
             let _ = direct.send(Direct::TooLarge(Response::from_parts(head, body)));

@@ -21,6 +21,9 @@ on_each_database! {
     a_visitor_who_leaves_a_gateway_cancels_nothing
     a_stopped_regenerator_publishes_nothing_after_it_was_overtaken
     a_stopped_generator_of_a_first_version_publishes_nothing_after_it_was_overtaken
+    ten_seconds_of_failures_under_load_are_few_generations_and_no_visitors_trouble
+    a_first_version_that_fails_is_tried_once_a_process_and_everybody_is_answered
+    a_graceful_shutdown_under_load_drops_nobody_and_leaves_no_lease
 }
 
 fn all_of_run(replies: &[Reply], run: usize) -> bool {
@@ -277,4 +280,111 @@ async fn eight_processes_start_together_on_no_database(db: Db) {
         &Crowd::visit(80, &addresses, "/").rest().await,
         1
     ));
+}
+
+async fn ten_seconds_of_failures_under_load_are_few_generations_and_no_visitors_trouble(db: Db) {
+    let origin = Origin::default();
+    let address = origin.serve().await;
+    let gateways = [(); 2].map(|()| Gateway::start(address, db.url(), "--every 2s"));
+    let addresses = gateways.each_ref().map(|gateway| gateway.address);
+    for address in addresses {
+        get(address, "/").await;
+    }
+    let visits = |address| {
+        tokio::spawn(async move {
+            let start = Instant::now();
+            let mut last = 0;
+            while start.elapsed() < Duration::from_secs(14) {
+                let reply = get(address, "/").await;
+                assert_eq!(reply.status, 200, "{reply:?}");
+                last = reply.run();
+            }
+            last
+        })
+    };
+    let load: Vec<_> = addresses
+        .iter()
+        .cycle()
+        .take(8)
+        .map(|a| visits(*a))
+        .collect();
+    origin.status(500);
+    let before = origin.begun();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let failed = origin.begun() - before;
+    assert!((2..=4).contains(&failed), "{failed} generations");
+    origin.status(200);
+    // The cooldown is 3 s.
+    for visitor in load {
+        let last = visitor.await.expect("is always answered");
+        assert!(last > before + failed, "has not recovered: {last}");
+    }
+}
+
+async fn a_first_version_that_fails_is_tried_once_a_process_and_everybody_is_answered(db: Db) {
+    let origin = Origin::default();
+    origin.status(500);
+    let address = origin.serve().await;
+    let gateways = [(); 2].map(|()| Gateway::start(address, db.url(), "--every 1h"));
+    let addresses = gateways.each_ref().map(|gateway| gateway.address);
+    origin.hold();
+    let crowd = Crowd::visit(60, &addresses, "/");
+    until("it is generated", async || origin.begun() == 1).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    origin.let_go();
+    let asked = Instant::now();
+    for reply in crowd.rest().await {
+        assert!(matches!(reply.status, 500 | 503), "{reply:?}");
+        assert!(reply.headers.contains_key("retry-after"), "{reply:?}");
+    }
+    assert!(
+        asked.elapsed() < Duration::from_secs(10),
+        "they were not answered when it failed"
+    );
+    assert!(origin.begun() <= 2, "{} generations", origin.begun());
+}
+
+async fn a_graceful_shutdown_under_load_drops_nobody_and_leaves_no_lease(db: Db) {
+    let origin = Origin::default();
+    let address = origin.serve().await;
+    let options = "--every 500ms --lease 30s --in-background";
+    let [a, b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
+    for path in ["/1", "/2", "/3"] {
+        get(a.address, path).await;
+    }
+    tokio::time::sleep(EVERY).await;
+    let held = origin.begun();
+    origin.hold();
+    // Some wait for a first version, others have old ones, which regrow meanwhile.
+    let cold = Crowd::visit(30, &[a.address], "/cold");
+    let stale: Vec<_> = ["/1", "/2", "/3"]
+        .map(|path| Crowd::visit(20, &[a.address], path))
+        .into();
+    until("all are being generated", async || {
+        origin.begun() == held + 4
+    })
+    .await;
+    for crowd in stale {
+        assert!(crowd.rest().await.iter().all(|reply| reply.status == 200));
+    }
+    a.signal(Signal::TERM);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    origin.let_go();
+    let replies = cold.rest().await;
+    assert!(all_of_run(&replies, replies[0].run()), "{replies:?}");
+    assert_eq!(a.ended(), Some(0));
+    let owned = "SELECT count(*) FROM perennial_lock WHERE owner IS NOT NULL";
+    assert_eq!(db.int(owned).await, Some(0), "a lease is left behind");
+    assert!(origin.ended() > held, "what was begun was finished");
+    for path in ["/1", "/2", "/3", "/cold"] {
+        let (_, stored) = db.entry(path).await.expect("is stored");
+        let run: usize = stored
+            .split(' ')
+            .nth(1)
+            .and_then(|run| run.parse().ok())
+            .expect("a run");
+        assert!(run > held, "{path}: {stored}");
+        // The other process need not wait for anything.
+        assert_eq!(get(b.address, path).await.status, 200);
+    }
 }

@@ -162,3 +162,129 @@ async fn headers_over_the_limit_reach_the_visitor_and_are_not_stored() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_badly_framed_is_not_stored_and_replaces_nothing() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let framings: &[(&[(&str, &str)], bool)] = &[
+        (&[("content-length", "6")], true),
+        (&[("content-length", "6"), ("content-length", "6")], true),
+        (&[("content-length", "6, 6")], true),
+        (&[("transfer-encoding", "chunked")], true),
+        (&[("content-length", "5")], false),
+        (&[("content-length", "7")], false),
+        (&[("content-length", "6"), ("content-length", "7")], false),
+        (&[("content-length", "+6")], false),
+        (&[("content-length", "six")], false),
+        (
+            &[("content-length", "6"), ("transfer-encoding", "chunked")],
+            false,
+        ),
+        (&[("transfer-encoding", "xchunked")], false),
+        (&[("transfer-encoding", "gzip")], false),
+    ];
+    for (n, (headers, stored)) in framings.iter().enumerate() {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&runs);
+        let policy = Refresh::every(Duration::ZERO).first(perennial::First::Unavailable);
+        let service = site
+            .layer(policy)
+            .layer(tower::service_fn(move |_: Request<Body>| {
+                let sound = counted.fetch_add(1, SeqCst) < n % 2;
+                async move {
+                    let mut response =
+                        Response::new(Body::from(if sound { "before" } else { "a page" }));
+                    for (name, value) in headers.iter().filter(|_| !sound) {
+                        let value = HeaderValue::from_static(value);
+                        response.headers_mut().append(*name, value);
+                    }
+                    Ok::<_, std::convert::Infallible>(response)
+                }
+            }));
+        // With an old version, and without one.
+        let (mut status, mut body) = (0, None);
+        while runs.load(SeqCst) <= n % 2 {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = format!("/{n}").parse().expect("a URI");
+            let response = service.clone().oneshot(request).await.expect("infallible");
+            status = response.status().as_u16();
+            assert!(!response.headers().contains_key("transfer-encoding"));
+            body = Some(
+                response
+                    .into_body()
+                    .collect()
+                    .await
+                    .expect("is read")
+                    .to_bytes(),
+            );
+        }
+        let body = body.expect("was asked");
+        match (*stored, n % 2) {
+            (true, _) => assert_eq!((status, &*body), (200, &b"a page"[..]), "{headers:?}"),
+            (false, 0) => assert_eq!(status, 503, "{headers:?}"),
+            (false, _) => assert_eq!((status, &*body), (200, &b"before"[..]), "{headers:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_visitor_who_invents_keys_fills_neither_the_database_nor_the_memory() {
+    const KEYS: usize = 50;
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let generator = {
+        let runs = Arc::clone(&runs);
+        Router::new().fallback(async move |request: Request| {
+            runs.fetch_add(1, SeqCst);
+            let cookie = request.headers().get(header::COOKIE).cloned();
+            format!("{} {cookie:?}", request.uri())
+        })
+    };
+    let service = site
+        .layer(Refresh::every(LONG))
+        .max_keys(KEYS)
+        .layer(generator);
+    let ask = async |path: String| {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = path.parse().expect("a URI");
+        let cookie = HeaderValue::from_static("me");
+        request.headers_mut().insert(header::COOKIE, cookie);
+        let response = service.clone().oneshot(request).await.expect("infallible");
+        let status = response.headers()["cache-status"].clone();
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .expect("is read")
+            .to_bytes();
+        (status, String::from_utf8(body.to_vec()).expect("text"))
+    };
+    for key in 0..4 * KEYS {
+        let (_, body) = ask(format!("/{key}")).await;
+        // Those beyond the limit are the visitor's own.
+        assert_eq!(body.contains("me"), key >= KEYS, "{body}");
+    }
+    let begun = runs.load(SeqCst);
+    for key in 0..4 * KEYS {
+        let (status, _) = ask(format!("/{key}")).await;
+        let status = status.to_str().expect("text");
+        assert_eq!(status.contains("hit"), key < KEYS, "{status}");
+    }
+    assert_eq!(
+        runs.load(SeqCst),
+        begun + 3 * KEYS,
+        "each is answered by the service"
+    );
+    site.shutdown().await;
+    let pool = sqlx::SqlitePool::connect(&folder.url())
+        .await
+        .expect("opens");
+    for table in ["entry", "lock"] {
+        let count = format!("SELECT count(*) FROM perennial_{table}");
+        let count = sqlx::query_scalar::<_, i64>(sqlx::AssertSqlSafe(count));
+        let count = count.fetch_one(&pool).await.expect("counts");
+        assert_eq!(count, KEYS as i64, "{table}");
+    }
+}
