@@ -16,7 +16,7 @@ use crate::{
 ///
 /// One lease at a time on a name, while leases are honoured: time is the database's, and a holder that is paused for longer
 /// than its lease may overlap with the next one, which its smaller [`fence`](Lease::fence) gives away. Names are bytes: `a`, `A` and
-/// `a ` are three. Those that begin with `refresh/` are Perennial's own.
+/// `a ` are three. Those that begin with `refresh/` or `perennial/` are Perennial's own.
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {

@@ -149,8 +149,8 @@ impl Perennial {
 
     /// Makes a resource stale, in all processes: it is served while it regrows, with the next request for it.
     ///
-    /// The key of a route's page is its path and, after `?`, its query with the parameters sorted by name; that of content is what it was
-    /// given. Meant are also all variants that differ in headers, host or nesting, whose keys go on with a `#`.
+    /// The key of a route's page is its path as it was asked for and, after `?`, its query with the parameters sorted by name; that of content is
+    /// what it was given. Meant are also all variants that differ in headers, host or nesting, whose keys go on with a `#`.
     ///
     /// This process knows it when this returns; each other one within a second (the sync interval) from a request that it gets, or
     /// before it answers the first one after a longer silence. What is being generated meanwhile is stale when it is made. A cooldown
@@ -191,7 +191,8 @@ impl Perennial {
     /// Removes a resource and its variants from the database and from all processes: it is not served any more, and the next visitors
     /// wait as for a first version. What is being generated meanwhile is not published.
     ///
-    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon.
+    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon. (Variants of a key of more than 128 bytes are not served any more,
+    /// but leave the database only when they are made anew, or pruned.)
     ///
     /// # Errors
     ///
@@ -202,7 +203,7 @@ impl Perennial {
 
     /// Invalidates a resource and, if this process has it in memory from a route, regenerates it at once, without a visitor: `true` when there is a new version.
     ///
-    /// `false`: it hasn't, or it is [content](Self::content), whose generator only a call brings; the next request will. The new version is
+    /// `false`: it hasn't, or the router it was in is no more, or it is [content](Self::content), whose generator only a call brings; the next request will. The new version is
     /// made after this was called, here or by another process. It is not tried during a cooldown, which is waited for.
     ///
     /// # Errors
@@ -305,7 +306,8 @@ impl Builder {
 
     /// How long an entry is kept after it has become stale without having been made anew, and a lock of a regeneration unused. Default: 90 days.
     ///
-    /// One process a day, at a request, removes them, a hundred at a time.
+    /// One process a day, at a request, removes them, a hundred at a time. A purge is remembered for as long, too: no process should be without requests
+    /// for longer.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings.retention = retention;
         self

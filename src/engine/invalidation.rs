@@ -94,8 +94,12 @@ pub(crate) struct Invalidations {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// All up to this epoch are known. `None`: none have been asked for yet.
-    epoch: Option<i64>,
+    /// All up to this epoch are known.
+    seen: i64,
+    /// The latest one known.
+    latest: i64,
+    /// It has been asked for them once.
+    complete: bool,
     keys: Epochs,
     prefixes: Epochs,
     tags: Epochs,
@@ -122,8 +126,24 @@ impl Invalidations {
     }
 
     /// All up to this epoch are known.
-    pub(crate) fn epoch(&self) -> Option<i64> {
-        self.read(|known| known.epoch)
+    pub(super) fn seen(&self) -> i64 {
+        self.read(|known| known.seen)
+    }
+
+    /// The latest epoch of which this process has heard: whatever is made from now on is made after it.
+    pub(super) fn latest(&self) -> i64 {
+        self.read(|known| known.latest)
+    }
+
+    /// Whether all that had been invalidated before this process began is known.
+    pub(super) fn is_complete(&self) -> bool {
+        self.read(|known| known.complete)
+    }
+
+    pub(super) fn complete(&self) {
+        if !self.is_complete() {
+            self.change(|known| known.complete = true);
+        }
     }
 
     /// The revision that no process has ever told of, if ours is.
@@ -159,12 +179,14 @@ impl Invalidations {
 
     /// Takes in all that came after those that were known.
     pub(super) fn learn(&self, invalidated: &[(String, i64)]) {
+        let Some(latest) = invalidated.iter().map(|(_, epoch)| *epoch).max() else {
+            return;
+        };
         self.change(|known| {
             for (name, epoch) in invalidated {
                 known.add(name, *epoch);
             }
-            let latest = invalidated.iter().map(|(_, epoch)| *epoch).max();
-            known.epoch = known.epoch.max(latest).or(Some(0));
+            known.seen = known.seen.max(latest);
         });
     }
 
@@ -194,6 +216,7 @@ impl Invalidations {
 
 impl Known {
     fn add(&mut self, name: &str, epoch: i64) {
+        self.latest = self.latest.max(epoch);
         let (list, text) = match Target::parse(name) {
             Some(Target::Prefix("")) => return self.add_everything(epoch),
             Some(Target::Key(key)) => (&mut self.keys, key),
@@ -220,11 +243,13 @@ impl Known {
 
     fn void(&self, key: &str, notes: &Notes) -> Void {
         let since = |epoch: Option<&i64>| epoch.is_some_and(|epoch| *epoch > notes.epoch);
-        let names = [Some(key), key.split_once('#').map(|(name, _)| name)];
-        let named = |list: &Epochs| {
-            let mut names = names.iter().flatten();
-            names.any(|name| since(list.get(&*bounded(name))))
-        };
+        // The key, and all of which it is a variant.
+        let ends = key.match_indices('#').map(|(at, _)| at);
+        let names: Vec<_> = ends
+            .chain([key.len()])
+            .map(|end| bounded(&key[..end]))
+            .collect();
+        let named = |list: &Epochs| names.iter().any(|name| since(list.get(&**name)));
         if named(&self.purged) {
             return Void::Purged;
         }
@@ -267,6 +292,7 @@ mod tests {
             (Target::Key("/a"), "/a#&accept=x", &[], Void::Stale),
             (Target::Key("/a"), "/a#/b", &[], Void::Stale),
             (Target::Key("/a#/b"), "/a#/b", &[], Void::Stale),
+            (Target::Key("/a#/b"), "/a#/b#&accept=x", &[], Void::Stale),
             (Target::Key("/a#/b"), "/a", &[], Void::No),
             (Target::Key("/a"), "/a?b=1", &[], Void::No),
             (Target::Key("/a"), "/ab", &[], Void::No),
@@ -307,7 +333,7 @@ mod tests {
             (Target::Key("/b"), 5),
         ]);
         assert_eq!(all.extent(), (1, 4));
-        assert_eq!(all.epoch(), Some(5));
+        assert_eq!((all.seen(), all.latest()), (5, 5));
         assert_eq!(all.void("/p", &notes(0, &[])), Void::Purged);
         assert_eq!(all.void("/a", &notes(3, &[])), Void::Stale);
         assert_eq!(all.void("/b", &notes(4, &[])), Void::Stale);
@@ -369,10 +395,10 @@ mod tests {
         known.add("key:/a", 4);
         assert_eq!(known.void("/a", &notes(8, &[])), Void::Stale);
         known.learn(&[]);
-        assert_eq!(known.epoch(), Some(9));
+        assert_eq!(known.seen(), 9);
         // One's own, before those of others up to it are known.
         known.add("key:/b", 12);
-        assert_eq!(known.epoch(), Some(9));
+        assert_eq!((known.seen(), known.latest()), (9, 12));
         assert_eq!(known.void("/b", &notes(9, &[])), Void::Stale);
     }
 }

@@ -43,9 +43,48 @@ pub(crate) enum Slot {
     /// There is a version.
     Version(Arc<Version>),
     /// The service is asked by each request itself until then: its responses cannot be shared.
-    Pass { until: Tick, notes: Arc<Notes> },
+    Pass {
+        until: Tick,
+        standing: Arc<Standing>,
+    },
     /// There is no version that may be served, and after a failure nobody tries before then.
     Cooldown { until: Tick },
+}
+
+/// What is noted of what was made, and what the invalidations make of that.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    notes: Notes,
+    /// The latter (the lowest two bits), since the count of changes was this.
+    void: AtomicU64,
+}
+
+impl Standing {
+    pub(crate) fn new(notes: Notes) -> Self {
+        Self {
+            notes,
+            // As of no change yet.
+            void: AtomicU64::new(0),
+        }
+    }
+
+    /// As invalidations only grow in number, it never gets better.
+    pub(crate) fn void(&self, key: &str, known: &Invalidations) -> Void {
+        let changes = known.changes();
+        let was = self.void.load(Relaxed);
+        let void = if was >> 2 == changes {
+            was & 3
+        } else {
+            let void = (known.void(key, &self.notes) as u64).max(was & 3);
+            self.void.store(changes << 2 | void, Relaxed);
+            void
+        };
+        match void {
+            0 => Void::No,
+            1 => Void::Stale,
+            _ => Void::Purged,
+        }
+    }
 }
 
 /// One version of a resource.
@@ -54,11 +93,9 @@ pub(crate) struct Version {
     pub(crate) content: Response<Bytes>,
     /// The fence of the lease under which it was published; if it could not be, of the version before it.
     pub(crate) fence: i64,
-    notes: Notes,
+    standing: Standing,
     /// What makes the next one, without a visitor.
     seed: Option<Arc<dyn Seed>>,
-    /// What the invalidations make of it (the lowest two bits) since their count of changes was this.
-    void: AtomicU64,
     unsaved: bool,
     /// It was published by this process, which has not tried to replace it yet.
     own: AtomicBool,
@@ -90,10 +127,8 @@ impl Version {
             excused: AtomicI64::new(i64::MIN),
             content,
             fence,
-            notes,
+            standing: Standing::new(notes),
             seed: None,
-            // As of no change yet.
-            void: AtomicU64::new(0),
             unsaved: false,
             own: AtomicBool::new(false),
             made: false,
@@ -124,7 +159,7 @@ impl Version {
     }
 
     pub(crate) fn notes(&self) -> &Notes {
-        &self.notes
+        &self.standing.notes
     }
 
     pub(crate) fn own(mut self) -> Self {
@@ -148,22 +183,9 @@ impl Version {
         }
     }
 
-    /// What the invalidations make of it. As they only grow in number, it never gets better.
+    /// What the invalidations make of it.
     pub(crate) fn void(&self, known: &Invalidations) -> Void {
-        let changes = known.changes();
-        let was = self.void.load(Relaxed);
-        let void = if was >> 2 == changes {
-            was & 3
-        } else {
-            let void = (known.void(&self.key, &self.notes) as u64).max(was & 3);
-            self.void.store(changes << 2 | void, Relaxed);
-            void
-        };
-        match void {
-            0 => Void::No,
-            1 => Void::Stale,
-            _ => Void::Purged,
-        }
+        self.standing.void(&self.key, known)
     }
 
     pub(crate) fn is_unsaved(&self) -> bool {
@@ -207,7 +229,7 @@ impl Version {
                 if_error: Duration::ZERO,
             },
         };
-        if let Some(interval) = self.notes.refresh_after {
+        if let Some(interval) = self.standing.notes.refresh_after {
             terms.interval = interval;
         }
         terms
@@ -249,7 +271,7 @@ impl fmt::Debug for Version {
         f.debug_struct("Version")
             .field("key", &self.key)
             .field("fence", &self.fence)
-            .field("notes", &self.notes)
+            .field("notes", self.notes())
             .finish_non_exhaustive()
     }
 }
@@ -277,6 +299,19 @@ impl Memory {
         self.0.get(key)
     }
 
+    /// The versions of a key and its variants, by a look at all that is there.
+    pub(crate) fn versions_of(&self, key: &str) -> Vec<Arc<Version>> {
+        let is_meant = |it: &str| {
+            let rest = it.strip_prefix(key);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
+        };
+        let versions = self.0.iter().filter_map(|(it, slot)| match slot {
+            Slot::Version(version) if is_meant(&it) => Some(version),
+            _ => None,
+        });
+        versions.collect()
+    }
+
     pub(crate) fn remove(&self, key: &str) {
         self.0.remove(key);
     }
@@ -294,7 +329,7 @@ impl Weighter<String, Slot> for Weight {
                 let lines = headers.iter().map(|(name, value)| {
                     name.as_str().len() + value.len() + size_of::<http::HeaderValue>() * 2
                 });
-                let tags = version.notes.tags.iter().map(String::len);
+                let tags = version.notes().tags.iter().map(String::len);
                 let seed = version.seed.as_ref().map_or(0, |_| SEED);
                 let notes = tags.sum::<usize>() + key.len() + seed;
                 version.content.body().len() + lines.sum::<usize>() + notes

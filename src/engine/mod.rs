@@ -30,13 +30,14 @@ use crate::{
     clock::{Clock, Tick},
     decide::{self, Freshness, PATIENCE},
     error::Error,
+    extensions::Tags,
     lock::Locks,
     refresh::Refresh,
     store::Guarded,
 };
 
 use invalidation::Void;
-use memory::{Memory, Slot};
+use memory::{Memory, Slot, Standing};
 use regeneration::{Regeneration, Stage};
 use sync::Schedule;
 
@@ -83,7 +84,8 @@ pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
 /// What makes a resource's content, without a visitor who asks for it.
 pub(crate) trait Seed: Send + Sync {
     fn policy(&self) -> &Refresh;
-    fn generator(self: Arc<Self>) -> Generator;
+    /// `None`: the service is no more.
+    fn generator(&self) -> Option<Generator>;
 }
 
 /// What a generator came to.
@@ -93,7 +95,7 @@ pub(crate) enum Generated {
     Content(Response<Bytes>),
     /// Content that may not be shared: each visitor is to be answered by the service itself. `lasting`: for the interval;
     /// otherwise it may be over soon.
-    Unshareable { lasting: bool },
+    Unshareable { lasting: bool, tags: Tags },
     /// Content that is too large to store.
     TooLarge,
     /// It failed.
@@ -189,8 +191,8 @@ impl Engine {
                     decide::Visit::Refresh => Look::Visit { stale: true },
                 }
             }
-            Some(Slot::Pass { until, notes })
-                if now < until && self.known.void(key, &notes) == Void::No =>
+            Some(Slot::Pass { until, standing })
+                if now < until && standing.void(key, &self.known) == Void::No =>
             {
                 Look::Answer(Answer::Pass)
             }
@@ -225,7 +227,14 @@ impl Engine {
             match &answer {
                 // It was purged when it had been made; the regeneration that made it is still ending.
                 Answer::Version(version) if !leads && version.void(&self.known) == Void::Purged => {
-                    visitor.end().await;
+                    let end = visitor.end();
+                    if tokio::time::timeout(policy.first.limit(), end)
+                        .await
+                        .is_err()
+                    {
+                        let answer = Answer::Pass;
+                        return Visited { answer, leads };
+                    }
                 }
                 _ => return Visited { answer, leads },
             }
@@ -291,25 +300,40 @@ impl Engine {
     /// without a visitor.
     pub(crate) async fn regenerate_now(self: &Arc<Self>, key: &str) -> Result<bool, Error> {
         let epoch = self.invalidate(Target::Key(key)).await?;
-        let Some(Slot::Version(version)) = self.memory.get(key) else {
-            return Ok(false);
-        };
-        let Some(seed) = version.seed().cloned() else {
-            return Ok(false);
-        };
+        let mut made = false;
+        for version in self.memory.versions_of(key) {
+            if let Some(seed) = version.seed() {
+                made |= self.replace(version.key(), epoch, seed).await?;
+            }
+        }
+        Ok(made)
+    }
+
+    /// Regenerates until there is a version that was made in this epoch or later.
+    async fn replace(
+        self: &Arc<Self>,
+        key: &str,
+        epoch: i64,
+        seed: &Arc<dyn Seed>,
+    ) -> Result<bool, Error> {
         let policy = *seed.policy();
         let made = async {
             for tries in 0.. {
-                let generate = || (Arc::clone(&seed).generator(), Some(Arc::clone(&seed)));
+                let Some(generator) = seed.generator() else {
+                    return Ok(false);
+                };
+                let generate = || (generator, Some(Arc::clone(seed)));
                 let visited = self.visit(key, &policy.wait(Duration::MAX), generate).await;
                 match visited.answer {
                     Answer::Version(version) if version.notes().epoch >= epoch => return Ok(true),
                     Answer::Failed(failure) => return Err(Error::generator(failure.error)),
                     // Another one, that began before, is still at it; or it is in cooldown.
-                    Answer::Version(_) | Answer::Unavailable { .. } => {
+                    Answer::Version(_) | Answer::Unavailable { .. } if !self.is_closing() => {
                         tokio::time::sleep(decide::backoff(tries)).await;
                     }
-                    Answer::Pass => return Ok(false),
+                    Answer::Version(_) | Answer::Unavailable { .. } | Answer::Pass => {
+                        return Ok(false);
+                    }
                 }
             }
             Ok(false)
@@ -385,6 +409,9 @@ impl Visitor {
             // Neither in time nor ever: the regeneration itself has panicked.
             let Ok(Ok(())) = changed else {
                 return match stage {
+                    Stage::Stale { version, .. } if version.void(&engine.known) == Void::Purged => {
+                        Answer::Pass
+                    }
                     Stage::Stale { version, .. } => Answer::Version(version),
                     _ => Answer::Unavailable {
                         retry_in: policy.cooldown(),

@@ -18,8 +18,8 @@ use crate::{
     clock::{self, Tick},
     decide::{self, Freshness, PATIENCE, RECHECK, Turn},
     engine::{
-        Answer, Engine, Failure, Generated, Generator, LOCK_PREFIX, Notes, Seed, Slot, Version,
-        Void,
+        Answer, Engine, Failure, Generated, Generator, LOCK_PREFIX, Notes, Seed, Slot, Standing,
+        Version, Void,
     },
     error::Error,
     extensions::{RefreshAfter, Tags},
@@ -83,7 +83,7 @@ impl Regeneration {
         if let Err(error) = self.engine.know().await {
             return self.without_database(&error, generator).await;
         }
-        self.epoch = self.engine.known.epoch().unwrap_or(0);
+        self.epoch = self.engine.known.latest();
         if let Some(own) = self.servable()
             && own.take_own()
             && own.void(&self.engine.known) == Void::No
@@ -150,16 +150,13 @@ impl Regeneration {
         self.epoch = self.epoch.max(probe.epoch);
         if let Some(entry) = probe.entry.take() {
             let held_age = self.version.as_ref().map(|version| version.age(asked));
-            if decide::supersedes(entry.age, held_age) {
-                let born = asked - entry.age;
-                let notes = Notes::decode(&entry.notes);
-                self.hold(Version::new(
-                    &self.key,
-                    entry.content,
-                    entry.fence,
-                    born,
-                    notes,
-                ));
+            let (born, notes) = (asked - entry.age, Notes::decode(&entry.notes));
+            let stored = Version::new(&self.key, entry.content, entry.fence, born, notes);
+            // One that was made while the database was away doesn't know what had been invalidated before.
+            let known = &self.engine.known;
+            let void = self.version.as_ref().map(|version| version.void(known));
+            if decide::supersedes(entry.age, held_age) || Some(stored.void(known)) < void {
+                self.hold(stored);
             }
         }
         self.show_stale(false);
@@ -351,7 +348,7 @@ impl Regeneration {
         let cooldown = self.policy.cooldown();
         match generated {
             Generated::Content(_) => unreachable!("content is published"),
-            Generated::Unshareable { lasting } => {
+            Generated::Unshareable { lasting, tags } => {
                 tracing::debug!(
                     key = self.key,
                     lasting,
@@ -362,7 +359,7 @@ impl Regeneration {
                 } else {
                     cooldown
                 };
-                self.pass_for(time.max(RECHECK));
+                self.pass_for(time.max(RECHECK), tags);
                 Duration::ZERO
             }
             Generated::TooLarge if self.servable().is_none() => {
@@ -370,7 +367,7 @@ impl Regeneration {
                     key = self.key,
                     "the response is too large to be stored: each request goes to the service"
                 );
-                self.pass_for(cooldown);
+                self.pass_for(cooldown, Tags::default());
                 // Others may find that it fits their limit.
                 Duration::ZERO
             }
@@ -439,15 +436,11 @@ impl Regeneration {
         self.end(Answer::Unavailable { retry_in: time });
     }
 
-    fn pass_for(&self, time: Duration) {
-        let notes = Notes {
-            epoch: self.epoch,
-            revision: self.engine.known.revision(),
-            ..Notes::default()
-        };
+    fn pass_for(&self, time: Duration, tags: Tags) {
+        let notes = self.notes(tags, None);
         self.remember(Slot::Pass {
             until: self.engine.clock.now() + time,
-            notes: Arc::new(notes),
+            standing: Arc::new(Standing::new(notes)),
         });
         self.end(Answer::Pass);
     }
@@ -466,16 +459,18 @@ impl Regeneration {
     /// A version that was made here.
     fn made(&self, content: Response<Bytes>, fence: i64, born: Tick) -> Version {
         let said = content.extensions();
-        let notes = Notes {
+        let tags = said.get().cloned().unwrap_or_default();
+        let notes = self.notes(tags, said.get().copied());
+        Version::new(&self.key, content, fence, born, notes)
+    }
+
+    fn notes(&self, Tags(tags): Tags, after: Option<RefreshAfter>) -> Notes {
+        Notes {
             epoch: self.epoch,
             revision: self.engine.known.revision(),
-            tags: said
-                .get::<Tags>()
-                .map(|tags| tags.0.clone())
-                .unwrap_or_default(),
-            refresh_after: said.get::<RefreshAfter>().map(|after| after.0),
-        };
-        Version::new(&self.key, content, fence, born, notes)
+            tags,
+            refresh_after: after.map(|after| after.0),
+        }
     }
 
     /// Takes a version over, here and in memory.

@@ -26,6 +26,9 @@ use crate::{
 const PRUNE: Duration = Duration::from_hours(24);
 const PRUNE_LOCK: &str = "perennial/prune";
 
+/// How long a response waits for the invalidation that it causes.
+const HELD_BACK: Duration = Duration::from_secs(5);
+
 /// How long an invalidation that fails is tried.
 const INSISTING: Duration = Duration::from_secs(60);
 
@@ -40,7 +43,7 @@ struct State {
     /// From then on it is so long since anybody asked that a request waits for the answer.
     overdue: Tick,
     /// When it was asked last whether it is time to prune.
-    prune: Tick,
+    prune: Option<Tick>,
 }
 
 #[derive(Clone)]
@@ -59,7 +62,7 @@ impl Schedule {
             state: Mutex::new(State {
                 running: None,
                 overdue: Tick(i64::MIN),
-                prune: Tick(0),
+                prune: None,
             }),
         }
     }
@@ -70,41 +73,42 @@ impl Schedule {
 }
 
 impl Engine {
-    /// Asks what has been invalidated, if it is time to. Whether the answer is to be waited for, by [`Engine::synced`].
+    /// Asks what has been invalidated, if it is time to. Whether that is to be waited for, by [`Engine::synced`].
     pub(super) fn sync(self: &Arc<Self>, now: Tick) -> bool {
         if now.0 < self.sync.quiet_until.load(Relaxed) {
             return false;
         }
         // A service may be called outside of a runtime; the future that it returns is not polled there.
-        if Handle::try_current().is_err() {
-            return true;
-        }
-        let attempt = self.attempt(now);
-        let waits = attempt.awaited && now < attempt.begun + PATIENCE;
-        if !waits {
-            self.sync.quiet_until(now + SYNC);
-        }
-        waits
+        Handle::try_current().is_err() || self.awaited(now).is_some()
     }
 
     /// Waits for the answer, if it is to be waited for, for half a second at most.
     pub(super) async fn synced(self: &Arc<Self>) {
         let now = self.now();
-        if !self.sync(now) {
-            return;
+        if now.0 >= self.sync.quiet_until.load(Relaxed)
+            && let Some(Attempt { begun, ended, .. }) = self.awaited(now)
+        {
+            // Without an answer what is in memory is served.
+            let _ = tokio::time::timeout(begun + PATIENCE - now, end_of(ended)).await;
         }
-        let Attempt { begun, ended, .. } = self.attempt(now);
-        let limit = begun + PATIENCE - now;
-        // Without an answer what is in memory is served.
-        let _ = tokio::time::timeout(limit, end_of(ended)).await;
+    }
+
+    /// The attempt that runs, or a new one, if it is to be waited for.
+    fn awaited(self: &Arc<Self>, now: Tick) -> Option<Attempt> {
+        let attempt = self.attempt(now);
+        let waits = attempt.awaited && now < attempt.begun + PATIENCE;
+        if !waits {
+            self.sync.quiet_until(now + SYNC);
+        }
+        waits.then_some(attempt)
     }
 
     /// Sees to it that all is known that had been invalidated when this process began.
     pub(super) async fn know(self: &Arc<Self>) -> Result<(), Arc<Error>> {
-        if self.known.epoch().is_some() {
-            return Ok(());
+        while !self.known.is_complete() {
+            end_of(self.attempt(self.now()).ended).await?;
         }
-        end_of(self.attempt(self.now()).ended).await
+        Ok(())
     }
 
     /// The attempt that runs, or a new one.
@@ -120,18 +124,23 @@ impl Engine {
             ended,
         };
         state.running = Some(attempt.clone());
-        let prunes = now >= state.prune + self.prune_interval() / 8;
+        let prune = match state.prune {
+            Some(asked) => asked + self.prune_interval() / 8,
+            // Not by what ends at once.
+            None => Tick(0) + self.prune_interval().min(60 * SYNC),
+        };
+        let prunes = now >= prune;
         if prunes {
-            state.prune = now;
+            state.prune = Some(now);
         }
         drop(state);
-        let engine = Arc::clone(self);
+        // Now, as the task may be dropped before it has begun.
+        let end = End {
+            engine: Arc::clone(self),
+            end,
+            begun: now,
+        };
         let run = async move {
-            let end = End {
-                engine,
-                end,
-                begun: now,
-            };
             let result = end.engine.ask().await.map_err(Arc::new);
             let engine = Arc::clone(&end.engine);
             let prunes = prunes && result.is_ok();
@@ -146,15 +155,23 @@ impl Engine {
     }
 
     async fn ask(&self) -> Result<(), Error> {
-        let since = self.known.epoch().unwrap_or(0);
-        let invalidated = self
-            .store
-            .call("sync", |store| store.invalidated(since))
-            .await?;
-        self.known.learn(&invalidated);
+        self.learn().await?;
         if let Some(revision) = self.known.unseen_revision() {
-            self.invalidate(revision).await?;
+            let name = revision.name()?;
+            self.store
+                .call("invalidate", |store| store.invalidate(&name))
+                .await?;
+            // Another process may have been the first.
+            self.learn().await?;
         }
+        self.known.complete();
+        Ok(())
+    }
+
+    async fn learn(&self) -> Result<(), Error> {
+        let since = self.known.seen();
+        let sync = self.store.call("sync", |store| store.invalidated(since));
+        self.known.learn(&sync.await?);
         Ok(())
     }
 
@@ -169,7 +186,7 @@ impl Engine {
         Ok(epoch)
     }
 
-    /// Invalidates tags, and tries again for a minute where that fails; returns when it has been tried once.
+    /// Invalidates tags, and tries again for a minute where that fails; returns when each has been tried once, or after 5 s.
     ///
     /// Cancel safe: it goes on.
     pub(crate) async fn invalidate_tags(self: &Arc<Self>, tags: Tags) {
@@ -180,22 +197,36 @@ impl Engine {
             let _token = token;
             let give_up = engine.now() + INSISTING;
             let (mut trying, mut pause) = (Some(trying), Duration::from_millis(100));
-            for tag in &*tags.0 {
-                while let Err(error) = engine.invalidate(Target::Tag(tag)).await {
-                    trying = None;
-                    if engine.now() > give_up || engine.is_closing() {
-                        tracing::error!(tag, %error, "the tag could not be invalidated: what bears it stays as it is until its interval is over");
-                        break;
+            let mut left = tags.0.to_vec();
+            loop {
+                let mut failed = Vec::new();
+                let mut why = None;
+                for tag in left {
+                    if let Err(error) = engine.invalidate(Target::Tag(&tag)).await {
+                        failed.push(tag);
+                        why = Some(error);
                     }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(5 * SYNC);
                 }
+                drop(trying.take());
+                let Some(error) = why else {
+                    return;
+                };
+                if engine.now() > give_up || engine.is_closing() {
+                    tracing::error!(
+                        tags = ?failed,
+                        %error,
+                        "tags could not be invalidated: what bears them stays as it is until its interval is over"
+                    );
+                    return;
+                }
+                left = failed;
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(5 * SYNC);
             }
-            drop(trying);
         };
         tokio::spawn(run.in_current_span());
         // Ends when it is dropped.
-        let _ = tried.await;
+        let _ = tokio::time::timeout(HELD_BACK, tried).await;
     }
 
     /// Removes what has long been unused, in one process a day.
@@ -209,7 +240,9 @@ impl Engine {
             self.invalidate(Target::Prefix("")).await?;
         }
         store
-            .call("prune", |store| store.forget_invalidated(everything))
+            .call("prune", |store| {
+                store.forget_invalidated(everything, self.settings.retention)
+            })
             .await?;
         let mut next = None;
         loop {
@@ -273,7 +306,7 @@ async fn end_of(
 ) -> Result<(), Arc<Error>> {
     match ended.wait_for(Option::is_some).await {
         Ok(result) => result.clone().unwrap_or(Ok(())),
-        // Cancelled with its runtime.
+        // Cancelled with its runtime; whoever needs it asks again.
         Err(_) => Ok(()),
     }
 }

@@ -16,9 +16,11 @@ use crate::{engine::Engine, extensions::Tags};
 /// Invalidates tags when a request has changed something; from [`Perennial::invalidates`](crate::Perennial::invalidates).
 ///
 /// That is when its method is not a safe one (RFC 9110 §9.2.1: GET, HEAD, OPTIONS, TRACE) and the response no error (2xx or 3xx, as
-/// RFC 9111 §4.4 has it). The response is held back until the invalidation is done, so that who has changed something sees it, at
-/// most for the statement limit; if the database fails it is tried again for a minute. The service's own error, and a status of 4xx or 5xx, invalidate
-/// nothing.
+/// RFC 9111 §4.4 has it): so a handler answers what was refused by a 4xx, and not by a redirection back to the form. The service's own error
+/// invalidates nothing.
+///
+/// The response is held back until the invalidation is done, for 5 s at most, so that this process knows of it when whoever has changed
+/// something asks next; if the database fails it is tried again for a minute.
 ///
 /// # Cancel safety
 ///
@@ -86,9 +88,9 @@ where
         if safe {
             return Box::pin(response);
         }
-        let layer = self.layer.clone();
+        // Now, as the future may be dropped before it has begun, and the service have begun by itself.
+        let mut unknown = Unknown(Some(self.layer.clone()));
         Box::pin(async move {
-            let mut unknown = Unknown(Some(layer));
             let response = response.await;
             if let Some(layer) = unknown.0.take()
                 && let Ok(response) = &response

@@ -94,11 +94,11 @@ impl RefreshLayer {
         self
     }
 
-    /// How many keys the layer stores, so that a visitor who invents them can't fill the database. Default: 10,000.
+    /// How many keys the layer stores, so that visitors who invent them don't fill the database. Default: 10,000.
     ///
-    /// Each process counts those that were asked for since it began, or, when it has run for longer than the [retention](crate::Builder::retention), in
-    /// that time or the one before it. Requests for any further one are answered by the service, and nothing of them is stored; a warning in the log says so, once a
-    /// minute.
+    /// Each process counts for itself: those that it was asked for since it began, or, when it has run for longer than the
+    /// [retention](crate::Builder::retention), in that time or the one before it. Requests for any further one are answered by the service, and nothing of them is
+    /// stored; a warning in the log says so, once a minute.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
         self

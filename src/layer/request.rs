@@ -42,13 +42,14 @@ pub(super) fn uri_key<'a, B>(request: &'a Request<B>, query: &Query) -> Option<C
 }
 
 /// A nested router sees the path without its prefix, and a middleware may have rewritten it, by a cookie say: the key has both what
-/// was asked for and what the service sees. No path contains a `#`.
+/// was asked for and, after a `#`, which no path contains, what the service sees.
 #[cfg(feature = "axum")]
 pub(super) fn uri_key<'a, B>(request: &'a Request<B>, query: &Query) -> Option<Cow<'a, str>> {
     let seen = key::of_uri(request.uri(), query)?;
     match request.extensions().get::<OriginalUri>() {
         Some(OriginalUri(asked)) if asked.path() != request.uri().path() => {
-            Some(Cow::Owned(format!("{}#{seen}", asked.path())))
+            let (path, query) = seen.split_at(seen.find('?').unwrap_or(seen.len()));
+            Some(Cow::Owned(format!("{}{query}#{path}", asked.path())))
         }
         Some(_) | None => Some(seen),
     }

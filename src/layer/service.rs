@@ -3,7 +3,7 @@
 use std::{
     fmt,
     marker::PhantomData,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     task::{Context, Poll},
 };
 
@@ -15,6 +15,7 @@ use tower_service::Service;
 
 use crate::{
     clock::Tick,
+    decide::SYNC,
     engine::{Answer, Failure, Generated, Generator, Look, Seed, Version, Visited},
     extensions::{RefreshAfter, Tags},
     layer::{
@@ -99,7 +100,8 @@ where
                 ResponseFuture::waiting(pass(layer.clone(), inner, request, Why::Bypass))
             }
             Look::Visit { stale } => {
-                let period = layer.engine.settings.retention;
+                // Never no time at all, in which nothing would count.
+                let period = layer.engine.settings.retention.max(SYNC);
                 if !stale && !layer.admission.admits(&key, now, period) {
                     let inner = self.0.inner();
                     return ResponseFuture::waiting(pass(
@@ -212,12 +214,17 @@ where
     };
     let (direct, mut own) = oneshot::channel();
     let make = || -> (Generator, Option<Arc<dyn Seed>>) {
-        let seed = Arc::new(RouteSeed {
-            shared,
-            generating,
+        let seed = RouteSeed {
+            shared: Arc::downgrade(&shared),
+            policy: layer.policy,
+            request: generating.clone(),
             body: PhantomData,
-        });
-        (Box::pin(generate(Arc::clone(&seed), direct)), Some(seed))
+        };
+        let request = generating.map(|()| ReqBody::default());
+        (
+            Box::pin(generate(shared, request, direct)),
+            Some(Arc::new(seed)),
+        )
     };
     let arrived = layer.engine.now();
     let Visited { answer, leads } = layer.engine.visit(&key, &layer.policy, make).await;
@@ -268,10 +275,12 @@ fn without_body_if<B>(
     }
 }
 
-/// What makes the content of a key: a service, and the request that it is given.
+/// What makes the content of a key: the request that the service is given. Memory holds on to it, and so must not to the service, which
+/// may hold on to the site.
 struct RouteSeed<S, ReqBody> {
-    shared: Arc<Shared<S>>,
-    generating: Request<()>,
+    shared: Weak<Shared<S>>,
+    policy: Refresh,
+    request: Request<()>,
     body: PhantomData<fn() -> ReqBody>,
 }
 
@@ -285,28 +294,29 @@ where
     ResBody::Error: Into<BoxError>,
 {
     fn policy(&self) -> &Refresh {
-        &self.shared.layer.policy
+        &self.policy
     }
 
-    fn generator(self: Arc<Self>) -> Generator {
+    fn generator(&self) -> Option<Generator> {
+        let shared = self.shared.upgrade()?;
+        let request = self.request.clone().map(|()| ReqBody::default());
         let (direct, _) = oneshot::channel();
-        Box::pin(generate(self, direct))
+        Some(Box::pin(generate(shared, request, direct)))
     }
 }
 
 /// One run of the service as a generator.
 async fn generate<S, ReqBody, ResBody>(
-    seed: Arc<RouteSeed<S, ReqBody>>,
+    shared: Arc<Shared<S>>,
+    request: Request<ReqBody>,
     direct: oneshot::Sender<Direct<ResBody, S::Error>>,
 ) -> Generated
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
-    ReqBody: Default,
     ResBody: Body<Data = Bytes>,
     ResBody::Error: Into<BoxError>,
 {
-    let (layer, service) = (&seed.shared.layer, seed.shared.inner());
-    let request = seed.generating.clone().map(|()| ReqBody::default());
+    let (layer, service) = (&shared.layer, shared.inner());
     let retry_in = layer.policy.cooldown();
     let failed = |error: BoxError, response| {
         Generated::Failed(Failure {
@@ -325,9 +335,16 @@ where
     };
     let (head, body) = response.into_parts();
     let kind = response::kind(&head, &layer.key);
+    let tags = || {
+        let own = head.extensions.get::<Tags>().cloned();
+        own.unwrap_or_default().and(&layer.tags.0)
+    };
     let status = format!("the service answered {}", head.status);
     match kind {
-        Kind::Unshareable { lasting } => return Generated::Unshareable { lasting },
+        Kind::Unshareable { lasting } => {
+            let tags = tags();
+            return Generated::Unshareable { lasting, tags };
+        }
         Kind::Failure { shareable: false } => return failed(status.into(), None),
         Kind::Content if response::size(&head.headers) > layer.engine.settings.max_headers => {
             let response = Response::from_parts(head, ResponseBody::streamed(body));
@@ -346,8 +363,7 @@ where
         }
         (Ok(Read::Whole(body)), Kind::Content) => {
             let mut content = response::validated(response::keepable(&head, body));
-            let own = head.extensions.get::<Tags>().cloned().unwrap_or_default();
-            content.extensions_mut().insert(own.and(&layer.tags.0));
+            content.extensions_mut().insert(tags());
             if let Some(after) = head.extensions.get::<RefreshAfter>() {
                 content.extensions_mut().insert(*after);
             }

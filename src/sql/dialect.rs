@@ -37,7 +37,7 @@ pub(super) struct Dialect {
     pub(super) remove: &'static str,
     /// key -> fence
     pub(super) fence_of: &'static str,
-    /// name -> the new epoch. They queue for one row, so that whoever sees an epoch sees all smaller ones.
+    /// name -> the new epoch. They queue for one row, so that whoever sees an epoch sees all smaller ones. A revision keeps its first one.
     pub(super) invalidate: &'static str,
     /// The codes of errors by which the database resolves a contention: somebody else was faster, and nothing was done.
     pub(super) contended: &'static [&'static str],
@@ -138,10 +138,10 @@ pub(super) const SQLITE: Dialect = Dialect {
     remove: REMOVE,
     fence_of: FENCE_OF,
     // What it reads can't change before it writes: there is one writer at a time.
-    invalidate: "INSERT INTO {p}invalidation (name, epoch)
+    invalidate: "INSERT INTO {p}invalidation AS i (name, epoch)
         SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
         FROM (SELECT '*' AS name UNION ALL SELECT $1) n WHERE true
-        ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch
+        ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING epoch",
     contended: &[],
     gone: &[],
@@ -254,7 +254,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
             RETURNING s.version AS epoch
         )
         INSERT INTO {p}invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
-        ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch
+        ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING i.epoch",
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
@@ -356,7 +356,8 @@ pub(super) const MYSQL: Dialect = Dialect {
     fence_of: FENCE_OF,
     // Row by row, in their order.
     invalidate: "INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), ($1, LAST_INSERT_ID())
-        ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))), LAST_INSERT_ID())",
+        ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))),
+            IF(name LIKE 'revision:%', epoch, LAST_INSERT_ID()))",
     // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, by which Galera also says that a certification failed, ER_LOCK_NOWAIT;
     // of TiDB: pessimistic and optimistic conflicts, and commits that were undone
     contended: &["1020", "1205", "1213", "3572", "8002", "9007", "8022", "8028"],
@@ -386,30 +387,31 @@ pub(super) const KEYS: &str =
 /// key
 pub(super) const DELETE: &str = "DELETE FROM {p}entry WHERE entry_key = $1";
 
-/// last key -> the next ones, each with whether it was to be kept no longer
-pub(super) const NEXT_ENTRIES: &str =
-    "SELECT entry_key, CASE WHEN keep_until < {now} THEN 1 ELSE 0 END
-    FROM {p}entry WHERE entry_key > $1 ORDER BY entry_key LIMIT 100";
+/// last key -> the last one of the next few
+pub(super) const NEXT_ENTRIES: &str = "SELECT max(n.entry_key) FROM (
+        SELECT entry_key FROM {p}entry WHERE entry_key > $1 ORDER BY entry_key LIMIT 100
+    ) n";
 
-/// key
-pub(super) const PRUNE_ENTRY: &str =
-    "DELETE FROM {p}entry WHERE entry_key = $1 AND keep_until < {now}";
+/// last key, the last one of the next few
+pub(super) const PRUNE_ENTRIES: &str =
+    "DELETE FROM {p}entry WHERE entry_key > $1 AND entry_key <= $2 AND keep_until < {now}";
 
-/// last name, time unused -> the next ones, each with whether it was unused for so long
-pub(super) const NEXT_LOCKS: &str =
-    "SELECT name, CASE WHEN acquired_at < {now} - $2 AND expires_at < {now} - $2 THEN 1 ELSE 0 END
-    FROM {p}lock WHERE name > $1 ORDER BY name LIMIT 100";
+/// last name -> the last one of the next few
+pub(super) const NEXT_LOCKS: &str = "SELECT max(n.name) FROM (
+        SELECT name FROM {p}lock WHERE name > $1 ORDER BY name LIMIT 100
+    ) n";
 
-/// name, time unused
-pub(super) const PRUNE_LOCK: &str =
-    "DELETE FROM {p}lock WHERE name = $1 AND acquired_at < {now} - $2 AND expires_at < {now} - $2";
+/// last name, the last one of the next few, prefix, time unused
+pub(super) const PRUNE_LOCKS: &str = "DELETE FROM {p}lock WHERE name > $1 AND name <= $2
+    AND substr(name, 1, length($3)) = $3 AND acquired_at < {now} - $4 AND expires_at < {now} - $4";
 
-/// epoch
-pub(super) const FORGET: &str =
-    "DELETE FROM {p}invalidation WHERE epoch < $1 AND name NOT LIKE 'revision:%'";
+/// epoch, time for which what was purged is remembered
+pub(super) const FORGET: &str = "DELETE FROM {p}invalidation WHERE
+    CASE WHEN name LIKE 'purged:%' THEN epoch < {now} - $2 ELSE epoch < $1 AND name NOT LIKE 'revision:%' END";
 
 /// known epoch -> name, epoch
-pub(super) const INVALIDATED: &str = "SELECT name, epoch FROM {p}invalidation WHERE epoch > $1";
+pub(super) const INVALIDATED: &str =
+    "SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*'";
 
 const EXTEND: &str = "UPDATE {p}lock SET expires_at = {now} + $4
     WHERE name = $1 AND owner = $2 AND fence = $3 AND expires_at > {now}";

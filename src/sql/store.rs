@@ -263,9 +263,9 @@ pub(super) struct SqlStore<DB: Driver> {
     break_lock: Statement,
     delete: Statement,
     next_entries: Statement,
-    prune_entry: Statement,
+    prune_entries: Statement,
     next_locks: Statement,
-    prune_lock: Statement,
+    prune_locks: Statement,
     forget: Statement,
 }
 
@@ -302,9 +302,9 @@ where
             break_lock: statement(dialect::BREAK),
             delete: statement(dialect::DELETE),
             next_entries: statement(dialect::NEXT_ENTRIES),
-            prune_entry: statement(dialect::PRUNE_ENTRY),
+            prune_entries: statement(dialect::PRUNE_ENTRIES),
             next_locks: statement(dialect::NEXT_LOCKS),
-            prune_lock: statement(dialect::PRUNE_LOCK),
+            prune_locks: statement(dialect::PRUNE_LOCKS),
             forget: statement(dialect::FORGET),
         })
     }
@@ -407,25 +407,23 @@ where
         Ok(self.run(statement, &arguments).await?.changed > 0)
     }
 
-    /// Asks which rows come next after this name, and removes those that are to be.
+    /// Removes, of the rows that come next, those that are to be; returns the last of them.
     async fn prune(
         &self,
         next: &Statement,
         remove: &Statement,
-        prefix: &str,
-        rest: &[Arg<'_>],
         after: Option<&str>,
+        rest: &[Arg<'_>],
     ) -> Result<Option<String>, BoxError> {
         // No name is empty, which some modes of MariaDB would take for none.
-        let after = after.unwrap_or("\u{1}");
-        let done = self.run(next, &and_then(after, rest)).await?;
-        let mut last = None;
-        for row in &done.rows {
-            let name = text::<DB>(row, 0)?;
-            if row.try_get_unchecked::<i64, _>(1)? == 1 && name.starts_with(prefix) {
-                self.run(remove, &and_then(&name, rest)).await?;
-            }
-            last = Some(name);
+        let after = Arg::Text(after.unwrap_or("\u{1}"));
+        let done = self.run(next, &[after]).await?;
+        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let last: Option<String> = row.try_get_unchecked(0)?;
+        if let Some(last) = &last {
+            let mut arguments = vec![after, Arg::Text(last)];
+            arguments.extend(rest);
+            self.run(remove, &arguments).await?;
         }
         Ok(last)
     }
@@ -612,7 +610,7 @@ where
     }
 
     fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<String>> {
-        Box::pin(self.prune(&self.next_entries, &self.prune_entry, "", &[], after))
+        Box::pin(self.prune(&self.next_entries, &self.prune_entries, after, &[]))
     }
 
     fn prune_locks<'a>(
@@ -622,24 +620,19 @@ where
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>> {
         Box::pin(async move {
-            let unused = [Arg::Int(micros(unused.min(FOREVER)))];
-            self.prune(&self.next_locks, &self.prune_lock, prefix, &unused, after)
+            let rest = [Arg::Text(prefix), Arg::Int(micros(unused.min(FOREVER)))];
+            self.prune(&self.next_locks, &self.prune_locks, after, &rest)
                 .await
         })
     }
 
-    fn forget_invalidated(&self, before: i64) -> StoreFuture<'_, ()> {
+    fn forget_invalidated(&self, before: i64, purged: Duration) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            self.run(&self.forget, &[Arg::Int(before)]).await?;
+            let arguments = [Arg::Int(before), Arg::Int(micros(purged.min(FOREVER)))];
+            self.run(&self.forget, &arguments).await?;
             Ok(())
         })
     }
-}
-
-fn and_then<'a>(name: &'a str, rest: &[Arg<'a>]) -> Vec<Arg<'a>> {
-    let mut arguments = vec![Arg::Text(name)];
-    arguments.extend(rest);
-    arguments
 }
 
 /// A column that holds text, whatever the database calls its type.

@@ -81,7 +81,8 @@ pub trait Store: Send + Sync + 'static {
     /// Removes the entry of `key` under the lease; `false`: there is none, or the lease has been overtaken.
     fn remove<'a>(&'a self, key: &'a str, lease: &'a LeaseRow) -> StoreFuture<'a, bool>;
 
-    /// Notes that `name`, of at most 255 bytes and without a NUL, is invalidated now, and returns the new epoch.
+    /// Notes that `name`, of at most 255 bytes and without a NUL, is invalidated now, and returns the new epoch. One that begins with
+    /// `revision:` keeps the first that it had.
     ///
     /// Epochs only grow, by all processes, and in the order in which they are seen: whoever sees one sees all smaller ones. They
     /// are also greater than the clock's microseconds since 1970 a moment ago, so that a database that has lost the last of them goes on above.
@@ -106,8 +107,9 @@ pub trait Store: Send + Sync + 'static {
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>>;
 
-    /// Removes what was invalidated before this epoch, but names that begin with `revision:`.
-    fn forget_invalidated(&self, before: i64) -> StoreFuture<'_, ()>;
+    /// Forgets what was invalidated before this epoch, but names that begin with `revision:`, and those that begin with `purged:`, which are
+    /// kept for so long.
+    fn forget_invalidated(&self, before: i64, purged: Duration) -> StoreFuture<'_, ()>;
 }
 
 /// What [`Store::probe`] found.

@@ -39,20 +39,24 @@ on_each_database! {
 
 const LONG: Duration = Duration::from_secs(3600);
 /// The sync interval, and a busy machine.
-const HEARD: Duration = Duration::from_secs(2);
+pub(crate) const HEARD: Duration = Duration::from_secs(2);
 
 /// A site with a memory of its own, which stands for a process.
-struct Process {
-    site: Perennial,
-    address: SocketAddr,
+pub(crate) struct Process {
+    pub(crate) site: Perennial,
+    pub(crate) address: SocketAddr,
 }
 
 impl Process {
-    async fn new(db: &Db, origin: &Origin, layered: impl Fn(RefreshLayer) -> RefreshLayer) -> Self {
+    pub(crate) async fn new(
+        db: &Db,
+        origin: &Origin,
+        layered: impl Fn(RefreshLayer) -> RefreshLayer,
+    ) -> Self {
         Self::with(db, Perennial::builder(), origin, layered).await
     }
 
-    async fn with(
+    pub(crate) async fn with(
         db: &Db,
         builder: Builder,
         origin: &Origin,
@@ -65,13 +69,13 @@ impl Process {
     }
 
     /// The run whose version is served.
-    async fn run(&self, path: &str) -> usize {
+    pub(crate) async fn run(&self, path: &str) -> usize {
         get(self.address, path).await.run()
     }
 }
 
 /// Two processes that have the same version of each path.
-async fn pair(
+pub(crate) async fn pair(
     db: &Db,
     origin: &Origin,
     paths: &[&str],
@@ -89,7 +93,7 @@ async fn pair(
 }
 
 /// Waits until a process has noticed that its version is not the newest.
-async fn hears(process: &Process, path: &str, old: usize) -> usize {
+pub(crate) async fn hears(process: &Process, path: &str, old: usize) -> usize {
     let start = Instant::now();
     loop {
         let run = process.run(path).await;

@@ -81,8 +81,8 @@ macro_rules! stepped {
                 self.store.invalidated(since)
             }
 
-            fn forget_invalidated(&self, before: i64) -> StoreFuture<'_, ()> {
-                self.store.forget_invalidated(before)
+            fn forget_invalidated(&self, before: i64, purged: Duration) -> StoreFuture<'_, ()> {
+                self.store.forget_invalidated(before, purged)
             }
 
             $(

@@ -27,3 +27,4 @@ mod safety;
 mod servers;
 mod store;
 mod support;
+mod sync;

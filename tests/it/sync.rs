@@ -1,0 +1,357 @@
+//! How a process hears of what others have invalidated, when things go wrong.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::{Router, body::Body, extract::Request, http::StatusCode, routing::get as route};
+use perennial::{Perennial, Refresh};
+use tower::{Layer, Service, ServiceExt};
+
+use crate::{
+    databases::Db,
+    invalidation::{HEARD, Process, hears, pair},
+    support::{Crowd, Folder, Origin, get, serve, until},
+};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+on_each_database! {
+    what_was_purged_is_not_served_by_a_process_that_slept_through_it
+    an_invalidation_that_the_database_has_lost_makes_nothing_stale_for_ever
+    processes_of_a_new_revision_that_start_together_make_each_page_once
+}
+
+/// A visitor who asks the service itself; the body and the Cache-Status.
+async fn ask(service: &Router, path: &str) -> (String, String) {
+    let request = Request::get(path).body(Body::empty()).expect("a request");
+    let response = service.clone().oneshot(request).await.expect("infallible");
+    let status = response.headers().get("cache-status");
+    let status = status
+        .map_or("", |status| status.to_str().expect("text"))
+        .to_owned();
+    let body = axum::body::to_bytes(response.into_body(), usize::MAX).await;
+    (
+        String::from_utf8(body.expect("is read").to_vec()).expect("text"),
+        status,
+    )
+}
+
+async fn what_was_purged_is_not_served_by_a_process_that_slept_through_it(db: Db) {
+    let origin = Origin::default();
+    const RETENTION: Duration = Duration::from_secs(4);
+    let site = Perennial::builder().retention(RETENTION);
+    let a = Process::with(&db, site, &origin, |layer| layer).await;
+    let b = Process::new(&db, &origin, |layer| layer).await;
+    assert_eq!([a.run("/p").await, b.run("/p").await], [1; 2]);
+    a.site.invalidate("/old").await.expect("is done");
+    tokio::time::sleep(RETENTION).await;
+    a.site.purge("/p").await.expect("is done");
+    // All that b has is stale by this now, and what is older is forgotten.
+    a.site.invalidate_prefix("").await.expect("is done");
+    let names = async |name: &str| {
+        let sql = format!("SELECT count(*) FROM perennial_invalidation WHERE name = '{name}'");
+        db.int(&sql).await
+    };
+    until("it is pruned", async || {
+        a.run("/q").await;
+        names("key:/old").await == Some(0)
+    })
+    .await;
+    assert_eq!(
+        [names("purged:/p").await, names("prefix:").await],
+        [Some(1); 2]
+    );
+    let begun = origin.begun();
+    origin.hold();
+    let crowd = Crowd::visit(3, &[b.address], "/p");
+    until("b generates", async || origin.begun() == begun + 1).await;
+    origin.let_go();
+    assert!(
+        crowd
+            .rest()
+            .await
+            .iter()
+            .all(|reply| reply.run() == begun + 1)
+    );
+}
+
+async fn an_invalidation_that_the_database_has_lost_makes_nothing_stale_for_ever(db: Db) {
+    let origin = Origin::default();
+    let a = Process::new(&db, &origin, |layer| layer).await;
+    assert_eq!(a.run("/p").await, 1);
+    a.site.invalidate("/p").await.expect("is done");
+    // As after a failover to a server that had not got it yet.
+    db.execute("DELETE FROM perennial_invalidation").await;
+    assert_eq!(a.run("/p").await, 2);
+    let start = Instant::now();
+    while start.elapsed() < HEARD {
+        assert_eq!(a.run("/p").await, 2);
+    }
+    // And what comes after it is above it.
+    let b = Process::new(&db, &origin, |layer| layer).await;
+    assert_eq!(b.run("/p").await, 2);
+    b.site.invalidate("/p").await.expect("is done");
+    hears(&a, "/p", 2).await;
+}
+
+async fn processes_of_a_new_revision_that_start_together_make_each_page_once(db: Db) {
+    const PAGES: usize = 10;
+    let origin = Origin::default();
+    for revision in ["1", "2"] {
+        let mut processes = Vec::new();
+        for _ in 0..4 {
+            let builder = Perennial::builder().revision(revision);
+            processes.push(Process::with(&db, builder, &origin, |layer| layer).await);
+        }
+        let addresses: Vec<_> = processes.iter().map(|process| process.address).collect();
+        let before = origin.begun();
+        let start = Instant::now();
+        while start.elapsed() < HEARD {
+            for page in 0..PAGES {
+                let path = format!("/{page}");
+                let crowd = Crowd::visit(4, &addresses, &path);
+                assert!(crowd.rest().await.iter().all(|reply| reply.status == 200));
+            }
+        }
+        assert_eq!(origin.begun() - before, PAGES, "revision {revision}");
+    }
+}
+
+/// A runtime of its own, on this thread alone.
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+#[test]
+fn a_runtime_that_ends_takes_no_question_with_it() {
+    let folder = Folder::new();
+    let first = runtime();
+    let origin = Origin::default();
+    let (site, other) = first.block_on(async { (folder.site().await, folder.site().await) });
+    let app = origin.router().layer(site.layer(Refresh::every(LONG)));
+    first.block_on(ask(&app, "/p"));
+    std::thread::sleep(Duration::from_millis(1200));
+    // Due, and asked for in a task that is never run.
+    let second = runtime();
+    {
+        let _entered = second.enter();
+        let request = Request::get("/p").body(Body::empty()).expect("a request");
+        drop(app.clone().call(request));
+        let future = app
+            .clone()
+            .oneshot(Request::get("/p").body(Body::empty()).expect("a request"));
+        let _ = poll_once(future);
+    }
+    drop(second);
+    first.block_on(async {
+        other.invalidate("/p").await.expect("is done");
+        until("it is heard of", async || {
+            !ask(&app, "/p").await.0.starts_with("run 1 ")
+        })
+        .await;
+    });
+}
+
+/// Polls a future once.
+fn poll_once<F: Future>(future: F) -> bool {
+    let mut future = std::pin::pin!(future);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    future.as_mut().poll(&mut context).is_ready()
+}
+
+#[tokio::test]
+async fn what_is_dropped_with_the_site_is_freed() {
+    let folder = Folder::new();
+    let held = Arc::new(());
+    let site = folder.site().await;
+    let state = (Arc::clone(&held), site.clone());
+    let page = move || {
+        let state = state.clone();
+        async move { format!("{}", Arc::strong_count(&state.0)) }
+    };
+    let layer = site.layer(Refresh::every(LONG));
+    // As when it is served: before, axum makes its layers anew for each request.
+    let app = Router::new()
+        .route("/", route(page).layer(layer))
+        .with_state(());
+    ask(&app, "/").await;
+    assert!(site.regenerate_now("/").await.expect("is made"));
+    site.shutdown().await;
+    assert!(
+        !site.regenerate_now("/").await.expect("is no error"),
+        "nothing is begun any more"
+    );
+    drop((app, site));
+    until("the handler's state is freed", async || {
+        Arc::strong_count(&held) == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_that_is_cancelled_before_it_is_polled_invalidates_as_well() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let list = move || async move { format!("run {} of list", counted.fetch_add(1, SeqCst) + 1) };
+    let layer = site.layer(Refresh::every(LONG)).tag("list");
+    let app = Router::new().route("/list", route(list).layer(layer));
+    ask(&app, "/list").await;
+    // It begins when it is called, as a buffer does.
+    let calls = Arc::new(AtomicUsize::new(0));
+    let called = Arc::clone(&calls);
+    let change = tower::service_fn(move |_: Request| {
+        called.fetch_add(1, SeqCst);
+        std::future::ready(Ok::<_, std::convert::Infallible>(
+            axum::response::Response::new(Body::empty()),
+        ))
+    });
+    let mut change = site.invalidates(["list"]).layer(change);
+    let request = Request::post("/").body(Body::empty()).expect("a request");
+    drop(change.ready().await.expect("is ready").call(request));
+    assert_eq!(calls.load(SeqCst), 1);
+    until("it is invalidated", async || {
+        ask(&app, "/list").await.0 == "run 2 of list"
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nested_routes_are_invalidated_by_what_was_asked_for() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let origin = Origin::default();
+    let key = perennial::Key::new().header("x-kind".parse().expect("a name"));
+    let inner = origin
+        .router()
+        .layer(site.layer(Refresh::every(LONG)).key(key.query(["page"])));
+    let app = Router::new().nest("/shop", inner);
+    let mut runs = 0;
+    for path in ["/shop/books?page=2", "/shop/books"] {
+        ask(&app, path).await;
+        runs += 1;
+        site.invalidate(path).await.expect("is done");
+        ask(&app, path).await;
+        assert_eq!(origin.begun(), runs + 1, "{path} is invalidated");
+        site.purge(path).await.expect("is done");
+        assert!(ask(&app, path).await.1.contains("fwd="), "{path} is purged");
+        assert!(
+            site.regenerate_now(path).await.expect("is made"),
+            "{path} is known"
+        );
+        runs += 3;
+        assert_eq!(origin.begun(), runs);
+    }
+    let (body, status) = ask(&app, "/shop/books?page=2").await;
+    assert!(
+        body.starts_with("run 4 ") && status.contains("hit"),
+        "{body} {status}"
+    );
+    assert_eq!(
+        get(serve(app).await, "/shop/books").await.status,
+        StatusCode::OK
+    );
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod on_servers {
+    use super::*;
+    use crate::proxy::{Proxy, Weather};
+
+    on_each_server! {
+        what_is_committed_late_is_not_missed
+        what_was_invalidated_while_the_database_was_away_is_heard_of
+    }
+
+    /// A client in another language invalidates in a transaction of its own, which it leaves open.
+    async fn what_is_committed_late_is_not_missed(db: Db) {
+        let origin = Origin::default();
+        let brief = Refresh::every(Duration::from_millis(500));
+        let [a, b] = pair(&db, &origin, &["/p", "/q"], |layer| layer).await;
+        let aging = serve(origin.router().layer(a.site.layer(brief))).await;
+        a.site.invalidate("/nothing").await.expect("is done");
+
+        let (counter, epoch) = match db.url().starts_with("mysql") {
+            true => (
+                "perennial_invalidation SET epoch = epoch + 1 WHERE name = '*'",
+                "epoch FROM perennial_invalidation WHERE name = '*'",
+            ),
+            false => (
+                "perennial_schema SET version = version + 1 WHERE id = 2",
+                "version FROM perennial_schema WHERE id = 2",
+            ),
+        };
+        let mut late = db.uncommitted(&format!("UPDATE {counter}")).await;
+        for name in ["key:/p", "key:/aging"] {
+            let insert = format!(
+                "INSERT INTO perennial_invalidation (name, epoch) SELECT '{name}', {epoch}"
+            );
+            let insert = sqlx::query(sqlx::AssertSqlSafe(insert));
+            insert.execute(&mut *late).await.expect("is done");
+        }
+        // What comes after it waits, and would otherwise be seen before it.
+        let after = tokio::spawn({
+            let site = a.site.clone();
+            async move { site.invalidate("/q").await }
+        });
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(2500) {
+            assert_eq!([a.run("/p").await, b.run("/p").await], [1; 2]);
+            get(aging, "/aging").await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(!after.is_finished());
+        let held = get(aging, "/aging").await;
+        late.commit().await.expect("is done");
+        after.await.expect("no panic").expect("is done");
+        let new = hears(&b, "/p", 1).await;
+        assert_eq!(hears(&a, "/p", 1).await, new);
+        hears(&b, "/q", 2).await;
+        // What was made meanwhile may have been made of what that client had not committed.
+        let made = held.run();
+        let status = async || get(aging, "/aging").await.run();
+        until("it regrows at once", async || status().await > made).await;
+    }
+
+    async fn what_was_invalidated_while_the_database_was_away_is_heard_of(db: Db) {
+        let origin = Origin::default();
+        let here = Process::new(&db, &origin, |layer| layer).await;
+        let proxy = Proxy::before(db.url()).await;
+        let builder = Perennial::builder().statement_limit(Duration::from_secs(1));
+        let site = builder.open(&proxy.url(db.url())).await.expect("opens");
+        let layer = site.layer(Refresh::every(LONG));
+        let cut_off = serve(origin.router().layer(layer)).await;
+        for path in ["/p", "/q"] {
+            assert_eq!(here.run(path).await, get(cut_off, path).await.run());
+        }
+        for weather in [
+            Weather::Blackout,
+            Weather::RepliesLost { after: 0 },
+            Weather::Reset,
+        ] {
+            let old = here.run("/p").await;
+            proxy.weather(weather);
+            here.site.invalidate("/p").await.expect("is done");
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(3) {
+                let reply = get(cut_off, "/p").await;
+                assert_eq!(reply.run(), old, "{weather:?}");
+                assert!(reply.took < HEARD, "{weather:?}: {:?}", reply.took);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            proxy.weather(Weather::Fair);
+            until("it is heard of", async || {
+                get(cut_off, "/p").await.run() != old
+            })
+            .await;
+            assert_eq!(get(cut_off, "/q").await.run(), 2);
+        }
+    }
+}
