@@ -72,6 +72,8 @@ impl Perennial {
                 revision: None,
             },
             statement_limit: Duration::from_secs(5),
+            #[cfg(feature = "postgres")]
+            listen: false,
         }
     }
 
@@ -245,6 +247,8 @@ pub struct Builder {
     table_prefix: String,
     settings: Settings,
     statement_limit: Duration,
+    #[cfg(feature = "postgres")]
+    listen: bool,
 }
 
 impl Builder {
@@ -313,6 +317,16 @@ impl Builder {
         self
     }
 
+    /// Whether PostgreSQL tells this process of invalidations, by LISTEN and NOTIFY, so that it knows them in some 50 ms instead of a second. Default: no.
+    ///
+    /// It takes a connection of the pool, for good, and one that a pooler doesn't share by the transaction. Where it is lost nothing is:
+    /// requests ask in any case. Another database, and a relative of PostgreSQL's, can't: the former is an error when it is opened, the latter never tells.
+    #[cfg(feature = "postgres")]
+    pub fn listen(mut self, listen: bool) -> Self {
+        self.listen = listen;
+        self
+    }
+
     /// How long a step in the database may take, the wait for a connection and further tries included, before it counts as failed.
     /// Default: 5 s.
     pub fn statement_limit(mut self, limit: Duration) -> Self {
@@ -338,10 +352,28 @@ impl Builder {
     /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used.
     #[cfg(feature = "_sql")]
     pub async fn build(self, pool: impl Into<Database>) -> Result<Perennial, Error> {
-        let store = pool.into().store(&self.table_prefix);
+        let database = pool.into();
+        #[cfg(feature = "postgres")]
+        let (listens, prefix) = (
+            self.listen.then(|| database.clone()),
+            self.table_prefix.clone(),
+        );
+        let store = database.store(&self.table_prefix);
         let store = tokio::time::timeout(PREPARE_LIMIT, store).await;
         let store = store.map_err(|_| Error::timeout("preparing the tables", PREPARE_LIMIT))??;
-        Ok(self.with_store(store))
+        let site = self.with_store(store);
+        #[cfg(feature = "postgres")]
+        if let Some(database) = listens {
+            let engine = Arc::downgrade(&site.engine);
+            let heard = move || {
+                if let Some(engine) = engine.upgrade() {
+                    engine.heard();
+                }
+            };
+            site.engine
+                .listen(database.listen(&prefix, Box::new(heard))?);
+        }
+        Ok(site)
     }
 
     /// The statements that make the tables in a database of the URL's kind: for an administrator to run, where the site's own role may

@@ -61,6 +61,9 @@ pub(crate) struct Engine {
     /// Bounds the regenerations at once.
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
+    /// Hears of invalidations, if it is to, until the engine is dropped.
+    #[cfg(feature = "postgres")]
+    listening: std::sync::OnceLock<tokio_util::task::AbortOnDropHandle<()>>,
     closing: AtomicBool,
 }
 
@@ -155,12 +158,22 @@ impl Engine {
             running: Mutex::default(),
             permits: Arc::new(Semaphore::new(regenerations)),
             tasks: TaskTracker::new(),
+            #[cfg(feature = "postgres")]
+            listening: std::sync::OnceLock::new(),
             closing: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn now(&self) -> Tick {
         self.clock.now()
+    }
+
+    /// Runs what hears of invalidations.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn listen(&self, listening: impl Future<Output = ()> + Send + 'static) {
+        let task = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(listening));
+        // Is called once.
+        let _ = self.listening.set(task);
     }
 
     pub(crate) fn locks(&self) -> Locks {

@@ -82,6 +82,12 @@ impl Engine {
         Handle::try_current().is_err() || self.awaited(now).is_some()
     }
 
+    /// Asks now: something may have been invalidated.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn heard(self: &Arc<Self>) {
+        self.attempt(self.now());
+    }
+
     /// Waits for the answer, if it is to be waited for, for half a second at most.
     pub(super) async fn synced(self: &Arc<Self>) {
         let now = self.now();

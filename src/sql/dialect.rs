@@ -247,15 +247,17 @@ pub(super) const POSTGRES: Dialect = Dialect {
         RETURNING e.fence",
     remove: REMOVE,
     fence_of: FENCE_OF,
-    // The row is one of another table, for the relatives.
+    // The row is one of another table, as in the form for the relatives.
     invalidate: "WITH n AS (
             INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
             ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
             RETURNING s.version AS epoch
+        ), i AS (
+            INSERT INTO {p}invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
+            ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
+            RETURNING i.epoch
         )
-        INSERT INTO {p}invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
-        ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
-        RETURNING i.epoch",
+        SELECT epoch, pg_notify('{p}invalidation', '')::text FROM i",
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
     // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout
@@ -279,6 +281,15 @@ pub(super) const POSTGRES_RELATIVE: Dialect = Dialect {
             expires_at = excluded.expires_at
         WHERE l.owner = $2 OR (l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4))
         RETURNING l.fence",
+    // Without a notification.
+    invalidate: "WITH n AS (
+            INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
+            ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
+            RETURNING s.version AS epoch
+        )
+        INSERT INTO {p}invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
+        ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
+        RETURNING i.epoch",
     ..POSTGRES
 };
 

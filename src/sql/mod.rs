@@ -1,6 +1,8 @@
 //! The stores in SQL databases: the application's own pool, or one of ours from a URL.
 
 mod dialect;
+#[cfg(feature = "postgres")]
+mod listen;
 mod schema;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -56,6 +58,14 @@ impl From<sqlx::MySqlPool> for Database {
     }
 }
 
+/// What is called when something may have been invalidated.
+#[cfg(feature = "postgres")]
+pub(crate) type Heard = Box<dyn Fn() + Send + Sync>;
+
+/// Runs for as long as it is listened.
+#[cfg(feature = "postgres")]
+pub(crate) type Listening = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// How a URL of each kind that can be opened is written.
 const EXAMPLES: &[&str] = &[
     #[cfg(feature = "sqlite")]
@@ -82,6 +92,26 @@ impl Database {
             "mysql" | "mariadb" => Ok(connect::<sqlx::MySql>(url).await?.into()),
             _ => Err(unknown(url)),
         }
+    }
+
+    /// What calls `heard`, for as long as it is polled, whenever the database tells by itself that something may have been invalidated.
+    ///
+    /// # Errors
+    ///
+    /// It is of a kind that doesn't.
+    #[cfg(feature = "postgres")]
+    #[cfg_attr(
+        not(any(feature = "sqlite", feature = "mysql")),
+        allow(irrefutable_let_patterns)
+    )]
+    pub(crate) fn listen(&self, prefix: &str, heard: Heard) -> Result<Listening, Error> {
+        let Pool::Postgres(pool) = &self.0 else {
+            return Err(Error::invalid(
+                "only PostgreSQL tells of invalidations by itself: leave out `Builder::listen`",
+            ));
+        };
+        let channel = format!("{prefix}invalidation");
+        Ok(Box::pin(listen::listen(pool.clone(), channel, heard)))
     }
 
     /// The store in this database, its tables made or upgraded: for a [`Store`] of the program's own that wraps it.

@@ -194,6 +194,19 @@ async fn what_is_dropped_with_the_site_is_freed() {
     .await;
 }
 
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn what_cannot_be_listened_to_is_an_error_that_says_so() {
+    let folder = Folder::new();
+    let error = Perennial::builder().listen(true).open(&folder.url()).await;
+    assert!(
+        error
+            .expect_err("is SQLite")
+            .to_string()
+            .contains("only PostgreSQL")
+    );
+}
+
 #[tokio::test]
 async fn a_change_that_is_cancelled_before_it_is_polled_invalidates_as_well() {
     let folder = Folder::new();
@@ -264,6 +277,43 @@ async fn nested_routes_are_invalidated_by_what_was_asked_for() {
 mod on_servers {
     use super::*;
     use crate::proxy::{Proxy, Weather};
+
+    #[cfg(feature = "postgres")]
+    on_database! {
+        postgres_listening = crate::databases::Db::postgres();
+        whoever_listens_hears_at_once_and_misses_nothing_while_it_does_not
+    }
+
+    #[cfg(feature = "postgres")]
+    async fn whoever_listens_hears_at_once_and_misses_nothing_while_it_does_not(db: Db) {
+        let origin = Origin::default();
+        let a = Process::new(&db, &origin, |layer| layer).await;
+        let listening = Perennial::builder().listen(true);
+        let b = Process::with(&db, listening, &origin, |layer| layer).await;
+        let listeners = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> pg_backend_pid()";
+        let mut run = a.run("/p").await;
+        let mut shortest = HEARD;
+        for kills in [false, false, true, false, true, false] {
+            until("it listens", async || db.int(listeners).await == Some(1)).await;
+            // It has just asked, and does so in a second again.
+            tokio::time::sleep(Duration::from_millis(1100)).await;
+            assert_eq!(b.run("/p").await, run);
+            if kills {
+                db.execute(&listeners.replace("count(*)", "pg_terminate_backend(pid)"))
+                    .await;
+            }
+            a.site.invalidate("/p").await.expect("is done");
+            let start = Instant::now();
+            run = hears(&b, "/p", run).await;
+            shortest = shortest.min(start.elapsed());
+        }
+        assert!(
+            shortest < Duration::from_millis(700),
+            "never at once: {shortest:?}"
+        );
+        assert_eq!(a.run("/p").await, run);
+    }
 
     on_each_server! {
         what_is_committed_late_is_not_missed
