@@ -302,7 +302,7 @@ impl Drop for End {
         let mut state = self.engine.sync_state();
         state.running = None;
         state.overdue = self.engine.now() + 2 * SYNC;
-        drop(state);
+        // Under the lock: nobody finds that nothing is running, and no reason to be quiet.
         self.engine.sync.quiet_until(self.begun + SYNC);
     }
 }
