@@ -78,8 +78,8 @@ impl Engine {
         if now.0 < self.sync.quiet_until.load(Relaxed) {
             return false;
         }
-        // A service may be called outside of a runtime; the future that it returns is not polled there.
-        Handle::try_current().is_err() || self.awaited(now).is_some()
+        // Outside of a runtime a service may be called; the future that it returns is polled inside.
+        !is_inside_runtime() || self.awaited(now).is_some()
     }
 
     /// Asks now: something may have been invalidated.
@@ -92,6 +92,7 @@ impl Engine {
     pub(super) async fn synced(self: &Arc<Self>) {
         let now = self.now();
         if now.0 >= self.sync.quiet_until.load(Relaxed)
+            && is_inside_runtime()
             && let Some(Attempt { begun, ended, .. }) = self.awaited(now)
         {
             // Without an answer what is in memory is served.
@@ -305,6 +306,10 @@ impl Drop for End {
         // Under the lock: nobody finds that nothing is running, and no reason to be quiet.
         self.engine.sync.quiet_until(self.begun + SYNC);
     }
+}
+
+fn is_inside_runtime() -> bool {
+    Handle::try_current().is_ok()
 }
 
 async fn end_of(
