@@ -10,6 +10,10 @@ pub(crate) const RECHECK: Duration = Duration::from_secs(1);
 /// How often a process asks what others have invalidated.
 pub(crate) const SYNC: Duration = Duration::from_secs(1);
 
+/// What was known so long ago is asked for before it is relied on. Longer than [`SYNC`], so that where requests come one after the other
+/// none has to wait.
+pub(crate) const OVERDUE: Duration = Duration::from_millis(1250);
+
 /// How long a visitor for whom there is a version waits for the database's answers.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 

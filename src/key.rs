@@ -32,6 +32,21 @@ pub(crate) fn of_uri<'a>(uri: &'a Uri, counts: &Query) -> Option<Cow<'a, str>> {
     })
 }
 
+/// A key as a developer writes it, with its query as [`of_uri`] has it.
+pub(crate) fn canonical(key: &str) -> Cow<'_, str> {
+    if !key.starts_with('/') {
+        return Cow::Borrowed(key);
+    }
+    // What follows a `#` is a variant's.
+    let (asked, variant) = key.split_at(key.find('#').unwrap_or(key.len()));
+    match asked.split_once('?') {
+        None => Cow::Borrowed(key),
+        Some((path, "")) => Cow::Owned(format!("{path}{variant}")),
+        Some((_, query)) if is_sorted(query) => Cow::Borrowed(key),
+        Some((path, query)) => Cow::Owned(format!("{path}?{}{variant}", sorted(query))),
+    }
+}
+
 /// The parameters of these names.
 fn only(query: &str, names: &[String]) -> String {
     let named = parameters(query).filter(|(name, _)| names.iter().any(|it| it == name));
@@ -126,6 +141,22 @@ mod tests {
             sorted.sort_by_key(|(name, _)| *name);
             prop_assert_eq!(key(&query(&pairs)), query(&sorted));
             prop_assert_eq!(key(&key(&query(&pairs))), query(&sorted), "its own key");
+        }
+    }
+
+    #[test]
+    fn a_key_is_written_in_any_order() {
+        for (written, canonical) in [
+            ("/a?b=2&a=1", "/a?a=1&b=2"),
+            ("/a?b=2&a=1#/x?b&a", "/a?a=1&b=2#/x?b&a"),
+            ("/a?", "/a"),
+            ("/a?#/b", "/a#/b"),
+            ("/a?a&b", "/a?a&b"),
+            ("/a", "/a"),
+            ("side/b?b&a", "side/b?b&a"),
+            ("", ""),
+        ] {
+            assert_eq!(super::canonical(written), canonical, "{written}");
         }
     }
 

@@ -11,6 +11,7 @@ use crate::{
     engine::{Engine, Settings, Target},
     error::Error,
     extensions::Tags,
+    key,
     layer::{InvalidateLayer, RefreshLayer},
     lock::Locks,
     refresh::{DAY, Refresh},
@@ -142,6 +143,9 @@ impl Perennial {
     ///     .route("/admin/books", post(add_book).layer(site.invalidates(["catalog"])))
     /// # }
     /// ```
+    ///
+    /// A response can name further tags, by [`Tags`] among its extensions. For GET and POST on one path, layer the handlers apart:
+    /// `get(books).layer(…).merge(post(add_book).layer(…))`.
     pub fn invalidates<T: Into<String>>(
         &self,
         tags: impl IntoIterator<Item = T>,
@@ -151,12 +155,14 @@ impl Perennial {
 
     /// Makes a resource stale, in all processes: it is served while it regrows, with the next request for it.
     ///
-    /// The key of a route's page is its path as it was asked for and, after `?`, its query with the parameters sorted by name; that of content is
-    /// what it was given. Meant are also all variants that differ in headers, host or nesting, whose keys go on with a `#`.
+    /// The key of a route's page is its path and, after `?`, those parameters of its query that [count](crate::Key), in any order, all as visitors write
+    /// them: `%C3%A4` and `%c3%a4`, or `%20` and `+`, are two keys. That of content is what it was given. Meant are also all variants
+    /// that differ in headers, host or nesting, whose keys go on with a `#`. What isn't there is no error, so that a wrong key does
+    /// nothing; for what depends on data a [tag](Self::invalidate_tag) is the surer name.
     ///
-    /// This process knows it when this returns; each other one within a second (the sync interval) from a request that it gets, or
-    /// before it answers the first one after a longer silence. What is being generated meanwhile is stale when it is made. A cooldown
-    /// after a failure is kept. What isn't there is no error.
+    /// This process knows it when this returns; each other one that gets requests within about a second (the sync interval), and one that
+    /// had none for longer before it answers the next. What is being generated meanwhile is stale when it is made. A cooldown
+    /// after a failure is kept.
     ///
     /// # Errors
     ///
@@ -166,7 +172,8 @@ impl Perennial {
     ///
     /// Dropped before it returns, it has been done or not.
     pub async fn invalidate(&self, key: &str) -> Result<(), Error> {
-        self.engine.invalidate(Target::Key(key)).await.map(drop)
+        let key = key::canonical(key);
+        self.engine.invalidate(Target::Key(&key)).await.map(drop)
     }
 
     /// As [`invalidate`](Self::invalidate), all resources whose keys begin with `prefix`; with the empty one, everything.
@@ -200,23 +207,24 @@ impl Perennial {
     ///
     /// The database fails: it may have been done in part, and can be done again.
     pub async fn purge(&self, key: &str) -> Result<(), Error> {
-        self.engine.purge(key).await
+        self.engine.purge(&key::canonical(key)).await
     }
 
     /// Invalidates a resource and, if this process has it in memory from a route, regenerates it at once, without a visitor: `true` when there is a new version.
     ///
-    /// `false`: it hasn't, or the router it was in is no more, or it is [content](Self::content), whose generator only a call brings; the next request will. The new version is
+    /// `false`: it is invalidated, but not regenerated: this process hasn't got it (another one may), or the router it was in is no more, or it is [content](Self::content), whose generator only a call brings; the next request will. The new version is
     /// made after this was called, here or by another process. It is not tried during a cooldown, which is waited for.
     ///
     /// # Errors
     ///
-    /// The generator has failed, or there is no new version within the policy's [`timeout`](Refresh::timeout); or the database fails.
+    /// [The generator has failed](Error::is_generator); there is [no new version](Error::is_unavailable) within the policy's
+    /// [`timeout`](Refresh::timeout); or the database fails.
     ///
     /// # Cancel safety
     ///
     /// Dropped before it returns, it cancels nothing that it has begun.
     pub async fn regenerate_now(&self, key: &str) -> Result<bool, Error> {
-        self.engine.regenerate_now(key).await
+        self.engine.regenerate_now(&key::canonical(key)).await
     }
 
     /// The locks of the site's database, for anything else that must not be done twice at once.
@@ -301,7 +309,7 @@ impl Builder {
     ///
     /// When the first process of a revision that the database has not seen gets its first request, all content is stale: served, and regrown. While two
     /// revisions run side by side, what the older one makes is stale for the newer one, and not the other way round, so that they
-    /// do not undo each other's work. A revision that comes back after another one was there makes nothing stale: call
+    /// do not undo each other's work; an old process may go on with what it has made itself. A revision that comes back after another one was there makes nothing stale: call
     /// [`invalidate_prefix("")`](Perennial::invalidate_prefix) when you roll back.
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.settings.revision = Some(revision.into());
@@ -349,9 +357,14 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used.
+    /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used, or an empty revision.
     #[cfg(feature = "_sql")]
     pub async fn build(self, pool: impl Into<Database>) -> Result<Perennial, Error> {
+        if self.settings.revision.as_deref() == Some("") {
+            return Err(Error::invalid(
+                "the revision is empty: write what tells this version of the code from others, or leave out `Builder::revision`",
+            ));
+        }
         let database = pool.into();
         #[cfg(feature = "postgres")]
         let (listens, prefix) = (

@@ -164,12 +164,14 @@ impl Invalidations {
         epoch.copied().unwrap_or(0)
     }
 
-    /// How many names are known of what is stale, and since when all that is older is.
-    pub(super) fn extent(&self) -> (usize, i64) {
-        self.read(|known| {
-            let lists = [&known.keys, &known.prefixes, &known.tags];
-            (lists.map(Epochs::len).iter().sum(), known.everything)
-        })
+    /// How many names are known of what is stale.
+    pub(super) fn names(&self) -> usize {
+        self.read(|known| known.keys.len() + known.prefixes.len() + known.tags.len())
+    }
+
+    /// All that is older is stale.
+    pub(super) fn everything(&self) -> i64 {
+        self.read(|known| known.everything)
     }
 
     /// Takes in one of this process's own.
@@ -332,7 +334,7 @@ mod tests {
             (Target::Prefix(""), 4),
             (Target::Key("/b"), 5),
         ]);
-        assert_eq!(all.extent(), (1, 4));
+        assert_eq!((all.names(), all.everything()), (1, 4));
         assert_eq!((all.seen(), all.latest()), (5, 5));
         assert_eq!(all.void("/p", &notes(0, &[])), Void::Purged);
         assert_eq!(all.void("/a", &notes(3, &[])), Void::Stale);

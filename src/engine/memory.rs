@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use foldhash::quality::RandomState;
-use http::Response;
+use http::{HeaderMap, Response};
 use quick_cache::{
     OptionsBuilder, Weighter,
     sync::{Cache, DefaultLifecycle},
@@ -22,7 +22,7 @@ use crate::{
     decide::{self, Freshness},
     engine::{Invalidations, Notes, Seed, invalidation::Void},
     key,
-    refresh::Refresh,
+    refresh::{Client, Refresh},
     terms::{self, Terms},
 };
 
@@ -111,6 +111,17 @@ pub(crate) struct Version {
     unit: f64,
     /// Until when nothing more is to be asked about it.
     rest: AtomicI64,
+    /// The headers that its last hit was given.
+    given: RwLock<Option<(Said, HeaderMap)>>,
+}
+
+/// What a hit says beside what is kept: another thing each second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// In seconds.
+    pub(crate) age: u64,
+    pub(crate) ttl: i64,
+    pub(crate) client: Client,
 }
 
 impl Version {
@@ -135,6 +146,7 @@ impl Version {
             born,
             unit: key::unit(key),
             rest: AtomicI64::new(i64::MIN),
+            given: RwLock::default(),
         }
     }
 
@@ -156,6 +168,21 @@ impl Version {
 
     pub(crate) fn seed(&self) -> Option<&Arc<dyn Seed>> {
         self.seed.as_ref()
+    }
+
+    /// The headers of a hit that says this, made once for all of the same second.
+    pub(crate) fn given(&self, said: Said, make: impl FnOnce() -> HeaderMap) -> HeaderMap {
+        let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((last, headers)) = &*given
+            && *last == said
+        {
+            return headers.clone();
+        }
+        drop(given);
+        let headers = make();
+        let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
+        *given = Some((said, headers.clone()));
+        headers
     }
 
     pub(crate) fn notes(&self) -> &Notes {
@@ -327,7 +354,8 @@ impl Weighter<String, Slot> for Weight {
             Slot::Version(version) => {
                 let headers = version.content.headers();
                 let lines = headers.iter().map(|(name, value)| {
-                    name.as_str().len() + value.len() + size_of::<http::HeaderValue>() * 2
+                    // Twice: also those of the last hit.
+                    2 * (name.as_str().len() + value.len() + size_of::<http::HeaderValue>() * 2)
                 });
                 let tags = version.notes().tags.iter().map(String::len);
                 let seed = version.seed.as_ref().map_or(0, |_| SEED);

@@ -1,8 +1,10 @@
 //! The way of a resource through memory and store, whatever generates it.
 
+mod invalidate;
 mod invalidation;
 mod memory;
 mod notes;
+mod prune;
 mod regeneration;
 mod sync;
 
@@ -29,7 +31,6 @@ use tracing::Instrument;
 use crate::{
     clock::{Clock, Tick},
     decide::{self, Freshness, PATIENCE},
-    error::Error,
     extensions::Tags,
     lock::Locks,
     refresh::Refresh,
@@ -42,7 +43,7 @@ use regeneration::{Regeneration, Stage};
 use sync::Schedule;
 
 pub(crate) use invalidation::{Invalidations, Target};
-pub(crate) use memory::Version;
+pub(crate) use memory::{Said, Version};
 pub(crate) use notes::Notes;
 
 /// What the names of the locks of regenerations begin with; the key follows.
@@ -201,7 +202,10 @@ impl Engine {
                 let at_rest = || version.rests(now) || self.is_closing() || running();
                 match decide::visit(version.freshness(now, policy, &self.known), at_rest) {
                     decide::Visit::Serve => Look::Answer(Answer::Version(version)),
-                    decide::Visit::Refresh => Look::Visit { stale: true },
+                    decide::Visit::Refresh => {
+                        let stale = version.void(&self.known) != Void::Purged;
+                        Look::Visit { stale }
+                    }
                 }
             }
             Some(Slot::Pass { until, standing })
@@ -298,64 +302,6 @@ impl Engine {
         };
         tokio::spawn(run.instrument(span));
         Ok(Visitor { stage, leads: true })
-    }
-
-    /// Removes a resource and its variants for good, also what is being made of it.
-    pub(crate) async fn purge(&self, key: &str) -> Result<(), Error> {
-        self.invalidate(Target::Purged(key)).await?;
-        self.memory.remove(key);
-        self.store
-            .call("purge", |store| store.purge(key, LOCK_PREFIX))
-            .await
-    }
-
-    /// Regenerates a resource that this process has in memory, fresh or not. `false`: it hasn't, or nothing makes it
-    /// without a visitor.
-    pub(crate) async fn regenerate_now(self: &Arc<Self>, key: &str) -> Result<bool, Error> {
-        let epoch = self.invalidate(Target::Key(key)).await?;
-        let mut made = false;
-        for version in self.memory.versions_of(key) {
-            if let Some(seed) = version.seed() {
-                made |= self.replace(version.key(), epoch, seed).await?;
-            }
-        }
-        Ok(made)
-    }
-
-    /// Regenerates until there is a version that was made in this epoch or later.
-    async fn replace(
-        self: &Arc<Self>,
-        key: &str,
-        epoch: i64,
-        seed: &Arc<dyn Seed>,
-    ) -> Result<bool, Error> {
-        let policy = *seed.policy();
-        let made = async {
-            for tries in 0.. {
-                let Some(generator) = seed.generator() else {
-                    return Ok(false);
-                };
-                let generate = || (generator, Some(Arc::clone(seed)));
-                let visited = self.visit(key, &policy.wait(Duration::MAX), generate).await;
-                match visited.answer {
-                    Answer::Version(version) if version.notes().epoch >= epoch => return Ok(true),
-                    Answer::Failed(failure) => return Err(Error::generator(failure.error)),
-                    // Another one, that began before, is still at it; or it is in cooldown.
-                    Answer::Version(_) | Answer::Unavailable { .. } if !self.is_closing() => {
-                        tokio::time::sleep(decide::backoff(tries)).await;
-                    }
-                    Answer::Version(_) | Answer::Unavailable { .. } | Answer::Pass => {
-                        return Ok(false);
-                    }
-                }
-            }
-            Ok(false)
-        };
-        let limit = policy.timeout;
-        match tokio::time::timeout(limit, made).await {
-            Ok(made) => made,
-            Err(_) => Err(Error::timeout("regenerating", limit)),
-        }
     }
 
     /// Begins no further regeneration and waits for those that run.

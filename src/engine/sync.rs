@@ -1,36 +1,19 @@
 //! What other processes have invalidated: asked for by requests, once a sync interval.
 
-use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicI64, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicI64, Ordering::Relaxed},
 };
 
-use tokio::{
-    runtime::Handle,
-    sync::{oneshot, watch},
-};
+use tokio::{runtime::Handle, sync::watch};
 use tracing::Instrument;
 
 use crate::{
     clock::Tick,
-    decide::{PATIENCE, SYNC},
-    engine::{Engine, LOCK_PREFIX, Target, invalidation},
+    decide::{OVERDUE, PATIENCE, SYNC},
+    engine::Engine,
     error::Error,
-    extensions::Tags,
 };
-
-/// How often all processes together prune, at most; each asks a few times as often whether it is time to.
-const PRUNE: Duration = Duration::from_hours(24);
-const PRUNE_LOCK: &str = "perennial/prune";
-
-/// How long a response waits for the invalidation that it causes.
-const HELD_BACK: Duration = Duration::from_secs(5);
-
-/// How long an invalidation that fails is tried.
-const INSISTING: Duration = Duration::from_secs(60);
 
 pub(super) struct Schedule {
     /// Until then a request has nothing to do here: all that one on the way to memory reads.
@@ -182,103 +165,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes an invalidation for all processes.
-    pub(crate) async fn invalidate(&self, target: Target<'_>) -> Result<i64, Error> {
-        let name = target.name()?;
-        let epoch = self
-            .store
-            .call("invalidate", |store| store.invalidate(&name))
-            .await?;
-        self.known.add(&name, epoch);
-        Ok(epoch)
-    }
-
-    /// Invalidates tags, and tries again for a minute where that fails; returns when each has been tried once, or after 5 s.
-    ///
-    /// Cancel safe: it goes on.
-    pub(crate) async fn invalidate_tags(self: &Arc<Self>, tags: Tags) {
-        let engine = Arc::clone(self);
-        let token = self.tasks.token();
-        let (trying, tried) = oneshot::channel::<()>();
-        let run = async move {
-            let _token = token;
-            let give_up = engine.now() + INSISTING;
-            let (mut trying, mut pause) = (Some(trying), Duration::from_millis(100));
-            let mut left = tags.0.to_vec();
-            loop {
-                let mut failed = Vec::new();
-                let mut why = None;
-                for tag in left {
-                    if let Err(error) = engine.invalidate(Target::Tag(&tag)).await {
-                        failed.push(tag);
-                        why = Some(error);
-                    }
-                }
-                drop(trying.take());
-                let Some(error) = why else {
-                    return;
-                };
-                if engine.now() > give_up || engine.is_closing() {
-                    tracing::error!(
-                        tags = ?failed,
-                        %error,
-                        "tags could not be invalidated: what bears them stays as it is until its interval is over"
-                    );
-                    return;
-                }
-                left = failed;
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(5 * SYNC);
-            }
-        };
-        tokio::spawn(run.in_current_span());
-        // Ends when it is dropped.
-        let _ = tokio::time::timeout(HELD_BACK, tried).await;
-    }
-
-    /// Removes what has long been unused, in one process a day.
-    async fn prune(&self) -> Result<(), Error> {
-        let Some(lease) = self.locks().try_lock(PRUNE_LOCK).await? else {
-            return Ok(());
-        };
-        let store = &self.store;
-        let (names, everything) = self.known.extent();
-        if names > invalidation::MOST {
-            self.invalidate(Target::Prefix("")).await?;
-        }
-        store
-            .call("prune", |store| {
-                store.forget_invalidated(everything, self.settings.retention)
-            })
-            .await?;
-        let mut next = None;
-        loop {
-            let after = next.as_deref();
-            next = store
-                .call("prune", |store| store.prune_entries(after))
-                .await?;
-            if next.is_none() {
-                break;
-            }
-        }
-        let (prefix, unused) = (LOCK_PREFIX, self.settings.retention);
-        loop {
-            let after = next.as_deref();
-            next = store
-                .call("prune", |store| store.prune_locks(prefix, unused, after))
-                .await?;
-            if next.is_none() {
-                break;
-            }
-        }
-        // Until then the lock is in cooldown.
-        lease.release_after(self.prune_interval()).await
-    }
-
-    fn prune_interval(&self) -> Duration {
-        self.settings.retention.min(PRUNE)
-    }
-
     fn sync_state(&self) -> std::sync::MutexGuard<'_, State> {
         let state = &self.sync.state;
         state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -302,7 +188,7 @@ impl Drop for End {
     fn drop(&mut self) {
         let mut state = self.engine.sync_state();
         state.running = None;
-        state.overdue = self.engine.now() + 2 * SYNC;
+        state.overdue = self.engine.now() + OVERDUE;
         // Under the lock: nobody finds that nothing is running, and no reason to be quiet.
         self.engine.sync.quiet_until(self.begun + SYNC);
     }

@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use crate::{engine::Engine, extensions::Tags};
 
-/// Invalidates tags when a request has changed something; from [`Perennial::invalidates`](crate::Perennial::invalidates).
+/// Invalidates its tags, and those that the response has among its extensions ([`Tags`]), when a request has changed something; from [`Perennial::invalidates`](crate::Perennial::invalidates).
 ///
 /// That is when its method is not a safe one (RFC 9110 §9.2.1: GET, HEAD, OPTIONS, TRACE) and the response no error (2xx or 3xx, as
 /// RFC 9111 §4.4 has it): so a handler answers what was refused by a 4xx, and not by a redirection back to the form. The service's own error
@@ -92,10 +92,13 @@ where
         let mut unknown = Unknown(Some(self.layer.clone()));
         Box::pin(async move {
             let response = response.await;
-            if let Some(layer) = unknown.0.take()
+            if let Some(mut layer) = unknown.0.take()
                 && let Ok(response) = &response
                 && (response.status().is_success() || response.status().is_redirection())
             {
+                if let Some(Tags(others)) = response.extensions().get() {
+                    layer.tags = layer.tags.and(others);
+                }
                 layer.engine.invalidate_tags(layer.tags).await;
             }
             response

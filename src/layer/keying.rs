@@ -93,8 +93,8 @@ impl Key {
         self.query::<String>([])
     }
 
-    /// And this header. Each value that visitors send is a resource of its own: leave to few values what can be left to an outer
-    /// middleware.
+    /// And this header, which the response then names in `Vary` (RFC 9110 §12.5.5). Each value that visitors send is a resource of its own:
+    /// leave to few values what can be left to an outer middleware.
     pub fn header(mut self, name: HeaderName) -> Self {
         if !self.headers.contains(&name) {
             self.headers.push(name);
@@ -161,6 +161,17 @@ impl Key {
             && let Ok(host) = HeaderValue::try_from(host)
         {
             to.insert(header::HOST, host);
+        }
+    }
+
+    /// Says to other caches which headers decide on the content, where the response doesn't.
+    pub(super) fn say_vary(&self, headers: &mut HeaderMap) {
+        for name in &self.headers {
+            let said = super::response::list(headers, &header::VARY);
+            let is_said = |field: String| field.trim().eq_ignore_ascii_case(name.as_str());
+            if !said.into_iter().any(is_said) {
+                headers.append(header::VARY, HeaderValue::from(name.clone()));
+            }
         }
     }
 

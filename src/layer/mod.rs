@@ -98,7 +98,8 @@ impl RefreshLayer {
     ///
     /// Each process counts for itself: those that it was asked for since it began, or, when it has run for longer than the
     /// [retention](crate::Builder::retention), in that time or the one before it. Requests for any further one are answered by the service, and nothing of them is
-    /// stored; a warning in the log says so, once a minute.
+    /// stored; a warning in the log says so, once a minute. Another process may have stored it meanwhile: the limit is for pages that nobody
+    /// should have asked for, and well above the number of those that there are.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
         self

@@ -13,6 +13,7 @@ use httpdate::HttpDate;
 use sha2::{Digest, Sha256};
 
 use crate::{
+    engine::Said,
     key,
     layer::{Key, ResponseBody},
     refresh::Client,
@@ -79,7 +80,7 @@ fn varies_by_key(headers: &HeaderMap, key: &Key) -> bool {
 }
 
 /// The members of a header that is a list, in all its lines.
-fn list(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = String> {
+pub(super) fn list(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = String> {
     headers.get_all(name).into_iter().flat_map(|line| {
         let line = String::from_utf8_lossy(line.as_bytes());
         line.split(',').map(str::to_owned).collect::<Vec<_>>()
@@ -262,18 +263,16 @@ pub(super) fn part<B>(kept: &Response<Bytes>, part: Range<usize>) -> Response<Re
     response
 }
 
-/// Says how old it is (RFC 9111 §5.1), what clients may do with it, unless it says that itself.
-pub(super) fn say_age<B>(
-    response: &mut Response<ResponseBody<B>>,
-    kept: &HeaderMap,
-    age: Duration,
-    ttl: i64,
-    client: Client,
-) {
-    let headers = response.headers_mut();
+/// How old it is by now, with the age that it had when it was made (RFC 9111 §5.1).
+pub(super) fn age(kept: &HeaderMap, age: Duration) -> u64 {
     let before = kept.get(header::AGE).and_then(|age| age.to_str().ok());
     let before: u64 = before.and_then(|age| age.parse().ok()).unwrap_or(0);
-    let age = before.saturating_add(age.as_secs());
+    before.saturating_add(age.as_secs())
+}
+
+/// Says how old it is, and what clients may do with it, unless it says that itself.
+pub(super) fn say_age(headers: &mut HeaderMap, kept: &HeaderMap, said: Said) {
+    let Said { age, ttl, client } = said;
     headers.insert(header::AGE, HeaderValue::from(age));
     if kept.contains_key(header::CACHE_CONTROL) || kept.contains_key(header::EXPIRES) {
         return;
@@ -296,8 +295,12 @@ pub(super) fn say_age<B>(
     headers.insert(header::CACHE_CONTROL, said);
 }
 
-/// The kept response, for one visitor; `head`: who asked by HEAD.
-pub(super) fn give<B>(kept: &Response<Bytes>, head: bool) -> Response<ResponseBody<B>> {
+/// The kept response with these headers, for one visitor; `head`: who asked by HEAD.
+pub(super) fn give<B>(
+    kept: &Response<Bytes>,
+    headers: HeaderMap,
+    head: bool,
+) -> Response<ResponseBody<B>> {
     let body = if head {
         Bytes::new()
     } else {
@@ -305,7 +308,7 @@ pub(super) fn give<B>(kept: &Response<Bytes>, head: bool) -> Response<ResponseBo
     };
     let mut response = Response::new(ResponseBody::stored(body));
     *response.status_mut() = kept.status();
-    *response.headers_mut() = kept.headers().clone();
+    *response.headers_mut() = headers;
     response
 }
 

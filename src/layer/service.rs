@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
@@ -16,7 +16,7 @@ use tower_service::Service;
 use crate::{
     clock::Tick,
     decide::SYNC,
-    engine::{Answer, Failure, Generated, Generator, Look, Seed, Version, Visited},
+    engine::{Answer, Failure, Generated, Generator, Look, Said, Seed, Version, Visited},
     extensions::{RefreshAfter, Tags},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
@@ -146,16 +146,31 @@ impl RefreshLayer {
     ) -> Response<ResponseBody<B>> {
         let kept = &version.content;
         let head = request.method() == Method::HEAD;
+        let said = Said {
+            age: response::age(kept.headers(), version.age(now)),
+            ttl: version.ttl(now, &self.policy, &self.engine.known),
+            client: self.policy.client,
+        };
+        let how = made.unwrap_or(How::Hit { ttl: said.ttl });
+        let complete = |headers: &mut HeaderMap| {
+            response::say_age(headers, kept.headers(), said);
+            self.say(headers, how);
+        };
         let mut response = match conditional::evaluate(request.headers(), kept, head) {
-            Outcome::Whole => response::give(kept, head),
+            Outcome::Whole if made.is_none() => {
+                let headers = version.given(said, || {
+                    let mut headers = kept.headers().clone();
+                    complete(&mut headers);
+                    headers
+                });
+                return response::give(kept, headers, head);
+            }
+            Outcome::Whole => response::give(kept, kept.headers().clone(), head),
             Outcome::Part(part) => response::part(kept, part),
             Outcome::NotModified => response::not_modified(kept),
             Outcome::PreconditionFailed => response::precondition_failed(),
         };
-        let ttl = version.ttl(now, &self.policy, &self.engine.known);
-        let (age, client) = (version.age(now), self.policy.client);
-        response::say_age(&mut response, kept.headers(), age, ttl, client);
-        self.say(&mut response, made.unwrap_or(How::Hit { ttl }));
+        complete(response.headers_mut());
         response
     }
 
@@ -166,15 +181,15 @@ impl RefreshLayer {
         head: bool,
         how: How,
     ) -> Response<ResponseBody<B>> {
-        let mut response = response::give(response, head);
-        self.say(&mut response, how);
+        let mut response = response::give(response, response.headers().clone(), head);
+        self.say(response.headers_mut(), how);
         response
     }
 
     /// Says how a response came about.
-    fn say<B>(&self, response: &mut Response<B>, how: How) {
+    fn say(&self, headers: &mut HeaderMap, how: How) {
         if self.engine.settings.cache_status {
-            cache_status::append(response.headers_mut(), how);
+            cache_status::append(headers, how);
         }
     }
 }
@@ -189,7 +204,7 @@ where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
     let mut response = call(service, request).await?;
-    layer.say(&mut response, How::Passed(why));
+    layer.say(response.headers_mut(), How::Passed(why));
     Ok(response.map(ResponseBody::streamed))
 }
 
@@ -235,7 +250,7 @@ where
     };
     let direct = |response| {
         let mut response = without_body_if(head, response);
-        layer.say(&mut response, made);
+        layer.say(response.headers_mut(), made);
         response
     };
     let (given, how) = match (answer, own.try_recv()) {
@@ -364,6 +379,7 @@ where
         (Ok(Read::Whole(body)), Kind::Content) => {
             let mut content = response::validated(response::keepable(&head, body));
             content.extensions_mut().insert(tags());
+            layer.key.say_vary(content.headers_mut());
             if let Some(after) = head.extensions.get::<RefreshAfter>() {
                 content.extensions_mut().insert(*after);
             }

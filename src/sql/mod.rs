@@ -150,6 +150,19 @@ pub(crate) fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
 
 /// The URL is of no kind that can be opened.
 fn unknown(url: &str) -> Error {
+    let scheme = url.split(':').next().unwrap_or_default();
+    let missing = match scheme {
+        "sqlite" => Some("sqlite"),
+        "postgres" | "postgresql" => Some("postgres"),
+        "mysql" | "mariadb" => Some("mysql"),
+        _ => None,
+    };
+    if let Some(feature) = missing {
+        return Error::invalid(format!(
+            "the database URL {:?} cannot be used in this build: enable perennial's feature `{feature}` in Cargo.toml",
+            without_password(url),
+        ));
+    }
     Error::invalid(format!(
         "the database URL {:?} cannot be used: write {}",
         without_password(url),

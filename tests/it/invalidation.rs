@@ -426,6 +426,15 @@ async fn what_is_told_to_regenerate_does_so_without_a_visitor(db: Db) {
     assert!(told.await.expect("no panic").expect("is made"));
     crowd.rest().await;
     assert_eq!((origin.begun(), b.run("/p").await), (5, 5));
+
+    // Who asks for it is told that it failed; visitors have the old version.
+    origin.status(500);
+    let error = b.site.regenerate_now("/p").await.expect_err("has failed");
+    assert!(
+        error.is_generator() && error.to_string().contains("500"),
+        "{error}"
+    );
+    assert_eq!(b.run("/p").await, 5);
 }
 
 async fn a_route_that_changes_something_invalidates_what_shows_it(db: Db) {
@@ -449,6 +458,10 @@ async fn a_route_that_changes_something_invalidates_what_shows_it(db: Db) {
         .route(
             "/change/{status}",
             any(change).layer(site.invalidates(["list", "other"])),
+        )
+        .route(
+            "/tagging",
+            any(async || Extension(Tags::new(["list"]))).layer(site.invalidates(["nothing"])),
         );
     let address = crate::support::serve(app).await;
     let run = async || get(address, "/list").await.run();
@@ -474,6 +487,10 @@ async fn a_route_that_changes_something_invalidates_what_shows_it(db: Db) {
         assert_eq!(run().await != current, changes, "{method} {status}");
         current = run().await;
     }
+    let reply = request(address, "POST", "/tagging", &[]).await;
+    assert_eq!(reply.status, 200);
+    until("it regrows", async || run().await != current).await;
+    current = run().await;
     // What has come of it is not known.
     let gone = tokio::spawn(async move { request(address, "POST", "/change/0", &[]).await });
     tokio::time::sleep(Duration::from_millis(200)).await;

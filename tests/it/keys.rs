@@ -274,6 +274,13 @@ async fn a_key_is_what_the_layer_was_told_and_all_that_the_generator_sees() {
             for (path, headers) in requests {
                 let reply = request(address, "GET", path, headers).await;
                 assert_eq!(reply.text(), seen, "{key:?}: {path} {headers:?}");
+                // What of the headers is in the key is said to caches on the way, too.
+                let vary = reply.headers.get("vary");
+                let by_language = format!("{key:?}").contains("accept-language");
+                assert_eq!(
+                    vary.map(|vary| vary.as_bytes()),
+                    by_language.then_some(&b"accept-language"[..])
+                );
                 statuses.push(
                     reply.headers["cache-status"]
                         .to_str()
@@ -326,6 +333,7 @@ async fn a_request_without_a_key_passes_and_so_does_one_whose_answer_varies_by_m
             for language in ["de", "en"] {
                 let reply = request(address, "GET", "/", &[("accept-language", language)]).await;
                 assert_eq!(reply.text(), language);
+                assert_eq!(reply.headers.get_all("vary").iter().count(), 1);
                 let hit = reply.headers["cache-status"]
                     .to_str()
                     .expect("text")

@@ -1,0 +1,150 @@
+//! What the site is told to do: invalidate, purge, regenerate.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::oneshot;
+use tracing::Instrument;
+
+use crate::{
+    decide::{self, SYNC},
+    engine::{Answer, Engine, Generated, Generator, LOCK_PREFIX, Seed, Target},
+    error::{Error, ErrorKind},
+    extensions::Tags,
+};
+
+/// How long a response waits for the invalidation that it causes.
+const HELD_BACK: Duration = Duration::from_secs(5);
+
+/// How long an invalidation that fails is tried.
+const INSISTING: Duration = Duration::from_secs(60);
+
+impl Engine {
+    /// Notes an invalidation for all processes.
+    pub(crate) async fn invalidate(&self, target: Target<'_>) -> Result<i64, Error> {
+        let name = target.name()?;
+        let epoch = self
+            .store
+            .call("invalidate", |store| store.invalidate(&name))
+            .await?;
+        tracing::debug!(name, epoch, "invalidated");
+        self.known.add(&name, epoch);
+        Ok(epoch)
+    }
+
+    /// Invalidates tags, and tries again for a minute where that fails; returns when each has been tried once, or after 5 s.
+    ///
+    /// Cancel safe: it goes on.
+    pub(crate) async fn invalidate_tags(self: &Arc<Self>, tags: Tags) {
+        let engine = Arc::clone(self);
+        let token = self.tasks.token();
+        let (trying, tried) = oneshot::channel::<()>();
+        let run = async move {
+            let _token = token;
+            let give_up = engine.now() + INSISTING;
+            let (mut trying, mut pause) = (Some(trying), Duration::from_millis(100));
+            let mut left = tags.0.to_vec();
+            loop {
+                let mut failed = Vec::new();
+                let mut why = None;
+                for tag in left {
+                    if let Err(error) = engine.invalidate(Target::Tag(&tag)).await {
+                        failed.push(tag);
+                        why = Some(error);
+                    }
+                }
+                drop(trying.take());
+                let Some(error) = why else {
+                    return;
+                };
+                if engine.now() > give_up || engine.is_closing() {
+                    tracing::error!(
+                        tags = ?failed,
+                        %error,
+                        "tags could not be invalidated: what bears them stays as it is until its interval is over"
+                    );
+                    return;
+                }
+                left = failed;
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(5 * SYNC);
+            }
+        };
+        tokio::spawn(run.in_current_span());
+        // Ends when it is dropped.
+        let _ = tokio::time::timeout(HELD_BACK, tried).await;
+    }
+
+    /// Removes a resource and its variants for good, also what is being made of it.
+    pub(crate) async fn purge(&self, key: &str) -> Result<(), Error> {
+        self.invalidate(Target::Purged(key)).await?;
+        self.memory.remove(key);
+        self.store
+            .call("purge", |store| store.purge(key, LOCK_PREFIX))
+            .await
+    }
+
+    /// Regenerates a resource that this process has in memory, fresh or not. `false`: it hasn't, or nothing makes it
+    /// without a visitor.
+    pub(crate) async fn regenerate_now(self: &Arc<Self>, key: &str) -> Result<bool, Error> {
+        let epoch = self.invalidate(Target::Key(key)).await?;
+        let mut made = false;
+        for version in self.memory.versions_of(key) {
+            if let Some(seed) = version.seed() {
+                made |= self.replace(version.key(), epoch, seed).await?;
+            }
+        }
+        Ok(made)
+    }
+
+    /// Regenerates until there is a version that was made in this epoch or later.
+    async fn replace(
+        self: &Arc<Self>,
+        key: &str,
+        epoch: i64,
+        seed: &Arc<dyn Seed>,
+    ) -> Result<bool, Error> {
+        let policy = *seed.policy();
+        let made = async {
+            for tries in 0.. {
+                let Some(generator) = seed.generator() else {
+                    return Ok(false);
+                };
+                let (failed, mut failure) = oneshot::channel();
+                let told: Generator = Box::pin(async move {
+                    let generated = generator.await;
+                    if let Generated::Failed(failure) = &generated {
+                        // Whoever asked may have given up.
+                        let _ = failed.send(failure.clone());
+                    }
+                    generated
+                });
+                let generate = || (told, Some(Arc::clone(seed)));
+                let visited = self.visit(key, &policy.wait(Duration::MAX), generate).await;
+                // Those who have an old version are not told.
+                if let Ok(failure) = failure.try_recv() {
+                    return Err(Error::generator(failure.error));
+                }
+                match visited.answer {
+                    Answer::Version(version) if version.notes().epoch >= epoch => return Ok(true),
+                    Answer::Failed(failure) => return Err(Error::generator(failure.error)),
+                    // Another one, that began before, is still at it; or it is in cooldown.
+                    Answer::Version(_) | Answer::Unavailable { .. } if !self.is_closing() => {
+                        tokio::time::sleep(decide::backoff(tries)).await;
+                    }
+                    Answer::Version(_) | Answer::Unavailable { .. } | Answer::Pass => {
+                        return Ok(false);
+                    }
+                }
+            }
+            Ok(false)
+        };
+        let limit = policy.timeout;
+        match tokio::time::timeout(limit, made).await {
+            Ok(made) => made,
+            Err(_) => Err(Error::said(
+                ErrorKind::Unavailable,
+                format!("no new version of {key:?} was made within {limit:?}"),
+            )),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Removes what has long been unused.
+
+use std::time::Duration;
+
+use crate::{
+    engine::{Engine, LOCK_PREFIX, Target, invalidation},
+    error::Error,
+};
+
+/// How often all processes together prune, at most; each asks a few times as often whether it is time to.
+const PRUNE: Duration = Duration::from_hours(24);
+const PRUNE_LOCK: &str = "perennial/prune";
+
+impl Engine {
+    /// Removes what has long been unused, in one process a day.
+    pub(super) async fn prune(&self) -> Result<(), Error> {
+        let Some(lease) = self.locks().try_lock(PRUNE_LOCK).await? else {
+            return Ok(());
+        };
+        let store = &self.store;
+        if self.known.names() > invalidation::MOST {
+            // Which says all that they say.
+            self.invalidate(Target::Prefix("")).await?;
+        }
+        let everything = self.known.everything();
+        store
+            .call("prune", |store| {
+                store.forget_invalidated(everything, self.settings.retention)
+            })
+            .await?;
+        let mut next = None;
+        loop {
+            let after = next.as_deref();
+            next = store
+                .call("prune", |store| store.prune_entries(after))
+                .await?;
+            if next.is_none() {
+                break;
+            }
+        }
+        let (prefix, unused) = (LOCK_PREFIX, self.settings.retention);
+        loop {
+            let after = next.as_deref();
+            next = store
+                .call("prune", |store| store.prune_locks(prefix, unused, after))
+                .await?;
+            if next.is_none() {
+                break;
+            }
+        }
+        // Until then the lock is in cooldown.
+        lease.release_after(self.prune_interval()).await
+    }
+
+    pub(super) fn prune_interval(&self) -> Duration {
+        self.settings.retention.min(PRUNE)
+    }
+}
