@@ -2,6 +2,8 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
+use crate::lock::{Holder, LockInfo};
+
 /// What went wrong: opaque, with a [`kind`](Error::kind) to match on and the cause kept as [`source`](StdError::source).
 #[derive(Clone)]
 pub struct Error(Arc<Repr>);
@@ -20,11 +22,36 @@ pub enum ErrorKind {
     Schema,
     /// The lease is no longer ours.
     Lost,
+    /// Somebody else holds the lock.
+    Taken,
     /// The generator failed and there is no older version.
     Generator,
     /// There is no version yet, and nobody made one within the time that the policy allows to wait, or may make one now: after
     /// a failure, or during a shutdown.
     Unavailable,
+}
+
+/// What a lock was wanted for.
+fn purpose(action: &str) -> String {
+    match action {
+        "" => String::new(),
+        action => format!(", for {action:?}"),
+    }
+}
+
+/// Who holds it.
+fn held(info: Option<&LockInfo>) -> String {
+    match info {
+        Some(LockInfo {
+            holder: Some(Holder { label, action, .. }),
+            age,
+            ..
+        }) => format!(": {label:?} has held it for {age:.1?}{}", purpose(action)),
+        Some(LockInfo { remaining, .. }) if !remaining.is_zero() => {
+            format!(": it was released, and may be taken again in {remaining:.1?}")
+        }
+        _ => String::new(),
+    }
 }
 
 type Source = Arc<dyn StdError + Send + Sync>;
@@ -39,6 +66,13 @@ enum Repr {
     Timeout { step: &'static str, limit: Duration },
     #[error("the lease on {0:?} is lost: it expired, or someone else has taken the lock over")]
     Lost(String),
+    #[error("the lock {name:?} was not free within {wait:?}{}{}", purpose(action), held(info.as_ref()))]
+    Taken {
+        name: String,
+        action: String,
+        wait: Duration,
+        info: Option<LockInfo>,
+    },
     #[error("the generator failed: {0}")]
     Generator(#[source] Source),
     #[error("there is no version yet; try again in {0:?}")]
@@ -53,6 +87,7 @@ impl Error {
             Repr::Database { .. } => ErrorKind::Database,
             Repr::Timeout { .. } => ErrorKind::Timeout,
             Repr::Lost(_) => ErrorKind::Lost,
+            Repr::Taken { .. } => ErrorKind::Taken,
             Repr::Generator(_) => ErrorKind::Generator,
             Repr::Unavailable(_) => ErrorKind::Unavailable,
         }
@@ -61,6 +96,11 @@ impl Error {
     /// The lease is no longer ours.
     pub fn is_lost(&self) -> bool {
         self.kind() == ErrorKind::Lost
+    }
+
+    /// Somebody else holds the lock.
+    pub fn is_taken(&self) -> bool {
+        self.kind() == ErrorKind::Taken
     }
 
     /// The database refused a statement, cannot be reached or did not answer in time.
@@ -105,6 +145,17 @@ impl Error {
 
     pub(crate) fn lost(name: impl Into<String>) -> Self {
         Repr::Lost(name.into()).into()
+    }
+
+    pub(crate) fn taken(name: &str, action: &str, wait: Duration, info: Option<&LockInfo>) -> Self {
+        let (name, action, info) = (name.to_owned(), action.to_owned(), info.cloned());
+        Repr::Taken {
+            name,
+            action,
+            wait,
+            info,
+        }
+        .into()
     }
 
     pub(crate) fn generator(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {

@@ -178,7 +178,7 @@ impl Engine {
     }
 
     pub(crate) fn locks(&self) -> Locks {
-        Locks::new(self.store.clone())
+        Locks::with_store(self.store.clone())
     }
 
     /// Answers from memory where that is all there is to do: no I/O, no task, no wait.

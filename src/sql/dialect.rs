@@ -386,6 +386,16 @@ const PROBE: &str =
     LEFT JOIN {p}lock l ON l.name = $2
     LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3";
 
+/// name -> name, owner, fence, age, remaining
+pub(super) const INSPECT: &str =
+    "SELECT l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
+    FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.name = $1";
+
+/// The same of all that have not expired.
+pub(super) const HELD: &str =
+    "SELECT l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
+    FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.expires_at > n.at ORDER BY l.name";
+
 /// Takes the lock from whoever has it, so that what is being made can't be published.
 /// name
 pub(super) const BREAK: &str =
@@ -412,9 +422,9 @@ pub(super) const NEXT_LOCKS: &str = "SELECT max(n.name) FROM (
         SELECT name FROM {p}lock WHERE name > $1 ORDER BY name LIMIT 100
     ) n";
 
-/// last name, the last one of the next few, prefix, time unused
+/// last name, the last one of the next few, prefix, time unused, length of the prefix
 pub(super) const PRUNE_LOCKS: &str = "DELETE FROM {p}lock WHERE name > $1 AND name <= $2
-    AND substr(name, 1, length($3)) = $3 AND acquired_at < {now} - $4 AND expires_at < {now} - $4";
+    AND substr(name, 1, $5) = substr($3, 1, $5) AND acquired_at < {now} - $4 AND expires_at < {now} - $4";
 
 /// epoch, time for which what was purged is remembered
 pub(super) const FORGET: &str = "DELETE FROM {p}invalidation WHERE

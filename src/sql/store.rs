@@ -21,7 +21,7 @@ use crate::{
         dialect::{self, Arguments, Dialect},
         schema, wire,
     },
-    store::{BoxError, Edition, Entry, LeaseRow, LockState, Probe, Store, StoreFuture},
+    store::{BoxError, Edition, Entry, LeaseRow, LockRow, LockState, Probe, Store, StoreFuture},
 };
 
 /// The pause after which a statement is not tried again.
@@ -261,6 +261,8 @@ pub(super) struct SqlStore<DB: Driver> {
     invalidated: Statement,
     keys: Statement,
     break_lock: Statement,
+    inspect: Statement,
+    held: Statement,
     delete: Statement,
     next_entries: Statement,
     prune_entries: Statement,
@@ -300,6 +302,8 @@ where
             invalidated: statement(dialect::INVALIDATED),
             keys: statement(dialect::KEYS),
             break_lock: statement(dialect::BREAK),
+            inspect: statement(dialect::INSPECT),
+            held: statement(dialect::HELD),
             delete: statement(dialect::DELETE),
             next_entries: statement(dialect::NEXT_ENTRIES),
             prune_entries: statement(dialect::PRUNE_ENTRIES),
@@ -389,6 +393,16 @@ where
             content,
             notes: text::<DB>(row, 9)?,
         }))
+    }
+
+    fn lock_row(row: &DB::Row) -> Result<LockRow, BoxError> {
+        Ok(LockRow {
+            name: text::<DB>(row, 0)?,
+            owner: row.try_get_unchecked(1)?,
+            fence: row.try_get(2)?,
+            age: duration(row.try_get(3)?),
+            remaining: duration(row.try_get(4)?),
+        })
     }
 
     async fn update_lock(
@@ -601,11 +615,33 @@ where
                 doomed.push((format!("{lock_prefix}{stored}"), stored));
             }
             for (lock, stored) in &doomed {
-                let lock = bounded(lock);
-                self.run(&self.break_lock, &[Arg::Text(&lock)]).await?;
+                self.break_lock(lock).await?;
                 self.run(&self.delete, &[Arg::Text(stored)]).await?;
             }
             Ok(())
+        })
+    }
+
+    fn inspect<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<LockRow>> {
+        Box::pin(async move {
+            let name = bounded(name);
+            let done = self.run(&self.inspect, &[Arg::Text(&name)]).await?;
+            done.rows.first().map(Self::lock_row).transpose()
+        })
+    }
+
+    fn held(&self) -> StoreFuture<'_, Vec<LockRow>> {
+        Box::pin(async move {
+            let done = self.run(&self.held, &[]).await?;
+            done.rows.iter().map(Self::lock_row).collect()
+        })
+    }
+
+    fn break_lock<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let name = bounded(name);
+            let done = self.run(&self.break_lock, &[Arg::Text(&name)]).await?;
+            Ok(done.changed > 0)
         })
     }
 
@@ -620,7 +656,13 @@ where
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>> {
         Box::pin(async move {
-            let rest = [Arg::Text(prefix), Arg::Int(micros(unused.min(FOREVER)))];
+            // Not the empty text, as above.
+            let (text, length) = match prefix {
+                "" => ("*", 0),
+                prefix => (prefix, prefix.chars().count() as i64),
+            };
+            let unused = Arg::Int(micros(unused.min(FOREVER)));
+            let rest = [Arg::Text(text), unused, Arg::Int(length)];
             self.prune(&self.next_locks, &self.prune_locks, after, &rest)
                 .await
         })

@@ -99,6 +99,15 @@ pub trait Store: Send + Sync + 'static {
     /// `None`: there are no more.
     fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<String>>;
 
+    /// A lock as it stands; `None`: there is none of this name.
+    fn inspect<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<LockRow>>;
+
+    /// The locks that have not expired, in the order of their names.
+    fn held(&self) -> StoreFuture<'_, Vec<LockRow>>;
+
+    /// Takes a lock from whoever has it, whose fence is then no longer the lock's, and lets it be free; `false`: there is none of this name.
+    fn break_lock<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool>;
+
     /// In the same way, locks whose names begin with `prefix` and that nobody has held or tried in vain for so long.
     fn prune_locks<'a>(
         &'a self,
@@ -154,6 +163,21 @@ pub struct LockState {
     pub fence: i64,
     /// It has an owner; without one it is free or, until it expires, in cooldown.
     pub owned: bool,
+    /// The time until it expires; zero when it has.
+    pub remaining: Duration,
+}
+
+/// A lock in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockRow {
+    /// Its name, as it is stored.
+    pub name: String,
+    /// Its latest owner, unless it was released.
+    pub owner: Option<String>,
+    /// The fence of the latest lease on it.
+    pub fence: i64,
+    /// The time since that was acquired.
+    pub age: Duration,
     /// The time until it expires; zero when it has.
     pub remaining: Duration,
 }

@@ -12,7 +12,7 @@ use std::{
 
 use perennial::{
     Perennial, Refresh,
-    store::{Database, Edition, LeaseRow, Probe, Store, StoreFuture},
+    store::{Database, Edition, LeaseRow, LockRow, Probe, Store, StoreFuture},
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
@@ -81,6 +81,10 @@ macro_rules! stepped {
                 self.store.invalidated(since)
             }
 
+            fn held(&self) -> StoreFuture<'_, Vec<LockRow>> {
+                self.store.held()
+            }
+
             fn forget_invalidated(&self, before: i64, purged: Duration) -> StoreFuture<'_, ()> {
                 self.store.forget_invalidated(before, purged)
             }
@@ -112,6 +116,8 @@ stepped! {
     remove(key: &'a str, lease: &'a LeaseRow) -> bool;
     invalidate(name: &'a str) -> i64;
     purge(key: &'a str, lock_prefix: &'a str) -> ();
+    inspect(name: &'a str) -> Option<LockRow>;
+    break_lock(name: &'a str) -> bool;
     prune_entries(after: Option<&'a str>) -> Option<String>;
     prune_locks(prefix: &'a str, unused: Duration, after: Option<&'a str>) -> Option<String>;
 }

@@ -16,6 +16,7 @@ mod layer;
 mod locks;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod loss;
+mod named_locks;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod own_server;
 mod processes;

@@ -117,6 +117,7 @@ contract! {
     epochs_grow_in_the_order_in_which_they_are_seen
     what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused
     only_what_is_to_be_kept_no_longer_is_pruned
+    a_lock_is_inspected_listed_and_broken
 }
 
 async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
@@ -534,5 +535,42 @@ async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
     }
     for (n, name) in names.iter().enumerate() {
         assert_eq!(stored(&*store, name).await.is_some(), n % 2 == 1, "{name}");
+    }
+}
+
+async fn a_lock_is_inspected_listed_and_broken(db: Db) {
+    let store = open(&db).await;
+    let long = "x".repeat(1000);
+    for name in ["a", "\u{e4} '$1", &long] {
+        assert_eq!(store.inspect(name).await.expect("answers"), None);
+        assert!(!store.break_lock(name).await.expect("answers"));
+        let lease = lock(&*store, name, LEASE).await;
+        let row = store
+            .inspect(name)
+            .await
+            .expect("answers")
+            .expect("is there");
+        assert_eq!(row.owner.as_ref(), Some(&lease.owner));
+        assert!(row.fence == lease.fence && row.age < LEASE);
+        assert!(row.remaining > NONE && row.remaining <= LEASE);
+        assert_eq!(row.name == name, name.len() < 180);
+        let held = store.held().await.expect("answers");
+        assert_eq!(held.len(), 1);
+        assert_eq!((&held[0].name, held[0].fence), (&row.name, row.fence));
+
+        assert!(store.break_lock(name).await.expect("answers"));
+        assert!(!store.extend(&lease, LEASE).await.expect("answers"));
+        assert!(!publish(&*store, "k", &lease, &content("late")).await);
+        let row = store
+            .inspect(name)
+            .await
+            .expect("answers")
+            .expect("is there");
+        assert!(row.owner.is_none() && row.fence > lease.fence && row.remaining == NONE);
+        assert_eq!(store.held().await.expect("answers"), []);
+        assert!(!store.release(&lease, LEASE).await.expect("answers"));
+        let next = lock(&*store, name, LEASE).await;
+        assert!(next.fence > row.fence);
+        assert!(store.release(&next, NONE).await.expect("answers"));
     }
 }

@@ -1,0 +1,74 @@
+//! A lock that is waited for, and the fence that refuses a writer who comes too late.
+//!
+//! ```text
+//! cargo run --example locks
+//! ```
+//!
+//! Two editors of one document, as two servers would be: the first one is held up for longer than its lease, the second one
+//! takes over, and what the first one writes afterwards changes nothing.
+
+use std::{error::Error, time::Duration};
+
+use perennial::{Lease, Locks};
+use sqlx::SqlitePool;
+
+const LEASE: Duration = Duration::from_secs(1);
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite://{}/site.db?mode=rwc", folder.path().display());
+    let pool = SqlitePool::connect(&url).await?;
+    // The fence of whoever wrote last stands beside what it wrote.
+    sqlx::raw_sql(
+        "CREATE TABLE document (id INTEGER PRIMARY KEY, text TEXT NOT NULL, fence INTEGER NOT NULL);
+        INSERT INTO document VALUES (7, '', 0);",
+    )
+    .execute(&pool)
+    .await?;
+
+    let locks = Locks::new(pool.clone()).await?.lease(LEASE);
+    let first = locks.clone().label("editor 1").without_extension();
+    let second = locks.label("editor 2");
+
+    let held = first.lock(["document", "7"]).action("editing").await?;
+    println!("editor 1 has the lock, with fence {}", held.fence());
+    let attempt = second.lock(["document", "7"]).wait(LEASE / 4);
+    if let Err(error) = attempt.action("editing").await {
+        println!("editor 2 is told: {error}");
+    }
+
+    println!("editor 1 falls asleep, as a process does whose machine is suspended");
+    let taken_over = second.lock(["document", "7"]).action("editing").await?;
+    println!("editor 2 has the lock, with fence {}", taken_over.fence());
+    println!(
+        "editor 2 writes: {}",
+        written(&pool, "by editor 2", &taken_over).await?
+    );
+    println!(
+        "editor 1 wakes up and writes: {}",
+        written(&pool, "by editor 1", &held).await?
+    );
+
+    let text: String = sqlx::query_scalar("SELECT text FROM document WHERE id = 7")
+        .fetch_one(&pool)
+        .await?;
+    println!("the document is {text:?}");
+    taken_over.release().await?;
+    Ok(())
+}
+
+/// Writes under the lock: refused when somebody with a later fence has written.
+async fn written(
+    pool: &SqlitePool,
+    text: &str,
+    lease: &Lease,
+) -> Result<&'static str, sqlx::Error> {
+    let write =
+        sqlx::query("UPDATE document SET text = ?, fence = ?2 WHERE id = 7 AND fence <= ?2");
+    let done = write.bind(text).bind(lease.fence()).execute(pool).await?;
+    Ok(match done.rows_affected() {
+        0 => "refused, as a later fence has written",
+        _ => "done",
+    })
+}

@@ -1,0 +1,295 @@
+//! The lock: a row in the database, held for as long as its lease is extended.
+
+mod attempt;
+mod lease;
+mod name;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{
+    error::Error,
+    refresh::{DEFAULT_LEASE, bounded_lease},
+    store::{Guarded, LeaseRow, LockRow},
+};
+
+pub use attempt::LockAttempt;
+pub use lease::Lease;
+pub use name::LockName;
+
+/// Locks by name, shared by all processes on the database.
+///
+/// One lease at a time on a name, while leases are honoured: time is the database's, and a holder that is paused for longer
+/// than its lease may overlap with the next one, which its smaller [`fence`](Lease::fence) gives away. Names are bytes: `a`, `A` and
+/// `a ` are three. Those that begin with `refresh/` or `perennial/` are Perennial's own.
+///
+/// ```
+/// # async fn f(site: perennial::Perennial, customer: &str) -> Result<(), perennial::Error> {
+/// if let Some(lease) = site.locks().try_lock(["sync", "bookmarks", customer]).await? {
+///     // Nobody else is here.
+///     lease.release().await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Locks {
+    store: Guarded,
+    hold: Hold,
+    label: Arc<str>,
+}
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    /// For how long without a sign of life.
+    lease: Duration,
+    /// For how long at least, also if it is released before.
+    at_least: Duration,
+    /// It is extended by itself.
+    extends: bool,
+}
+
+impl Hold {
+    /// How long the lease is to run from now on, of a lock that was taken `since` then.
+    fn length(&self, since: Instant, now: Instant) -> Duration {
+        let least = self.at_least.saturating_sub(now.duration_since(since));
+        self.lease.max(least)
+    }
+}
+
+/// The longest text of a label and of an action that is kept, in bytes.
+const TEXT: usize = 100;
+
+impl Locks {
+    pub(crate) fn with_store(store: Guarded) -> Self {
+        Self {
+            store,
+            hold: Hold {
+                lease: DEFAULT_LEASE,
+                at_least: Duration::ZERO,
+                extends: true,
+            },
+            label: format!("process {}", std::process::id()).into(),
+        }
+    }
+
+    /// The locks of a database, for an application that keeps no content; makes or upgrades Perennial's tables.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Perennial::new`](crate::Perennial::new).
+    #[cfg(feature = "_sql")]
+    pub async fn new(pool: impl Into<crate::store::Database>) -> Result<Self, Error> {
+        Ok(crate::Perennial::new(pool).await?.locks())
+    }
+
+    /// How long a holder that has fallen silent keeps the lock. Default: 15 s; taken into 10 ms to a year.
+    #[must_use = "returns the locks with this lease"]
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.hold.lease = bounded_lease(length);
+        self
+    }
+
+    /// How long nobody else gets a lock that was taken, even if it is released before, or its holder crashes: for a job that is not to run twice
+    /// in a short while on servers that begin it at nearly the same time. Default: zero; at most a year.
+    #[must_use = "returns the locks with this time"]
+    pub fn hold_at_least(mut self, time: Duration) -> Self {
+        self.hold.at_least = time.min(bounded_lease(Duration::MAX));
+        self
+    }
+
+    /// Leases are not extended by themselves: they are [lost](Lease::lost) when they end, unless [`Lease::extend`] is called.
+    #[must_use = "returns the locks whose leases end"]
+    pub fn without_extension(mut self) -> Self {
+        self.hold.extends = false;
+        self
+    }
+
+    /// Who holds the locks that are taken by this, as others are told; the first 100 bytes count. Default: `process` and its number.
+    #[must_use = "returns the locks with this label"]
+    pub fn label(mut self, label: &str) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Takes the lock if it is free; `None` if somebody holds it. Never waits for the holder.
+    ///
+    /// # Errors
+    ///
+    /// The database fails or does not answer within the statement limit.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, it may have taken the lock, which is then free again after the lease.
+    pub async fn try_lock(&self, name: impl Into<LockName>) -> Result<Option<Lease>, Error> {
+        self.take(name.into().as_str(), "", None).await
+    }
+
+    /// Takes the lock, and waits for it if somebody holds it: 10 s, unless [told otherwise](LockAttempt::wait). To be awaited.
+    ///
+    /// ```
+    /// # async fn f(locks: perennial::Locks) -> Result<(), perennial::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let lease = locks.lock("album/7").wait(Duration::from_secs(5)).action("upload").await?;
+    /// # lease.release().await }
+    /// ```
+    pub fn lock(&self, name: impl Into<LockName>) -> LockAttempt {
+        LockAttempt::new(self.clone(), name.into())
+    }
+
+    /// As [`try_lock`](Self::try_lock), but only while the lock's fence is still `seen`.
+    pub(crate) async fn try_lock_seen(
+        &self,
+        name: String,
+        seen: i64,
+    ) -> Result<Option<Lease>, Error> {
+        self.take(&name, "", Some(seen)).await
+    }
+
+    async fn take(
+        &self,
+        name: &str,
+        action: &str,
+        seen: Option<i64>,
+    ) -> Result<Option<Lease>, Error> {
+        let id = uuid::Uuid::new_v4();
+        let owner = format!("{} {}\t{}", id.simple(), plain(&self.label), plain(action));
+        // The lease counts from before the attempt: its answer may be late.
+        let since = Instant::now();
+        let length = self.hold.length(since, since);
+        let fence = self
+            .store
+            .call("try_lock", |store| {
+                store.try_lock(name, &owner, length, seen)
+            })
+            .await?;
+        Ok(fence.map(|fence| {
+            let name = name.to_owned();
+            let row = LeaseRow { name, owner, fence };
+            Lease::keep(self.store.clone(), row, self.hold, since)
+        }))
+    }
+
+    /// What is known of a lock; `None`: it was never held, or not for so long that it was forgotten.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn inspect(&self, name: impl Into<LockName>) -> Result<Option<LockInfo>, Error> {
+        let name = name.into();
+        let row = self
+            .store
+            .call("inspect", |store| store.inspect(name.as_str()))
+            .await?;
+        Ok(row.map(LockInfo::from))
+    }
+
+    /// The locks that are held, or that nobody may take yet, by their names; Perennial's own are among them.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn list(&self) -> Result<Vec<LockInfo>, Error> {
+        let rows = self.store.call("list", |store| store.held()).await?;
+        Ok(rows.into_iter().map(LockInfo::from).collect())
+    }
+
+    /// Takes a lock from whoever holds it, and ends a cooldown: it is free. `false`: there is no such lock.
+    ///
+    /// The holder finds out when it extends its lease, at a third of its length, or when it releases it: it is [lost](Lease::lost).
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn break_lock(&self, name: impl Into<LockName>) -> Result<bool, Error> {
+        let name = name.into();
+        self.store
+            .call("break_lock", |store| store.break_lock(name.as_str()))
+            .await
+    }
+
+    /// Forgets the locks that nobody has held for so long, so that the table doesn't grow by names that are used once.
+    ///
+    /// Fences go on growing all the same, as they follow the database's clock.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: some may have been forgotten.
+    pub async fn prune(&self, unused: Duration) -> Result<(), Error> {
+        let mut next = None;
+        loop {
+            let after = next.as_deref();
+            next = self
+                .store
+                .call("prune", |store| store.prune_locks("", unused, after))
+                .await?;
+            if next.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// What fits into an owner: the first bytes, without control characters.
+fn plain(text: &str) -> String {
+    let text = &text[..text.floor_char_boundary(TEXT)];
+    text.replace(char::is_control, " ")
+}
+
+/// What [`Locks::inspect`] and [`Locks::list`] tell of a lock. Times are by the database's clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// Its name; of one longer than 180 bytes the beginning and a digest.
+    pub name: String,
+    /// The fence of its latest lease.
+    pub fence: i64,
+    /// Who holds it.
+    pub holder: Option<Holder>,
+    /// The time since it was taken.
+    pub age: Duration,
+    /// The time until it can be taken again, unless the lease is extended; zero when it is free.
+    pub remaining: Duration,
+}
+
+/// Who holds a lock, as it has said itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// By [`Locks::label`].
+    pub label: String,
+    /// By [`LockAttempt::action`]; may be empty.
+    pub action: String,
+}
+
+impl From<LockRow> for LockInfo {
+    fn from(row: LockRow) -> Self {
+        let held = !row.remaining.is_zero();
+        let holder = row.owner.filter(|_| held).map(|owner| {
+            let (_, said) = owner.split_once(' ').unwrap_or_default();
+            let (label, action) = said.split_once('\t').unwrap_or((said, ""));
+            Holder {
+                label: label.to_owned(),
+                action: action.to_owned(),
+            }
+        });
+        Self {
+            name: row.name,
+            fence: row.fence,
+            holder,
+            age: row.age,
+            remaining: row.remaining,
+        }
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks")
+            .field("hold", &self.hold)
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,245 @@
+//! Locks that are waited for, looked at, broken and forgotten.
+
+use std::time::{Duration, Instant};
+
+use perennial::{ErrorKind, Locks};
+use tokio::task::JoinSet;
+
+use crate::{
+    databases::Db,
+    support::{HANG, until},
+};
+
+on_each_database! {
+    nobody_who_waits_is_passed_over
+    who_waits_in_vain_is_told_by_whom_and_for_what_it_is_held
+    a_lock_that_is_held_for_a_time_at_least_is_not_free_before
+    what_is_guarded_ends_when_its_lease_is_lost
+    a_lease_that_is_not_extended_is_lost_when_it_ends
+    locks_are_listed_and_inspected
+    a_broken_lock_is_free_and_its_holder_finds_out
+    what_was_not_held_for_long_is_forgotten
+}
+
+const LEASE: Duration = Duration::from_millis(300);
+
+async fn locks(db: &Db) -> Locks {
+    Locks::new(db.database().await).await.expect("opens")
+}
+
+async fn nobody_who_waits_is_passed_over(db: Db) {
+    const WAITERS: usize = 10;
+    let processes = [locks(&db).await, locks(&db).await];
+    let start = Instant::now();
+    let mut waiters = JoinSet::new();
+    for waiter in 0..WAITERS {
+        let locks = processes[waiter % 2].clone();
+        waiters.spawn(async move {
+            let mut turns = 0;
+            while start.elapsed() < Duration::from_secs(6) {
+                let lease = locks.lock("one").wait(HANG).await.expect("is free in time");
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                lease.release().await.expect("is ours");
+                turns += 1;
+                // As one that has gone away and come back.
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+            turns
+        });
+    }
+    let turns = waiters.join_all().await;
+    assert!(turns.iter().all(|turns| *turns > 0), "{turns:?}");
+    let all: usize = turns.iter().sum();
+    let least = *turns.iter().min().expect("some wait");
+    assert!(least * WAITERS * 5 > all, "{turns:?}");
+}
+
+async fn who_waits_in_vain_is_told_by_whom_and_for_what_it_is_held(db: Db) {
+    let [mine, theirs] = [locks(&db).await.label("web-1\tä"), locks(&db).await];
+    let lease = mine.lock(["album", "7"]).action("delete").await;
+    let lease = lease.expect("is free");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let start = Instant::now();
+    let wait = Duration::from_millis(400);
+    let attempt = theirs.lock(["album", "7"]).wait(wait).action("upload");
+    let error = attempt.await.expect_err("is taken");
+    assert!(start.elapsed() >= wait && start.elapsed() < HANG);
+    assert!(error.is_taken() && error.kind() == ErrorKind::Taken);
+    let said = error.to_string();
+    for part in [
+        "\"album/7\"",
+        "400ms",
+        "\"upload\"",
+        "\"web-1 ä\" has held it for",
+        "\"delete\"",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    lease.release().await.expect("is ours");
+    let once = theirs.lock(["album", "7"]).wait(Duration::ZERO).await;
+    drop(once.expect("is free"));
+}
+
+async fn a_lock_that_is_held_for_a_time_at_least_is_not_free_before(db: Db) {
+    let least = Duration::from_secs(1);
+    let locks = locks(&db).await;
+    let job = locks.clone().lease(LEASE).hold_at_least(least);
+    for dropped in [false, true] {
+        let start = Instant::now();
+        let lease = job.lock("job").wait(HANG).await.expect("is free");
+        let taken = Instant::now();
+        assert!(lease.remaining() > least / 2);
+        match dropped {
+            true => drop(lease),
+            false => lease.release().await.expect("is ours"),
+        }
+        let error = locks.lock("job").wait(Duration::from_millis(100)).await;
+        let said = error.expect_err("is not free yet").to_string();
+        assert!(dropped || said.contains("may be taken again in"), "{said}");
+        drop(locks.lock("job").wait(HANG).await.expect("is free"));
+        assert!(
+            taken.elapsed() > least - Duration::from_millis(200),
+            "{:?}",
+            start.elapsed()
+        );
+    }
+}
+
+async fn what_is_guarded_ends_when_its_lease_is_lost(db: Db) {
+    let locks = locks(&db).await.lease(LEASE);
+    let lease = locks
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    assert_eq!(lease.guard(async { 7 }).await.expect("holds"), 7);
+    assert!(locks.break_lock("a").await.expect("answers"));
+    let error = lease.guard(std::future::pending::<()>()).await;
+    assert!(error.expect_err("is lost").is_lost());
+    assert_eq!(lease.remaining(), Duration::ZERO);
+}
+
+async fn a_lease_that_is_not_extended_is_lost_when_it_ends(db: Db) {
+    let locks = locks(&db)
+        .await
+        .lease(Duration::from_secs(1))
+        .without_extension();
+    let lease = locks
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    let start = Instant::now();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    lease.extend().await.expect("is ours");
+    assert!(lease.remaining() > Duration::from_millis(500));
+    lease.lost().await;
+    assert!(
+        start.elapsed() >= Duration::from_millis(1400),
+        "{:?}",
+        start.elapsed()
+    );
+    until("another gets it", async || {
+        locks.try_lock("a").await.expect("answers").is_some()
+    })
+    .await;
+    assert!(lease.release().await.expect_err("is lost").is_lost());
+}
+
+async fn locks_are_listed_and_inspected(db: Db) {
+    let locks = locks(&db).await.label("me");
+    assert_eq!(locks.inspect("a").await.expect("answers"), None);
+    let a = locks.lock("a").action("work").await.expect("is free");
+    let b = locks
+        .try_lock("b")
+        .await
+        .expect("answers")
+        .expect("is free");
+    let job = locks.clone().hold_at_least(Duration::from_secs(60));
+    let c = job.try_lock("c").await.expect("answers").expect("is free");
+    let fence = a.fence();
+    b.release().await.expect("is ours");
+    c.release().await.expect("is ours");
+    let listed = locks.list().await.expect("answers");
+    let names: Vec<_> = listed.iter().map(|lock| &*lock.name).collect();
+    assert_eq!(names, ["a", "c"]);
+    let info = locks
+        .inspect("a")
+        .await
+        .expect("answers")
+        .expect("is there");
+    let holder = info.holder.expect("is held");
+    assert_eq!((&*holder.label, &*holder.action), ("me", "work"));
+    assert!(info.fence == fence && info.age < HANG && info.remaining > Duration::from_secs(1));
+    let info = locks
+        .inspect("b")
+        .await
+        .expect("answers")
+        .expect("is there");
+    assert!(info.holder.is_none() && info.remaining.is_zero());
+    let info = locks
+        .inspect("c")
+        .await
+        .expect("answers")
+        .expect("is there");
+    assert!(info.holder.is_none() && info.remaining > Duration::from_secs(1));
+    a.release().await.expect("is ours");
+}
+
+async fn a_broken_lock_is_free_and_its_holder_finds_out(db: Db) {
+    let locks = locks(&db).await.lease(LEASE);
+    assert!(!locks.break_lock("a").await.expect("answers"));
+    let lease = locks
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    assert!(locks.break_lock("a").await.expect("answers"));
+    let next = locks
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    assert!(next.fence() > lease.fence());
+    tokio::time::timeout(HANG, lease.lost())
+        .await
+        .expect("finds out");
+    assert!(lease.release().await.expect_err("is lost").is_lost());
+    next.release().await.expect("is not touched by that");
+    // Neither does a cooldown hold.
+    let job = locks.clone().hold_at_least(Duration::from_secs(60));
+    let lease = job.try_lock("a").await.expect("answers").expect("is free");
+    lease.release().await.expect("is ours");
+    assert!(locks.try_lock("a").await.expect("answers").is_none());
+    assert!(locks.break_lock("a").await.expect("answers"));
+    assert!(locks.try_lock("a").await.expect("answers").is_some());
+}
+
+async fn what_was_not_held_for_long_is_forgotten(db: Db) {
+    let locks = locks(&db).await;
+    let held = locks
+        .try_lock("held")
+        .await
+        .expect("answers")
+        .expect("is free");
+    let mut fence = 0;
+    for name in 0..120 {
+        let lease = locks.try_lock(["used", &name.to_string()]).await;
+        let lease = lease.expect("answers").expect("is free");
+        fence = lease.fence();
+        lease.release().await.expect("is ours");
+    }
+    tokio::time::sleep(LEASE).await;
+    locks.prune(Duration::from_secs(60)).await.expect("answers");
+    let rows = "SELECT count(*) FROM perennial_lock";
+    assert_eq!(db.int(rows).await, Some(121));
+    locks.prune(LEASE / 3).await.expect("answers");
+    assert_eq!(db.int(rows).await, Some(1));
+    let again = locks
+        .try_lock(["used", "119"])
+        .await
+        .expect("answers")
+        .expect("is free");
+    assert!(again.fence() > fence);
+    held.release().await.expect("is ours");
+}
