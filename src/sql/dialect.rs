@@ -333,19 +333,19 @@ pub(super) const MYSQL: Dialect = Dialect {
         ) ENGINE = InnoDB",
     ]],
     probe: PROBE,
-    // Assignments are made in their order: the time of the acquisition says to the others whether the lock was taken.
+    // Assignments are made in their order: the owner, which no other acquisition has, says to the others whether the lock was taken. (No
+    // time could: two may come in the same microsecond.)
     // The affected rows tell nothing; the fence comes back as the insert id. The comment is for MariaDB alone, where a statement
     // can be told not to wait for a row, and the order depends on the mode.
     try_lock: "/*M!100300 SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR */
         INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
         VALUES ($1, $2, LAST_INSERT_ID({now}), {now}, {now} + $3)
         ON DUPLICATE KEY UPDATE
-            acquired_at = IF(expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4)
-                AND (owner IS NULL OR owner <> $2), VALUES(acquired_at), acquired_at),
-            owner = IF(acquired_at = VALUES(acquired_at), $2, owner),
-            expires_at = IF(owner = $2, VALUES(expires_at), expires_at),
-            fence = IF(owner = $2, LAST_INSERT_ID(IF(acquired_at = VALUES(acquired_at),
-                GREATEST(fence + 1, VALUES(fence)), fence)), fence + LAST_INSERT_ID(0))",
+            owner = IF(owner = $2 OR (expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4)), $2, owner),
+            acquired_at = IF(owner = $2 AND expires_at <= VALUES(acquired_at), VALUES(acquired_at), acquired_at),
+            fence = IF(owner = $2, LAST_INSERT_ID(IF(expires_at <= VALUES(acquired_at),
+                GREATEST(fence + 1, VALUES(fence)), fence)), fence + LAST_INSERT_ID(0)),
+            expires_at = IF(owner = $2, VALUES(expires_at), expires_at)",
     extend: EXTEND,
     release: RELEASE,
     // FOR UPDATE: as above, whatever the isolation level.

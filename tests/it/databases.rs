@@ -291,6 +291,14 @@ mod servers {
             Some(db)
         }
 
+        /// Whose clock stands still.
+        #[cfg(feature = "mysql")]
+        pub(crate) async fn mysql_frozen() -> Option<Self> {
+            let mut db = Self::mysql().await?;
+            db.session = &["SET timestamp = 1900000000.5"];
+            Some(db)
+        }
+
         async fn make(variable: &str) -> Option<Self> {
             static NEXT: AtomicUsize = AtomicUsize::new(0);
             let url = server(variable)?;

@@ -574,3 +574,28 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
         assert!(store.release(&next, NONE).await.expect("answers"));
     }
 }
+
+#[cfg(feature = "mysql")]
+on_database! {
+    mysql_frozen = crate::databases::Db::mysql_frozen();
+    of_those_who_come_in_the_same_microsecond_one_gets_the_lock
+}
+
+#[cfg(feature = "mysql")]
+async fn of_those_who_come_in_the_same_microsecond_one_gets_the_lock(db: Db) {
+    let store = open(&db).await;
+    let mut last = 0;
+    for _ in 0..3 {
+        let lease = lock(&*store, "a", LEASE).await;
+        assert!(lease.fence > last);
+        last = lease.fence;
+        for seen in [None, Some(last), Some(last - 1)] {
+            let other = store.try_lock("a", &uuid(), LEASE, seen).await;
+            assert_eq!(other.expect("answers"), None);
+            let again = store.try_lock("a", &lease.owner, LEASE, seen).await;
+            assert_eq!(again.expect("answers"), Some(last));
+        }
+        assert!(publish(&*store, "k", &lease, &content("1")).await);
+        assert!(store.release(&lease, NONE).await.expect("answers"));
+    }
+}
