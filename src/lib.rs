@@ -23,6 +23,6 @@ pub use content::Content;
 pub use error::{Error, ErrorKind};
 pub use extensions::{RefreshAfter, Tags};
 pub use layer::Key;
-pub use lock::{Holder, Lease, LockAttempt, LockInfo, LockName, Locks};
+pub use lock::{Holder, Lease, LockAttempt, LockInfo, LockName, Locks, Once, OnceRetried, Outcome};
 pub use refresh::{Client, DAY, First, Refresh};
 pub use site::{Builder, Perennial};

@@ -3,6 +3,7 @@
 mod attempt;
 mod lease;
 mod name;
+mod once;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -17,12 +18,13 @@ use crate::{
 pub use attempt::LockAttempt;
 pub use lease::Lease;
 pub use name::LockName;
+pub use once::{Once, OnceRetried, Outcome};
 
 /// Locks by name, shared by all processes on the database.
 ///
 /// One lease at a time on a name, while leases are honoured: time is the database's, and a holder that is paused for longer
 /// than its lease may overlap with the next one, which its smaller [`fence`](Lease::fence) gives away. Names are bytes: `a`, `A` and
-/// `a ` are three. Those that begin with `refresh/` or `perennial/` are Perennial's own.
+/// `a ` are three. Those that begin with `refresh/`, `once/` or `perennial/` are Perennial's own.
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial, customer: &str) -> Result<(), perennial::Error> {
@@ -137,6 +139,23 @@ impl Locks {
     /// ```
     pub fn lock(&self, name: impl Into<LockName>) -> LockAttempt {
         LockAttempt::new(self.clone(), name.into())
+    }
+
+    /// Something that is to be done at most once, in all processes together.
+    ///
+    /// ```
+    /// # async fn send() {}
+    /// # async fn f(site: perennial::Perennial, order: &str) -> Result<(), perennial::Error> {
+    /// use perennial::Outcome;
+    ///
+    /// let mail = site.locks().once(["mail", order]);
+    /// if let Outcome::AlreadyDone { since } = mail.run(|| async { send().await }).await? {
+    ///     println!("was sent {since:?} ago");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn once(&self, name: impl Into<LockName>) -> Once {
+        Once::new(self.clone(), &name.into())
     }
 
     /// As [`try_lock`](Self::try_lock), but only while the lock's fence is still `seen`.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use perennial::{ErrorKind, Locks};
+use perennial::{ErrorKind, Locks, Outcome};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -19,6 +19,8 @@ on_each_database! {
     locks_are_listed_and_inspected
     a_broken_lock_is_free_and_its_holder_finds_out
     what_was_not_held_for_long_is_forgotten
+    what_is_done_once_is_done_by_one_and_not_again
+    what_failed_is_done_again_until_it_succeeds
 }
 
 const LEASE: Duration = Duration::from_millis(300);
@@ -242,4 +244,90 @@ async fn what_was_not_held_for_long_is_forgotten(db: Db) {
         .expect("is free");
     assert!(again.fence() > fence);
     held.release().await.expect("is ours");
+}
+
+async fn what_is_done_once_is_done_by_one_and_not_again(db: Db) {
+    let processes = [locks(&db).await, locks(&db).await];
+    for round in 0..20 {
+        let name = ["mail".to_owned(), round.to_string()];
+        let mut tries = JoinSet::new();
+        for n in 0..16 {
+            let once = processes[n % 2].once(name.each_ref());
+            tries.spawn(async move { once.run(|| async { 7 }).await.expect("answers") });
+        }
+        let outcomes = tries.join_all().await;
+        let ran = outcomes
+            .iter()
+            .filter(|outcome| **outcome == Outcome::Ran(7));
+        assert_eq!(ran.count(), 1, "{outcomes:?}");
+        let once = processes[0].once(name.each_ref());
+        let again = once.clone().run(|| async { 7 }).await.expect("answers");
+        assert!(
+            matches!(again, Outcome::AlreadyDone { since } if since < HANG),
+            "{again:?}"
+        );
+        // Neither is it forgotten with what is unused.
+        processes[0].prune(Duration::ZERO).await.expect("answers");
+        let again = once.clone().run(|| async { 7 }).await.expect("answers");
+        assert!(matches!(again, Outcome::AlreadyDone { .. }), "{again:?}");
+        assert!(once.forget().await.expect("answers"));
+        assert_eq!(
+            once.run(|| async { 8 }).await.expect("answers"),
+            Outcome::Ran(8)
+        );
+    }
+    // What crashes in the middle is not done again; and after its time it can be.
+    let brief = processes[0].once("brief").keep(Duration::from_secs(1));
+    let crashed = brief.clone().run(|| async { panic!("in the middle") });
+    assert!(tokio::spawn(crashed).await.is_err());
+    let again = brief.clone().run(|| async { 1 }).await.expect("answers");
+    assert!(matches!(again, Outcome::AlreadyDone { .. }), "{again:?}");
+    until("it can be done again", async || {
+        let again = brief.clone().run(|| async { 1 }).await.expect("answers");
+        again == Outcome::Ran(1)
+    })
+    .await;
+}
+
+async fn what_failed_is_done_again_until_it_succeeds(db: Db) {
+    let [a, b] = [locks(&db).await, locks(&db).await];
+    let once = |locks: &Locks| locks.once("job").retry_if_failed();
+    let failed = once(&a).run(|| async { Err::<(), _>("no luck") }).await;
+    assert_eq!(failed.expect("answers"), Outcome::Ran(Err("no luck")));
+    let crashed = once(&a).run(|| async { panic!("in the middle") as Result<(), ()> });
+    assert!(tokio::spawn(crashed).await.is_err());
+    // One at a time.
+    let (go_on, held) = tokio::sync::oneshot::channel::<()>();
+    let retry = once(&a);
+    until("the lease of the crashed one is released", async || {
+        a.inspect("once/job")
+            .await
+            .expect("answers")
+            .is_some_and(|lock| lock.remaining.is_zero())
+    })
+    .await;
+    let running = tokio::spawn(retry.run(|| async {
+        held.await.expect("is told");
+        Ok::<_, ()>(7)
+    }));
+    until("it runs", async || {
+        a.inspect("once/job")
+            .await
+            .expect("answers")
+            .is_some_and(|lock| lock.holder.is_some())
+    })
+    .await;
+    let other = once(&b)
+        .run(|| async { Ok::<_, ()>(8) })
+        .await
+        .expect("answers");
+    assert_eq!(other, Outcome::InProgress);
+    go_on.send(()).expect("is at it");
+    let ran = running.await.expect("no panic").expect("answers");
+    assert_eq!(ran, Outcome::Ran(Ok(7)));
+    let again = once(&b)
+        .run(|| async { Ok::<_, ()>(8) })
+        .await
+        .expect("answers");
+    assert!(matches!(again, Outcome::AlreadyDone { .. }), "{again:?}");
 }
