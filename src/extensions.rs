@@ -43,3 +43,17 @@ impl Tags {
         Self(all.into())
     }
 }
+
+/// The fencing token of the lock under which a request is served, among its extensions beneath an [`ExclusiveLayer`](crate::layer::ExclusiveLayer); see
+/// [`Lease::fence`](crate::Lease::fence).
+///
+/// ```
+/// use axum::Extension;
+/// use perennial::Fence;
+///
+/// async fn upload(Extension(Fence(fence)): Extension<Fence>) {
+///     // UPDATE album SET photos = …, fence = $fence WHERE id = … AND fence <= $fence
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fence(pub i64);

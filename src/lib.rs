@@ -21,7 +21,7 @@ mod terms;
 
 pub use content::Content;
 pub use error::{Error, ErrorKind};
-pub use extensions::{RefreshAfter, Tags};
+pub use extensions::{Fence, RefreshAfter, Tags};
 pub use layer::Key;
 pub use lock::{Holder, Lease, LockAttempt, LockInfo, LockName, Locks, Once, OnceRetried, Outcome};
 pub use refresh::{Client, DAY, First, Refresh};

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use http::request::Parts;
 
 #[cfg(feature = "_sql")]
 use crate::store::Database;
@@ -12,8 +13,8 @@ use crate::{
     error::Error,
     extensions::Tags,
     key,
-    layer::{InvalidateLayer, RefreshLayer},
-    lock::Locks,
+    layer::{ExclusiveLayer, InvalidateLayer, RefreshLayer},
+    lock::{LockName, Locks, Once},
     refresh::{DAY, Refresh},
     store::{BoxError, Guarded, Store},
 };
@@ -230,6 +231,28 @@ impl Perennial {
     /// The locks of the site's database, for anything else that must not be done twice at once.
     pub fn locks(&self) -> Locks {
         self.engine.locks()
+    }
+
+    /// A layer for routes that are to run once at a time for each name; [`Locks::exclusive`] with the default lease.
+    ///
+    /// ```
+    /// # use axum::{Router, routing::post};
+    /// # async fn sync() {}
+    /// # fn f(site: perennial::Perennial) -> Router {
+    /// let one_device = site.exclusive(|parts| parts.uri.path().into()).action("sync");
+    /// Router::new().route("/sync/{customer}", post(sync).layer(one_device))
+    /// # }
+    /// ```
+    pub fn exclusive(
+        &self,
+        name: impl Fn(&Parts) -> LockName + Send + Sync + 'static,
+    ) -> ExclusiveLayer {
+        self.locks().exclusive(name)
+    }
+
+    /// Something that is to be done at most once, in all processes together; [`Locks::once`].
+    pub fn once(&self, name: impl Into<LockName>) -> Once {
+        self.locks().once(name)
     }
 
     /// Begins no further regeneration, waits for those that run and so releases their leases. Call it after the server has drained.

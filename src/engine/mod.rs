@@ -51,6 +51,7 @@ const LOCK_PREFIX: &str = "refresh/";
 
 pub(crate) struct Engine {
     store: Guarded,
+    locks: Locks,
     clock: Clock,
     memory: Memory,
     /// What has been invalidated.
@@ -150,6 +151,7 @@ impl Engine {
     pub(crate) fn new(store: Guarded, settings: Settings) -> Self {
         let regenerations = settings.regenerations.min(Semaphore::MAX_PERMITS);
         Self {
+            locks: Locks::with_store(store.clone()),
             store,
             clock: Clock::start(),
             memory: Memory::new(settings.memory, settings.max_body),
@@ -178,7 +180,7 @@ impl Engine {
     }
 
     pub(crate) fn locks(&self) -> Locks {
-        Locks::with_store(self.store.clone())
+        self.locks.clone()
     }
 
     /// Answers from memory where that is all there is to do: no I/O, no task, no wait.

@@ -9,6 +9,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use crate::lock::Lease;
+
 pin_project! {
     /// A stored body, or the inner service's own, streamed.
     #[derive(Debug)]
@@ -27,6 +29,8 @@ pin_project! {
         Streamed { #[pin] body: B },
         // Of this one, the beginning has been read already.
         Resumed { bytes: Bytes, rest: Pin<Box<B>> },
+        // The lease is held until it has been sent, or dropped.
+        Leased { #[pin] body: B, lease: Option<Lease> },
     }
 }
 
@@ -40,6 +44,13 @@ impl<B> ResponseBody<B> {
     pub(super) fn streamed(body: B) -> Self {
         Self {
             kind: Kind::Streamed { body },
+        }
+    }
+
+    pub(super) fn leased(body: B, lease: Lease) -> Self {
+        let lease = Some(lease);
+        Self {
+            kind: Kind::Leased { body, lease },
         }
     }
 
@@ -62,6 +73,13 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             KindProjection::Stored { bytes } => (bytes, None),
             KindProjection::Streamed { body } => return body.poll_frame(cx),
             KindProjection::Resumed { bytes, rest } => (bytes, Some(rest)),
+            KindProjection::Leased { body, lease } => {
+                let frame = body.poll_frame(cx);
+                if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
+                    drop(lease.take());
+                }
+                return frame;
+            }
         };
         match rest {
             _ if !bytes.is_empty() => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
@@ -73,7 +91,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Stored { bytes } => bytes.is_empty(),
-            Kind::Streamed { body } => body.is_end_stream(),
+            Kind::Streamed { body } | Kind::Leased { body, .. } => body.is_end_stream(),
             Kind::Resumed { bytes, rest } => bytes.is_empty() && rest.is_end_stream(),
         }
     }
@@ -81,7 +99,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     fn size_hint(&self) -> SizeHint {
         let (first, rest) = match &self.kind {
             Kind::Stored { bytes } => return SizeHint::with_exact(bytes.len() as u64),
-            Kind::Streamed { body } => return body.size_hint(),
+            Kind::Streamed { body } | Kind::Leased { body, .. } => return body.size_hint(),
             Kind::Resumed { bytes, rest } => (bytes.len() as u64, rest.size_hint()),
         };
         let mut hint = SizeHint::new();

@@ -322,7 +322,7 @@ pub(super) fn failed(mut response: Response<Bytes>, retry_in: Duration) -> Respo
 }
 
 /// Whole seconds, at least one.
-fn seconds(time: Duration) -> HeaderValue {
+pub(super) fn seconds(time: Duration) -> HeaderValue {
     HeaderValue::from(
         time.saturating_add(Duration::from_nanos(999_999_999))
             .as_secs()

@@ -1,8 +1,12 @@
 //! Waiting for a lock.
 
-use std::{fmt, pin::Pin, time::Duration};
+use std::{fmt, hash::BuildHasher, pin::Pin, time::Duration};
 
-use tokio::time::Instant;
+use foldhash::quality::RandomState;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 
 use crate::{
     error::Error,
@@ -16,10 +20,34 @@ const WAIT: Duration = Duration::from_secs(10);
 /// each has the same chance whenever the lock is released.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(100));
 
+/// How many poll for a name in one process; the others wait until it is their turn to. So a crowd of visitors doesn't become one of statements.
+const AT_ONCE: usize = 8;
+
+/// Where those who poll in one process queue: by the name's hash, so that there is nothing to be made or forgotten. Two names may share a
+/// queue, where they wait for both a little longer.
+pub(super) struct Queues {
+    queues: [Semaphore; 64],
+    hasher: RandomState,
+}
+
+impl Queues {
+    pub(super) fn new() -> Self {
+        Self {
+            queues: std::array::from_fn(|_| Semaphore::new(AT_ONCE)),
+            hasher: RandomState::default(),
+        }
+    }
+
+    fn of(&self, name: &str) -> &Semaphore {
+        let hash = self.hasher.hash_one(name);
+        &self.queues[hash as usize % self.queues.len()]
+    }
+}
+
 /// A lock to be waited for; from [`Locks::lock`]. To be awaited, which gives the [`Lease`].
 ///
-/// The database is asked about 13 times a second, at irregular times; no order is kept among those who wait, and each
-/// has the same chance, so that nobody is passed over for long.
+/// The database is asked about 13 times a second, at irregular times, by at most eight who wait for a name in one process; the others queue.
+/// Of those who ask each has the same chance, so that nobody is passed over for long.
 ///
 /// # Errors
 ///
@@ -28,7 +56,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_m
 ///
 /// # Cancel safety
 ///
-/// Dropped before it is done, it may have taken the lock, which is then free again after the lease.
+/// Dropped before it is done, it may have taken the lock, which is then released.
 #[derive(Clone)]
 #[must_use = "a lock is taken when its attempt is awaited"]
 pub struct LockAttempt {
@@ -62,8 +90,9 @@ impl LockAttempt {
 
     async fn run(self) -> Result<Lease, Error> {
         let begun = Instant::now();
+        let name = self.name.as_str();
+        let mut turn = None;
         loop {
-            let name = self.name.as_str();
             if let Some(lease) = self.locks.take(name, &self.action, None).await? {
                 return Ok(lease);
             }
@@ -73,6 +102,11 @@ impl LockAttempt {
                 let info = self.locks.inspect(self.name.clone()).await.ok().flatten();
                 return Err(Error::taken(name, &self.action, self.wait, info.as_ref()));
             }
+            if turn.is_none() {
+                let acquired = self.locks.queues.of(name).acquire();
+                turn = timeout(left, acquired).await.ok();
+            }
+            let left = self.wait.saturating_sub(begun.elapsed());
             tokio::time::sleep(pause().min(left)).await;
         }
     }

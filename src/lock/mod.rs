@@ -8,12 +8,16 @@ mod once;
 use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use crate::{
     error::Error,
+    layer::ExclusiveLayer,
     refresh::{DEFAULT_LEASE, bounded_lease},
     store::{Guarded, LeaseRow, LockRow},
 };
+
+use attempt::Queues;
 
 pub use attempt::LockAttempt;
 pub use lease::Lease;
@@ -39,6 +43,7 @@ pub struct Locks {
     store: Guarded,
     hold: Hold,
     label: Arc<str>,
+    queues: Arc<Queues>,
 }
 
 /// How a lock is held.
@@ -73,6 +78,7 @@ impl Locks {
                 extends: true,
             },
             label: format!("process {}", std::process::id()).into(),
+            queues: Arc::new(Queues::new()),
         }
     }
 
@@ -123,7 +129,7 @@ impl Locks {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, it may have taken the lock, which is then free again after the lease.
+    /// Dropped before it returns, it may have taken the lock, which is then released.
     pub async fn try_lock(&self, name: impl Into<LockName>) -> Result<Option<Lease>, Error> {
         self.take(name.into().as_str(), "", None).await
     }
@@ -158,6 +164,31 @@ impl Locks {
         Once::new(self.clone(), &name.into())
     }
 
+    /// A layer for routes that are to run once at a time for each name: uploads to one album, syncs of one customer's. They take the lock of that name,
+    /// as any other program may.
+    ///
+    /// ```
+    /// # use axum::{Router, routing::post};
+    /// # async fn upload() {}
+    /// # fn f(site: perennial::Perennial) -> Router {
+    /// use std::time::Duration;
+    ///
+    /// let upload_alone = site
+    ///     .locks()
+    ///     .lease(Duration::from_secs(30))
+    ///     .exclusive(|parts| parts.uri.path().into())
+    ///     .wait(Duration::from_secs(5))
+    ///     .action("upload");
+    /// Router::new().route("/albums/{id}/photos", post(upload).layer(upload_alone))
+    /// # }
+    /// ```
+    pub fn exclusive(
+        &self,
+        name: impl Fn(&http::request::Parts) -> LockName + Send + Sync + 'static,
+    ) -> ExclusiveLayer {
+        ExclusiveLayer::new(self.clone(), name)
+    }
+
     /// As [`try_lock`](Self::try_lock), but only while the lock's fence is still `seen`.
     pub(crate) async fn try_lock_seen(
         &self,
@@ -173,6 +204,24 @@ impl Locks {
         action: &str,
         seen: Option<i64>,
     ) -> Result<Option<Lease>, Error> {
+        // In a task of its own: if this is dropped meanwhile, so is the lease that the task ends with, and is released.
+        let (locks, name, action) = (self.clone(), name.to_owned(), action.to_owned());
+        let task = async move { locks.take_now(name, &action, seen).await };
+        match tokio::spawn(task.in_current_span()).await {
+            Ok(taken) => taken,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(error) => Err(Error::database("try_lock", Box::new(error))),
+            },
+        }
+    }
+
+    async fn take_now(
+        &self,
+        name: String,
+        action: &str,
+        seen: Option<i64>,
+    ) -> Result<Option<Lease>, Error> {
         let id = uuid::Uuid::new_v4();
         let owner = format!("{} {}\t{}", id.simple(), plain(&self.label), plain(action));
         // The lease counts from before the attempt: its answer may be late.
@@ -181,11 +230,10 @@ impl Locks {
         let fence = self
             .store
             .call("try_lock", |store| {
-                store.try_lock(name, &owner, length, seen)
+                store.try_lock(&name, &owner, length, seen)
             })
             .await?;
         Ok(fence.map(|fence| {
-            let name = name.to_owned();
             let row = LeaseRow { name, owner, fence };
             Lease::keep(self.store.clone(), row, self.hold, since)
         }))

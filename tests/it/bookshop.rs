@@ -1,59 +1,17 @@
 //! The bookshop as a program.
 
-use std::{
-    io::{BufRead, BufReader},
-    net::SocketAddr,
-    process::{Child, ChildStdout, Command, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
 use crate::{
     databases::Db,
-    support::{Crowd, Reply, example, get, post, request, until},
+    support::{Crowd, Program, Reply, get, post, request, until},
 };
 
 on_each_database! {
     two_shops_on_one_database_are_one_site
 }
 
-struct Shop {
-    process: Child,
-    address: SocketAddr,
-    /// It goes on to say what there is to try.
-    _output: BufReader<ChildStdout>,
-}
-
-impl Shop {
-    fn start(database: &str) -> Self {
-        let mut process = Command::new(example("bookshop"))
-            .args(["--listen", "127.0.0.1:0", "--database", database])
-            .args(["--best-sellers-every", "2s", "--slow", "300ms"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("starts");
-        let mut line = String::new();
-        let mut output = BufReader::new(process.stdout.take().expect("is piped"));
-        output.read_line(&mut line).expect("a line");
-        let address = line
-            .split("http://")
-            .nth(1)
-            .and_then(|rest| rest.split('/').next()?.parse().ok())
-            .unwrap_or_else(|| panic!("the shop did not open: {line:?}"));
-        Self {
-            process,
-            address,
-            _output: output,
-        }
-    }
-}
-
-impl Drop for Shop {
-    fn drop(&mut self) {
-        // It may have failed by itself.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+const OPTIONS: &str = "--best-sellers-every 2s --slow 300ms";
 
 /// When and by whom a list was made.
 fn made(reply: &Reply) -> &str {
@@ -66,7 +24,7 @@ async fn two_shops_on_one_database_are_one_site(db: Db) {
     let url = db.url().to_owned();
     let starts = [(); 2].map(|()| {
         let url = url.clone();
-        tokio::task::spawn_blocking(move || Shop::start(&url))
+        tokio::task::spawn_blocking(move || Program::start("bookshop", &url, OPTIONS))
     });
     let mut shops = Vec::new();
     for start in starts {

@@ -6,6 +6,7 @@ mod databases;
 mod bookshop;
 mod content;
 mod database;
+mod exclusive;
 mod failures;
 mod gateway;
 mod herd;

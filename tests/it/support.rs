@@ -4,7 +4,7 @@ use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst},
@@ -168,7 +168,7 @@ pub(crate) async fn request(
     exchange(address, method, path, headers, "").await
 }
 
-async fn exchange(
+pub(crate) async fn exchange(
     address: SocketAddr,
     method: &str,
     path: &str,
@@ -253,44 +253,46 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// A gateway in a process of its own.
-pub(crate) struct Gateway {
+/// An example in a process of its own, which serves HTTP and says where.
+pub(crate) struct Program {
     child: Child,
     pub(crate) address: SocketAddr,
+    /// It may go on to say more.
+    _output: BufReader<ChildStdout>,
 }
 
-impl Gateway {
-    pub(crate) fn start(origin: SocketAddr, database: &str, options: &str) -> Self {
-        Self::start_with(origin, database, options, &[])
+impl Program {
+    pub(crate) fn start(name: &str, database: &str, options: &str) -> Self {
+        let options = options.split_whitespace().map(str::to_owned);
+        Self::start_with(name, database, options, &[])
     }
 
-    pub(crate) fn start_with(
-        origin: SocketAddr,
+    fn start_with(
+        name: &str,
         database: &str,
-        options: &str,
+        options: impl Iterator<Item = String>,
         environment: &[(&str, &str)],
     ) -> Self {
-        let mut child = Command::new(example("gateway"))
-            .args([
-                "--listen",
-                "127.0.0.1:0",
-                "--origin",
-                &format!("http://{origin}"),
-            ])
-            .args(["--database", database])
-            .args(options.split_whitespace())
+        let mut child = Command::new(example(name))
+            .args(["--listen", "127.0.0.1:0", "--database", database])
+            .args(options)
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
         let mut line = String::new();
-        let output = child.stdout.take().expect("is piped");
-        BufReader::new(output).read_line(&mut line).expect("a line");
+        let mut output = BufReader::new(child.stdout.take().expect("is piped"));
+        output.read_line(&mut line).expect("a line");
         let address = line
-            .strip_prefix("http://")
-            .and_then(|rest| rest.split(' ').next()?.parse().ok())
-            .unwrap_or_else(|| panic!("the gateway did not start: {line:?}"));
-        Self { child, address }
+            .split("http://")
+            .nth(1)
+            .and_then(|rest| rest.split([' ', '/']).next()?.parse().ok())
+            .unwrap_or_else(|| panic!("{name} did not start: {line:?}"));
+        Self {
+            child,
+            address,
+            _output: output,
+        }
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -303,11 +305,36 @@ impl Gateway {
     }
 }
 
-impl Drop for Gateway {
+impl Drop for Program {
     fn drop(&mut self) {
         // It may have been killed by the test.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A gateway in a process of its own.
+pub(crate) enum Gateway {}
+
+impl Gateway {
+    pub(crate) fn start(origin: SocketAddr, database: &str, options: &str) -> Program {
+        Self::start_with(origin, database, options, &[])
+    }
+
+    pub(crate) fn start_with(
+        origin: SocketAddr,
+        database: &str,
+        options: &str,
+        environment: &[(&str, &str)],
+    ) -> Program {
+        let origin = ["--origin".to_owned(), format!("http://{origin}")];
+        let options = options.split_whitespace().map(str::to_owned);
+        Program::start_with(
+            "gateway",
+            database,
+            origin.into_iter().chain(options),
+            environment,
+        )
     }
 }
 

@@ -1,0 +1,175 @@
+//! Routes that run once at a time: uploads to an album, whose count of photos stays right, and syncs of one customer's devices.
+//!
+//! ```text
+//! cargo run --example exclusive
+//! curl -i -X POST http://127.0.0.1:3000/albums/7/photos
+//! curl -i -X POST http://127.0.0.1:3000/sync/ann & curl -i -X POST http://127.0.0.1:3000/sync/ann
+//! ```
+//!
+//! Start several on one `--database`, and they are one site. With `--unlocked` the count goes wrong as soon as two come at once.
+
+use std::{error::Error, net::SocketAddr, time::Duration};
+
+use axum::{
+    Extension, Router,
+    extract::{Path, State},
+    http::{Method, StatusCode, request::Parts},
+    routing::{get, post},
+};
+use clap::Parser;
+use perennial::{Fence, LockName, Perennial};
+use sqlx::{AnyPool, AssertSqlSafe};
+
+#[derive(Parser)]
+struct Options {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:3000")]
+    listen: SocketAddr,
+    /// The database, as in sqlite://site.db or postgres://user:password@host/database
+    #[arg(long, default_value = "sqlite://exclusive.db")]
+    database: String,
+    /// How long a photo takes to be worked on.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "200ms")]
+    work: Duration,
+    /// How long a customer's sync takes.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "3s")]
+    sync: Duration,
+    /// How long a request waits for its turn at an album.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "5s")]
+    wait: Duration,
+    /// How long a server that has crashed keeps an album, or a customer.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "15s")]
+    lease: Duration,
+    /// Leaves the locks out, to see what they are for.
+    #[arg(long)]
+    unlocked: bool,
+}
+
+#[derive(Clone)]
+struct App {
+    pool: AnyPool,
+    work: Duration,
+    sync: Duration,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .init();
+    let options = Options::parse();
+    let site = Perennial::open(&options.database).await?;
+    sqlx::any::install_default_drivers();
+    let pool = AnyPool::connect(&options.database).await?;
+    let table = "CREATE TABLE IF NOT EXISTS album (id BIGINT PRIMARY KEY, photos BIGINT NOT NULL, fence BIGINT NOT NULL)";
+    sqlx::query(table).execute(&pool).await?;
+
+    let mut photos = post(change).delete(change);
+    let mut syncs = post(sync);
+    if !options.unlocked {
+        let locks = site.locks().lease(options.lease);
+        let alone = locks.exclusive(album).wait(options.wait);
+        photos = photos.layer(alone.action("change the photos"));
+        // Whoever comes while another device is at it is told so at once.
+        let one_device = locks.exclusive(customer).wait(Duration::ZERO);
+        syncs = syncs.layer(one_device.action("sync the bookmarks"));
+    }
+    let app = Router::new()
+        .route("/albums/{id}", get(count))
+        .route("/albums/{id}/photos", photos)
+        .route("/sync/{customer}", syncs)
+        .with_state(App {
+            pool,
+            work: options.work,
+            sync: options.sync,
+        });
+
+    let listener = tokio::net::TcpListener::bind(options.listen).await?;
+    let address = listener.local_addr()?;
+    println!("http://{address} has albums, as /albums/7: POST to or DELETE /albums/7/photos");
+    let stop = async { drop(tokio::signal::ctrl_c().await) };
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stop)
+        .await?;
+    Ok(())
+}
+
+/// The name of the lock that a change of an album takes.
+fn album(parts: &Parts) -> LockName {
+    ["album", segment(parts)].into()
+}
+
+/// The name of the lock that a sync takes.
+fn customer(parts: &Parts) -> LockName {
+    ["sync", "bookmarks", segment(parts)].into()
+}
+
+/// Of the path, what tells one album, or one customer, from others.
+fn segment(parts: &Parts) -> &str {
+    parts.uri.path().split('/').nth(2).unwrap_or_default()
+}
+
+/// Adds a photo, or removes one: reads, works, and writes what it has read, plus or minus one.
+async fn change(
+    State(app): State<App>,
+    Path(id): Path<i64>,
+    method: Method,
+    fence: Option<Extension<Fence>>,
+) -> Result<String, Failure> {
+    let add = format!("INSERT INTO album (id, photos, fence) VALUES ({id}, 0, 0)");
+    // One that is there is an error, which is as good.
+    let _ = sqlx::query(AssertSqlSafe(add)).execute(&app.pool).await;
+    let photos = photos(&app.pool, id).await?;
+    tokio::time::sleep(app.work).await;
+    let photos = match method {
+        Method::DELETE => photos - 1,
+        _ => photos + 1,
+    };
+    // Whoever has been held up for longer than its lease may have been overtaken: nothing is changed then.
+    let fence = fence.map_or(0, |Extension(Fence(fence))| fence);
+    let write = format!(
+        "UPDATE album SET photos = {photos}, fence = {fence} WHERE id = {id} AND fence <= {fence}"
+    );
+    let write = sqlx::query(AssertSqlSafe(write)).execute(&app.pool).await?;
+    match write.rows_affected() {
+        0 => Err(Failure(StatusCode::CONFLICT)),
+        _ => Ok(format!("{photos}\n")),
+    }
+}
+
+async fn count(State(app): State<App>, Path(id): Path<i64>) -> Result<String, Failure> {
+    Ok(format!("{}\n", photos(&app.pool, id).await?))
+}
+
+async fn photos(pool: &AnyPool, id: i64) -> Result<i64, sqlx::Error> {
+    let photos = format!("SELECT photos FROM album WHERE id = {id}");
+    sqlx::query_scalar(AssertSqlSafe(photos))
+        .fetch_one(pool)
+        .await
+}
+
+/// Brings one device of a customer up to date, which takes its time.
+async fn sync(State(app): State<App>, Path(customer): Path<String>) -> String {
+    tokio::time::sleep(app.sync).await;
+    format!("{customer} is up to date\n")
+}
+
+struct Failure(StatusCode);
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::RowNotFound => Self(StatusCode::NOT_FOUND),
+            error => {
+                tracing::error!(%error, "the database fails");
+                Self(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+        }
+    }
+}
+
+impl axum::response::IntoResponse for Failure {
+    fn into_response(self) -> axum::response::Response {
+        self.0.into_response()
+    }
+}

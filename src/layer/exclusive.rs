@@ -1,0 +1,213 @@
+//! The layer of routes that run once at a time.
+
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Request, Response, StatusCode, request::Parts};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{
+    error::Error,
+    extensions::Fence,
+    layer::{ResponseBody, ResponseFuture, future::oneshot, problem::problem},
+    lock::{Lease, LockName, Locks},
+};
+
+/// How long a request waits for the lock unless told otherwise.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Lets the service run once at a time for each name, in all processes together; from [`Locks::exclusive`].
+///
+/// The service is called when the lock of the request's name is held, with its [`Fence`] among the request's extensions. The
+/// lock is released when the service has answered, before the response is given out ([`until_sent`](Self::until_sent): when its body has been sent);
+/// and when the client has gone, which drops the service's future, or the service panics.
+///
+/// A request that does not get the lock in time is answered by 409 Conflict ([`too_many_requests`](Self::too_many_requests): 429), and one for which
+/// the database fails by 503, with a body that says so (RFC 9457: `title`, `status`, `detail`, `resource`, `action`) and `Retry-After`. The service's own errors
+/// are passed on.
+///
+/// While it waits it polls, as [`Locks::lock`] does. The layered service is always ready; the inner one's readiness is awaited under the
+/// lock, so that who waits takes no permit of a limit beneath.
+#[derive(Clone)]
+#[must_use = "a layer does nothing until a service is wrapped in it"]
+pub struct ExclusiveLayer {
+    locks: Locks,
+    name: Arc<dyn Fn(&Parts) -> LockName + Send + Sync>,
+    wait: Duration,
+    action: Arc<str>,
+    refusal: StatusCode,
+    cancels: bool,
+    until_sent: bool,
+}
+
+impl ExclusiveLayer {
+    pub(crate) fn new(
+        locks: Locks,
+        name: impl Fn(&Parts) -> LockName + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            locks,
+            name: Arc::new(name),
+            wait: WAIT,
+            action: Arc::from(""),
+            refusal: StatusCode::CONFLICT,
+            cancels: false,
+            until_sent: false,
+        }
+    }
+
+    /// How long a request waits for the lock. Default: 5 s. With zero it is tried once.
+    pub fn wait(mut self, limit: Duration) -> Self {
+        self.wait = limit;
+        self
+    }
+
+    /// What the route does, as clients are told who don't get the lock, and whoever inspects it; the first 100 bytes count.
+    pub fn action(mut self, action: &str) -> Self {
+        self.action = action.into();
+        self
+    }
+
+    /// Refuses by 429 Too Many Requests, where it is by 409 Conflict otherwise.
+    pub fn too_many_requests(mut self) -> Self {
+        self.refusal = StatusCode::TOO_MANY_REQUESTS;
+        self
+    }
+
+    /// Cancels the service when the lease is [lost](Lease::lost) while it runs: its future is dropped at its next `await`, and
+    /// the answer is a 500. Otherwise it is let finish, with a warning in the log; what it may not write any more, the [`Fence`] can refuse.
+    pub fn cancel_when_lost(mut self) -> Self {
+        self.cancels = true;
+        self
+    }
+
+    /// Holds the lock until the body of the response has been sent, or dropped: for a service that still works while it streams. A client that reads
+    /// slowly holds it for as long as the server lets it.
+    pub fn until_sent(mut self) -> Self {
+        self.until_sent = true;
+        self
+    }
+
+    async fn run<S, ReqBody, ResBody>(
+        self,
+        service: S,
+        request: Request<ReqBody>,
+    ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
+    where
+        S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    {
+        let (mut parts, body) = request.into_parts();
+        let name = (self.name)(&parts);
+        let attempt = self.locks.lock(name.clone()).wait(self.wait);
+        let lease = match attempt.action(&self.action).await {
+            Ok(lease) => lease,
+            Err(error) => return Ok(self.refused(&name, &error)),
+        };
+        parts.extensions.insert(Fence(lease.fence()));
+        let run = oneshot(service, Request::from_parts(parts, body));
+        let response = if self.cancels {
+            match lease.guard(run).await {
+                Ok(response) => response?,
+                Err(_) => {
+                    let detail = "the lock was lost meanwhile; what has been done is not known";
+                    let status = StatusCode::INTERNAL_SERVER_ERROR;
+                    return Ok(problem(status, detail, &self.members(&name), None));
+                }
+            }
+        } else {
+            run.await?
+        };
+        if self.until_sent {
+            return Ok(response.map(|body| ResponseBody::leased(body, lease)));
+        }
+        release(lease).await;
+        Ok(response.map(ResponseBody::streamed))
+    }
+
+    fn members<'a>(&'a self, name: &'a LockName) -> [(&'static str, &'a str); 2] {
+        [("resource", name.as_str()), ("action", &self.action)]
+    }
+
+    fn refused<B>(&self, name: &LockName, error: &Error) -> Response<ResponseBody<B>> {
+        let members = self.members(name);
+        if !error.is_taken() {
+            // The store has logged it.
+            let detail = "the lock can't be taken at the moment";
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return problem(status, detail, &members, Some(self.wait));
+        }
+        tracing::debug!(%error, "a request was refused");
+        let detail = match &*self.action {
+            "" => format!("{:?} is in use; try again later", name.as_str()),
+            action => format!(
+                "{:?} is in use, so that {action:?} has to wait; try again later",
+                name.as_str()
+            ),
+        };
+        problem(self.refusal, &detail, &members, Some(self.wait))
+    }
+}
+
+/// Gives the lock up before the response is given out: who asks next finds it free.
+async fn release(lease: Lease) {
+    if let Err(error) = lease.release().await
+        && error.is_lost()
+    {
+        tracing::warn!(%error, "the service has finished all the same");
+    }
+}
+
+impl<S> Layer<S> for ExclusiveLayer {
+    type Service = ExclusiveService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        ExclusiveService {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+impl fmt::Debug for ExclusiveLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExclusiveLayer")
+            .field("wait", &self.wait)
+            .field("action", &self.action)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A service that runs once at a time for each name, as [`ExclusiveLayer`] describes.
+#[derive(Clone, Debug)]
+pub struct ExclusiveService<S> {
+    inner: S,
+    layer: ExclusiveLayer,
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for ExclusiveService<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    ReqBody: Send + 'static,
+    ResBody: Send + 'static,
+{
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<ResBody, S::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        // The inner service's readiness matters when the lock is held.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let (layer, inner) = (self.layer.clone(), self.inner.clone());
+        ResponseFuture::waiting(layer.run(inner, request))
+    }
+}

@@ -1,0 +1,38 @@
+//! What a client is told that can't be served (RFC 9457).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::{Map, Value};
+
+use crate::layer::{ResponseBody, response::seconds};
+
+/// A response with a problem body: its `type` is that of the status (§4.2.1), `members` say more.
+pub(super) fn problem<B>(
+    status: StatusCode,
+    detail: &str,
+    members: &[(&str, &str)],
+    retry_in: Option<Duration>,
+) -> Response<ResponseBody<B>> {
+    let title = status.canonical_reason().unwrap_or_default();
+    let mut object = Map::from_iter([
+        ("title".to_owned(), Value::from(title)),
+        ("status".to_owned(), Value::from(status.as_u16())),
+        ("detail".to_owned(), Value::from(detail)),
+    ]);
+    for (name, value) in members.iter().filter(|(_, value)| !value.is_empty()) {
+        object.insert((*name).to_owned(), Value::from(*value));
+    }
+    let body = Value::Object(object).to_string();
+    let mut response = Response::new(ResponseBody::stored(Bytes::from(body)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    let media_type = HeaderValue::from_static("application/problem+json");
+    headers.insert(header::CONTENT_TYPE, media_type);
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(time) = retry_in {
+        headers.insert(header::RETRY_AFTER, seconds(time));
+    }
+    response
+}
