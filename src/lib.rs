@@ -23,6 +23,8 @@ pub use content::Content;
 pub use error::{Error, ErrorKind};
 pub use extensions::{Fence, RefreshAfter, Tags};
 pub use layer::Key;
+#[cfg(feature = "_sql")]
+pub use lock::changed_one;
 pub use lock::{Holder, Lease, LockAttempt, LockInfo, LockName, Locks, Once, OnceRetried, Outcome};
 pub use refresh::{Client, DAY, First, Refresh};
 pub use site::{Builder, Perennial};

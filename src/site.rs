@@ -255,6 +255,20 @@ impl Perennial {
         self.locks().once(name)
     }
 
+    /// Remembers in a transaction of the application's own that something is done; [`Once::mark_in`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[cfg(feature = "_sql")]
+    pub async fn once_in(
+        &self,
+        transaction: impl Into<crate::store::Connection<'_>>,
+        name: impl Into<LockName>,
+    ) -> Result<crate::Outcome<()>, Error> {
+        self.once(name).mark_in(transaction).await
+    }
+
     /// Begins no further regeneration, waits for those that run and so releases their leases. Call it after the server has drained.
     ///
     /// Versions go on being served. What has none is answered by the service itself. Each regeneration is bounded by its policy's
@@ -390,14 +404,12 @@ impl Builder {
         }
         let database = pool.into();
         #[cfg(feature = "postgres")]
-        let (listens, prefix) = (
-            self.listen.then(|| database.clone()),
-            self.table_prefix.clone(),
-        );
+        let listens = self.listen.then(|| database.clone());
         let store = database.store(&self.table_prefix);
         let store = tokio::time::timeout(PREPARE_LIMIT, store).await;
         let store = store.map_err(|_| Error::timeout("preparing the tables", PREPARE_LIMIT))??;
-        let site = self.with_store(store);
+        let prefix = self.table_prefix.clone();
+        let site = self.site(store, Some(prefix.clone()));
         #[cfg(feature = "postgres")]
         if let Some(database) = listens {
             let engine = Arc::downgrade(&site.engine);
@@ -434,7 +446,11 @@ impl Builder {
 
     /// Uses a store of the program's own; the table prefix means nothing then.
     pub fn with_store(self, store: Box<dyn Store>) -> Perennial {
-        let store = Guarded::new(store, self.statement_limit);
+        self.site(store, None)
+    }
+
+    fn site(self, store: Box<dyn Store>, prefix: Option<String>) -> Perennial {
+        let store = Guarded::new(store, self.statement_limit, prefix);
         let engine = Engine::new(store, self.settings);
         Perennial {
             engine: Arc::new(engine),

@@ -22,6 +22,8 @@ use attempt::Queues;
 pub use attempt::LockAttempt;
 pub use lease::Lease;
 pub use name::LockName;
+#[cfg(feature = "_sql")]
+pub use once::changed_one;
 pub use once::{Once, OnceRetried, Outcome};
 
 /// Locks by name, shared by all processes on the database.

@@ -19,6 +19,7 @@ pub struct Once {
     locks: Locks,
     name: LockName,
     keep: Duration,
+    after: Option<LockName>,
 }
 
 /// As [`Once`], but tried again when it has failed; from [`Once::retry_if_failed`].
@@ -38,20 +39,34 @@ pub enum Outcome<T> {
     },
     /// Somebody else is at it.
     InProgress,
+    /// What it comes [after](Once::after) has not been done, or that is forgotten.
+    NotYet,
+}
+
+/// The name of the lock that remembers it.
+fn marked(name: &LockName) -> LockName {
+    LockName::from(format!("once/{}", name.as_str()))
 }
 
 impl Once {
     pub(super) fn new(locks: Locks, name: &LockName) -> Self {
         Self {
             locks,
-            name: LockName::from(format!("once/{}", name.as_str())),
+            name: marked(name),
             keep: KEEP,
+            after: None,
         }
     }
 
     /// How long it is remembered that it was done. Default: for ever. After that it can be done again.
     pub fn keep(mut self, time: Duration) -> Self {
         self.keep = time.min(KEEP);
+        self
+    }
+
+    /// It is done only when another thing has been: a link of a chain, of which each goes out once and in its turn.
+    pub fn after(mut self, name: impl Into<LockName>) -> Self {
+        self.after = Some(marked(&name.into()));
         self
     }
 
@@ -86,6 +101,63 @@ impl Once {
         }
     }
 
+    /// Remembers that it is done, in a transaction of the application's own: that is so if it is committed, and never was if it is rolled back. `Ran`:
+    /// what is to be done once can be done in the same transaction.
+    ///
+    /// Of two transactions that come to it at once, one waits for the other, by the database's own rules: on SQLite that write at all, on servers for
+    /// the same name. A transaction that is isolated more strictly than READ COMMITTED may fail with a serialisation error, as by any write.
+    ///
+    /// ```
+    /// # #[cfg(feature = "postgres")]
+    /// # async fn f(site: perennial::Perennial, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// use perennial::Outcome;
+    ///
+    /// let mut transaction = pool.begin().await?;
+    /// let follow_up = site.once(["mail", "42", "2"]).after(["mail", "42", "1"]);
+    /// if follow_up.mark_in(&mut transaction).await? == Outcome::Ran(()) {
+    ///     sqlx::query("INSERT INTO outbox (mail) VALUES (42)").execute(&mut *transaction).await?;
+    /// }
+    /// transaction.commit().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The database fails, or does not answer within the statement limit, also because another transaction holds the name: roll back. Or the store is
+    /// not one in an SQL database.
+    #[cfg(feature = "_sql")]
+    pub async fn mark_in(
+        &self,
+        transaction: impl Into<crate::store::Connection<'_>>,
+    ) -> Result<Outcome<()>, Error> {
+        let store = &self.locks.store;
+        let (prefix, mut connection) = (store.prefix()?, transaction.into());
+        let mark = async {
+            if let Some(after) = &self.after {
+                let row = connection.inspect(prefix, after.as_str()).await?;
+                if done(row.map(LockInfo::from)).is_none() {
+                    return Ok(Outcome::NotYet);
+                }
+            }
+            let name = self.name.as_str();
+            if connection.mark(prefix, name, self.keep).await? {
+                return Ok(Outcome::Ran(()));
+            }
+            let row = connection.inspect(prefix, name).await?;
+            Ok(refused(row.map(LockInfo::from)))
+        };
+        store.limited("mark", mark).await
+    }
+
+    /// How long ago it was begun, if it is done.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn done(&self) -> Result<Option<Duration>, Error> {
+        Ok(done(self.locks.inspect(self.name.clone()).await?))
+    }
+
     /// Lets it be done again. `false`: it was not done.
     ///
     /// # Errors
@@ -97,20 +169,27 @@ impl Once {
 
     /// The lease, if it is ours to do.
     async fn begin<T>(&self) -> Result<Result<Lease, Outcome<T>>, Error> {
+        if let Some(after) = &self.after
+            && done(self.locks.inspect(after.clone()).await?).is_none()
+        {
+            return Ok(Err(Outcome::NotYet));
+        }
         if let Some(lease) = self.locks.try_lock(self.name.clone()).await? {
             return Ok(Ok(lease));
         }
-        let info = self.locks.inspect(self.name.clone()).await?;
-        Ok(Err(match info {
-            Some(LockInfo {
-                holder: None,
-                age,
-                remaining,
-                ..
-            }) if !remaining.is_zero() => Outcome::AlreadyDone { since: age },
-            _ => Outcome::InProgress,
-        }))
+        Ok(Err(refused(self.locks.inspect(self.name.clone()).await?)))
     }
+}
+
+/// How long ago it was begun, if the lock says that it is done: by being free of a holder, and not to be taken.
+fn done(info: Option<LockInfo>) -> Option<Duration> {
+    info.filter(|info| info.holder.is_none() && !info.remaining.is_zero())
+        .map(|info| info.age)
+}
+
+/// Why it is not ours to do.
+fn refused<T>(info: Option<LockInfo>) -> Outcome<T> {
+    done(info).map_or(Outcome::InProgress, |since| Outcome::AlreadyDone { since })
 }
 
 impl OnceRetried {
@@ -140,5 +219,35 @@ impl OnceRetried {
             Err(_) => lease.release().await?,
         }
         Ok(Outcome::Ran(result))
+    }
+}
+
+/// Whether a guarded UPDATE has changed its one row: whether this one, of all who try, was it.
+///
+/// The guard stands in the statement, and what it changes is what it asks for, as the second one then finds nothing: `UPDATE mail SET sent_by = ? WHERE id = ? AND sent_by IS NULL`.
+/// (Reading first and writing then lets several win.) sqlx counts the rows that the WHERE has found, on MySQL too, where the server by
+/// itself would count those that have got another value. So it is right for an UPDATE or a DELETE with its guard in the WHERE, and not for `INSERT … ON DUPLICATE KEY UPDATE`, which on MySQL
+/// counts one row whether there was one or not.
+///
+/// ```
+/// # #[cfg(feature = "sqlite")]
+/// # async fn f(pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
+/// let guarded = "UPDATE mail SET sent_by = 'me' WHERE id = 42 AND sent_by IS NULL";
+/// if perennial::changed_one(sqlx::query(guarded).execute(&pool).await?)? {
+///     // This one sends it.
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// [`Invalid`](crate::ErrorKind::Invalid): it has changed several rows, so that it is no guard.
+#[cfg(feature = "_sql")]
+pub fn changed_one(result: impl Into<crate::store::Changed>) -> Result<bool, Error> {
+    match result.into().0 {
+        rows @ 0..=1 => Ok(rows == 1),
+        rows => Err(Error::invalid(format!(
+            "a guarded UPDATE has changed {rows} rows: its WHERE is to find one row, by its key, and the guard"
+        ))),
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Dialect {
     pub(super) probe: &'static str,
     /// name, owner, length, seen fence or -1 -> fence, if it was taken; also if this owner has it already, who was not told so
     pub(super) try_lock: &'static str,
+    /// name, time -> fence, if it was noted that this is done, for so long; part of the application's own transaction
+    pub(super) mark: &'static str,
     /// name, owner, fence, length -> one row changed, if it is ours
     pub(super) extend: &'static str,
     /// name, owner, fence, cooldown -> one row changed, if it is ours
@@ -115,6 +117,7 @@ pub(super) const SQLITE: Dialect = Dialect {
             expires_at = excluded.expires_at
         WHERE l.owner = $2 OR (l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4))
         RETURNING fence",
+    mark: MARK,
     extend: EXTEND,
     release: RELEASE,
     publish: "INSERT INTO {p}entry AS e (entry_key, fence, generated_at, keep_until, notes, status, headers, body)
@@ -221,6 +224,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
             RETURNING fence
         )
         SELECT fence FROM u UNION ALL SELECT fence FROM i",
+    mark: MARK,
     extend: EXTEND,
     release: RELEASE,
     // FOR SHARE: nobody acquires the lock while this is being done.
@@ -346,6 +350,14 @@ pub(super) const MYSQL: Dialect = Dialect {
             fence = IF(owner = $2, LAST_INSERT_ID(IF(expires_at <= VALUES(acquired_at),
                 GREATEST(fence + 1, VALUES(fence)), fence)), fence + LAST_INSERT_ID(0)),
             expires_at = IF(owner = $2, VALUES(expires_at), expires_at)",
+    // As above; what is done has no owner.
+    mark: "INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
+        VALUES ($1, NULL, LAST_INSERT_ID({now}), {now}, {now} + $2)
+        ON DUPLICATE KEY UPDATE
+            owner = IF(expires_at <= VALUES(acquired_at), NULL, owner),
+            fence = IF(expires_at <= VALUES(acquired_at), LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
+            acquired_at = IF(expires_at <= VALUES(acquired_at), VALUES(acquired_at), acquired_at),
+            expires_at = IF(expires_at <= VALUES(acquired_at), VALUES(expires_at), expires_at)",
     extend: EXTEND,
     release: RELEASE,
     // FOR UPDATE: as above, whatever the isolation level.
@@ -433,6 +445,17 @@ pub(super) const FORGET: &str = "DELETE FROM {p}invalidation WHERE
 /// known epoch -> name, epoch
 pub(super) const INVALIDATED: &str =
     "SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*'";
+
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+const MARK: &str = "INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)
+    SELECT $1, NULL, n.at, n.at, n.at + $2 FROM (SELECT {now} AS at) n WHERE true
+    ON CONFLICT (name) DO UPDATE SET
+        owner = NULL,
+        fence = CASE WHEN l.fence < excluded.fence THEN excluded.fence ELSE l.fence + 1 END,
+        acquired_at = excluded.acquired_at,
+        expires_at = excluded.expires_at
+    WHERE l.expires_at <= excluded.acquired_at
+    RETURNING fence";
 
 const EXTEND: &str = "UPDATE {p}lock SET expires_at = {now} + $4
     WHERE name = $1 AND owner = $2 AND fence = $3 AND expires_at > {now}";

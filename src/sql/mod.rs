@@ -1,8 +1,10 @@
 //! The stores in SQL databases: the application's own pool, or one of ours from a URL.
 
+mod connection;
 mod dialect;
 #[cfg(feature = "postgres")]
 mod listen;
+mod run;
 mod schema;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -14,6 +16,7 @@ use std::time::Duration;
 
 use self::store::SqlStore;
 use crate::{error::Error, store::Store};
+pub use connection::Connection;
 
 /// How many connections a pool of ours has at most.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -55,6 +58,31 @@ impl From<sqlx::PgPool> for Database {
 impl From<sqlx::MySqlPool> for Database {
     fn from(pool: sqlx::MySqlPool) -> Self {
         Self(Pool::MySql(pool))
+    }
+}
+
+/// What a statement of sqlx's has changed: made [from](From) its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed(pub(crate) u64);
+
+#[cfg(feature = "sqlite")]
+impl From<sqlx::sqlite::SqliteQueryResult> for Changed {
+    fn from(result: sqlx::sqlite::SqliteQueryResult) -> Self {
+        Self(result.rows_affected())
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl From<sqlx::postgres::PgQueryResult> for Changed {
+    fn from(result: sqlx::postgres::PgQueryResult) -> Self {
+        Self(result.rows_affected())
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl From<sqlx::mysql::MySqlQueryResult> for Changed {
+    fn from(result: sqlx::mysql::MySqlQueryResult) -> Self {
+        Self(result.rows_affected())
     }
 }
 

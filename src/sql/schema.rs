@@ -8,7 +8,7 @@ use crate::{
     error::{Error, ErrorKind},
     sql::{
         dialect::Dialect,
-        store::{Arg, Driver, Statement, has_code, is_contended, run},
+        run::{Arg, Driver, Statement, has_code, is_contended, run},
     },
 };
 

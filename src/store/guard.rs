@@ -17,17 +17,42 @@ pub(crate) struct Guarded(Arc<Inner>);
 struct Inner {
     store: Box<dyn Store>,
     limit: Duration,
+    /// What the names of the tables begin with, if it is a store of ours.
+    #[cfg_attr(not(feature = "_sql"), allow(dead_code))]
+    prefix: Option<String>,
     /// The steps whose latest call failed.
     failing: Mutex<BTreeSet<&'static str>>,
 }
 
 impl Guarded {
-    pub(crate) fn new(store: Box<dyn Store>, limit: Duration) -> Self {
+    pub(crate) fn new(store: Box<dyn Store>, limit: Duration, prefix: Option<String>) -> Self {
         Self(Arc::new(Inner {
             store,
             limit,
+            prefix,
             failing: Mutex::default(),
         }))
+    }
+
+    /// What the names of the tables begin with.
+    #[cfg(feature = "_sql")]
+    pub(crate) fn prefix(&self) -> Result<&str, Error> {
+        self.0.prefix.as_deref().ok_or_else(|| {
+            Error::invalid("the store is the program's own: only those in SQL databases take part in transactions")
+        })
+    }
+
+    /// Bounds what is done, on a connection of ours or the application's.
+    pub(crate) async fn limited<T>(
+        &self,
+        step: &'static str,
+        work: impl Future<Output = Result<T, crate::store::BoxError>>,
+    ) -> Result<T, Error> {
+        let limit = self.0.limit;
+        match tokio::time::timeout(limit, work).await {
+            Ok(answer) => answer.map_err(|source| Error::database(step, source)),
+            Err(_) => Err(Error::timeout(step, limit)),
+        }
     }
 
     /// Makes one call; `step` says what it is for, in errors and in the log.
@@ -36,11 +61,7 @@ impl Guarded {
         step: &'static str,
         call: impl FnOnce(&'a dyn Store) -> StoreFuture<'a, T>,
     ) -> Result<T, Error> {
-        let limit = self.0.limit;
-        let result = match tokio::time::timeout(limit, call(&*self.0.store)).await {
-            Ok(answer) => answer.map_err(|source| Error::database(step, source)),
-            Err(_) => Err(Error::timeout(step, limit)),
-        };
+        let result = self.limited(step, call(&*self.0.store)).await;
         self.note(step, result.as_ref().err());
         result
     }

@@ -43,6 +43,28 @@ macro_rules! on_database {
     };
 }
 
+/// Runs a block with a pool of sqlx's own for the database, as `pool`.
+macro_rules! with_pool {
+    ($db:expr, $pool:ident => $block:block) => {
+        match $db.url().split(':').next().unwrap_or_default() {
+            #[cfg(feature = "postgres")]
+            "postgres" => {
+                let $pool = sqlx::PgPool::connect($db.url()).await.expect("opens");
+                $block
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" => {
+                let $pool = sqlx::MySqlPool::connect($db.url()).await.expect("opens");
+                $block
+            }
+            _ => {
+                let $pool = sqlx::SqlitePool::connect($db.url()).await.expect("opens");
+                $block
+            }
+        }
+    };
+}
+
 pub(crate) struct Db {
     url: String,
     home: Home,

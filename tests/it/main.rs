@@ -18,6 +18,7 @@ mod locks;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod loss;
 mod named_locks;
+mod once;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod own_server;
 mod processes;

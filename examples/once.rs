@@ -1,0 +1,98 @@
+//! What is to happen once: a mail for each order, whichever server comes first, and then its follow-up.
+//!
+//! ```text
+//! cargo run --example once
+//! ```
+//!
+//! Ten workers, as ten servers would be, all want to send the same mails.
+
+use std::{
+    error::Error,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use perennial::{Outcome, Perennial, changed_one};
+use sqlx::SqlitePool;
+
+const WORKERS: usize = 10;
+
+static SENT: AtomicUsize = AtomicUsize::new(0);
+
+async fn send(mail: &str) {
+    SENT.fetch_add(1, Relaxed);
+    println!("  sent: {mail}");
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite://{}/site.db?mode=rwc", folder.path().display());
+    let pool = SqlitePool::connect(&url).await?;
+    let site = Perennial::new(pool.clone()).await?;
+    sqlx::raw_sql(
+        "CREATE TABLE outbox (mail TEXT NOT NULL); CREATE TABLE parcel (id INTEGER PRIMARY KEY, packed_by TEXT); INSERT INTO parcel VALUES (42, NULL);",
+    )
+    .execute(&pool)
+    .await?;
+
+    println!("At most once: noted before it is sent.");
+    for worker in 0..WORKERS {
+        let thanks = site.once(["mail", "42", "thanks"]);
+        match thanks.run(|| send("thank you for order 42")).await? {
+            Outcome::Ran(()) => println!("  by worker {worker}"),
+            Outcome::AlreadyDone { since } => {
+                println!("  worker {worker} is told that it was done {since:.1?} ago");
+            }
+            other => println!("  worker {worker} is told: {other:?}"),
+        }
+    }
+
+    println!("Until it succeeds, one at a time: the first two fail.");
+    for worker in 0..4 {
+        let invoice = site.once(["mail", "42", "invoice"]).retry_if_failed();
+        let outcome = invoice.run(|| async {
+            if worker < 2 {
+                return Err("the mail server is away");
+            }
+            send("the invoice of order 42").await;
+            Ok(())
+        });
+        println!("  worker {worker}: {:?}", outcome.await?);
+    }
+
+    println!(
+        "A chain: the reminder goes out when the invoice has, and its row with the transaction."
+    );
+    for (commits, words) in [
+        (false, "is rolled back"),
+        (true, "is committed"),
+        (true, "is late"),
+    ] {
+        let mut transaction = pool.begin().await?;
+        let reminder = site.once(["mail", "42", "reminder"]);
+        let reminder = reminder.after(["mail", "42", "invoice"]);
+        let outcome = reminder.mark_in(&mut transaction).await?;
+        if outcome == Outcome::Ran(()) {
+            let row = "INSERT INTO outbox VALUES ('pay order 42')";
+            sqlx::query(row).execute(&mut *transaction).await?;
+        }
+        if commits {
+            transaction.commit().await?;
+        }
+        println!("  {outcome:?}, which {words}");
+    }
+    let reminders: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox")
+        .fetch_one(&pool)
+        .await?;
+    println!("  {reminders} in the outbox");
+
+    println!("A guard in the application's own row: who packs the parcel?");
+    for worker in 0..3 {
+        let guarded = "UPDATE parcel SET packed_by = ? WHERE id = 42 AND packed_by IS NULL";
+        let update = sqlx::query(guarded).bind(format!("worker {worker}"));
+        let mine = changed_one(update.execute(&pool).await?)?;
+        println!("  worker {worker}: {mine}");
+    }
+    println!("{} mails were sent.", SENT.load(Relaxed));
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! How statements are run: the one place that knows how sqlx wants it, and what becomes of connections.
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use futures_util::{TryStreamExt, stream::BoxStream};
+use sqlx::{
+    AssertSqlSafe, ColumnIndex, Database, Decode, Either, Encode, Executor, IntoArguments, Pool,
+    Row, SqlSafeStr, SqlStr, Type, error::DatabaseError, pool::PoolConnection,
+};
+use tokio::time::timeout;
+use tracing::{Dispatch, instrument::WithSubscriber};
+
+use crate::{
+    key::hex,
+    sql::dialect::{self, Arguments, Dialect},
+    store::BoxError,
+};
+
+/// The pause after which a statement is not tried again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long a connection may take to answer when it is given back.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+
+/// A database that has a [`Dialect`].
+pub(super) trait Driver: Database {
+    const DIALECT: &'static Dialect;
+
+    /// Servers that speak this dialect, but not all of it: a word of what `SELECT version()` says there, and what they understand.
+    const RELATIVES: &'static [(&'static str, &'static Dialect)] = &[];
+
+    /// How many rows were changed, and the insert id where the fence comes back as that.
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
+
+    /// The code by which the dialect knows an error.
+    fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
+        error.code()
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl Driver for sqlx::Sqlite {
+    const DIALECT: &'static Dialect = &dialect::SQLITE;
+
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
+        (result.rows_affected(), None)
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Driver for sqlx::Postgres {
+    const DIALECT: &'static Dialect = &dialect::POSTGRES;
+    const RELATIVES: &'static [(&'static str, &'static Dialect)] = &[
+        ("CockroachDB", &dialect::POSTGRES_RELATIVE),
+        ("-YB-", &dialect::POSTGRES_RELATIVE),
+    ];
+
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
+        (result.rows_affected(), None)
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl Driver for sqlx::MySql {
+    const DIALECT: &'static Dialect = &dialect::MYSQL;
+
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
+        let id = i64::try_from(result.last_insert_id()).ok();
+        (result.rows_affected(), id.filter(|id| *id != 0))
+    }
+
+    fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
+        // What sqlx calls the code is the SQLSTATE, which says less.
+        let error = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
+        Some(error.number().to_string().into())
+    }
+}
+
+/// A statement of the dialect, ready to be run.
+pub(super) struct Statement {
+    /// With `$n`, or with `?` where that is the placeholder.
+    sql: SqlStr,
+    arguments: &'static Arguments,
+    /// Which argument each placeholder stands for.
+    order: Vec<usize>,
+}
+
+impl Statement {
+    pub(super) fn new(dialect: &'static Dialect, prefix: &str, template: &str) -> Self {
+        let template = template
+            .replace("{now}", dialect.now)
+            .replace("{p}", prefix);
+        let mut order = Vec::new();
+        let sql = match dialect.arguments {
+            Arguments::Ordered => substitute(&template, |argument| {
+                order.push(argument);
+                "?".to_owned()
+            }),
+            Arguments::Numbered => {
+                let count = (1..10).take_while(|n| template.contains(&format!("${n}")));
+                order = (0..count.count()).collect();
+                template
+            }
+            Arguments::Written { .. } => template,
+        };
+        Self {
+            sql: trusted(sql),
+            arguments: &dialect.arguments,
+            order,
+        }
+    }
+
+    pub(super) fn sql(&self) -> SqlStr {
+        self.sql.clone()
+    }
+
+    /// The statement with its arguments in it, where that is how they reach the database.
+    fn written(&self, arguments: &[Arg<'_>]) -> Option<SqlStr> {
+        let Arguments::Written { text, bytes } = self.arguments else {
+            return None;
+        };
+        let sql = substitute(self.sql.as_str(), |argument| match arguments[argument] {
+            Arg::Int(value) => value.to_string(),
+            Arg::Text(value) => text.replace("{}", &hex(value.as_bytes())),
+            Arg::Bytes(value) => bytes.replace("{}", &hex(value)),
+        });
+        Some(trusted(sql))
+    }
+}
+
+/// Puts something in the place of each `$n`.
+fn substitute(template: &str, mut argument: impl FnMut(usize) -> String) -> String {
+    let mut parts = template.split('$');
+    let mut sql = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (number, rest) = part.split_at(1);
+        let number: usize = number.parse().expect("`$` and a digit");
+        sql.push_str(&argument(number - 1));
+        sql.push_str(rest);
+    }
+    sql
+}
+
+/// Nothing but our own templates, a prefix that `schema::check_prefix` has passed, numbers and hexadecimal digits.
+fn trusted(sql: String) -> SqlStr {
+    AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str()
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Arg<'a> {
+    Int(i64),
+    Text(&'a str),
+    Bytes(&'a [u8]),
+}
+
+/// What a statement came to.
+pub(super) struct Done<DB: Database> {
+    pub(super) rows: Vec<DB::Row>,
+    pub(super) changed: u64,
+    pub(super) id: Option<i64>,
+}
+
+/// Runs a statement on a connection: the one place that knows how sqlx wants it.
+pub(super) async fn run<'c, DB, E>(
+    executor: E,
+    statement: &Statement,
+    arguments: &[Arg<'_>],
+) -> Result<Done<DB>, sqlx::Error>
+where
+    DB: Driver,
+    E: Executor<'c, Database = DB>,
+    DB::Arguments: IntoArguments<DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+{
+    if let Some(sql) = statement.written(arguments) {
+        // sqlx would log the whole of it where it is slow, with the content of a page in it.
+        let stream = executor.fetch_many(sqlx::raw_sql(sql));
+        return collect(stream).with_subscriber(Dispatch::none()).await;
+    }
+    let mut query = sqlx::query::<DB>(statement.sql());
+    for argument in &statement.order {
+        query = match arguments[*argument] {
+            Arg::Int(int) => query.bind(int),
+            Arg::Text(text) => query.bind(text),
+            Arg::Bytes(bytes) => query.bind(bytes),
+        };
+    }
+    collect(executor.fetch_many(query)).await
+}
+
+type Results<'a, DB> = BoxStream<
+    'a,
+    Result<Either<<DB as Database>::QueryResult, <DB as Database>::Row>, sqlx::Error>,
+>;
+
+async fn collect<DB: Driver>(mut stream: Results<'_, DB>) -> Result<Done<DB>, sqlx::Error> {
+    let mut done = Done {
+        rows: Vec::new(),
+        changed: 0,
+        id: None,
+    };
+    // To its end, also for one row: a statement that is left before may not have been committed.
+    while let Some(item) = stream.try_next().await? {
+        match item {
+            Either::Left(result) => (done.changed, done.id) = DB::outcome(&result),
+            Either::Right(row) => done.rows.push(row),
+        }
+    }
+    Ok(done)
+}
+
+/// A connection of the pool that is given back only when it is known to be in order: dropped before, it is closed.
+struct Borrowed<DB: Driver>(Option<PoolConnection<DB>>);
+
+impl<DB: Driver> Borrowed<DB> {
+    fn give_back(mut self) {
+        if !DB::DIALECT.socket {
+            drop(self.0.take());
+            return;
+        }
+        // The pool asks each connection for a sign of life before it takes it back, and waits for the answer without a limit.
+        if let Some(mut connection) = self.0.take() {
+            tokio::spawn(timeout(SIGN_OF_LIFE, connection.return_to_pool()));
+        }
+    }
+}
+
+impl<DB: Driver> Drop for Borrowed<DB> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take()
+            && DB::DIALECT.socket
+        {
+            // The pool would first wait for what is still to come on it, which may be never.
+            drop(connection.detach());
+        }
+    }
+}
+
+/// A pool, and how its connections are used.
+#[derive(Clone)]
+pub(super) struct Connections<DB: Driver>(pub(super) Pool<DB>);
+
+impl<DB> Connections<DB>
+where
+    DB: Driver,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    DB::Arguments: IntoArguments<DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+{
+    /// Runs a statement once.
+    async fn once(
+        &self,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Result<Done<DB>, sqlx::Error> {
+        let mut borrowed = Borrowed(Some(self.0.acquire().await?));
+        let connection: &mut DB::Connection = borrowed.0.as_mut().expect("has just been put there");
+        let done = run(connection, statement, arguments).await;
+        if !matches!(&done, Err(error) if is_broken::<DB>(error)) {
+            borrowed.give_back();
+        }
+        done
+    }
+
+    /// Runs a statement, which may be run twice: again if its connection was no more, or if it lost to another one.
+    pub(super) async fn run(
+        &self,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Result<Done<DB>, sqlx::Error> {
+        let again = |error: &_| is_broken::<DB>(error) || is_contended::<DB>(error);
+        self.run_while(again, statement, arguments).await
+    }
+
+    pub(super) async fn run_while(
+        &self,
+        again: impl Fn(&sqlx::Error) -> bool,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Result<Done<DB>, sqlx::Error> {
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match self.once(statement, arguments).await {
+                Err(error) if pause < LONGEST_PAUSE && again(&error) => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// The number with which a statement answers, if it did anything.
+pub(super) fn number<DB: Driver>(done: &Done<DB>) -> Result<Option<i64>, sqlx::Error>
+where
+    for<'q> i64: Decode<'q, DB> + Type<DB>,
+    usize: ColumnIndex<DB::Row>,
+{
+    match done.rows.first() {
+        Some(row) => row.try_get(0).map(Some),
+        None => Ok(done.id.filter(|_| done.changed > 0)),
+    }
+}
+
+/// A column that holds text, whatever the database calls its type.
+pub(super) fn text<DB: Driver>(row: &DB::Row, column: usize) -> Result<String, BoxError>
+where
+    for<'q> String: Decode<'q, DB>,
+    usize: ColumnIndex<DB::Row>,
+{
+    Ok(row.try_get_unchecked(column)?)
+}
+
+/// Somebody else was faster, and nothing was done.
+pub(super) fn is_contended<DB: Driver>(error: &sqlx::Error) -> bool {
+    has_code::<DB>(error, DB::DIALECT.contended)
+}
+
+/// The connection is of no more use; whether the statement was done is not known.
+pub(super) fn is_broken<DB: Driver>(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => true,
+        error => has_code::<DB>(error, DB::DIALECT.gone),
+    }
+}
+
+pub(super) fn has_code<DB: Driver>(error: &sqlx::Error, codes: &[&str]) -> bool {
+    let code = error.as_database_error().and_then(DB::code);
+    code.is_some_and(|code| codes.contains(&&*code))
+}

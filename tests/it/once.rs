@@ -1,0 +1,199 @@
+//! What is done once: in a transaction, in a chain, by a guard in a row.
+
+use std::time::Duration;
+
+use perennial::{ErrorKind, Outcome, Perennial, changed_one};
+use tokio::task::JoinSet;
+
+use crate::databases::Db;
+
+on_each_database! {
+    a_mark_is_committed_or_rolled_back_with_its_transaction
+    of_many_transactions_one_marks_and_writes
+    a_link_of_a_chain_goes_out_once_and_after_the_one_before
+    a_mark_in_a_transaction_is_the_same_as_one_outside
+    of_many_guarded_updates_one_has_changed_the_row
+}
+
+async fn sites(db: &Db) -> [Perennial; 2] {
+    [db.site().await, db.site().await]
+}
+
+async fn a_mark_is_committed_or_rolled_back_with_its_transaction(db: Db) {
+    let [site, other] = sites(&db).await;
+    let mail = site.once(["mail", "42"]);
+    with_pool!(db, pool => {
+        for committed in [false, true] {
+            let mut transaction = pool.begin().await.expect("begins");
+            let marked = mail.mark_in(&mut transaction).await;
+            assert_eq!(marked.expect("answers"), Outcome::Ran(()));
+            let again = mail.mark_in(&mut *transaction).await.expect("answers");
+            assert!(matches!(again, Outcome::AlreadyDone { .. }), "{again:?}");
+            match committed {
+                true => transaction.commit().await.expect("is committed"),
+                false => transaction.rollback().await.expect("is rolled back"),
+            }
+            let done = other.once(["mail", "42"]).done().await.expect("answers");
+            assert_eq!(done.is_some(), committed);
+        }
+        let mut connection = pool.acquire().await.expect("is free");
+        let late = other.once_in(&mut *connection, ["mail", "42"]).await.expect("answers");
+        assert!(matches!(late, Outcome::AlreadyDone { since } if since < Duration::from_secs(60)));
+    });
+}
+
+async fn of_many_transactions_one_marks_and_writes(db: Db) {
+    const ROUNDS: usize = 20;
+    let sites = sites(&db).await;
+    db.execute("CREATE TABLE outbox (mail BIGINT NOT NULL)")
+        .await;
+    with_pool!(db, pool => {
+        for round in 0..ROUNDS {
+            let mut workers = JoinSet::new();
+            for worker in 0..8 {
+                let (site, pool) = (sites[worker % 2].clone(), pool.clone());
+                workers.spawn(async move {
+                    let name = format!("round {round}");
+                    // SQLite: a transaction that is to write says so when it begins.
+                    let mut transaction = match round % 2 {
+                        0 if site_is_sqlite(&pool) => pool.begin_with("BEGIN IMMEDIATE").await,
+                        _ => pool.begin().await,
+                    }
+                    .expect("begins");
+                    let marked = site.once_in(&mut transaction, name).await.expect("answers");
+                    if marked == Outcome::Ran(()) {
+                        // Some are called back.
+                        if worker == 0 {
+                            return transaction.rollback().await.expect("is rolled back");
+                        }
+                        let row = sqlx::query("INSERT INTO outbox (mail) VALUES (1)");
+                        row.execute(&mut *transaction).await.expect("is written");
+                    }
+                    transaction.commit().await.expect("is committed");
+                });
+            }
+            workers.join_all().await;
+        }
+    });
+    let written = db.int("SELECT COUNT(*) FROM outbox").await;
+    assert_eq!(written, Some(ROUNDS as i64));
+}
+
+fn site_is_sqlite<P: std::any::Any>(pool: &P) -> bool {
+    (pool as &dyn std::any::Any).is::<sqlx::SqlitePool>()
+}
+
+async fn a_link_of_a_chain_goes_out_once_and_after_the_one_before(db: Db) {
+    let [site, other] = sites(&db).await;
+    let [welcome, tips, offer] = ["welcome", "tips", "offer"].map(|mail| {
+        let mail = ["mail", "ann", mail];
+        (site.once(mail), other.once(mail))
+    });
+    let tips = [tips.0, tips.1].map(|tips| tips.after(["mail", "ann", "welcome"]));
+    let offer = [offer.0, offer.1].map(|offer| offer.after(["mail", "ann", "tips"]));
+    let early = tips[0].clone().run(|| async { panic!("is too early") });
+    assert_eq!(early.await.expect("answers"), Outcome::NotYet);
+    let early = offer[0]
+        .clone()
+        .retry_if_failed()
+        .run(|| async { Ok::<_, ()>(()) });
+    assert_eq!(early.await.expect("answers"), Outcome::NotYet);
+
+    let ran = welcome.0.run(|| async { 1 }).await.expect("answers");
+    assert_eq!(ran, Outcome::Ran(1));
+    let failed = tips[0]
+        .clone()
+        .retry_if_failed()
+        .run(|| async { Err::<(), _>("away") });
+    assert_eq!(failed.await.expect("answers"), Outcome::Ran(Err("away")));
+    let early = offer[1]
+        .clone()
+        .run(|| async { panic!("the tips have failed") });
+    assert_eq!(early.await.expect("answers"), Outcome::NotYet);
+    let went = tips[1]
+        .clone()
+        .retry_if_failed()
+        .run(|| async { Ok::<_, ()>(2) });
+    assert_eq!(went.await.expect("answers"), Outcome::Ran(Ok(2)));
+
+    with_pool!(db, pool => {
+        let mut transaction = pool.begin().await.expect("begins");
+        // What was marked in this very transaction counts.
+        let first = site.once(["mail", "bob", "welcome"]);
+        let second = site.once(["mail", "bob", "tips"]).after(["mail", "bob", "welcome"]);
+        assert_eq!(second.mark_in(&mut transaction).await.expect("answers"), Outcome::NotYet);
+        assert_eq!(first.mark_in(&mut transaction).await.expect("answers"), Outcome::Ran(()));
+        assert_eq!(second.mark_in(&mut transaction).await.expect("answers"), Outcome::Ran(()));
+        assert_eq!(offer[0].mark_in(&mut transaction).await.expect("answers"), Outcome::Ran(()));
+        transaction.commit().await.expect("is committed");
+    });
+    let late = offer[1].clone().run(|| async { panic!("it went out") });
+    let late = late.await.expect("answers");
+    assert!(matches!(late, Outcome::AlreadyDone { .. }), "{late:?}");
+}
+
+async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
+    let [site, other] = sites(&db).await;
+    with_pool!(db, pool => {
+        let mut connection = pool.acquire().await.expect("is free");
+        // Done outside, and again after its time.
+        let brief = site.once("brief").keep(Duration::from_millis(300));
+        let ran = brief.clone().run(|| async {}).await.expect("answers");
+        assert_eq!(ran, Outcome::Ran(()));
+        let marked = brief.mark_in(&mut *connection).await.expect("answers");
+        assert!(matches!(marked, Outcome::AlreadyDone { .. }), "{marked:?}");
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        let marked = brief.mark_in(&mut *connection).await.expect("answers");
+        assert_eq!(marked, Outcome::Ran(()));
+        assert!(brief.forget().await.expect("answers"));
+        let ran = brief.run(|| async {}).await.expect("answers");
+        assert_eq!(ran, Outcome::Ran(()));
+
+        // While another one is at it, and after that has been killed in the middle: as its lease is at an end.
+        let held = other.locks().lease(Duration::from_millis(500)).without_extension();
+        let lease = held.try_lock("once/held").await.expect("answers").expect("is free");
+        let held = site.once("held");
+        let marked = held.mark_in(&mut *connection).await.expect("answers");
+        assert_eq!(marked, Outcome::InProgress);
+        let fence = lease.fence();
+        lease.lost().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let marked = held.mark_in(&mut *connection).await.expect("answers");
+        assert_eq!(marked, Outcome::Ran(()));
+        let info = site.locks().inspect("once/held").await.expect("answers");
+        assert!(info.is_some_and(|info| info.fence > fence && info.holder.is_none()));
+        lease.release().await.expect_err("is not its own any more");
+        assert!(held.done().await.expect("answers").is_some());
+    });
+}
+
+async fn of_many_guarded_updates_one_has_changed_the_row(db: Db) {
+    const ROUNDS: usize = 50;
+    // Makes the file, where it is one.
+    let _site = db.site().await;
+    db.execute("CREATE TABLE parcel (id BIGINT PRIMARY KEY, packed_by BIGINT)")
+        .await;
+    with_pool!(db, pool => {
+        for round in 0..ROUNDS {
+            db.execute(&format!("INSERT INTO parcel VALUES ({round}, NULL)")).await;
+            let mut workers = JoinSet::new();
+            for worker in 0..16 {
+                let pool = pool.clone();
+                workers.spawn(async move {
+                    let guarded = format!(
+                        "UPDATE parcel SET packed_by = {worker} WHERE id = {round} AND packed_by IS NULL"
+                    );
+                    let update = sqlx::query(sqlx::AssertSqlSafe(guarded));
+                    let done = update.execute(&pool).await.expect("is done");
+                    changed_one(done).expect("one row")
+                });
+            }
+            let winners = workers.join_all().await;
+            assert_eq!(winners.iter().filter(|won| **won).count(), 1, "round {round}");
+        }
+        let all = sqlx::query("UPDATE parcel SET packed_by = 0").execute(&pool);
+        let error = changed_one(all.await.expect("is done")).expect_err("is no guard");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("50 rows"), "{error}");
+    });
+}
