@@ -28,3 +28,5 @@ pub use lock::changed_one;
 pub use lock::{Holder, Lease, LockAttempt, LockInfo, LockName, Locks, Once, OnceRetried, Outcome};
 pub use refresh::{Client, DAY, First, Refresh};
 pub use site::{Builder, Perennial};
+#[cfg(feature = "_sql")]
+pub use sql::{Claim, Claims};

@@ -7,6 +7,10 @@
 pub(super) struct Dialect {
     /// The clock. Never that of the process, and never that of a transaction's beginning.
     pub(super) now: &'static str,
+    /// What encloses a name.
+    pub(super) quote: char,
+    /// The type to which a key is cast to become text.
+    pub(super) text: &'static str,
     /// How `$n` reaches the database.
     pub(super) arguments: Arguments,
     /// A connection is a socket: one whose statement was not waited for, or that broke, is closed and not used again. (SQLite's goes
@@ -41,6 +45,8 @@ pub(super) struct Dialect {
     pub(super) fence_of: &'static str,
     /// name -> the new epoch. They queue for one row, so that whoever sees an epoch sees all smaller ones. A revision keeps its first one.
     pub(super) invalidate: &'static str,
+    /// lock id, number of rows, values of filters -> nothing; claims rows of `{table}`, of those that are `{free}`, in that order, by setting what says that they are `{claimed}`
+    pub(super) claim: &'static str,
     /// The codes of errors by which the database resolves a contention: somebody else was faster, and nothing was done.
     pub(super) contended: &'static [&'static str],
     /// The codes of errors with which a server takes its leave: the connection is no more.
@@ -74,6 +80,8 @@ const FENCE_OF: &str = "SELECT fence FROM {p}entry WHERE entry_key = $1";
 pub(super) const SQLITE: Dialect = Dialect {
     // `unixepoch('subsec')` is NULL before SQLite 3.42, which another program on the same file may be.
     now: "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)",
+    quote: '"',
+    text: "TEXT",
     arguments: Arguments::Numbered,
     socket: false,
     // Not DEFERRED: a transaction that reads before it writes is refused at once (SQLITE_BUSY), in spite of any busy timeout.
@@ -146,6 +154,7 @@ pub(super) const SQLITE: Dialect = Dialect {
         FROM (SELECT '*' AS name UNION ALL SELECT $1) n WHERE true
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING epoch",
+    claim: "UPDATE {table} SET {claimed} WHERE {id} IN (SELECT {id} FROM {table} WHERE {free} LIMIT $2)",
     contended: &[],
     gone: &[],
     forbidden: &[],
@@ -155,6 +164,8 @@ pub(super) const SQLITE: Dialect = Dialect {
 pub(super) const POSTGRES: Dialect = Dialect {
     // Not `now()`, which stands still inside a transaction.
     now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+    quote: '"',
+    text: "TEXT",
     // No backslash: what it means in a literal is a setting.
     arguments: Arguments::Written {
         text: "convert_from(decode('{}', 'hex'), 'UTF8')",
@@ -262,6 +273,11 @@ pub(super) const POSTGRES: Dialect = Dialect {
             RETURNING i.epoch
         )
         SELECT epoch, pg_notify('{p}invalidation', '')::text FROM i",
+    // MATERIALIZED: chosen once, not anew for each row.
+    claim: "WITH c AS MATERIALIZED (
+            SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
+        )
+        UPDATE {table} t SET {claimed} FROM c WHERE t.{id} = c.{id}",
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
     // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout
@@ -300,6 +316,8 @@ pub(super) const POSTGRES_RELATIVE: Dialect = Dialect {
 #[cfg(feature = "mysql")]
 pub(super) const MYSQL: Dialect = Dialect {
     now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    quote: '`',
+    text: "CHAR",
     arguments: Arguments::Ordered,
     socket: true,
     // Each statement that makes a table commits, so that they are such as several may do at once. (BEGIN is something else in
@@ -381,6 +399,9 @@ pub(super) const MYSQL: Dialect = Dialect {
     invalidate: "INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), ($1, LAST_INSERT_ID())
         ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))),
             IF(name LIKE 'revision:%', epoch, LAST_INSERT_ID()))",
+    claim: "UPDATE {table} t JOIN (
+            SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
+        ) c ON t.{id} = c.{id} SET {claimed}",
     // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, by which Galera also says that a certification failed, ER_LOCK_NOWAIT;
     // of TiDB: pessimistic and optimistic conflicts, and commits that were undone
     contended: &["1020", "1205", "1213", "3572", "8002", "9007", "8022", "8028"],

@@ -1,5 +1,6 @@
 //! The stores in SQL databases: the application's own pool, or one of ours from a URL.
 
+mod claims;
 mod connection;
 mod dialect;
 #[cfg(feature = "postgres")]
@@ -14,8 +15,9 @@ mod wire;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use std::time::Duration;
 
-use self::store::SqlStore;
+use self::{run::Connections, store::SqlStore};
 use crate::{error::Error, store::Store};
+pub use claims::{Claim, Claims, Value};
 pub use connection::Connection;
 
 /// How many connections a pool of ours has at most.
@@ -119,6 +121,20 @@ impl Database {
             #[cfg(feature = "mysql")]
             "mysql" | "mariadb" => Ok(connect::<sqlx::MySql>(url).await?.into()),
             _ => Err(unknown(url)),
+        }
+    }
+
+    /// For statements of one's own.
+    fn sql(self) -> std::sync::Arc<dyn run::Sql> {
+        use std::sync::Arc;
+
+        match self.0 {
+            #[cfg(feature = "sqlite")]
+            Pool::Sqlite(pool) => Arc::new(Connections(pool)),
+            #[cfg(feature = "postgres")]
+            Pool::Postgres(pool) => Arc::new(Connections(pool)),
+            #[cfg(feature = "mysql")]
+            Pool::MySql(pool) => Arc::new(Connections(pool)),
         }
     }
 

@@ -13,7 +13,7 @@ use tracing::{Dispatch, instrument::WithSubscriber};
 use crate::{
     key::hex,
     sql::dialect::{self, Arguments, Dialect},
-    store::BoxError,
+    store::{BoxError, StoreFuture},
 };
 
 /// The pause after which a statement is not tried again.
@@ -97,7 +97,7 @@ impl Statement {
                 "?".to_owned()
             }),
             Arguments::Numbered => {
-                let count = (1..10).take_while(|n| template.contains(&format!("${n}")));
+                let count = (1..).take_while(|n| template.contains(&format!("${n}")));
                 order = (0..count.count()).collect();
                 template
             }
@@ -133,15 +133,16 @@ fn substitute(template: &str, mut argument: impl FnMut(usize) -> String) -> Stri
     let mut parts = template.split('$');
     let mut sql = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let (number, rest) = part.split_at(1);
-        let number: usize = number.parse().expect("`$` and a digit");
+        let digits = part.find(|c: char| !c.is_ascii_digit());
+        let (number, rest) = part.split_at(digits.unwrap_or(part.len()));
+        let number: usize = number.parse().expect("`$` and a number");
         sql.push_str(&argument(number - 1));
         sql.push_str(rest);
     }
     sql
 }
 
-/// Nothing but our own templates, a prefix that `schema::check_prefix` has passed, numbers and hexadecimal digits.
+/// Nothing but our own templates, names that `Claims` has passed and conditions that are part of the program, a prefix that `schema::check_prefix` has passed, numbers and hexadecimal digits.
 fn trusted(sql: String) -> SqlStr {
     AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str()
 }
@@ -293,6 +294,66 @@ where
             }
         }
     }
+}
+
+/// A database, whichever it is, for statements that are put together for a table of the application's own.
+pub(super) trait Sql: Send + Sync {
+    fn dialect(&self) -> &'static Dialect;
+
+    /// Runs a statement, which may be run twice.
+    fn run<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer>;
+
+    /// Runs a statement, again only if it is known that nothing has been done.
+    fn run_once<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer>;
+}
+
+/// What a statement came to: how many rows it has changed, or the text in the first column of those that it has found.
+pub(super) struct Answer {
+    pub(super) changed: u64,
+    pub(super) texts: Vec<String>,
+}
+
+impl<DB> Sql for Connections<DB>
+where
+    DB: Driver,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    DB::Arguments: IntoArguments<DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+    for<'q> String: Decode<'q, DB>,
+    usize: ColumnIndex<DB::Row>,
+{
+    fn dialect(&self) -> &'static Dialect {
+        DB::DIALECT
+    }
+
+    fn run<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer> {
+        Box::pin(async move {
+            let statement = Statement::new(DB::DIALECT, "", sql);
+            answer(&self.run(&statement, arguments).await?)
+        })
+    }
+
+    fn run_once<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer> {
+        Box::pin(async move {
+            let statement = Statement::new(DB::DIALECT, "", sql);
+            let again = is_contended::<DB>;
+            answer(&self.run_while(again, &statement, arguments).await?)
+        })
+    }
+}
+
+fn answer<DB: Driver>(done: &Done<DB>) -> Result<Answer, BoxError>
+where
+    for<'q> String: Decode<'q, DB>,
+    usize: ColumnIndex<DB::Row>,
+{
+    let texts = done.rows.iter().map(|row| text::<DB>(row, 0));
+    Ok(Answer {
+        changed: done.changed,
+        texts: texts.collect::<Result<_, _>>()?,
+    })
 }
 
 /// The number with which a statement answers, if it did anything.

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use perennial::store::{LeaseRow, Store};
+use perennial::{
+    Claims, Outcome, Perennial,
+    store::{LeaseRow, Store},
+};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -17,6 +20,8 @@ use crate::{
 
 on_each_database! {
     one_of_a_herd_takes_the_lock
+    one_of_a_herd_does_what_is_done_once
+    no_row_is_claimed_twice_by_a_herd
     nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping
 }
 
@@ -41,15 +46,54 @@ async fn one_of_a_herd_takes_the_lock(db: Db) {
 
 /// Lets all try at once; the fence of the only winner.
 fn race(herd: &mut [Contender], name: &str) -> i64 {
-    for contender in herd.iter_mut() {
-        writeln!(contender.input, "{name}").expect("is alive");
-    }
-    let won: Vec<_> = herd.iter_mut().flat_map(Contender::won).collect();
+    let won = all(herd, &format!("try {name}"));
     assert_eq!(won.len(), 1, "{name}: {won:?}");
-    won[0]
+    won[0].parse().expect("a fence")
 }
 
-/// A process that tries a lock with each of its connections at once, whenever it is told a name.
+/// Lets all do something at once; what has come of it.
+fn all(herd: &mut [Contender], what: &str) -> Vec<String> {
+    for contender in herd.iter_mut() {
+        writeln!(contender.input, "{what}").expect("is alive");
+    }
+    herd.iter_mut().flat_map(Contender::said).collect()
+}
+
+async fn one_of_a_herd_does_what_is_done_once(db: Db) {
+    open(&db).await;
+    let mut herd: Vec<_> = (0..PROCESSES).map(|_| Contender::start(db.url())).collect();
+    for round in 0..50 {
+        let ran = all(&mut herd, &format!("once {round}"));
+        assert_eq!(ran, ["ran"], "round {round}");
+    }
+}
+
+async fn no_row_is_claimed_twice_by_a_herd(db: Db) {
+    const ROWS: usize = 4000;
+    open(&db).await;
+    let table =
+        "CREATE TABLE job (id BIGINT PRIMARY KEY, lock_id VARCHAR(36), locked_until BIGINT)";
+    db.execute(table).await;
+    db.execute("CREATE INDEX job_lock_id ON job (lock_id)")
+        .await;
+    for first in (0..ROWS).step_by(1000) {
+        let rows: Vec<_> = (first..first + 1000)
+            .map(|id| format!("({id}, NULL, NULL)"))
+            .collect();
+        db.execute(&format!("INSERT INTO job VALUES {}", rows.join(", ")))
+            .await;
+    }
+    let mut herd: Vec<_> = (0..3).map(|_| Contender::start(db.url())).collect();
+    // Each claims until it finds none.
+    let mut claimed: Vec<usize> = all(&mut herd, "claim job")
+        .iter()
+        .map(|id| id.parse().expect("a number"))
+        .collect();
+    claimed.sort_unstable();
+    assert_eq!(claimed, (0..ROWS).collect::<Vec<_>>());
+}
+
+/// A process that does with each of its connections, at once, what it is told.
 struct Contender {
     process: Child,
     input: ChildStdin,
@@ -72,18 +116,15 @@ impl Contender {
         }
     }
 
-    /// The fences with which it has won.
-    fn won(&mut self) -> Vec<i64> {
+    /// What has come of what it was told.
+    fn said(&mut self) -> Vec<String> {
         loop {
             let mut line = String::new();
             let read = self.output.read_line(&mut line).expect("is alive");
             assert!(read > 0, "a process of the herd has failed");
             // The test's own words come before.
-            if let Some(fences) = line.strip_prefix("won") {
-                let fences = fences.split_whitespace();
-                return fences
-                    .map(|fence| fence.parse().expect("a fence"))
-                    .collect();
+            if let Some(said) = line.strip_prefix("said") {
+                return said.split_whitespace().map(str::to_owned).collect();
             }
         }
     }
@@ -104,22 +145,62 @@ async fn contender() {
     let Ok(url) = std::env::var("PERENNIAL_HERD") else {
         return;
     };
-    let store = pool_of(&url, CONNECTIONS).await.store("perennial_").await;
-    let store: Arc<dyn Store> = store.expect("prepares").into();
-    for name in std::io::stdin().lines() {
-        let name: Arc<str> = name.expect("is piped").into();
-        let mut tries = JoinSet::new();
-        for _ in 0..CONNECTIONS {
-            let (store, name) = (Arc::clone(&store), Arc::clone(&name));
-            tries.spawn(async move {
-                let lease = Duration::from_secs(600);
-                let tried = store.try_lock(&name, &uuid(), lease, None).await;
-                tried.expect("no deadlock, no error")
-            });
+    let pool = pool_of(&url, CONNECTIONS).await;
+    let store = pool.clone().store("perennial_").await.expect("prepares");
+    let store: Arc<dyn Store> = store.into();
+    let site = Perennial::new(pool.clone()).await.expect("opens");
+    for line in std::io::stdin().lines() {
+        let line = line.expect("is piped");
+        let (what, name) = line.split_once(' ').expect("two words");
+        let name: Arc<str> = name.into();
+        let workers = if what == "claim" { 16 } else { CONNECTIONS };
+        let mut tasks = JoinSet::new();
+        for _ in 0..workers {
+            let (store, name, site, pool) = (
+                Arc::clone(&store),
+                Arc::clone(&name),
+                site.clone(),
+                pool.clone(),
+            );
+            match what {
+                "try" => tasks.spawn(async move {
+                    let lease = Duration::from_secs(600);
+                    let tried = store.try_lock(&name, &uuid(), lease, None).await;
+                    let fence: Option<i64> = tried.expect("no deadlock, no error");
+                    fence.map(|fence| fence.to_string()).into_iter().collect()
+                }),
+                "once" => tasks.spawn(async move {
+                    match site
+                        .once(&*name)
+                        .run(|| async { "ran" })
+                        .await
+                        .expect("answers")
+                    {
+                        Outcome::Ran(ran) => vec![ran.to_owned()],
+                        _ => Vec::new(),
+                    }
+                }),
+                _ => tasks.spawn(async move {
+                    let claims = Claims::on(pool, &name).order("id");
+                    let claims = claims.expires("locked_until", Duration::from_secs(600));
+                    let mut ids = Vec::new();
+                    loop {
+                        let claim = claims.claim(25).await.expect("no deadlock, no error");
+                        assert!(claim.ids().len() <= 25);
+                        if claim.ids().is_empty() {
+                            return ids;
+                        }
+                        ids.extend(claim.ids().iter().cloned());
+                        assert_eq!(
+                            claim.complete().await.expect("answers"),
+                            claim.ids().len() as u64
+                        );
+                    }
+                }),
+            };
         }
-        let won = tries.join_all().await.into_iter().flatten();
-        let won: Vec<_> = won.map(|fence: i64| fence.to_string()).collect();
-        println!("won {}", won.join(" "));
+        let said: Vec<Vec<String>> = tasks.join_all().await;
+        println!("said {}", said.concat().join(" "));
     }
 }
 

@@ -4,6 +4,7 @@
 mod databases;
 
 mod bookshop;
+mod claims;
 mod content;
 mod database;
 mod exclusive;

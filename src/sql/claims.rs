@@ -1,0 +1,452 @@
+//! Batches: rows of the application's own table, claimed under a lock id.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    clock::micros,
+    error::Error,
+    sql::{
+        Database,
+        run::{Arg, Sql},
+    },
+    store::BoxError,
+};
+
+/// How long a statement may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a claim holds at most.
+const FOREVER: Duration = Duration::from_hours(24 * 365 * 1000);
+
+/// Rows of a table that many workers share out among themselves: each claims up to so many, which nobody else gets.
+///
+/// The table is the application's own. It has a column for the key, one for the lock (a text of at least 33 characters that can be NULL: who has claimed the row), and better one for
+/// the expiry (a BIGINT that can be NULL: until when, in microseconds since 1970 by the database's clock): then what a crashed worker has claimed comes back. No
+/// two workers get a row while claims are honoured; one that is paused for longer than its claim may overlap with the next one, and finds
+/// out when it [completes](Claim::complete_by_row) the row.
+///
+/// ```sql
+/// CREATE TABLE mail (id BIGINT PRIMARY KEY, text TEXT NOT NULL, lock_id VARCHAR(36), locked_until BIGINT);
+/// CREATE INDEX mail_lock_id ON mail (lock_id);
+/// ```
+///
+/// ```
+/// # async fn send(mail: &str) {}
+/// # async fn f(pool: perennial::store::Database) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use perennial::Claims;
+///
+/// let mails = Claims::on(pool, "mail")
+///     .expires("locked_until", Duration::from_secs(60))
+///     .order("id");
+/// let claim = mails.claim(25).await?;
+/// for id in claim.ids() {
+///     send(id).await;
+///     claim.complete_by_row(id).await?;
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// The names of the table and its columns are letters, digits and `_`, and are used just so, upper and lower case as it is; the table's may have that of
+/// its schema and a dot in front. What a value is compared with is bound, never part of the statement.
+///
+/// An index on the lock's column makes claims quick, also those that a worker already has; on MySQL and MariaDB one has to serve the order as
+/// well, or else workers that come at the same time find fewer rows than there are. They take rows by `SKIP LOCKED`, which MySQL has since 8.0, MariaDB since 10.6.
+#[derive(Clone)]
+#[must_use = "nothing is claimed until `claim` is called"]
+pub struct Claims {
+    sql: Arc<dyn Sql>,
+    table: String,
+    id: String,
+    lock: String,
+    expiry: Option<(String, Duration)>,
+    filters: Vec<Filter>,
+    order: Vec<(String, &'static str)>,
+}
+
+#[derive(Clone)]
+enum Filter {
+    Is(String, Value),
+    Null(String),
+    Sql(&'static str),
+}
+
+/// What a column is compared with; made [from](From) an integer, a text or a truth value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value(Kind);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Int(i64),
+    Text(String),
+    Bool(bool),
+}
+
+impl From<i64> for Value {
+    fn from(value: i64) -> Self {
+        Self(Kind::Int(value))
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Self(Kind::Text(value.to_owned()))
+    }
+}
+
+impl From<String> for Value {
+    fn from(value: String) -> Self {
+        Self(Kind::Text(value))
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Self(Kind::Bool(value))
+    }
+}
+
+impl Claims {
+    /// The rows of a table, whose key is `id`, and whose lock `lock_id` unless it is said otherwise.
+    pub fn on(pool: impl Into<Database>, table: &str) -> Self {
+        Self {
+            sql: pool.into().sql(),
+            table: table.to_owned(),
+            id: "id".to_owned(),
+            lock: "lock_id".to_owned(),
+            expiry: None,
+            filters: Vec::new(),
+            order: Vec::new(),
+        }
+    }
+
+    /// The column of the key, which tells one row from all others. Default: `id`.
+    pub fn id(mut self, column: &str) -> Self {
+        self.id = column.to_owned();
+        self
+    }
+
+    /// The column that says who has claimed a row. Default: `lock_id`.
+    pub fn lock(mut self, column: &str) -> Self {
+        self.lock = column.to_owned();
+        self
+    }
+
+    /// The column that says until when a row is claimed, and for how long a claim holds unless it is [extended](Claim::extend). Default: there is none; what a crashed worker
+    /// has claimed then stays claimed.
+    pub fn expires(mut self, column: &str, after: Duration) -> Self {
+        self.expiry = Some((column.to_owned(), after.min(FOREVER)));
+        self
+    }
+
+    /// Claims only rows in which a column has this value; may be called several times.
+    pub fn filter(mut self, column: &str, value: impl Into<Value>) -> Self {
+        let filter = Filter::Is(column.to_owned(), value.into());
+        self.filters.push(filter);
+        self
+    }
+
+    /// Claims only rows in which a column is NULL; may be called several times.
+    pub fn filter_null(mut self, column: &str) -> Self {
+        self.filters.push(Filter::Null(column.to_owned()));
+        self
+    }
+
+    /// Claims only rows for which a condition of the program's own holds, as it stands in SQL, without placeholders: `due <= now()`.
+    pub fn filter_sql(mut self, condition: &'static str) -> Self {
+        self.filters.push(Filter::Sql(condition));
+        self
+    }
+
+    /// Claims those first in which a column is least; called several times, the first one counts most. Default: any.
+    pub fn order(mut self, column: &str) -> Self {
+        self.order.push((column.to_owned(), ""));
+        self
+    }
+
+    /// As [`order`](Self::order), the greatest first.
+    pub fn order_descending(mut self, column: &str) -> Self {
+        self.order.push((column.to_owned(), " DESC"));
+        self
+    }
+
+    /// Claims up to so many rows that nobody has claimed, or whose claims have expired. None: there are none at the moment.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid): a name of a table or column cannot be used. Or the database fails, or doesn't answer within 5 s.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, it may have claimed rows, which come back when the claim expires.
+    pub async fn claim(&self, most: u32) -> Result<Claim, Error> {
+        let begun = Instant::now();
+        let lock_id = uuid::Uuid::new_v4().simple().to_string();
+        let [table, id, lock, order] = [
+            self.table()?,
+            self.name(&self.id)?,
+            self.name(&self.lock)?,
+            self.order_by()?,
+        ];
+        let mut arguments = vec![Arg::Text(&lock_id), Arg::Int(most.into())];
+        let mut free = format!("{lock} IS NULL");
+        let mut filters = String::new();
+        for filter in &self.filters {
+            let condition = self.condition(filter, &mut arguments)?;
+            filters.push_str(&format!(" AND {condition}"));
+        }
+        let mut expiry = String::new();
+        if let Some((column, after)) = &self.expiry {
+            let column = self.name(column)?;
+            arguments.push(Arg::Int(micros(*after)));
+            free = format!("({free} OR {column} <= {{now}})");
+            expiry = format!(", {column} = {{now}} + ${}", arguments.len());
+        }
+        let statement = self
+            .sql
+            .dialect()
+            .claim
+            .replace("{table}", &table)
+            .replace("{id}", &id)
+            .replace("{free}", &format!("{free}{filters} {order}"))
+            .replace("{claimed}", &format!("{lock} = $1{expiry}"));
+        let claimed = self
+            .limited("claim", self.sql.run_once(&statement, &arguments))
+            .await;
+        // By its lock id it is known what has been claimed, also when the answer was lost. (The text has another name than the key, which is to order.)
+        let of_id = format!(
+            "SELECT CAST({id} AS {}) AS claimed_id FROM {table} WHERE {lock} = $1 {order}",
+            self.sql.dialect().text
+        );
+        let arguments = [Arg::Text(&lock_id)];
+        let ids = self
+            .limited("claim", self.sql.run(&of_id, &arguments))
+            .await;
+        let ids = match (claimed, ids) {
+            (Err(error), Ok(ids)) if ids.texts.is_empty() => return Err(error),
+            (_, ids) => ids?.texts,
+        };
+        Ok(Claim {
+            claims: self.clone(),
+            lock_id,
+            ids,
+            begun,
+        })
+    }
+
+    fn condition<'a>(
+        &self,
+        filter: &'a Filter,
+        arguments: &mut Vec<Arg<'a>>,
+    ) -> Result<String, Error> {
+        let (column, argument) = match filter {
+            Filter::Null(column) => return Ok(format!("{} IS NULL", self.name(column)?)),
+            Filter::Sql(condition) if condition.contains(['$', '?', '{']) => {
+                return Err(Error::invalid(format!(
+                    "the condition {condition:?} cannot be used: write it without `$`, `?` and `{{`"
+                )));
+            }
+            Filter::Sql(condition) => return Ok(format!("({condition})")),
+            Filter::Is(column, Value(Kind::Bool(value))) => {
+                return Ok(format!("{} = {value}", self.name(column)?));
+            }
+            Filter::Is(column, Value(Kind::Int(value))) => (column, Arg::Int(*value)),
+            Filter::Is(column, Value(Kind::Text(value))) => (column, Arg::Text(value)),
+        };
+        arguments.push(argument);
+        Ok(format!("{} = ${}", self.name(column)?, arguments.len()))
+    }
+
+    fn order_by(&self) -> Result<String, Error> {
+        let columns = self.order.iter();
+        let columns = columns.map(|(column, way)| Ok(format!("{}{way}", self.name(column)?)));
+        let columns = columns.collect::<Result<Vec<_>, Error>>()?;
+        Ok(match &*columns {
+            [] => String::new(),
+            columns => format!("ORDER BY {}", columns.join(", ")),
+        })
+    }
+
+    fn table(&self) -> Result<String, Error> {
+        let parts = self.table.splitn(2, '.');
+        let parts = parts
+            .map(|part| self.name(part))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(parts.join("."))
+    }
+
+    /// A name, quoted, if it is one.
+    fn name(&self, name: &str) -> Result<String, Error> {
+        let is_name = (1..=63).contains(&name.len())
+            && !name.starts_with(|first: char| first.is_ascii_digit())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !is_name {
+            return Err(Error::invalid(format!(
+                "{name:?} cannot be used as the name of a table or a column: write a letter or `_`, then up to 62 letters, digits and `_`"
+            )));
+        }
+        let quote = self.sql.dialect().quote;
+        Ok(format!("{quote}{name}{quote}"))
+    }
+
+    async fn limited<T>(
+        &self,
+        step: &'static str,
+        work: impl Future<Output = Result<T, BoxError>>,
+    ) -> Result<T, Error> {
+        match tokio::time::timeout(LIMIT, work).await {
+            Ok(answer) => answer.map_err(|source| Error::database(step, source)),
+            Err(_) => Err(Error::timeout(step, LIMIT)),
+        }
+    }
+}
+
+impl fmt::Debug for Claims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claims")
+            .field("table", &self.table)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Rows that have been claimed; from [`Claims::claim`].
+///
+/// The application reads them by the lock id: `SELECT … WHERE lock_id = …`. Dropping it does nothing: what is neither completed nor released comes
+/// back when the claim expires, if the table has a column for that.
+///
+/// What a worker does to its rows is safe against one that was overtaken when it says `AND lock_id = …` too.
+#[derive(Clone, Debug)]
+#[must_use = "the rows stay claimed until they are completed or released"]
+pub struct Claim {
+    claims: Claims,
+    lock_id: String,
+    ids: Vec<String>,
+    begun: Instant,
+}
+
+impl Claim {
+    /// What stands in the lock's column of its rows: 32 characters.
+    pub fn lock_id(&self) -> &str {
+        &self.lock_id
+    }
+
+    /// The keys of the rows that were claimed, as text, in the order of [`Claims::order`].
+    pub fn ids(&self) -> &[String] {
+        &self.ids
+    }
+
+    /// How long it holds at least, unless it is extended: counted from before the claim, by this process's monotonic clock. `None`: for good.
+    pub fn remaining(&self) -> Option<Duration> {
+        let (_, after) = self.claims.expiry.as_ref()?;
+        Some(after.saturating_sub(self.begun.elapsed()))
+    }
+
+    /// Notes that all its rows are done: nobody claims them again. Returns how many are; those that are missing somebody else has claimed.
+    ///
+    /// Their lock's column then has the lock id with a `-` in front, and the expiry's NULL.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: they come back when the claim expires.
+    pub async fn complete(&self) -> Result<u64, Error> {
+        self.complete_rows(None).await
+    }
+
+    /// The same of one row; `false`: somebody else has claimed it, or it was released.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn complete_by_row(&self, id: &str) -> Result<bool, Error> {
+        Ok(self.complete_rows(Some(id)).await? > 0)
+    }
+
+    async fn complete_rows(&self, id: Option<&str>) -> Result<u64, Error> {
+        let done = format!("-{}", self.lock_id);
+        let set = self.set(&format!("'{done}'"))?;
+        // Those too that it has completed already: it may be done again.
+        self.update("complete", &set, &[&self.lock_id, &done], id)
+            .await
+    }
+
+    /// Gives all rows back that are not completed, for the next one to claim.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: they come back when the claim expires.
+    pub async fn release(&self) -> Result<(), Error> {
+        self.release_rows(None).await
+    }
+
+    /// The same of one row.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn release_by_row(&self, id: &str) -> Result<(), Error> {
+        self.release_rows(Some(id)).await
+    }
+
+    async fn release_rows(&self, id: Option<&str>) -> Result<(), Error> {
+        let set = self.set("NULL")?;
+        let ours = [&*self.lock_id];
+        self.update("release", &set, &ours, id).await.map(drop)
+    }
+
+    /// Lets the claim hold for its whole length again from now. Returns how many rows are still ours and not completed.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: it stands as it was.
+    pub async fn extend(&mut self) -> Result<u64, Error> {
+        let begun = Instant::now();
+        let claims = &self.claims;
+        let set = match &claims.expiry {
+            Some((column, after)) => {
+                format!("{} = {{now}} + {}", claims.name(column)?, micros(*after))
+            }
+            // It holds for good.
+            None => format!("{0} = {0}", claims.name(&claims.lock)?),
+        };
+        let extended = self.update("extend", &set, &[&self.lock_id], None).await?;
+        self.begun = begun;
+        Ok(extended)
+    }
+
+    fn set(&self, lock: &str) -> Result<String, Error> {
+        let claims = &self.claims;
+        let mut set = format!("{} = {lock}", claims.name(&claims.lock)?);
+        if let Some((column, _)) = &claims.expiry {
+            set.push_str(&format!(", {} = NULL", claims.name(column)?));
+        }
+        Ok(set)
+    }
+
+    /// Changes those rows, or that one, whose lock's column is one of these.
+    async fn update(
+        &self,
+        step: &'static str,
+        set: &str,
+        locks: &[&str],
+        id: Option<&str>,
+    ) -> Result<u64, Error> {
+        let claims = &self.claims;
+        let (table, lock) = (claims.table()?, claims.name(&claims.lock)?);
+        let arguments: Vec<_> = locks.iter().copied().chain(id).map(Arg::Text).collect();
+        let numbers: Vec<_> = (1..=locks.len()).map(|n| format!("${n}")).collect();
+        let numbers = numbers.join(", ");
+        let mut statement = format!("UPDATE {table} SET {set} WHERE {lock} IN ({numbers})");
+        if id.is_some() {
+            let (id, text) = (claims.name(&claims.id)?, claims.sql.dialect().text);
+            let row = format!(" AND CAST({id} AS {text}) = ${}", arguments.len());
+            statement.push_str(&row);
+        }
+        let done = claims.sql.run(&statement, &arguments);
+        Ok(claims.limited(step, done).await?.changed)
+    }
+}

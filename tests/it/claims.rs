@@ -1,0 +1,241 @@
+//! Batches of rows, claimed by workers.
+
+use std::{collections::HashSet, process::Command, time::Duration};
+
+use perennial::{Claims, ErrorKind};
+use tokio::task::JoinSet;
+
+use crate::{databases::Db, support::example};
+
+on_each_database! {
+    rows_are_claimed_in_order_read_completed_and_released
+    what_was_claimed_and_not_completed_comes_back_when_the_claim_expires
+    an_overtaken_worker_completes_nothing
+    values_are_bound_and_names_are_checked
+    without_an_expiry_what_is_claimed_stays_claimed
+    keys_can_be_texts_and_names_any_that_are_quoted
+    workers_who_come_at_once_leave_no_row
+    a_mailing_outlives_a_killed_worker
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// A table of jobs, as many as said.
+async fn jobs(db: &Db, rows: usize) -> Claims {
+    let database = db.database().await;
+    let table =
+        "CREATE TABLE job (id BIGINT PRIMARY KEY, state VARCHAR(20), priority BIGINT NOT NULL,
+        urgent BOOLEAN NOT NULL, done_at BIGINT, lock_id VARCHAR(36), locked_until BIGINT)";
+    db.execute(table).await;
+    db.execute("CREATE INDEX job_lock_id ON job (lock_id)")
+        .await;
+    let rows: Vec<_> = (0..rows)
+        .map(|id| {
+            let (state, urgent) = (["ready", "it''s $1 ? late"][id % 2], id % 3 == 0);
+            format!("({id}, '{state}', {}, {urgent}, NULL, NULL, NULL)", id / 4)
+        })
+        .collect();
+    db.execute(&format!("INSERT INTO job VALUES {}", rows.join(", ")))
+        .await;
+    Claims::on(database, "job").order("id")
+}
+
+fn numbers(ids: &[String]) -> Vec<usize> {
+    ids.iter().map(|id| id.parse().expect("a number")).collect()
+}
+
+async fn rows_are_claimed_in_order_read_completed_and_released(db: Db) {
+    let jobs = jobs(&db, 20).await.expires("locked_until", LONG);
+    let mut first = jobs.claim(5).await.expect("answers");
+    assert_eq!(numbers(first.ids()), [0, 1, 2, 3, 4]);
+    assert!(
+        first
+            .remaining()
+            .is_some_and(|left| left > LONG / 2 && left <= LONG)
+    );
+    let read = format!(
+        "SELECT COUNT(*) FROM job WHERE lock_id = '{}'",
+        first.lock_id()
+    );
+    assert_eq!(db.int(&read).await, Some(5));
+    let second = jobs.claim(5).await.expect("answers");
+    assert_eq!(numbers(second.ids()), [5, 6, 7, 8, 9]);
+
+    assert!(first.complete_by_row("1").await.expect("answers"));
+    assert!(
+        first.complete_by_row("1").await.expect("answers"),
+        "may be done again"
+    );
+    assert!(
+        !first.complete_by_row("7").await.expect("answers"),
+        "is somebody else's"
+    );
+    assert!(!first.complete_by_row("1 OR 1=1").await.expect("answers"));
+    first.release_by_row("2").await.expect("answers");
+    first.release_by_row("1").await.expect("answers");
+    assert_eq!(first.extend().await.expect("answers"), 3);
+    assert_eq!(db.int(&read).await, Some(3));
+    assert_eq!(first.complete().await.expect("answers"), 4);
+    first.release().await.expect("answers");
+    second.release().await.expect("answers");
+    let rest = jobs.claim(100).await.expect("answers");
+    let left: Vec<_> = [2].into_iter().chain(5..20).collect();
+    assert_eq!(numbers(rest.ids()), left);
+    assert!(jobs.claim(1).await.expect("answers").ids().is_empty());
+    assert!(jobs.claim(0).await.expect("answers").ids().is_empty());
+}
+
+async fn what_was_claimed_and_not_completed_comes_back_when_the_claim_expires(db: Db) {
+    let length = Duration::from_millis(1500);
+    let jobs = jobs(&db, 4).await.expires("locked_until", length);
+    let mut lost = jobs.claim(3).await.expect("answers");
+    assert!(lost.complete_by_row("0").await.expect("answers"));
+    assert_eq!(numbers(jobs.claim(9).await.expect("answers").ids()), [3]);
+    tokio::time::sleep(length * 2 / 3).await;
+    assert_eq!(lost.extend().await.expect("answers"), 2);
+    tokio::time::sleep(length * 2 / 3).await;
+    // Extended, they are still its own; the other one's has come back.
+    assert_eq!(numbers(jobs.claim(9).await.expect("answers").ids()), [3]);
+    tokio::time::sleep(length * 2 / 3).await;
+    assert_eq!(numbers(jobs.claim(9).await.expect("answers").ids()), [1, 2]);
+}
+
+async fn an_overtaken_worker_completes_nothing(db: Db) {
+    let length = Duration::from_millis(200);
+    let jobs = jobs(&db, 2).await;
+    let brief = jobs.clone().expires("locked_until", length);
+    let mut slow = brief.claim(2).await.expect("answers");
+    tokio::time::sleep(2 * length).await;
+    let quick = jobs
+        .expires("locked_until", LONG)
+        .claim(2)
+        .await
+        .expect("answers");
+    assert_eq!(quick.ids(), slow.ids());
+    assert!(!slow.complete_by_row("0").await.expect("answers"));
+    assert_eq!(slow.complete().await.expect("answers"), 0);
+    assert_eq!(slow.extend().await.expect("answers"), 0);
+    slow.release().await.expect("answers");
+    assert_eq!(quick.complete().await.expect("answers"), 2);
+}
+
+async fn values_are_bound_and_names_are_checked(db: Db) {
+    let jobs = jobs(&db, 20).await.expires("locked_until", LONG);
+    let late = jobs
+        .clone()
+        .filter("state", "it's $1 ? late")
+        .filter("urgent", true);
+    let late = late.filter_null("done_at").filter("priority", 2);
+    assert_eq!(numbers(late.claim(99).await.expect("answers").ids()), [9]);
+    let hostile = jobs.clone().filter("state", "' OR 1=1 --");
+    assert!(hostile.claim(9).await.expect("answers").ids().is_empty());
+    let important = jobs.clone().filter_sql("priority + 0 >= 3");
+    let important = important.claim(99).await.expect("answers");
+    assert_eq!(numbers(important.ids()), (12..20).collect::<Vec<_>>());
+    important.release().await.expect("answers");
+    let claims = Claims::on(db.database().await, "job").order_descending("priority");
+    let last = claims.order("id").claim(2).await.expect("answers");
+    assert_eq!(numbers(last.ids()), [16, 17]);
+
+    let on = async |table: &str| Claims::on(db.database().await, table);
+    for claims in [
+        on("job; DROP TABLE job").await,
+        on("job\"").await,
+        on("").await,
+        on("a.b.c").await,
+        on("1job").await,
+        jobs.clone().id("id`"),
+        jobs.clone().lock("lock id"),
+        jobs.clone().order("id, 1"),
+        jobs.clone().filter("state = 'x' OR state", "y"),
+        jobs.clone().filter_null("ä"),
+        jobs.clone().filter_sql("id = $1"),
+        jobs.clone().expires("{now}", LONG),
+    ] {
+        let error = claims.claim(1).await.expect_err("is refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("write"), "{error}");
+    }
+    let missing = on("no_such_table").await.claim(1).await;
+    assert!(missing.expect_err("is missing").is_database());
+}
+
+async fn without_an_expiry_what_is_claimed_stays_claimed(db: Db) {
+    let jobs = jobs(&db, 4).await;
+    let mut claim = jobs.claim(3).await.expect("answers");
+    assert_eq!(claim.remaining(), None);
+    assert_eq!(claim.extend().await.expect("answers"), 3);
+    assert!(claim.complete_by_row("0").await.expect("answers"));
+    claim.release_by_row("1").await.expect("answers");
+    claim.release().await.expect("answers");
+    let rest = jobs.claim(9).await.expect("answers");
+    assert_eq!(numbers(rest.ids()), [1, 2, 3]);
+    drop(rest);
+    assert!(jobs.claim(9).await.expect("answers").ids().is_empty());
+}
+
+async fn keys_can_be_texts_and_names_any_that_are_quoted(db: Db) {
+    let database = db.database().await;
+    let quote = if db.url().starts_with("mysql") {
+        '`'
+    } else {
+        '"'
+    };
+    let quoted = |name| format!("{quote}{name}{quote}");
+    let (table, order, group) = (quoted("Order"), quoted("Key"), quoted("group"));
+    db.execute(&format!(
+        "CREATE TABLE {table} ({order} VARCHAR(40) PRIMARY KEY, {group} VARCHAR(40))"
+    ))
+    .await;
+    db.execute(&format!(
+        "INSERT INTO {table} VALUES ('b''ä', NULL), ('a', NULL)"
+    ))
+    .await;
+    let claims = Claims::on(database, "Order")
+        .id("Key")
+        .lock("group")
+        .order("Key");
+    let claim = claims.claim(9).await.expect("answers");
+    assert_eq!(claim.ids(), ["a", "b'ä"]);
+    assert!(claim.complete_by_row("b'ä").await.expect("answers"));
+    claim.release().await.expect("answers");
+    assert_eq!(claims.claim(9).await.expect("answers").ids(), ["a"]);
+}
+
+async fn workers_who_come_at_once_leave_no_row(db: Db) {
+    let jobs = jobs(&db, 400).await.expires("locked_until", LONG);
+    let mut workers = JoinSet::new();
+    for _ in 0..16 {
+        let jobs = jobs.clone();
+        workers.spawn(async move {
+            let mut mine = Vec::new();
+            loop {
+                let claim = jobs.claim(7).await.expect("no deadlock, no error");
+                if claim.ids().is_empty() {
+                    return mine;
+                }
+                assert!(claim.ids().len() <= 7);
+                mine.extend(numbers(claim.ids()));
+                claim.complete().await.expect("answers");
+            }
+        });
+    }
+    let all = workers.join_all().await.concat();
+    assert_eq!(all.len(), 400);
+    assert_eq!(all.into_iter().collect::<HashSet<_>>().len(), 400);
+}
+
+async fn a_mailing_outlives_a_killed_worker(db: Db) {
+    let output = Command::new(example("mailout"))
+        .args(["--database", db.url()])
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("worker 1 is killed"),
+        "{output:?}"
+    );
+    // That which it was at when it was killed, at most.
+    let whole = ["0 not sent, 0 sent twice", "0 not sent, 1 sent twice"];
+    assert!(whole.iter().any(|whole| said.contains(whole)), "{said}");
+}
