@@ -8,6 +8,7 @@ use http::Response;
 use crate::{
     engine::{Answer, Engine, Failure, Generated, Generator, Look},
     error::Error,
+    lock::IDEMPOTENCY_PREFIX,
     refresh::Refresh,
     store::BoxError,
 };
@@ -57,6 +58,12 @@ where
     T: Into<Bytes>,
     E: Into<BoxError>,
 {
+    if key.starts_with(IDEMPOTENCY_PREFIX) {
+        return Err(Error::invalid(format!(
+            "the key {key:?} cannot be used for content: write a name that does not begin with `{IDEMPOTENCY_PREFIX}`, which is \
+             Perennial's own"
+        )));
+    }
     if key.is_empty() || key.starts_with('/') {
         return Err(Error::invalid(format!(
             "the key {key:?} cannot be used for content: write a name that does not begin with `/`, as in \

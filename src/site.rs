@@ -13,7 +13,7 @@ use crate::{
     error::Error,
     extensions::Tags,
     key,
-    layer::{ExclusiveLayer, InvalidateLayer, RefreshLayer},
+    layer::{ExclusiveLayer, IdempotencyLayer, InvalidateLayer, RefreshLayer},
     lock::{LockName, Locks, Once},
     refresh::{DAY, Refresh},
     store::{BoxError, Guarded, Store},
@@ -248,6 +248,11 @@ impl Perennial {
         name: impl Fn(&Parts) -> LockName + Send + Sync + 'static,
     ) -> ExclusiveLayer {
         self.locks().exclusive(name)
+    }
+
+    /// A layer that does requests once, however often they are sent with the same `Idempotency-Key`; [`Locks::idempotency`].
+    pub fn idempotency(&self) -> IdempotencyLayer {
+        self.locks().idempotency()
     }
 
     /// Something that is to be done at most once, in all processes together; [`Locks::once`].

@@ -4,7 +4,9 @@ use std::{borrow::Cow, sync::Arc};
 
 #[cfg(feature = "axum")]
 use axum::extract::OriginalUri;
-use http::{Extensions, HeaderMap, Method, Request, Uri, header, uri::PathAndQuery};
+use http::{
+    Extensions, HeaderMap, Method, Request, Uri, header, request::Parts, uri::PathAndQuery,
+};
 
 use crate::{
     key::{self, Query},
@@ -27,6 +29,15 @@ pub(super) fn key<'a, B>(request: &'a Request<B>, key: &Key) -> Option<Cow<'a, s
         Some(generating) if *generating.0 == key => None,
         _ => Some(key),
     }
+}
+
+/// The path as the visitor wrote it.
+pub(super) fn asked_path(parts: &Parts) -> &str {
+    #[cfg(feature = "axum")]
+    if let Some(OriginalUri(asked)) = parts.extensions.get() {
+        return asked.path();
+    }
+    parts.uri.path()
 }
 
 /// An upgrade that a server may take up; that to h2c no longer is one (RFC 9113 §3.1), though clients still offer it.

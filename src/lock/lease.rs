@@ -20,7 +20,8 @@ use crate::{
 pub struct Lease {
     held: Held,
     keeper: AbortOnDropHandle<()>,
-    released: bool,
+    /// Dropping it leaves the lock as it is.
+    left: bool,
 }
 
 /// What a lease and its keeper know. Cheap to clone.
@@ -56,7 +57,7 @@ impl Lease {
         Self {
             held,
             keeper: AbortOnDropHandle::new(tokio::spawn(keeper.in_current_span())),
-            released: false,
+            left: false,
         }
     }
 
@@ -99,6 +100,12 @@ impl Lease {
         self.held.extend().await
     }
 
+    /// If it is dropped, the lock is not released, but runs out with an owner: nobody knows what has come of that.
+    pub(crate) fn left_when_dropped(mut self) -> Self {
+        self.left = true;
+        self
+    }
+
     /// Gives the lock up, at once for the next one to take, unless it is to be [held at least](crate::Locks::hold_at_least) for longer.
     ///
     /// # Errors
@@ -117,7 +124,7 @@ impl Lease {
         // From now on it may be lost without that being worth a word.
         self.keeper.abort();
         let released = self.held.release(cooldown).await;
-        self.released = true;
+        self.left = true;
         if released? {
             Ok(())
         } else {
@@ -159,7 +166,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.released {
+        if self.left {
             return;
         }
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

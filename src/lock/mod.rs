@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
-    layer::ExclusiveLayer,
+    layer::{ExclusiveLayer, IdempotencyLayer},
     refresh::{DEFAULT_LEASE, bounded_lease},
     store::{Guarded, LeaseRow, LockRow},
 };
@@ -30,7 +30,8 @@ pub use once::{Once, OnceRetried, Outcome};
 ///
 /// One lease at a time on a name, while leases are honoured: time is the database's, and a holder that is paused for longer
 /// than its lease may overlap with the next one, which its smaller [`fence`](Lease::fence) gives away. Names are bytes: `a`, `A` and
-/// `a ` are three. Those that begin with `refresh/`, `once/` or `perennial/` are Perennial's own.
+/// `a ` are three. Those that begin with `refresh/`, `once/`, `idempotency/` or
+/// `perennial/` are Perennial's own.
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial, customer: &str) -> Result<(), perennial::Error> {
@@ -66,6 +67,12 @@ impl Hold {
         self.lease.max(least)
     }
 }
+
+/// What the names of the locks begin with under which requests are done once.
+pub(crate) const IDEMPOTENCY_PREFIX: &str = "idempotency/";
+
+/// What the names of the locks begin with that remember what is done once.
+pub(crate) const ONCE_PREFIX: &str = "once/";
 
 /// The longest text of a label and of an action that is kept, in bytes.
 const TEXT: usize = 100;
@@ -189,6 +196,23 @@ impl Locks {
         name: impl Fn(&http::request::Parts) -> LockName + Send + Sync + 'static,
     ) -> ExclusiveLayer {
         ExclusiveLayer::new(self.clone(), name)
+    }
+
+    /// A layer that does requests once, however often they are sent: a payment, an order.
+    ///
+    /// ```
+    /// # use axum::{Router, routing::post};
+    /// # async fn pay() {}
+    /// # fn f(site: perennial::Perennial) -> Router {
+    /// Router::new().route("/pay", post(pay).layer(site.locks().idempotency()))
+    /// # }
+    /// ```
+    pub fn idempotency(&self) -> IdempotencyLayer {
+        IdempotencyLayer::new(self.clone())
+    }
+
+    pub(crate) fn store(&self) -> &Guarded {
+        &self.store
     }
 
     /// As [`try_lock`](Self::try_lock), but only while the lock's fence is still `seen`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     error::Error,
-    lock::{Lease, LockInfo, LockName, Locks},
+    lock::{Lease, LockInfo, LockName, Locks, ONCE_PREFIX},
 };
 
 /// For ever.
@@ -45,7 +45,7 @@ pub enum Outcome<T> {
 
 /// The name of the lock that remembers it.
 fn marked(name: &LockName) -> LockName {
-    LockName::from(format!("once/{}", name.as_str()))
+    LockName::from(format!("{ONCE_PREFIX}{}", name.as_str()))
 }
 
 impl Once {

@@ -12,6 +12,7 @@ mod failures;
 mod gateway;
 mod herd;
 mod http;
+mod idempotency;
 mod invalidation;
 mod keys;
 mod layer;

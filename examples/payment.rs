@@ -1,0 +1,126 @@
+//! A payment that is charged once, however often the button is pressed.
+//!
+//! ```text
+//! cargo run --example payment
+//! ```
+//!
+//! Open it, press the button many times, and look at what was charged. Start several on one `--database`, and they are one site. The
+//! form's key is made with the page: whoever loads it anew can pay anew.
+
+use std::{error::Error, net::SocketAddr, time::Duration};
+
+use axum::{
+    Form, Router,
+    extract::State,
+    http::StatusCode,
+    response::Html,
+    routing::{get, post},
+};
+use clap::Parser;
+use perennial::Perennial;
+use sqlx::{AnyPool, AssertSqlSafe};
+
+#[derive(Parser)]
+struct Options {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:3000")]
+    listen: SocketAddr,
+    /// The database, as in sqlite://site.db or postgres://user:password@host/database
+    #[arg(long, default_value = "sqlite://payment.db")]
+    database: String,
+    /// How long the bank takes.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "1s")]
+    bank: Duration,
+    /// How long a server that has crashed is waited for.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "15s")]
+    lease: Duration,
+}
+
+#[derive(Clone)]
+struct Shop {
+    pool: AnyPool,
+    bank: Duration,
+}
+
+#[derive(serde::Deserialize)]
+struct Payment {
+    cents: i64,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .init();
+    let options = Options::parse();
+    let site = Perennial::open(&options.database).await?;
+    sqlx::any::install_default_drivers();
+    let pool = AnyPool::connect(&options.database).await?;
+    let table = "CREATE TABLE IF NOT EXISTS charge (cents BIGINT NOT NULL)";
+    sqlx::query(table).execute(&pool).await?;
+
+    let once = site.locks().lease(options.lease).idempotency();
+    let app = Router::new()
+        .route("/", get(form))
+        .route("/pay", post(pay).layer(once))
+        .route("/charges", get(charges))
+        .with_state(Shop {
+            pool,
+            bank: options.bank,
+        });
+    let listener = tokio::net::TcpListener::bind(options.listen).await?;
+    let address = listener.local_addr()?;
+    println!("http://{address} has a button to pay, and http://{address}/charges what was charged");
+    let stop = async { drop(tokio::signal::ctrl_c().await) };
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stop)
+        .await?;
+    Ok(())
+}
+
+async fn form() -> Html<String> {
+    let key = uuid::Uuid::new_v4();
+    Html(format!(
+        r#"<!doctype html>
+<title>Pay</title>
+<p>A book, 19.90</p>
+<button>Pay</button> <a href="/charges">What was charged</a>
+<pre></pre>
+<script>
+document.querySelector("button").onclick = async () => {{
+    const answer = await fetch("/pay", {{
+        method: "POST",
+        headers: {{ "Idempotency-Key": '"{key}"' }},
+        body: new URLSearchParams({{ cents: 1990 }}),
+    }});
+    const replayed = answer.headers.has("Idempotency-Replayed") ? " (again)" : "";
+    document.querySelector("pre").append(answer.status + replayed + ": " + await answer.text() + "\n");
+}};
+</script>
+"#
+    ))
+}
+
+/// Charges the card: what must not happen twice.
+async fn pay(
+    State(shop): State<Shop>,
+    Form(Payment { cents }): Form<Payment>,
+) -> Result<String, StatusCode> {
+    tokio::time::sleep(shop.bank).await;
+    let charge = format!("INSERT INTO charge (cents) VALUES ({cents})");
+    let charged = sqlx::query(AssertSqlSafe(charge)).execute(&shop.pool).await;
+    charged.map_err(|error| failed(&error))?;
+    Ok(format!("receipt {}: {cents} cents", uuid::Uuid::new_v4()))
+}
+
+async fn charges(State(shop): State<Shop>) -> Result<String, StatusCode> {
+    let charges = sqlx::query_scalar::<_, i64>("SELECT COUNT(*) FROM charge");
+    let charges = charges.fetch_one(&shop.pool).await;
+    let charges = charges.map_err(|error| failed(&error))?;
+    Ok(format!("{charges}\n"))
+}
+
+fn failed(error: &sqlx::Error) -> StatusCode {
+    tracing::error!(%error, "the database fails");
+    StatusCode::INTERNAL_SERVER_ERROR
+}

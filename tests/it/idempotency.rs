@@ -1,0 +1,428 @@
+//! Requests that are sent twice and done once: the example in two processes, and what clients are told.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    http::{HeaderMap, StatusCode},
+    response::{AppendHeaders, IntoResponse},
+    routing::{any, post},
+};
+use perennial::{Locks, Perennial, layer::IdempotencyLayer};
+use rustix::process::Signal;
+use tokio::{sync::Notify, task::JoinSet};
+
+use crate::{
+    databases::Db,
+    support::{HANG, Program, Reply, exchange, get, serve, until},
+};
+
+on_each_database! {
+    a_form_that_is_posted_fifty_times_on_two_processes_charges_once
+    a_payment_whose_process_was_killed_is_not_made_again
+    a_repeat_gets_the_stored_response
+    another_request_with_the_key_is_refused_and_so_is_a_missing_one
+    no_caller_is_given_anothers_response
+    a_client_who_disconnects_cancels_nothing
+    what_panicked_or_crashed_is_refused_or_done_again
+    what_is_too_large_is_told_so
+    a_key_is_new_after_its_lifetime_and_on_another_path
+}
+
+/// Two processes that share a database.
+fn two(db: &Db, options: &str) -> [Program; 2] {
+    [(); 2].map(|()| Program::start("payment", db.url(), options))
+}
+
+async fn pay(address: SocketAddr, key: &str) -> Reply {
+    let headers = [
+        ("idempotency-key", key),
+        ("content-type", "application/x-www-form-urlencoded"),
+    ];
+    exchange(address, "POST", "/pay", &headers, "cents=1990").await
+}
+
+/// As clients do: again, until it has been done.
+async fn paid(address: SocketAddr, key: &str) -> Reply {
+    loop {
+        let reply = pay(address, key).await;
+        if reply.status != 409 {
+            return reply;
+        }
+        assert_eq!(reply.headers["retry-after"], "1", "{reply:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn a_form_that_is_posted_fifty_times_on_two_processes_charges_once(db: Db) {
+    let programs = two(&db, "--bank 300ms");
+    for round in 1..=3 {
+        let key = format!("\"round-{round}\"");
+        let mut posts = JoinSet::new();
+        for post in 0..50 {
+            let (address, key) = (programs[post % 2].address, key.clone());
+            posts.spawn(async move { paid(address, &key).await });
+        }
+        let replies = posts.join_all().await;
+        let receipt = replies[0].text().to_owned();
+        assert!(receipt.starts_with("receipt "), "{receipt}");
+        assert!(
+            replies
+                .iter()
+                .all(|reply| reply.status == 200 && reply.text() == receipt)
+        );
+        let first = replies
+            .iter()
+            .filter(|reply| !reply.headers.contains_key("idempotency-replayed"));
+        assert!(first.count() <= 1);
+        let charges = get(programs[1].address, "/charges").await;
+        assert_eq!(charges.text(), format!("{round}\n"));
+    }
+}
+
+async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
+    let [a, b] = two(&db, "--bank 2s --lease 1s");
+    let address = a.address;
+    tokio::spawn(async move { pay(address, "k").await });
+    let locks = Locks::new(db.database().await).await.expect("opens");
+    until("a pays", async || {
+        let held = locks.list().await.expect("answers");
+        held.iter().any(|lock| lock.name == "idempotency//%2Fpay/k")
+    })
+    .await;
+    a.signal(Signal::KILL);
+    let in_progress = pay(b.address, "k").await;
+    assert_eq!(in_progress.status, 409, "{in_progress:?}");
+    assert!(
+        in_progress.text().contains("still being served"),
+        "{in_progress:?}"
+    );
+    until("the lease expires", async || {
+        let reply = pay(b.address, "k").await;
+        assert_eq!(reply.status, 409, "{reply:?}");
+        assert_eq!(reply.headers["content-type"], "application/problem+json");
+        reply.text().contains("not known")
+    })
+    .await;
+    assert_eq!(get(b.address, "/charges").await.text(), "0\n");
+    // Who has found out that it was not made lets it be made.
+    assert!(
+        locks
+            .break_lock("idempotency//%2Fpay/k")
+            .await
+            .expect("answers")
+    );
+    assert_eq!(pay(b.address, "k").await.status, 200);
+    assert_eq!(get(b.address, "/charges").await.text(), "1\n");
+}
+
+/// A route that counts its runs, in this process.
+struct Counted {
+    address: SocketAddr,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Counted {
+    async fn new(db: &Db, layered: impl Fn(IdempotencyLayer) -> IdempotencyLayer) -> Self {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = runs.clone();
+        let handler = async move |method: http::Method, headers: HeaderMap, body: String| {
+            let run = count.fetch_add(1, SeqCst) + 1;
+            let caller = headers
+                .get("x-caller")
+                .map_or("", |caller| caller.to_str().expect("text"));
+            let status = body.parse().map_or(StatusCode::CREATED, |status: u16| {
+                StatusCode::from_u16(status).expect("a status")
+            });
+            let said =
+                AppendHeaders([("x-run", run.to_string()), ("set-cookie", "a=b".to_owned())]);
+            (
+                status,
+                said,
+                format!("{method} run {run} for {caller}: {body}"),
+            )
+                .into_response()
+        };
+        let site = db.site().await;
+        let layer = layered(site.idempotency());
+        let app = Router::new()
+            .route("/{name}", any(handler.clone()).layer(layer.clone()))
+            .nest(
+                "/nested",
+                Router::new().route("/a", any(handler).layer(layer)),
+            );
+        let address = serve(app).await;
+        Self { address, runs }
+    }
+
+    async fn send(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+        exchange(self.address, "POST", path, headers, body).await
+    }
+
+    fn runs(&self) -> usize {
+        self.runs.load(SeqCst)
+    }
+}
+
+async fn a_repeat_gets_the_stored_response(db: Db) {
+    let route = Counted::new(&db, |layer| layer).await;
+    let other = Counted::new(&db, |layer| layer).await;
+    for (key, body, status) in [("a", "photo", 201), ("b", "500", 500), ("c", "404", 404)] {
+        let key = [("idempotency-key", key)];
+        let first = route.send("/a", &key, body).await;
+        assert_eq!(first.status, status);
+        assert!(!first.headers.contains_key("idempotency-replayed"));
+        for process in [&other, &route] {
+            let again = process.send("/a", &key, body).await;
+            assert_eq!((again.status, &again.body), (status, &first.body));
+            assert_eq!(again.headers["idempotency-replayed"], "true");
+            for name in ["x-run", "set-cookie", "content-type"] {
+                assert_eq!(again.headers[name], first.headers[name]);
+            }
+        }
+    }
+    assert_eq!((route.runs(), other.runs()), (3, 0));
+    // Other methods can be repeated anyway.
+    for method in ["GET", "PUT", "DELETE", "OPTIONS"] {
+        for _ in 0..2 {
+            let reply =
+                exchange(route.address, method, "/a", &[("idempotency-key", "a")], "").await;
+            assert_eq!(reply.status, 201, "{reply:?}");
+        }
+    }
+    assert_eq!(route.runs(), 11);
+    let patch = exchange(
+        route.address,
+        "PATCH",
+        "/a",
+        &[("idempotency-key", "d")],
+        "",
+    )
+    .await;
+    let again = exchange(
+        route.address,
+        "PATCH",
+        "/a",
+        &[("idempotency-key", "\"d\"")],
+        "",
+    )
+    .await;
+    assert_eq!(patch.body, again.body);
+}
+
+async fn another_request_with_the_key_is_refused_and_so_is_a_missing_one(db: Db) {
+    let route = Counted::new(&db, |layer| layer).await;
+    let key = ("idempotency-key", "k");
+    assert_eq!(route.send("/a?x=1", &[key], "photo").await.status, 201);
+    let json = ("content-type", "application/json");
+    for (path, headers, body) in [
+        ("/a?x=1", vec![key], "another"),
+        ("/a?x=2", vec![key], "photo"),
+        ("/a?x=1", vec![key, json], "photo"),
+    ] {
+        let reply = route.send(path, &headers, body).await;
+        assert_eq!(reply.status, 422, "{reply:?}");
+        assert_eq!(reply.headers["content-type"], "application/problem+json");
+        assert!(reply.text().contains("another request's"), "{reply:?}");
+    }
+    let patch = exchange(route.address, "PATCH", "/a?x=1", &[key], "photo").await;
+    assert_eq!(patch.status, 422, "{patch:?}");
+    let long = "x".repeat(256);
+    for headers in [
+        vec![],
+        vec![("idempotency-key", "")],
+        vec![("idempotency-key", "\"\"")],
+        vec![("idempotency-key", &*long)],
+        vec![key, key],
+    ] {
+        let reply = route.send("/a", &headers, "photo").await;
+        assert_eq!(reply.status, 400, "{reply:?}");
+        assert!(reply.text().contains("Idempotency-Key"), "{reply:?}");
+    }
+    assert_eq!(route.runs(), 1);
+
+    let optional = Counted::new(&db, |layer| layer.optional()).await;
+    assert_eq!(optional.send("/a", &[], "photo").await.status, 201);
+    assert_eq!(optional.send("/a", &[], "photo").await.status, 201);
+    assert_eq!(
+        optional
+            .send("/a", &[("idempotency-key", "")], "")
+            .await
+            .status,
+        400
+    );
+    assert_eq!(optional.runs(), 2);
+}
+
+async fn no_caller_is_given_anothers_response(db: Db) {
+    let unscoped = Counted::new(&db, |layer| layer).await;
+    let key = ("idempotency-key", "k");
+    let [ann, bob] = [
+        ("authorization", "Bearer ann"),
+        ("authorization", "Bearer bob"),
+    ];
+    let cookies = [("cookie", "session=1"), ("cookie", "session=2")];
+    assert_eq!(unscoped.send("/a", &[key, ann], "x").await.status, 201);
+    assert_eq!(unscoped.send("/a", &[key, ann], "x").await.status, 201);
+    assert_eq!(
+        unscoped.send("/b", &[key, cookies[0]], "x").await.status,
+        201
+    );
+    for (path, caller) in [
+        ("/a", Some(bob)),
+        ("/b", Some(cookies[1])),
+        ("/b", None),
+        ("/a", None),
+    ] {
+        let headers: Vec<_> = [key].into_iter().chain(caller).collect();
+        let reply = unscoped.send(path, &headers, "x").await;
+        assert_eq!(reply.status, 422, "{reply:?}");
+        assert!(!reply.headers.contains_key("set-cookie"));
+    }
+    assert_eq!(unscoped.runs(), 2);
+
+    let scoped = Counted::new(&db, |layer| {
+        layer.scope(|parts| {
+            let caller = parts
+                .headers
+                .get("x-caller")
+                .map(|caller| caller.to_str().expect("text"));
+            caller.unwrap_or_default().to_owned()
+        })
+    })
+    .await;
+    // None of them is another one's, however they are put together.
+    let mut bodies = std::collections::HashSet::new();
+    let callers = [
+        "ann", "bob", "", "a/b", "a", "a%2Fb", "a/%2Fa", "' OR 1=1", "x\u{9}y",
+    ];
+    for key in ["k", "b/k", "%2Fa/k", "' --"] {
+        for caller in callers {
+            let headers = [("idempotency-key", key), ("x-caller", caller), ann];
+            let first = scoped.send("/c", &headers, "x").await;
+            let headers = [("idempotency-key", key), ("x-caller", caller), bob];
+            let again = scoped.send("/c", &headers, "x").await;
+            assert_eq!(first.body, again.body, "a caller may have a new token");
+            assert!(
+                first.text().contains(&format!("for {caller}:")),
+                "{first:?}"
+            );
+            assert!(bodies.insert(first.body));
+        }
+    }
+}
+
+async fn a_client_who_disconnects_cancels_nothing(db: Db) {
+    let (go, began) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (going, beginning) = (go.clone(), began.clone());
+    let route = post(async move || {
+        beginning.notify_one();
+        going.notified().await;
+        "done"
+    });
+    let site = db.site().await;
+    let address = serve(Router::new().route("/pay", route.layer(site.idempotency()))).await;
+    let client = tokio::spawn(async move { pay(address, "k").await });
+    began.notified().await;
+    client.abort();
+    let _ = client.await;
+    let meanwhile = pay(address, "k").await;
+    assert_eq!(meanwhile.status, 409, "{meanwhile:?}");
+    go.notify_one();
+    let again = paid(address, "k").await;
+    assert_eq!(again.text(), "done");
+    assert_eq!(again.headers["idempotency-replayed"], "true");
+}
+
+async fn what_panicked_or_crashed_is_refused_or_done_again(db: Db) {
+    for again in [false, true] {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = runs.clone();
+        let route = post(async move || {
+            assert!(count.fetch_add(1, SeqCst) > 0, "as intended");
+            "done"
+        });
+        let site = db.site().await;
+        let layer = site.locks().lease(Duration::from_millis(500)).idempotency();
+        let layer = if again {
+            layer.run_again_after_crash()
+        } else {
+            layer
+        };
+        let address = serve(Router::new().route("/pay", route.layer(layer))).await;
+        let key = if again { "again" } else { "once" };
+        let panicked = tokio::spawn(async move { pay(address, key).await });
+        panicked.await.expect_err("the connection breaks");
+        let said = if again { "done" } else { "not known" };
+        until(said, async || {
+            let reply = pay(address, key).await;
+            assert!([200, 409].contains(&reply.status), "{reply:?}");
+            reply.text().contains(said)
+        })
+        .await;
+        assert_eq!(runs.load(SeqCst), if again { 2 } else { 1 });
+    }
+}
+
+async fn what_is_too_large_is_told_so(db: Db) {
+    let route = Counted::new(&db, |layer| layer.max_body(40)).await;
+    let key = [("idempotency-key", "k")];
+    let large = route.send("/a", &key, &"x".repeat(41)).await;
+    assert_eq!(large.status, 413, "{large:?}");
+    assert_eq!(route.runs(), 0);
+    // The response has some words more.
+    let body = "y".repeat(40);
+    let first = route.send("/a", &key, &body).await;
+    assert!(
+        first.status == 201 && first.text().ends_with(&body),
+        "{first:?}"
+    );
+    let again = route.send("/a", &key, &body).await;
+    assert_eq!(again.status, 409, "{again:?}");
+    assert!(again.text().contains("is not kept"), "{again:?}");
+    assert_eq!(route.runs(), 1);
+}
+
+async fn a_key_is_new_after_its_lifetime_and_on_another_path(db: Db) {
+    let route = Counted::new(&db, |layer| layer.lifetime(Duration::from_millis(800))).await;
+    let key = [("idempotency-key", "k")];
+    let first = route.send("/a", &key, "x").await;
+    assert_eq!(route.send("/a", &key, "x").await.body, first.body);
+    for path in ["/b", "/nested/a"] {
+        assert_ne!(route.send(path, &key, "x").await.body, first.body);
+    }
+    assert_eq!(route.runs(), 3);
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    let new = route.send("/a", &key, "another").await;
+    assert_eq!(new.status, 201, "{new:?}");
+    assert_eq!(route.runs(), 4);
+    let again = route.send("/a", &key, "another").await;
+    assert_eq!(again.body, new.body);
+}
+
+#[tokio::test]
+async fn without_a_database_nothing_is_done() {
+    let pool = sqlx::SqlitePool::connect("sqlite::memory:")
+        .await
+        .expect("opens");
+    let site = Perennial::new(pool.clone()).await.expect("opens");
+    let route = post(unreachable).layer(site.idempotency());
+    let address = serve(Router::new().route("/pay", route)).await;
+    pool.close().await;
+    let reply = pay(address, "k").await;
+    assert_eq!(reply.status, 503, "{reply:?}");
+    assert_eq!(reply.headers["retry-after"], "5");
+    assert!(reply.text().contains("it is not done"), "{reply:?}");
+    assert!(reply.took < HANG);
+}
+
+async fn unreachable() {
+    panic!("is not called");
+}
