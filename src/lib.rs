@@ -23,9 +23,9 @@ pub use content::Content;
 pub use error::{Error, ErrorKind};
 pub use extensions::{Fence, RefreshAfter, Tags};
 pub use layer::Key;
-#[cfg(feature = "_sql")]
-pub use lock::changed_one;
 pub use lock::{Holder, Lease, LockAttempt, LockInfo, LockName, Locks, Once, OnceRetried, Outcome};
+#[cfg(feature = "_sql")]
+pub use lock::{SessionLock, changed_one};
 pub use refresh::{Client, DAY, First, Refresh};
 pub use site::{Builder, Perennial};
 #[cfg(feature = "_sql")]

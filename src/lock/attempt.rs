@@ -112,7 +112,7 @@ impl LockAttempt {
     }
 }
 
-fn pause() -> Duration {
+pub(super) fn pause() -> Duration {
     let [random, ..] = uuid::Uuid::new_v4().into_bytes();
     PAUSE.0 + PAUSE.1 * u32::from(random) / 255
 }

@@ -4,6 +4,8 @@ mod attempt;
 mod lease;
 mod name;
 mod once;
+#[cfg(feature = "_sql")]
+mod session;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -25,6 +27,8 @@ pub use name::LockName;
 #[cfg(feature = "_sql")]
 pub use once::changed_one;
 pub use once::{Once, OnceRetried, Outcome};
+#[cfg(feature = "_sql")]
+pub use session::SessionLock;
 
 /// Locks by name, shared by all processes on the database.
 ///

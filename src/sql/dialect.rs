@@ -3,6 +3,8 @@
 //! In the statements `{p}` is the table prefix, `{now}` the database's clock in microseconds since 1970, UTC, and `$n` the
 //! n-th argument, of those that [`Dialect`] lists. Each is one statement in autocommit, and one step of the protocol.
 
+use super::session::Statements;
+
 /// The statements of one database.
 pub(super) struct Dialect {
     /// The clock. Never that of the process, and never that of a transaction's beginning.
@@ -47,6 +49,8 @@ pub(super) struct Dialect {
     pub(super) invalidate: &'static str,
     /// lock id, number of rows, values of filters -> nothing; claims rows of `{table}`, of those that are `{free}`, in that order, by setting what says that they are `{claimed}`
     pub(super) claim: &'static str,
+    /// Locks that a connection holds, where there are any.
+    pub(super) session: Option<Statements>,
     /// The codes of errors by which the database resolves a contention: somebody else was faster, and nothing was done.
     pub(super) contended: &'static [&'static str],
     /// The codes of errors with which a server takes its leave: the connection is no more.
@@ -155,6 +159,7 @@ pub(super) const SQLITE: Dialect = Dialect {
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING epoch",
     claim: "UPDATE {table} SET {claimed} WHERE {id} IN (SELECT {id} FROM {table} WHERE {free} LIMIT $2)",
+    session: None,
     contended: &[],
     gone: &[],
     forbidden: &[],
@@ -278,6 +283,21 @@ pub(super) const POSTGRES: Dialect = Dialect {
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         )
         UPDATE {table} t SET {claimed} FROM c WHERE t.{id} = c.{id}",
+    // What stands on a connection that nobody else is given is our own.
+    session: Some(Statements {
+        acquire: "SELECT (CASE
+            WHEN coalesce(current_setting('perennial.session', true), '') NOT IN ('', $3) THEN 2
+            WHEN NOT pg_try_advisory_lock($1) THEN 0
+            WHEN set_config('perennial.session', $3, false) = $3 THEN 1
+            END)::bigint",
+        holds: "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND (classid::bigint << 32 | objid::bigint) = $1 AND objsubid = 1
+            AND current_setting('perennial.session', true) = $3",
+        release: "SELECT (CASE WHEN current_setting('perennial.session', true) = $3 AND pg_advisory_unlock($1)
+            AND set_config('perennial.session', '', false) = '' THEN 1 ELSE 0 END)::bigint",
+        missing: &[],
+    }),
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
     // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout
@@ -402,6 +422,13 @@ pub(super) const MYSQL: Dialect = Dialect {
     claim: "UPDATE {table} t JOIN (
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         ) c ON t.{id} = c.{id} SET {claimed}",
+    session: Some(Statements {
+        acquire: "SELECT GET_LOCK($2, 0)",
+        holds: "SELECT coalesce(IS_USED_LOCK($2) = CONNECTION_ID(), 0)",
+        release: "SELECT coalesce(RELEASE_LOCK($2), 0)",
+        // ER_NOT_SUPPORTED_YET
+        missing: &["1235"],
+    }),
     // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, by which Galera also says that a certification failed, ER_LOCK_NOWAIT;
     // of TiDB: pessimistic and optimistic conflicts, and commits that were undone
     contended: &["1020", "1205", "1213", "3572", "8002", "9007", "8022", "8028"],

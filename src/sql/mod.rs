@@ -7,6 +7,7 @@ mod dialect;
 mod listen;
 mod run;
 mod schema;
+pub(crate) mod session;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
@@ -135,6 +136,18 @@ impl Database {
             Pool::Postgres(pool) => Arc::new(Connections(pool)),
             #[cfg(feature = "mysql")]
             Pool::MySql(pool) => Arc::new(Connections(pool)),
+        }
+    }
+
+    /// A connection for a lock that it is to hold.
+    pub(crate) async fn session(self) -> Result<Box<dyn session::Session>, Error> {
+        match self.0 {
+            #[cfg(feature = "sqlite")]
+            Pool::Sqlite(pool) => session::open(pool).await,
+            #[cfg(feature = "postgres")]
+            Pool::Postgres(pool) => session::open(pool).await,
+            #[cfg(feature = "mysql")]
+            Pool::MySql(pool) => session::open(pool).await,
         }
     }
 

@@ -30,6 +30,8 @@ mod regeneration;
 mod safety;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod session_locks;
 mod store;
 mod support;
 mod sync;

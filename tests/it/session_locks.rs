@@ -1,0 +1,182 @@
+//! Locks that a connection holds.
+
+use std::time::{Duration, Instant};
+
+use perennial::{ErrorKind, SessionLock};
+use tokio::task::JoinSet;
+
+use crate::{
+    databases::{Db, pool_of},
+    support::{HANG, until},
+};
+
+on_each_server! {
+    one_of_many_has_the_lock_and_it_is_free_when_it_is_released_or_dropped
+    who_waits_gets_it_or_is_told
+    a_lock_whose_connection_is_killed_is_lost_and_free
+    a_killed_process_gives_the_lock_up_at_once
+    no_two_names_are_one
+}
+
+async fn try_lock(db: &Db, name: &str) -> Option<SessionLock> {
+    let pool = pool_of(db.url(), 2).await;
+    SessionLock::try_lock(pool, name).await.expect("answers")
+}
+
+async fn one_of_many_has_the_lock_and_it_is_free_when_it_is_released_or_dropped(db: Db) {
+    let pool = pool_of(db.url(), 2).await;
+    for round in 0..5 {
+        let mut tries = JoinSet::new();
+        for _ in 0..10 {
+            let pool = pool.clone();
+            tries.spawn(async move { SessionLock::try_lock(pool, "one").await.expect("answers") });
+        }
+        let mut won: Vec<_> = tries.join_all().await.into_iter().flatten().collect();
+        assert_eq!(won.len(), 1, "round {round}");
+        let lock = won.remove(0);
+        assert_eq!(lock.name(), "one");
+        assert_eq!(lock.guard(async { 7 }).await.expect("is held"), 7);
+        if round % 2 == 0 {
+            lock.release().await.expect("is held");
+        } else {
+            drop(lock);
+            until("it is free", async || try_lock(&db, "one").await.is_some()).await;
+            until("and again", async || {
+                let lock = try_lock(&db, "one").await;
+                lock.expect("nobody else is here").release().await.is_ok()
+            })
+            .await;
+        }
+    }
+}
+
+async fn who_waits_gets_it_or_is_told(db: Db) {
+    let lock = try_lock(&db, "one").await.expect("is free");
+    let pool = pool_of(db.url(), 2).await;
+    let wait = Duration::from_millis(300);
+    let start = Instant::now();
+    let error = SessionLock::lock(pool.clone(), "one", wait).await;
+    let error = error.expect_err("is taken");
+    assert!(error.is_taken() && start.elapsed() >= wait, "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("\"one\" was not free within 300ms"),
+        "{error}"
+    );
+    let waiting = tokio::spawn(SessionLock::lock(pool, "one", HANG));
+    tokio::time::sleep(wait).await;
+    lock.release().await.expect("is held");
+    let lock = waiting.await.expect("no panic").expect("is free in time");
+    // Signs of life keep it; it needs no other.
+    let lost = tokio::time::timeout(Duration::from_secs(5), lock.lost()).await;
+    lost.expect_err("is held");
+    lock.release().await.expect("is held");
+}
+
+async fn a_lock_whose_connection_is_killed_is_lost_and_free(db: Db) {
+    let lock = try_lock(&db, "one").await.expect("is free");
+    if db.url().starts_with("postgres") {
+        let kill = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        db.execute(kill).await;
+    } else {
+        let holder = "SELECT CAST(IS_USED_LOCK(SHA2('one', 256)) AS SIGNED)";
+        let holder = db.int(holder).await.expect("somebody");
+        db.execute(&format!("KILL {holder}")).await;
+    }
+    until("it is free", async || try_lock(&db, "one").await.is_some()).await;
+    let guarded = lock.guard(std::future::pending::<()>());
+    let guarded = tokio::time::timeout(HANG, guarded)
+        .await
+        .expect("is noticed");
+    assert!(guarded.expect_err("is lost").is_lost());
+    lock.lost().await;
+    assert!(lock.release().await.expect_err("is lost").is_lost());
+}
+
+async fn a_killed_process_gives_the_lock_up_at_once(db: Db) {
+    let mut process = tokio::process::Command::new(std::env::current_exe().expect("has a path"))
+        .args([
+            "session_locks::holder",
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env("PERENNIAL_HOLDER", db.url())
+        .stdout(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("starts");
+    until("it is held", async || try_lock(&db, "one").await.is_none()).await;
+    process.kill().await.expect("is alive");
+    let killed = Instant::now();
+    until("it is free", async || try_lock(&db, "one").await.is_some()).await;
+    let delay = killed.elapsed();
+    assert!(delay < Duration::from_secs(5), "{delay:?}");
+}
+
+/// No test: a process that holds the lock.
+#[tokio::test]
+#[ignore = "is started by the test of killed processes"]
+async fn holder() {
+    let Ok(url) = std::env::var("PERENNIAL_HOLDER") else {
+        return;
+    };
+    // The test may look just now.
+    let lock = SessionLock::lock(pool_of(&url, 1).await, "one", HANG).await;
+    lock.expect("is free").lost().await;
+}
+
+async fn no_two_names_are_one(db: Db) {
+    let long = "x".repeat(300);
+    let names = [
+        "a",
+        "A",
+        "a ",
+        "ä",
+        "",
+        "' OR 1=1 --",
+        "\0",
+        "a\0",
+        &*long,
+        &long[1..],
+    ];
+    let mut held = Vec::new();
+    for name in names {
+        held.push(try_lock(&db, name).await.expect("is its own"));
+    }
+    for name in names {
+        assert!(try_lock(&db, name).await.is_none(), "{name:?}");
+    }
+}
+
+#[cfg(feature = "postgres")]
+on_database! { pooled = crate::databases::Db::postgres_pooled(); a_pooler_that_shares_its_connections_is_an_error }
+
+#[cfg(feature = "postgres")]
+async fn a_pooler_that_shares_its_connections_is_an_error(db: Db) {
+    // Whoever is first can't know; nobody who comes is let in beside it.
+    let first = try_lock(&db, "one").await.expect("is free");
+    for name in ["one", "two"] {
+        let pool = pool_of(db.url(), 1).await;
+        match SessionLock::try_lock(pool, name).await {
+            Ok(None) => assert_eq!(name, "one", "by another of the pooler's connections"),
+            Ok(Some(_)) => assert_eq!(name, "two", "by another of the pooler's connections"),
+            Err(error) => assert!(error.to_string().contains("a pooler's"), "{error}"),
+        }
+    }
+    drop(first);
+}
+
+#[tokio::test]
+async fn sqlite_has_none_and_says_what_to_use() {
+    let pool = sqlx::SqlitePool::connect("sqlite::memory:")
+        .await
+        .expect("opens");
+    let error = SessionLock::try_lock(pool, "one")
+        .await
+        .expect_err("has none");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("use a lease"), "{error}");
+}
