@@ -94,19 +94,28 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The name of the lock that a change of an album takes.
+/// The name of the lock that a change of an album takes: by the number that the handler goes by, however the path is written.
 fn album(parts: &Parts) -> LockName {
-    ["album", segment(parts)].into()
+    let id = segment(parts).parse::<i64>();
+    // What is no number is refused by the handler.
+    [
+        "album".to_owned(),
+        id.map_or(String::new(), |id| id.to_string()),
+    ]
+    .into()
 }
 
 /// The name of the lock that a sync takes.
 fn customer(parts: &Parts) -> LockName {
-    ["sync", "bookmarks", segment(parts)].into()
+    ["sync", "bookmarks", &segment(parts)].into()
 }
 
-/// Of the path, what tells one album, or one customer, from others.
-fn segment(parts: &Parts) -> &str {
-    parts.uri.path().split('/').nth(2).unwrap_or_default()
+/// Of the path, what tells one album, or one customer, from others; decoded, as for the handler.
+fn segment(parts: &Parts) -> String {
+    let segment = parts.uri.path().split('/').nth(2).unwrap_or_default();
+    percent_encoding::percent_decode_str(segment)
+        .decode_utf8_lossy()
+        .into_owned()
 }
 
 /// Adds a photo, or removes one: reads, works, and writes what it has read, plus or minus one.

@@ -53,6 +53,7 @@ async fn mailing(url: &str, pool: &AnyPool) -> Result<(), Box<dyn Error>> {
     for statement in [
         "CREATE TABLE mail (id BIGINT PRIMARY KEY, recipient VARCHAR(80) NOT NULL, lock_id VARCHAR(36), locked_until BIGINT)",
         "CREATE INDEX mail_lock_id ON mail (lock_id)",
+        "CREATE INDEX mail_locked_until ON mail (locked_until)",
         "CREATE TABLE sent (mail BIGINT NOT NULL, worker VARCHAR(20) NOT NULL)",
     ] {
         sqlx::query(statement).execute(pool).await?;
@@ -123,13 +124,17 @@ async fn work(name: &str, database: Database, pool: &AnyPool) -> Result<(), Box<
             claim.lock_id()
         );
         let rows = sqlx::query_as::<_, (i64, String)>(AssertSqlSafe(rows));
-        for (id, recipient) in rows.fetch_all(pool).await? {
-            if claim.remaining().is_some_and(|left| left < CLAIM / 2) {
-                claim.extend().await?;
+        let rows = rows.fetch_all(pool).await?;
+        for (number, (id, recipient)) in rows.iter().enumerate() {
+            // Whoever was held up for longer than the claim holds may have been overtaken: it looks again what is its own.
+            let runs_out = claim.remaining().is_some_and(|left| left < CLAIM / 2);
+            if runs_out && claim.extend().await? < (rows.len() - number) as u64 {
+                break;
             }
-            send(id, &recipient, name, pool).await?;
+            send(*id, recipient, name, pool).await?;
             claim.complete_by_row(&id.to_string()).await?;
         }
+        claim.release().await?;
     }
 }
 

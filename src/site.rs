@@ -358,7 +358,7 @@ impl Builder {
         self
     }
 
-    /// How long an entry is kept after it has become stale without having been made anew, and a lock of a regeneration unused. Default: 90 days.
+    /// How long an entry is kept after it has become stale without having been made anew, and a lock unused. Default: 90 days.
     ///
     /// One process a day, at a request, removes them, a hundred at a time. A purge is remembered for as long, too: no process should be without requests
     /// for longer.

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    engine::{Engine, LOCK_PREFIX, Target, invalidation},
+    engine::{Engine, Target, invalidation},
     error::Error,
-    lock::{IDEMPOTENCY_PREFIX, ONCE_PREFIX},
 };
 
 /// How often all processes together prune, at most; each asks a few times as often whether it is time to.
@@ -40,15 +39,13 @@ impl Engine {
             }
         }
         let unused = self.settings.retention;
-        for prefix in [LOCK_PREFIX, IDEMPOTENCY_PREFIX, ONCE_PREFIX] {
-            loop {
-                let after = next.as_deref();
-                next = store
-                    .call("prune", |store| store.prune_locks(prefix, unused, after))
-                    .await?;
-                if next.is_none() {
-                    break;
-                }
+        loop {
+            let after = next.as_deref();
+            next = store
+                .call("prune", |store| store.prune_locks(unused, after))
+                .await?;
+            if next.is_none() {
+                break;
             }
         }
         // Until then the lock is in cooldown.

@@ -8,10 +8,12 @@ use std::{
 };
 
 use http::{Request, Response, StatusCode, request::Parts};
+use tokio::time::timeout;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
+    decide::PATIENCE,
     error::Error,
     extensions::Fence,
     layer::{ResponseBody, ResponseFuture, future::oneshot, problem::problem},
@@ -30,6 +32,9 @@ const WAIT: Duration = Duration::from_secs(5);
 /// A request that does not get the lock in time is answered by 409 Conflict ([`too_many_requests`](Self::too_many_requests): 429), and one for which
 /// the database fails by 503, with a body that says so (RFC 9457: `title`, `status`, `detail`, `resource`, `action`) and `Retry-After`. The service's own errors
 /// are passed on.
+///
+/// **The name must be what the service goes by**, not how a visitor writes it: `/albums/7`, `/albums/07` and `/albums/%37` may be one album, and have three paths. So
+/// decode and parse what of the path makes the name, as the service does; see `examples/exclusive.rs`.
 ///
 /// While it waits it polls, as [`Locks::lock`] does. The layered service is always ready; the inner one's readiness is awaited under the
 /// lock, so that who waits takes no permit of a limit beneath.
@@ -80,7 +85,7 @@ impl ExclusiveLayer {
     }
 
     /// Cancels the service when the lease is [lost](Lease::lost) while it runs: its future is dropped at its next `await`, and
-    /// the answer is a 500. Otherwise it is let finish, with a warning in the log; what it may not write any more, the [`Fence`] can refuse.
+    /// the answer is a 500. (What has been answered goes on: a body that is being sent is not cut off.) Otherwise it is let finish, with a warning in the log; what it may not write any more, the [`Fence`] can refuse.
     pub fn cancel_when_lost(mut self) -> Self {
         self.cancels = true;
         self
@@ -104,9 +109,9 @@ impl ExclusiveLayer {
         let (mut parts, body) = request.into_parts();
         let name = (self.name)(&parts);
         let attempt = self.locks.lock(name.clone()).wait(self.wait);
-        let lease = match attempt.action(&self.action).await {
-            Ok(lease) => lease,
-            Err(error) => return Ok(self.refused(&name, &error)),
+        let lease = match attempt.action(&self.action).taken().await {
+            Ok(Some(lease)) => lease,
+            refused => return Ok(self.refused(&name, refused.err())),
         };
         parts.extensions.insert(Fence(lease.fence()));
         let run = oneshot(service, Request::from_parts(parts, body));
@@ -133,29 +138,32 @@ impl ExclusiveLayer {
         [("resource", name.as_str()), ("action", &self.action)]
     }
 
-    fn refused<B>(&self, name: &LockName, error: &Error) -> Response<ResponseBody<B>> {
-        let members = self.members(name);
-        if !error.is_taken() {
+    /// What a client is told who doesn't get the lock, because of the error or because it is taken.
+    fn refused<B>(&self, name: &LockName, error: Option<Error>) -> Response<ResponseBody<B>> {
+        let (status, detail) = match (error, &*self.action) {
             // The store has logged it.
-            let detail = "the lock can't be taken at the moment";
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            return problem(status, detail, &members, Some(self.wait));
-        }
-        tracing::debug!(%error, "a request was refused");
-        let detail = match &*self.action {
-            "" => format!("{:?} is in use; try again later", name.as_str()),
-            action => format!(
-                "{:?} is in use, so that {action:?} has to wait; try again later",
-                name.as_str()
-            ),
+            (Some(_), _) => {
+                let detail = "the lock can't be taken at the moment".to_owned();
+                (StatusCode::SERVICE_UNAVAILABLE, detail)
+            }
+            (None, "") => {
+                let detail = format!("{:?} is in use; try again later", name.as_str());
+                (self.refusal, detail)
+            }
+            (None, action) => {
+                let name = name.as_str();
+                let detail =
+                    format!("{name:?} is in use, so that {action:?} has to wait; try again later");
+                (self.refusal, detail)
+            }
         };
-        problem(self.refusal, &detail, &members, Some(self.wait))
+        problem(status, &detail, &self.members(name), Some(self.wait))
     }
 }
 
-/// Gives the lock up before the response is given out: who asks next finds it free.
+/// Gives the lock up before the response is given out: who asks next finds it free. If the database takes its time, afterwards.
 async fn release(lease: Lease) {
-    if let Err(error) = lease.release().await
+    if let Ok(Err(error)) = timeout(PATIENCE, lease.release()).await
         && error.is_lost()
     {
         tracing::warn!(%error, "the service has finished all the same");

@@ -1,8 +1,13 @@
 //! Waiting for a lock.
 
-use std::{fmt, hash::BuildHasher, pin::Pin, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use foldhash::quality::RandomState;
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
@@ -20,34 +25,47 @@ const WAIT: Duration = Duration::from_secs(10);
 /// each has the same chance whenever the lock is released.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(100));
 
-/// How many poll for a name in one process; the others wait until it is their turn to. So a crowd of visitors doesn't become one of statements.
+/// How many try for a name at a time in one process; the others queue. So a crowd of visitors doesn't become one of statements.
 const AT_ONCE: usize = 8;
 
-/// Where those who poll in one process queue: by the name's hash, so that there is nothing to be made or forgotten. Two names may share a
-/// queue, where they wait for both a little longer.
-pub(super) struct Queues {
-    queues: [Semaphore; 64],
-    hasher: RandomState,
-}
+/// Where those queue who want a lock in this process: by its name.
+#[derive(Default)]
+pub(super) struct Queues(Mutex<HashMap<String, Arc<Semaphore>>>);
 
 impl Queues {
-    pub(super) fn new() -> Self {
-        Self {
-            queues: std::array::from_fn(|_| Semaphore::new(AT_ONCE)),
-            hasher: RandomState::default(),
+    fn enter<'a>(&'a self, name: &'a str) -> Queued<'a> {
+        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queues.entry(name.to_owned());
+        let turns = queue.or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE)));
+        Queued {
+            queues: self,
+            name,
+            turns: Arc::clone(turns),
         }
     }
+}
 
-    fn of(&self, name: &str) -> &Semaphore {
-        let hash = self.hasher.hash_one(name);
-        &self.queues[hash as usize % self.queues.len()]
+/// One that wants a lock. Who leaves as the last one takes the queue along.
+struct Queued<'a> {
+    queues: &'a Queues,
+    name: &'a str,
+    turns: Arc<Semaphore>,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        let mut queues = self.queues.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The map's own, and this one.
+        if Arc::strong_count(&self.turns) == 2 {
+            queues.remove(self.name);
+        }
     }
 }
 
 /// A lock to be waited for; from [`Locks::lock`]. To be awaited, which gives the [`Lease`].
 ///
-/// The database is asked about 13 times a second, at irregular times, by at most eight who wait for a name in one process; the others queue.
-/// Of those who ask each has the same chance, so that nobody is passed over for long.
+/// The database is asked about 13 times a second, at irregular times, by at most eight for a name in one process; the others queue for
+/// that. Of those who ask each has the same chance, so that nobody is passed over for long.
 ///
 /// # Errors
 ///
@@ -76,7 +94,7 @@ impl LockAttempt {
         }
     }
 
-    /// How long it is waited for. Default: 10 s. With zero it is tried once.
+    /// How long it is waited for. Default: 10 s. With zero it is tried once, and not even that while eight in this process wait for it.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = limit;
         self
@@ -88,27 +106,34 @@ impl LockAttempt {
         self
     }
 
-    async fn run(self) -> Result<Lease, Error> {
+    /// `None`: it was not free in time.
+    pub(crate) async fn taken(&self) -> Result<Option<Lease>, Error> {
         let begun = Instant::now();
         let name = self.name.as_str();
-        let mut turn = None;
+        let queued = self.locks.queues.enter(name);
+        let Ok(_turn) = timeout(self.wait, queued.turns.acquire()).await else {
+            return Ok(None);
+        };
         loop {
             if let Some(lease) = self.locks.take(name, &self.action, None).await? {
-                return Ok(lease);
+                return Ok(Some(lease));
             }
             let left = self.wait.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                // Without an answer the message says less.
-                let info = self.locks.inspect(self.name.clone()).await.ok().flatten();
-                return Err(Error::taken(name, &self.action, self.wait, info.as_ref()));
+                return Ok(None);
             }
-            if turn.is_none() {
-                let acquired = self.locks.queues.of(name).acquire();
-                turn = timeout(left, acquired).await.ok();
-            }
-            let left = self.wait.saturating_sub(begun.elapsed());
             tokio::time::sleep(pause().min(left)).await;
         }
+    }
+
+    async fn run(self) -> Result<Lease, Error> {
+        if let Some(lease) = self.taken().await? {
+            return Ok(lease);
+        }
+        // Without an answer the message says less.
+        let info = self.locks.inspect(self.name.clone()).await.ok().flatten();
+        let name = self.name.as_str();
+        Err(Error::taken(name, &self.action, self.wait, info.as_ref()))
     }
 }
 

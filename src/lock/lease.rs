@@ -123,9 +123,10 @@ impl Lease {
     pub(crate) async fn release_after(mut self, cooldown: Duration) -> Result<(), Error> {
         // From now on it may be lost without that being worth a word.
         self.keeper.abort();
-        let released = self.held.release(cooldown).await;
+        // Dropped because it could not be, it is tried once more.
+        let released = self.held.release(cooldown).await?;
         self.left = true;
-        if released? {
+        if released {
             Ok(())
         } else {
             Err(Error::lost(self.name()))

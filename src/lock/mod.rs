@@ -78,6 +78,9 @@ pub(crate) const IDEMPOTENCY_PREFIX: &str = "idempotency/";
 /// What the names of the locks begin with that remember what is done once.
 pub(crate) const ONCE_PREFIX: &str = "once/";
 
+/// When it is looked whether a try of which there was no answer has taken the lock.
+const LATER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
 /// The longest text of a label and of an action that is kept, in bytes.
 const TEXT: usize = 100;
 
@@ -91,7 +94,7 @@ impl Locks {
                 extends: true,
             },
             label: format!("process {}", std::process::id()).into(),
-            queues: Arc::new(Queues::new()),
+            queues: Arc::default(),
         }
     }
 
@@ -257,12 +260,20 @@ impl Locks {
         // The lease counts from before the attempt: its answer may be late.
         let since = Instant::now();
         let length = self.hold.length(since, since);
-        let fence = self
+        let tried = self
             .store
             .call("try_lock", |store| {
                 store.try_lock(&name, &owner, length, seen)
             })
-            .await?;
+            .await;
+        let fence = match tried {
+            Ok(fence) => fence,
+            Err(error) => {
+                let store = self.store.clone();
+                tokio::spawn(give_back(store, name, owner, length).in_current_span());
+                return Err(error);
+            }
+        };
         Ok(fence.map(|fence| {
             let row = LeaseRow { name, owner, fence };
             Lease::keep(self.store.clone(), row, self.hold, since)
@@ -283,7 +294,7 @@ impl Locks {
         Ok(row.map(LockInfo::from))
     }
 
-    /// The locks that are held, or that nobody may take yet, by their names; Perennial's own are among them.
+    /// The locks that are held, or that nobody may take yet, by their names; Perennial's own are among them, but not what is [done](Self::once).
     ///
     /// # Errors
     ///
@@ -320,11 +331,30 @@ impl Locks {
             let after = next.as_deref();
             next = self
                 .store
-                .call("prune", |store| store.prune_locks("", unused, after))
+                .call("prune", |store| store.prune_locks(unused, after))
                 .await?;
             if next.is_none() {
                 return Ok(());
             }
+        }
+    }
+}
+
+/// Releases what a try may have taken whose answer is not known, or may take yet: the statement may still wait for something.
+async fn give_back(store: Guarded, name: String, owner: String, length: Duration) {
+    for pause in LATER {
+        tokio::time::sleep(pause).await;
+        // No fence is seen: nothing is taken, and who has it is told so.
+        let seen = Some(i64::MAX);
+        let tried = store.call("try_lock", |store| {
+            store.try_lock(&name, &owner, length, seen)
+        });
+        if let Ok(Some(fence)) = tried.await {
+            let row = LeaseRow { name, owner, fence };
+            let released = store.call("release", |store| store.release(&row, Duration::ZERO));
+            // Unreleased, it expires.
+            let _ = released.await;
+            return;
         }
     }
 }

@@ -7,6 +7,9 @@ use crate::{
     lock::{Lease, LockInfo, LockName, Locks, ONCE_PREFIX},
 };
 
+#[cfg(feature = "_sql")]
+use crate::sql::connection::{Mark, Marked};
+
 /// For ever.
 const KEEP: Duration = Duration::from_hours(24 * 365 * 1000);
 
@@ -49,7 +52,9 @@ fn marked(name: &LockName) -> LockName {
 }
 
 impl Once {
-    pub(super) fn new(locks: Locks, name: &LockName) -> Self {
+    pub(super) fn new(mut locks: Locks, name: &LockName) -> Self {
+        // That it can't be taken says that it is done.
+        locks.hold.at_least = Duration::ZERO;
         Self {
             locks,
             name: marked(name),
@@ -82,7 +87,7 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// The database fails: it was not run.
+    /// The database fails: it was not run. It may be noted as done all the same, if only the answer was lost; [`forget`](Self::forget) lets it be done.
     ///
     /// # Cancel safety
     ///
@@ -104,8 +109,10 @@ impl Once {
     /// Remembers that it is done, in a transaction of the application's own: that is so if it is committed, and never was if it is rolled back. `Ran`:
     /// what is to be done once can be done in the same transaction.
     ///
-    /// Of two transactions that come to it at once, one waits for the other, by the database's own rules: on SQLite that write at all, on servers for
-    /// the same name. A transaction that is isolated more strictly than READ COMMITTED may fail with a serialisation error, as by any write.
+    /// Of two transactions that come to it at once, one waits for the other until that is committed or rolled back, for half the statement limit: on SQLite those that write at all
+    /// (begin them with `BEGIN IMMEDIATE` if they read before), on servers those with the same name. On PostgreSQL a transaction that is isolated more strictly than READ COMMITTED may fail with a
+    /// serialisation error, as by any write; on MySQL and MariaDB some of several that have waited may fail with a deadlock when the one that they have waited for is rolled back. Such a transaction
+    /// is to be made again.
     ///
     /// ```
     /// # #[cfg(feature = "postgres")]
@@ -123,30 +130,26 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// The database fails, or does not answer within the statement limit, also because another transaction holds the name: roll back. Or the store is
-    /// not one in an SQL database.
+    /// The database fails, or another transaction has held the name for too long: roll back. Or the store is not one in an SQL database.
     #[cfg(feature = "_sql")]
     pub async fn mark_in(
         &self,
         transaction: impl Into<crate::store::Connection<'_>>,
     ) -> Result<Outcome<()>, Error> {
         let store = &self.locks.store;
-        let (prefix, mut connection) = (store.prefix()?, transaction.into());
-        let mark = async {
-            if let Some(after) = &self.after {
-                let row = connection.inspect(prefix, after.as_str()).await?;
-                if done(row.map(LockInfo::from)).is_none() {
-                    return Ok(Outcome::NotYet);
-                }
-            }
-            let name = self.name.as_str();
-            if connection.mark(prefix, name, self.keep).await? {
-                return Ok(Outcome::Ran(()));
-            }
-            let row = connection.inspect(prefix, name).await?;
-            Ok(refused(row.map(LockInfo::from)))
+        let mark = Mark {
+            prefix: store.prefix()?,
+            name: self.name.as_str(),
+            keep: self.keep,
+            after: self.after.as_ref().map(LockName::as_str),
+            // So that the database gives up first, and the connection is not left with a statement.
+            wait: store.limit() / 2,
         };
-        store.limited("mark", mark).await
+        let mut connection = transaction.into();
+        match store.limited("mark", connection.mark(&mark)).await? {
+            Marked::Now => Ok(Outcome::Ran(())),
+            Marked::Refused(locks) => Ok(self.refused(locks.map(|row| row.map(LockInfo::from)))),
+        }
     }
 
     /// How long ago it was begun, if it is done.
@@ -155,7 +158,7 @@ impl Once {
     ///
     /// The database fails.
     pub async fn done(&self) -> Result<Option<Duration>, Error> {
-        Ok(done(self.locks.inspect(self.name.clone()).await?))
+        Ok(done(self.locks.inspect(self.name.clone()).await?.as_ref()))
     }
 
     /// Lets it be done again. `false`: it was not done.
@@ -169,27 +172,32 @@ impl Once {
 
     /// The lease, if it is ours to do.
     async fn begin<T>(&self) -> Result<Result<Lease, Outcome<T>>, Error> {
-        if let Some(after) = &self.after
-            && done(self.locks.inspect(after.clone()).await?).is_none()
-        {
-            return Ok(Err(Outcome::NotYet));
-        }
-        if let Some(lease) = self.locks.try_lock(self.name.clone()).await? {
+        let after = match &self.after {
+            Some(after) => self.locks.inspect(after.clone()).await?,
+            None => None,
+        };
+        let may_be = self.after.is_none() || done(after.as_ref()).is_some();
+        if may_be && let Some(lease) = self.locks.try_lock(self.name.clone()).await? {
             return Ok(Ok(lease));
         }
-        Ok(Err(refused(self.locks.inspect(self.name.clone()).await?)))
+        let own = self.locks.inspect(self.name.clone()).await?;
+        Ok(Err(self.refused([own, after])))
+    }
+
+    /// Why it is not ours to do, as its own lock stands, and that of what comes before.
+    fn refused<T>(&self, [own, after]: [Option<LockInfo>; 2]) -> Outcome<T> {
+        match done(own.as_ref()) {
+            Some(since) => Outcome::AlreadyDone { since },
+            None if self.after.is_some() && done(after.as_ref()).is_none() => Outcome::NotYet,
+            None => Outcome::InProgress,
+        }
     }
 }
 
 /// How long ago it was begun, if the lock says that it is done: by being free of a holder, and not to be taken.
-fn done(info: Option<LockInfo>) -> Option<Duration> {
-    info.filter(|info| info.holder.is_none() && !info.remaining.is_zero())
-        .map(|info| info.age)
-}
-
-/// Why it is not ours to do.
-fn refused<T>(info: Option<LockInfo>) -> Outcome<T> {
-    done(info).map_or(Outcome::InProgress, |since| Outcome::AlreadyDone { since })
+fn done(lock: Option<&LockInfo>) -> Option<Duration> {
+    lock.filter(|lock| lock.holder.is_none() && !lock.remaining.is_zero())
+        .map(|lock| lock.age)
 }
 
 impl OnceRetried {

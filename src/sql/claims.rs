@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tracing::Instrument;
+
 use crate::{
     clock::micros,
     error::Error,
@@ -18,6 +20,13 @@ use crate::{
 
 /// How long a statement may take.
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// When what was claimed by a statement of which there was no answer is released.
+const LATER: [Duration; 3] = [
+    Duration::ZERO,
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+];
 
 /// How long a claim holds at most.
 const FOREVER: Duration = Duration::from_hours(24 * 365 * 1000);
@@ -32,6 +41,7 @@ const FOREVER: Duration = Duration::from_hours(24 * 365 * 1000);
 /// ```sql
 /// CREATE TABLE mail (id BIGINT PRIMARY KEY, text TEXT NOT NULL, lock_id VARCHAR(36), locked_until BIGINT);
 /// CREATE INDEX mail_lock_id ON mail (lock_id);
+/// CREATE INDEX mail_locked_until ON mail (locked_until);
 /// ```
 ///
 /// ```
@@ -46,17 +56,22 @@ const FOREVER: Duration = Duration::from_hours(24 * 365 * 1000);
 ///     .order("id");
 /// let claim = mails.claim(25).await?;
 /// for id in claim.ids() {
+///     // As long as it is known to be ours.
+///     if claim.remaining().is_some_and(|left| left.is_zero()) {
+///         break;
+///     }
 ///     send(id).await;
 ///     claim.complete_by_row(id).await?;
 /// }
+/// claim.release().await?;
 /// # Ok(()) }
 /// ```
 ///
 /// The names of the table and its columns are letters, digits and `_`, and are used just so, upper and lower case as it is; the table's may have that of
 /// its schema and a dot in front. What a value is compared with is bound, never part of the statement.
 ///
-/// An index on the lock's column makes claims quick, also those that a worker already has; on MySQL and MariaDB one has to serve the order as
-/// well, or else workers that come at the same time find fewer rows than there are. They take rows by `SKIP LOCKED`, which MySQL has since 8.0, MariaDB since 10.6.
+/// Keys are integers or texts (or what else can be read as UTF-8 text: a UUID on PostgreSQL, but not a `BINARY(16)`). Claims are quick with an index on the lock's column and one on the expiry's; on
+/// MySQL and MariaDB workers that come at the same time find fewer rows than there are where no index serves. They take rows by `SKIP LOCKED`, which MySQL has since 8.0, MariaDB since 10.6.
 #[derive(Clone)]
 #[must_use = "nothing is claimed until `claim` is called"]
 pub struct Claims {
@@ -179,7 +194,8 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): a name of a table or column cannot be used. Or the database fails, or doesn't answer within 5 s.
+    /// [`Invalid`](crate::ErrorKind::Invalid): a name of a table or column cannot be used, or a column doesn't hold what is written to it. Or the database fails, or doesn't answer within 5 s, or a key can't be
+    /// read as text. What may have been claimed is released soon after.
     ///
     /// # Cancel safety
     ///
@@ -200,12 +216,13 @@ impl Claims {
             let condition = self.condition(filter, &mut arguments)?;
             filters.push_str(&format!(" AND {condition}"));
         }
-        let mut expiry = String::new();
+        let (mut expiry, mut expiry_of) = (String::new(), None);
         if let Some((column, after)) = &self.expiry {
             let column = self.name(column)?;
             arguments.push(Arg::Int(micros(*after)));
-            free = format!("({free} OR {column} <= {{now}})");
+            free = format!("({free} OR {column} <= (SELECT {{now}}))");
             expiry = format!(", {column} = {{now}} + ${}", arguments.len());
+            expiry_of = Some(column);
         }
         let statement = self
             .sql
@@ -215,21 +232,31 @@ impl Claims {
             .replace("{id}", &id)
             .replace("{free}", &format!("{free}{filters} {order}"))
             .replace("{claimed}", &format!("{lock} = $1{expiry}"));
-        let claimed = self
-            .limited("claim", self.sql.run_once(&statement, &arguments))
-            .await;
+        let claimed = self.limited("claim", self.sql.run_once(&statement, &arguments));
+        let claimed = claimed.await;
         // By its lock id it is known what has been claimed, also when the answer was lost. (The text has another name than the key, which is to order.)
+        let lasting = expiry_of.map_or(String::new(), |column| {
+            format!(" AND {column} > (SELECT {{now}})")
+        });
         let of_id = format!(
-            "SELECT CAST({id} AS {}) AS claimed_id FROM {table} WHERE {lock} = $1 {order}",
-            self.sql.dialect().text
+            "SELECT {} AS claimed_id FROM {table} WHERE {lock} = $1{lasting} {order}",
+            self.text(&id)
         );
-        let arguments = [Arg::Text(&lock_id)];
-        let ids = self
-            .limited("claim", self.sql.run(&of_id, &arguments))
-            .await;
+        let by_id = [Arg::Text(&lock_id)];
+        let ids = self.limited("claim", self.sql.run(&of_id, &by_id)).await;
         let ids = match (claimed, ids) {
-            (Err(error), Ok(ids)) if ids.texts.is_empty() => return Err(error),
-            (_, ids) => ids?.texts,
+            (Ok(claimed), Ok(ids)) if claimed.changed == 0 || !ids.texts.is_empty() => ids.texts,
+            (Err(_), Ok(ids)) if !ids.texts.is_empty() => ids.texts,
+            (claimed, ids) => {
+                // Whatever has been claimed, or is yet, is of no use to anybody.
+                tokio::spawn(self.clone().give_back(lock_id).in_current_span());
+                return Err(claimed.err().or(ids.err()).unwrap_or_else(|| {
+                    Error::invalid(format!(
+                        "rows of {table} were claimed, and can't be found by that: write what {lock} holds 33 characters in (a VARCHAR(36), say){}",
+                        if self.expiry.is_some() { ", and the expiry in a BIGINT" } else { "" }
+                    ))
+                }));
+            }
         };
         Ok(Claim {
             claims: self.clone(),
@@ -237,6 +264,21 @@ impl Claims {
             ids,
             begun,
         })
+    }
+
+    /// Releases what was claimed by a statement of which there was no answer, or whose rows can't be read.
+    async fn give_back(self, lock_id: String) {
+        let claim = Claim {
+            claims: self,
+            lock_id,
+            ids: Vec::new(),
+            begun: Instant::now(),
+        };
+        for pause in LATER {
+            tokio::time::sleep(pause).await;
+            // What is not released comes back when it expires.
+            let _ = claim.release().await;
+        }
     }
 
     fn condition<'a>(
@@ -292,6 +334,11 @@ impl Claims {
         }
         let quote = self.sql.dialect().quote;
         Ok(format!("{quote}{name}{quote}"))
+    }
+
+    /// A key as text.
+    fn text(&self, key: &str) -> String {
+        self.sql.dialect().text.replace("{key}", key)
     }
 
     async fn limited<T>(
@@ -442,8 +489,8 @@ impl Claim {
         let numbers = numbers.join(", ");
         let mut statement = format!("UPDATE {table} SET {set} WHERE {lock} IN ({numbers})");
         if id.is_some() {
-            let (id, text) = (claims.name(&claims.id)?, claims.sql.dialect().text);
-            let row = format!(" AND CAST({id} AS {text}) = ${}", arguments.len());
+            let key = claims.text(&claims.name(&claims.id)?);
+            let row = format!(" AND {key} = ${}", arguments.len());
             statement.push_str(&row);
         }
         let done = claims.sql.run(&statement, &arguments);

@@ -8,7 +8,6 @@ use crate::{
     clock::micros,
     name::bounded,
     sql::{
-        dialect,
         run::{Arg, Driver, Statement, number, run},
         store::lock_row,
     },
@@ -50,40 +49,35 @@ from_sqlx!("postgres", Postgres, sqlx::Postgres, sqlx::PgConnection);
 from_sqlx!("mysql", MySql, sqlx::MySql, sqlx::MySqlConnection);
 
 impl Connection<'_> {
-    /// Notes that something is done, unless it is noted already.
-    pub(crate) async fn mark(
-        &mut self,
-        prefix: &str,
-        name: &str,
-        keep: Duration,
-    ) -> Result<bool, BoxError> {
+    /// Notes that something is done.
+    pub(crate) async fn mark(&mut self, mark: &Mark<'_>) -> Result<Marked, BoxError> {
         match &mut self.0 {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(connection) => mark::<sqlx::Sqlite>(connection, prefix, name, keep).await,
+            Kind::Sqlite(connection) => mark_on::<sqlx::Sqlite>(connection, mark).await,
             #[cfg(feature = "postgres")]
-            Kind::Postgres(connection) => {
-                mark::<sqlx::Postgres>(connection, prefix, name, keep).await
-            }
+            Kind::Postgres(connection) => mark_on::<sqlx::Postgres>(connection, mark).await,
             #[cfg(feature = "mysql")]
-            Kind::MySql(connection) => mark::<sqlx::MySql>(connection, prefix, name, keep).await,
+            Kind::MySql(connection) => mark_on::<sqlx::MySql>(connection, mark).await,
         }
     }
+}
 
-    /// A lock, as this connection sees it.
-    pub(crate) async fn inspect(
-        &mut self,
-        prefix: &str,
-        name: &str,
-    ) -> Result<Option<LockRow>, BoxError> {
-        match &mut self.0 {
-            #[cfg(feature = "sqlite")]
-            Kind::Sqlite(connection) => inspect::<sqlx::Sqlite>(connection, prefix, name).await,
-            #[cfg(feature = "postgres")]
-            Kind::Postgres(connection) => inspect::<sqlx::Postgres>(connection, prefix, name).await,
-            #[cfg(feature = "mysql")]
-            Kind::MySql(connection) => inspect::<sqlx::MySql>(connection, prefix, name).await,
-        }
-    }
+/// What is noted as done.
+pub(crate) struct Mark<'a> {
+    pub(crate) prefix: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) keep: Duration,
+    /// What is to be done before.
+    pub(crate) after: Option<&'a str>,
+    /// How long another transaction that is at it may be waited for.
+    pub(crate) wait: Duration,
+}
+
+/// What came of that.
+pub(crate) enum Marked {
+    Now,
+    /// It was not, as these locks stand: its own, and that of what is to be done before.
+    Refused([Option<LockRow>; 2]),
 }
 
 impl fmt::Debug for Connection<'_> {
@@ -92,33 +86,7 @@ impl fmt::Debug for Connection<'_> {
     }
 }
 
-async fn mark<DB>(
-    connection: &mut DB::Connection,
-    prefix: &str,
-    name: &str,
-    keep: Duration,
-) -> Result<bool, BoxError>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
-    let statement = Statement::new(DB::DIALECT, prefix, DB::DIALECT.mark);
-    let name = bounded(name);
-    let arguments = [Arg::Text(&name), Arg::Int(micros(keep))];
-    let done = run(connection, &statement, &arguments).await?;
-    Ok(number(&done)?.is_some())
-}
-
-async fn inspect<DB>(
-    connection: &mut DB::Connection,
-    prefix: &str,
-    name: &str,
-) -> Result<Option<LockRow>, BoxError>
+async fn mark_on<DB>(connection: &mut DB::Connection, mark: &Mark<'_>) -> Result<Marked, BoxError>
 where
     DB: Driver,
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
@@ -129,7 +97,42 @@ where
     for<'q> String: Decode<'q, DB> + Type<DB>,
     usize: ColumnIndex<DB::Row>,
 {
-    let statement = Statement::new(DB::DIALECT, prefix, dialect::INSPECT);
-    let done = run(connection, &statement, &[Arg::Text(&bounded(name))]).await?;
-    done.rows.first().map(lock_row::<DB>).transpose()
+    let dialect = DB::DIALECT;
+    let statement = |template| Statement::new(dialect, mark.prefix, template);
+    let wait = i64::try_from(mark.wait.as_millis()).unwrap_or(i64::MAX);
+    if let Some([before, _]) = dialect.bounds {
+        run(&mut *connection, &statement(before), &[Arg::Int(wait)]).await?;
+    }
+    // One statement, which writes: a transaction that reads first may be refused at once (SQLite), or have an old view (MySQL).
+    let (name, after) = (bounded(mark.name), mark.after.map(bounded));
+    let arguments = [
+        Arg::Text(&name),
+        Arg::Int(micros(mark.keep)),
+        Arg::Text(after.as_deref().unwrap_or("*")),
+    ];
+    let done = run(&mut *connection, &statement(dialect.mark), &arguments).await;
+    if let Some([_, after]) = dialect.bounds {
+        let restored = run(&mut *connection, &statement(after), &[]).await;
+        // A transaction that has failed takes nothing more, and will be rolled back.
+        if done.is_ok() {
+            restored?;
+        }
+    }
+    if number(&done?)?.is_some() {
+        return Ok(Marked::Now);
+    }
+    let mut locks = [None, None];
+    for (name, lock) in [Some(name), after].into_iter().zip(&mut locks) {
+        if let Some(name) = name {
+            let arguments = [Arg::Text(&name)];
+            let found = run(
+                &mut *connection,
+                &statement(dialect.inspect_now),
+                &arguments,
+            )
+            .await?;
+            *lock = found.rows.first().map(lock_row::<DB>).transpose()?;
+        }
+    }
+    Ok(Marked::Refused(locks))
 }

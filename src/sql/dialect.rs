@@ -11,7 +11,7 @@ pub(super) struct Dialect {
     pub(super) now: &'static str,
     /// What encloses a name.
     pub(super) quote: char,
-    /// The type to which a key is cast to become text.
+    /// A key `{key}` as it is read, and compared, as text.
     pub(super) text: &'static str,
     /// How `$n` reaches the database.
     pub(super) arguments: Arguments,
@@ -31,8 +31,14 @@ pub(super) struct Dialect {
     pub(super) probe: &'static str,
     /// name, owner, length, seen fence or -1 -> fence, if it was taken; also if this owner has it already, who was not told so
     pub(super) try_lock: &'static str,
-    /// name, time -> fence, if it was noted that this is done, for so long; part of the application's own transaction
+    /// name, time, name of what is to be done before or `*` -> fence, if it was noted that this is done, for so long; part of the application's
+    /// own transaction
     pub(super) mark: &'static str,
+    /// As [`INSPECT`], but of how it is now, whatever the transaction has seen before.
+    pub(super) inspect_now: &'static str,
+    /// Milliseconds: what has to be said before a mark, so that it waits no longer for another transaction, and after it, so that everything is
+    /// as it was.
+    pub(super) bounds: Option<[&'static str; 2]>,
     /// name, owner, fence, length -> one row changed, if it is ours
     pub(super) extend: &'static str,
     /// name, owner, fence, cooldown -> one row changed, if it is ours
@@ -85,7 +91,7 @@ pub(super) const SQLITE: Dialect = Dialect {
     // `unixepoch('subsec')` is NULL before SQLite 3.42, which another program on the same file may be.
     now: "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)",
     quote: '"',
-    text: "TEXT",
+    text: "CAST({key} AS TEXT)",
     arguments: Arguments::Numbered,
     socket: false,
     // Not DEFERRED: a transaction that reads before it writes is refused at once (SQLITE_BUSY), in spite of any busy timeout.
@@ -130,6 +136,9 @@ pub(super) const SQLITE: Dialect = Dialect {
         WHERE l.owner = $2 OR (l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4))
         RETURNING fence",
     mark: MARK,
+    inspect_now: INSPECT,
+    // The pool's busy timeout.
+    bounds: None,
     extend: EXTEND,
     release: RELEASE,
     publish: "INSERT INTO {p}entry AS e (entry_key, fence, generated_at, keep_until, notes, status, headers, body)
@@ -170,7 +179,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
     // Not `now()`, which stands still inside a transaction.
     now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     quote: '"',
-    text: "TEXT",
+    text: "CAST({key} AS TEXT)",
     // No backslash: what it means in a literal is a setting.
     arguments: Arguments::Written {
         text: "convert_from(decode('{}', 'hex'), 'UTF8')",
@@ -241,6 +250,12 @@ pub(super) const POSTGRES: Dialect = Dialect {
         )
         SELECT fence FROM u UNION ALL SELECT fence FROM i",
     mark: MARK,
+    inspect_now: INSPECT,
+    bounds: Some([
+        "SELECT set_config('perennial.lock_timeout', current_setting('lock_timeout'), true), set_config('lock_timeout', $1 || 'ms', true)",
+        // Outside a transaction nothing of the former is left.
+        "SELECT set_config('lock_timeout', coalesce(nullif(current_setting('perennial.lock_timeout', true), ''), current_setting('lock_timeout')), true)",
+    ]),
     extend: EXTEND,
     release: RELEASE,
     // FOR SHARE: nobody acquires the lock while this is being done.
@@ -279,10 +294,10 @@ pub(super) const POSTGRES: Dialect = Dialect {
         )
         SELECT epoch, pg_notify('{p}invalidation', '')::text FROM i",
     // MATERIALIZED: chosen once, not anew for each row.
-    claim: "WITH c AS MATERIALIZED (
+    claim: "WITH perennial_free AS MATERIALIZED (
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         )
-        UPDATE {table} t SET {claimed} FROM c WHERE t.{id} = c.{id}",
+        UPDATE {table} t SET {claimed} FROM perennial_free f WHERE t.{id} = f.{id}",
     // What stands on a connection that nobody else is given is our own.
     session: Some(Statements {
         acquire: "SELECT (CASE
@@ -337,7 +352,8 @@ pub(super) const POSTGRES_RELATIVE: Dialect = Dialect {
 pub(super) const MYSQL: Dialect = Dialect {
     now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     quote: '`',
-    text: "CHAR",
+    // Bytes in the end: as text they would be compared as some collation has it.
+    text: "IF(CHARSET({key}) = 'binary', CAST({key} AS BINARY), CAST(CAST({key} AS CHAR CHARACTER SET utf8mb4) AS BINARY))",
     arguments: Arguments::Ordered,
     socket: true,
     // Each statement that makes a table commits, so that they are such as several may do at once. (BEGIN is something else in
@@ -390,12 +406,21 @@ pub(super) const MYSQL: Dialect = Dialect {
             expires_at = IF(owner = $2, VALUES(expires_at), expires_at)",
     // As above; what is done has no owner.
     mark: "INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
-        VALUES ($1, NULL, LAST_INSERT_ID({now}), {now}, {now} + $2)
+        SELECT $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT {now} AS at) n
+        WHERE $3 = '*' OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.name = $3 AND a.owner IS NULL AND a.expires_at > n.at)
         ON DUPLICATE KEY UPDATE
             owner = IF(expires_at <= VALUES(acquired_at), NULL, owner),
             fence = IF(expires_at <= VALUES(acquired_at), LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
             acquired_at = IF(expires_at <= VALUES(acquired_at), VALUES(acquired_at), acquired_at),
             expires_at = IF(expires_at <= VALUES(acquired_at), VALUES(expires_at), expires_at)",
+    inspect_now: "SELECT l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
+        FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.name = $1 LOCK IN SHARE MODE",
+    // The insert id is the application's, too.
+    bounds: Some([
+        "SET @perennial_id = LAST_INSERT_ID(), @perennial_wait = @@innodb_lock_wait_timeout,
+            innodb_lock_wait_timeout = GREATEST(1, $1 DIV 1000)",
+        "SET innodb_lock_wait_timeout = @perennial_wait, @perennial_id = LAST_INSERT_ID(@perennial_id)",
+    ]),
     extend: EXTEND,
     release: RELEASE,
     // FOR UPDATE: as above, whatever the isolation level.
@@ -451,10 +476,11 @@ pub(super) const INSPECT: &str =
     "SELECT l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.name = $1";
 
-/// The same of all that have not expired.
+/// The same of all that have not expired, without those that remember what is done once.
 pub(super) const HELD: &str =
     "SELECT l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
-    FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.expires_at > n.at ORDER BY l.name";
+    FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.expires_at > n.at
+    WHERE NOT (l.owner IS NULL AND l.name LIKE 'once/%') ORDER BY l.name";
 
 /// Takes the lock from whoever has it, so that what is being made can't be published.
 /// name
@@ -482,9 +508,8 @@ pub(super) const NEXT_LOCKS: &str = "SELECT max(n.name) FROM (
         SELECT name FROM {p}lock WHERE name > $1 ORDER BY name LIMIT 100
     ) n";
 
-/// last name, the last one of the next few, prefix, time unused, length of the prefix
-pub(super) const PRUNE_LOCKS: &str = "DELETE FROM {p}lock WHERE name > $1 AND name <= $2
-    AND substr(name, 1, $5) = substr($3, 1, $5) AND acquired_at < {now} - $4 AND expires_at < {now} - $4";
+/// last name, the last one of the next few, time unused
+pub(super) const PRUNE_LOCKS: &str = "DELETE FROM {p}lock WHERE name > $1 AND name <= $2 AND acquired_at < {now} - $3 AND expires_at < {now} - $3";
 
 /// epoch, time for which what was purged is remembered
 pub(super) const FORGET: &str = "DELETE FROM {p}invalidation WHERE
@@ -496,7 +521,8 @@ pub(super) const INVALIDATED: &str =
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 const MARK: &str = "INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)
-    SELECT $1, NULL, n.at, n.at, n.at + $2 FROM (SELECT {now} AS at) n WHERE true
+    SELECT $1, NULL, n.at, n.at, n.at + $2 FROM (SELECT {now} AS at) n
+    WHERE $3 = '*' OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.name = $3 AND a.owner IS NULL AND a.expires_at > n.at)
     ON CONFLICT (name) DO UPDATE SET
         owner = NULL,
         fence = CASE WHEN l.fence < excluded.fence THEN excluded.fence ELSE l.fence + 1 END,

@@ -1,7 +1,7 @@
 //! The stores in SQL databases: the application's own pool, or one of ours from a URL.
 
 mod claims;
-mod connection;
+pub(crate) mod connection;
 mod dialect;
 #[cfg(feature = "postgres")]
 mod listen;

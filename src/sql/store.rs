@@ -387,19 +387,12 @@ where
 
     fn prune_locks<'a>(
         &'a self,
-        prefix: &'a str,
         unused: Duration,
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>> {
         Box::pin(async move {
-            // Not the empty text, as above.
-            let (text, length) = match prefix {
-                "" => ("*", 0),
-                prefix => (prefix, prefix.chars().count() as i64),
-            };
-            let unused = Arg::Int(micros(unused.min(FOREVER)));
-            let rest = [Arg::Text(text), unused, Arg::Int(length)];
-            self.prune(&self.next_locks, &self.prune_locks, after, &rest)
+            let unused = [Arg::Int(micros(unused.min(FOREVER)))];
+            self.prune(&self.next_locks, &self.prune_locks, after, &unused)
                 .await
         })
     }

@@ -42,6 +42,11 @@ impl Guarded {
         })
     }
 
+    #[cfg(feature = "_sql")]
+    pub(crate) fn limit(&self) -> Duration {
+        self.0.limit
+    }
+
     /// Bounds what is done, on a connection of ours or the application's.
     pub(crate) async fn limited<T>(
         &self,

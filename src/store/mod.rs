@@ -108,10 +108,9 @@ pub trait Store: Send + Sync + 'static {
     /// Takes a lock from whoever has it, whose fence is then no longer the lock's, and lets it be free; `false`: there is none of this name.
     fn break_lock<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool>;
 
-    /// In the same way, locks whose names begin with `prefix` and that nobody has held or tried in vain for so long.
+    /// In the same way, locks that nobody has held for so long.
     fn prune_locks<'a>(
         &'a self,
-        prefix: &'a str,
         unused: Duration,
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>>;

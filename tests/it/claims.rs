@@ -5,7 +5,10 @@ use std::{collections::HashSet, process::Command, time::Duration};
 use perennial::{Claims, ErrorKind};
 use tokio::task::JoinSet;
 
-use crate::{databases::Db, support::example};
+use crate::{
+    databases::Db,
+    support::{example, until},
+};
 
 on_each_database! {
     rows_are_claimed_in_order_read_completed_and_released
@@ -14,6 +17,7 @@ on_each_database! {
     values_are_bound_and_names_are_checked
     without_an_expiry_what_is_claimed_stays_claimed
     keys_can_be_texts_and_names_any_that_are_quoted
+    keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_and_strand_nothing
     workers_who_come_at_once_leave_no_row
     a_mailing_outlives_a_killed_worker
 }
@@ -200,6 +204,76 @@ async fn keys_can_be_texts_and_names_any_that_are_quoted(db: Db) {
     assert!(claim.complete_by_row("b'ä").await.expect("answers"));
     claim.release().await.expect("answers");
     assert_eq!(claims.claim(9).await.expect("answers").ids(), ["a"]);
+}
+
+async fn keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_and_strand_nothing(
+    db: Db,
+) {
+    let kind = db.url().split(':').next().expect("a scheme").to_owned();
+    let database = db.database().await;
+    if kind != "postgres" {
+        let binary = if kind == "mysql" { "BINARY(2)" } else { "BLOB" };
+        db.execute(&format!(
+            "CREATE TABLE raw (id {binary} PRIMARY KEY, lock_id VARCHAR(36))"
+        ))
+        .await;
+        db.execute("INSERT INTO raw VALUES (x'ff00', NULL), (x'ff01', NULL)")
+            .await;
+        let error = Claims::on(database.clone(), "raw").claim(1).await;
+        assert!(error.expect_err("can't be read").is_database());
+        until("it is released", async || {
+            db.int("SELECT COUNT(*) FROM raw WHERE lock_id IS NULL")
+                .await
+                == Some(2)
+        })
+        .await;
+    }
+    if kind == "mysql" {
+        // Compared as bytes, whatever the collation.
+        let text = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
+        db.execute(&format!(
+            "CREATE TABLE letter (id {text} PRIMARY KEY, lock_id VARCHAR(36))"
+        ))
+        .await;
+        db.execute("INSERT INTO letter VALUES ('a', NULL), ('A', NULL), ('ä', NULL)")
+            .await;
+        let claim = Claims::on(database.clone(), "letter")
+            .order("id")
+            .claim(9)
+            .await
+            .expect("answers");
+        assert_eq!(claim.ids(), ["A", "a", "ä"]);
+        assert!(claim.complete_by_row("a").await.expect("answers"));
+        let left = format!(
+            "SELECT COUNT(*) FROM letter WHERE lock_id = '{}'",
+            claim.lock_id()
+        );
+        assert_eq!(db.int(&left).await, Some(2));
+
+        let pool = sqlx::mysql::MySqlPoolOptions::new().after_connect(|connection, _| {
+            Box::pin(async move {
+                sqlx::Executor::execute(&mut *connection, "SET sql_mode = ''")
+                    .await
+                    .map(drop)
+            })
+        });
+        let lax = pool.connect(db.url()).await.expect("opens");
+        for columns in [
+            "lock_id VARCHAR(20), locked_until BIGINT",
+            "lock_id VARCHAR(36), locked_until INT",
+        ] {
+            db.execute(&format!(
+                "CREATE TABLE small (id BIGINT PRIMARY KEY, {columns})"
+            ))
+            .await;
+            db.execute("INSERT INTO small VALUES (1, NULL, NULL)").await;
+            let small = Claims::on(lax.clone(), "small").expires("locked_until", LONG);
+            let error = small.claim(1).await.expect_err("is cut off");
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            assert!(error.to_string().contains("33 characters"), "{error}");
+            db.execute("DROP TABLE small").await;
+        }
+    }
 }
 
 async fn workers_who_come_at_once_leave_no_row(db: Db) {

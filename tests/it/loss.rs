@@ -119,7 +119,7 @@ stepped! {
     inspect(name: &'a str) -> Option<LockRow>;
     break_lock(name: &'a str) -> bool;
     prune_entries(after: Option<&'a str>) -> Option<String>;
-    prune_locks(prefix: &'a str, unused: Duration, after: Option<&'a str>) -> Option<String>;
+    prune_locks(unused: Duration, after: Option<&'a str>) -> Option<String>;
 }
 
 /// A site whose steps can be stopped at.

@@ -12,6 +12,7 @@ use crate::{
 
 on_each_database! {
     nobody_who_waits_is_passed_over
+    who_waits_for_one_lock_does_not_keep_others_from_another
     who_waits_in_vain_is_told_by_whom_and_for_what_it_is_held
     a_lock_that_is_held_for_a_time_at_least_is_not_free_before
     what_is_guarded_ends_when_its_lease_is_lost
@@ -54,6 +55,42 @@ async fn nobody_who_waits_is_passed_over(db: Db) {
     let all: usize = turns.iter().sum();
     let least = *turns.iter().min().expect("some wait");
     assert!(least * WAITERS * 5 > all, "{turns:?}");
+}
+
+async fn who_waits_for_one_lock_does_not_keep_others_from_another(db: Db) {
+    let locks = locks(&db).await;
+    let busy = locks.lock("busy").await.expect("is free");
+    let mut waiting = JoinSet::new();
+    for _ in 0..40 {
+        let attempt = locks.lock("busy").wait(HANG);
+        waiting.spawn(async move { attempt.await.expect("is free in time").release().await });
+    }
+    for n in 0..100 {
+        let name = format!("other {n}");
+        let held = locks
+            .try_lock(&name)
+            .await
+            .expect("answers")
+            .expect("is free");
+        let attempt = tokio::spawn(locks.lock(&name).wait(HANG).into_future());
+        held.release().await.expect("is ours");
+        let other = tokio::time::timeout(Duration::from_secs(5), attempt).await;
+        let other = other.expect("in time").expect("no panic").expect("is free");
+        other.release().await.expect("is ours");
+    }
+    // With as many before it, one that doesn't wait is not even tried.
+    assert!(
+        locks
+            .lock("busy")
+            .wait(Duration::ZERO)
+            .await
+            .expect_err("is taken")
+            .is_taken()
+    );
+    busy.release().await.expect("is ours");
+    for released in waiting.join_all().await {
+        released.expect("is ours");
+    }
 }
 
 async fn who_waits_in_vain_is_told_by_whom_and_for_what_it_is_held(db: Db) {
@@ -330,4 +367,44 @@ async fn what_failed_is_done_again_until_it_succeeds(db: Db) {
         .await
         .expect("answers");
     assert!(matches!(again, Outcome::AlreadyDone { .. }), "{again:?}");
+}
+
+#[cfg(feature = "postgres")]
+on_database! { stuck = crate::databases::Db::postgres(); what_a_try_takes_after_its_time_is_given_back }
+
+#[cfg(feature = "postgres")]
+async fn what_a_try_takes_after_its_time_is_given_back(db: Db) {
+    let site = perennial::Perennial::builder().statement_limit(Duration::from_millis(300));
+    let site = site.open(db.url()).await.expect("opens");
+    let locks = site.locks().lease(Duration::from_secs(600));
+    drop(
+        locks
+            .try_lock("a")
+            .await
+            .expect("answers")
+            .expect("is free"),
+    );
+    until("it is released", async || {
+        let info = locks.inspect("a").await.expect("answers");
+        info.is_some_and(|info| info.holder.is_none())
+    })
+    .await;
+    let pool = sqlx::PgPool::connect(db.url()).await.expect("opens");
+    let mut change = pool.begin().await.expect("begins");
+    let table = "LOCK TABLE perennial_lock IN ACCESS EXCLUSIVE MODE";
+    sqlx::query(table)
+        .execute(&mut *change)
+        .await
+        .expect("is locked");
+    let tried = locks.try_lock("a").await;
+    assert_eq!(
+        tried.expect_err("is out of time").kind(),
+        ErrorKind::Timeout
+    );
+    change.rollback().await.expect("is rolled back");
+    // The statement has waited, and takes the lock now.
+    until("it is free", async || {
+        locks.try_lock("a").await.is_ok_and(|lease| lease.is_some())
+    })
+    .await;
 }

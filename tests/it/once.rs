@@ -12,6 +12,9 @@ on_each_database! {
     of_many_transactions_one_marks_and_writes
     a_link_of_a_chain_goes_out_once_and_after_the_one_before
     a_mark_in_a_transaction_is_the_same_as_one_outside
+    a_transaction_that_waits_for_another_one_is_told_in_time_and_leaves_the_session_as_it_was
+    one_that_waited_learns_that_it_is_done
+    what_failed_under_a_lock_that_is_held_at_least_is_not_done
     of_many_guarded_updates_one_has_changed_the_row
 }
 
@@ -54,22 +57,31 @@ async fn of_many_transactions_one_marks_and_writes(db: Db) {
                 let (site, pool) = (sites[worker % 2].clone(), pool.clone());
                 workers.spawn(async move {
                     let name = format!("round {round}");
-                    // SQLite: a transaction that is to write says so when it begins.
-                    let mut transaction = match round % 2 {
-                        0 if site_is_sqlite(&pool) => pool.begin_with("BEGIN IMMEDIATE").await,
-                        _ => pool.begin().await,
-                    }
-                    .expect("begins");
-                    let marked = site.once_in(&mut transaction, name).await.expect("answers");
-                    if marked == Outcome::Ran(()) {
-                        // Some are called back.
-                        if worker == 0 {
-                            return transaction.rollback().await.expect("is rolled back");
+                    loop {
+                        // SQLite: a transaction that is to write says so when it begins.
+                        let mut transaction = match round % 2 {
+                            0 if site_is_sqlite(&pool) => pool.begin_with("BEGIN IMMEDIATE").await,
+                            _ => pool.begin().await,
                         }
-                        let row = sqlx::query("INSERT INTO outbox (mail) VALUES (1)");
-                        row.execute(&mut *transaction).await.expect("is written");
+                        .expect("begins");
+                        let marked = match site.once_in(&mut transaction, &name).await {
+                            Ok(marked) => marked,
+                            Err(error) => {
+                                assert!(error.to_string().contains("Deadlock"), "{error}");
+                                transaction.rollback().await.expect("is rolled back");
+                                continue;
+                            }
+                        };
+                        if marked == Outcome::Ran(()) {
+                            // Some are called back.
+                            if worker == 0 {
+                                return transaction.rollback().await.expect("is rolled back");
+                            }
+                            let row = sqlx::query("INSERT INTO outbox (mail) VALUES (1)");
+                            row.execute(&mut *transaction).await.expect("is written");
+                        }
+                        return transaction.commit().await.expect("is committed");
                     }
-                    transaction.commit().await.expect("is committed");
                 });
             }
             workers.join_all().await;
@@ -165,6 +177,94 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
         lease.release().await.expect_err("is not its own any more");
         assert!(held.done().await.expect("answers").is_some());
     });
+}
+
+async fn a_transaction_that_waits_for_another_one_is_told_in_time_and_leaves_the_session_as_it_was(
+    db: Db,
+) {
+    let limit = Duration::from_secs(2);
+    let site = Perennial::builder().statement_limit(limit);
+    let site = site.open(db.url()).await.expect("opens");
+    db.execute("CREATE TABLE own (id BIGINT PRIMARY KEY)").await;
+    let settings = match db.url().split(':').next() {
+        Some("postgres") => Some("SELECT current_setting('lock_timeout')"),
+        Some("mysql") => Some("SELECT CONCAT(@@innodb_lock_wait_timeout, ' ', LAST_INSERT_ID())"),
+        _ => None,
+    };
+    with_pool!(db, pool => {
+        let mut first = pool.begin().await.expect("begins");
+        let marked = site.once_in(&mut first, "one").await.expect("answers");
+        assert_eq!(marked, Outcome::Ran(()));
+        let mut second = pool.begin().await.expect("begins");
+        let start = std::time::Instant::now();
+        if settings.is_some() {
+            let error = site.once_in(&mut second, "one").await.expect_err("is held");
+            assert!(error.is_database(), "{error}");
+            second.rollback().await.expect("is rolled back");
+            assert!(start.elapsed() < 2 * limit, "{:?}", start.elapsed());
+        }
+        first.commit().await.expect("is committed");
+
+        if let Some(settings) = settings {
+            let mut transaction = pool.begin().await.expect("begins");
+            let read = async |transaction: &mut sqlx::Transaction<'_, _>| {
+                let setting = sqlx::query_scalar::<_, String>(settings);
+                setting.fetch_one(&mut **transaction).await.expect("is there")
+            };
+            let before = read(&mut transaction).await;
+            for name in ["one", "two"] {
+                site.once_in(&mut transaction, name).await.expect("answers");
+                assert_eq!(read(&mut transaction).await, before);
+            }
+        }
+    });
+}
+
+async fn one_that_waited_learns_that_it_is_done(db: Db) {
+    let [site, other] = sites(&db).await;
+    db.execute("CREATE TABLE own (id BIGINT PRIMARY KEY)").await;
+    site.once("before").run(|| async {}).await.expect("answers");
+    with_pool!(db, pool => {
+        let is_sqlite = site_is_sqlite(&pool);
+        let mut first = pool.begin().await.expect("begins");
+        let marked = site.once_in(&mut first, "one").await.expect("answers");
+        assert_eq!(marked, Outcome::Ran(()));
+        let late = tokio::spawn(async move {
+            let mut second = pool.begin().await.expect("begins");
+            if !is_sqlite {
+                // It has a view of its own from here on, where that is how it is isolated.
+                let own = sqlx::query_scalar::<_, i64>("SELECT COUNT(*) FROM own");
+                own.fetch_one(&mut *second).await.expect("counts");
+            }
+            let marked = other.once("one").after("before").mark_in(&mut second).await;
+            marked.expect("waits")
+        });
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!late.is_finished(), "it waits");
+        first.commit().await.expect("is committed");
+        let late = late.await.expect("no panic");
+        assert!(matches!(late, Outcome::AlreadyDone { .. }), "{late:?}");
+    });
+    let listed = site.locks().list().await.expect("answers");
+    assert!(listed.is_empty(), "what is done is no lock: {listed:?}");
+}
+
+async fn what_failed_under_a_lock_that_is_held_at_least_is_not_done(db: Db) {
+    let site = db.site().await;
+    let locks = site.locks().hold_at_least(Duration::from_secs(60));
+    let failing = locks.once("x").retry_if_failed();
+    let ran = failing
+        .clone()
+        .run(|| async { Err::<(), _>(()) })
+        .await
+        .expect("answers");
+    assert_eq!(ran, Outcome::Ran(Err(())));
+    assert_eq!(locks.once("x").done().await.expect("answers"), None);
+    let ran = failing
+        .run(|| async { Ok::<_, ()>(()) })
+        .await
+        .expect("answers");
+    assert_eq!(ran, Outcome::Ran(Ok(())));
 }
 
 async fn of_many_guarded_updates_one_has_changed_the_row(db: Db) {

@@ -507,7 +507,7 @@ async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
             let after: Option<String> = next;
             let after = after.as_deref();
             let pruned = match locks {
-                Some(unused) => store.prune_locks("refresh/", unused, after).await,
+                Some(unused) => store.prune_locks(unused, after).await,
                 None => store.prune_entries(after).await,
             };
             next = pruned.expect("answers");
