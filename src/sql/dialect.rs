@@ -540,3 +540,38 @@ const RELEASE: &str =
 
 const REMOVE: &str = "DELETE FROM {p}entry WHERE entry_key = $1 AND fence <= $4
     AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4)";
+
+#[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_protocol_says_what_is_run() {
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let protocol = words(include_str!("../../docs/protocol.md"));
+        for dialect in [SQLITE, POSTGRES, MYSQL] {
+            let [lock, entry, ..] = dialect.schema[0] else {
+                panic!("they are made first");
+            };
+            for statement in [
+                dialect.now,
+                lock,
+                entry,
+                dialect.try_lock,
+                dialect.extend,
+                dialect.release,
+                BREAK,
+                INSPECT,
+                dialect.publish,
+                dialect.mark,
+                dialect.claim,
+            ] {
+                let statement = words(&statement.replace("{p}", "perennial_"));
+                assert!(
+                    protocol.contains(&statement),
+                    "docs/protocol.md lacks: {statement}"
+                );
+            }
+        }
+    }
+}

@@ -54,7 +54,7 @@ fn race(herd: &mut [Contender], name: &str) -> i64 {
 /// Lets all do something at once; what has come of it.
 fn all(herd: &mut [Contender], what: &str) -> Vec<String> {
     for contender in herd.iter_mut() {
-        writeln!(contender.input, "{what}").expect("is alive");
+        contender.tell(what);
     }
     herd.iter_mut().flat_map(Contender::said).collect()
 }
@@ -94,21 +94,25 @@ async fn no_row_is_claimed_twice_by_a_herd(db: Db) {
 }
 
 /// A process that does with each of its connections, at once, what it is told.
-struct Contender {
+pub(crate) struct Contender {
     process: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Contender {
-    fn start(url: &str) -> Self {
-        let mut process = Command::new(std::env::current_exe().expect("has a path"))
+    pub(crate) fn start(url: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("has a path"));
+        command
             .args(["herd::contender", "--exact", "--ignored", "--nocapture"])
-            .env("PERENNIAL_HERD", url)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("starts");
+            .env("PERENNIAL_HERD", url);
+        Self::run(&mut command)
+    }
+
+    /// One in another language.
+    pub(crate) fn run(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("starts");
         Self {
             input: process.stdin.take().expect("is piped"),
             output: BufReader::new(process.stdout.take().expect("is piped")),
@@ -116,8 +120,12 @@ impl Contender {
         }
     }
 
+    pub(crate) fn tell(&mut self, what: &str) {
+        writeln!(self.input, "{what}").expect("is alive");
+    }
+
     /// What has come of what it was told.
-    fn said(&mut self) -> Vec<String> {
+    pub(crate) fn said(&mut self) -> Vec<String> {
         loop {
             let mut line = String::new();
             let read = self.output.read_line(&mut line).expect("is alive");

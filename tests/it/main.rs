@@ -9,6 +9,7 @@ mod content;
 mod database;
 mod exclusive;
 mod failures;
+mod foreign;
 mod gateway;
 mod herd;
 mod http;

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Perennial's locks from a shell, by docs/protocol.md: runs a command while it holds a lock, as flock does, on all servers that share the database.
+#
+#   lock.sh URL NAME [--lease SECONDS] [--wait SECONDS] [--hold SECONDS] -- COMMAND...
+#   lock.sh postgres://user@host/site nightly-import --wait 60 -- ./import
+#
+# URL: sqlite:FILE, postgres://… or mysql://user:password@host:port/database; the programs sqlite3 (3.35 or newer), psql or mariadb are used. The lease is
+# extended while the command runs, which finds the fence in PERENNIAL_FENCE; when it is lost, the command is stopped. Nobody else gets the lock before it was held for so
+# long (--hold), if the command ends earlier. Ends as the command does, with 75 if somebody has the lock, with 74 if it was lost.
+set -euo pipefail
+
+usage() { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 64; }
+[ $# -ge 2 ] || usage
+url=$1 name=$2 lease=15 wait=0 hold=0 table=${PERENNIAL_PREFIX:-perennial_}lock
+shift 2
+while [ $# -gt 0 ]; do
+    case $1 in
+    --lease) lease=$2; shift 2 ;;
+    --wait) wait=$2; shift 2 ;;
+    --hold) hold=$2; shift 2 ;;
+    --) shift; break ;;
+    *) usage ;;
+    esac
+done
+[ $# -gt 0 ] || usage
+
+hex() { od -An -v -tx1 | tr -d ' \n'; }
+
+# A name as its column holds it.
+bounded() {
+    if [ -n "$1" ] && [ "$(printf %s "$1" | wc -c)" -le 180 ]; then printf %s "$1"; return; fi
+    local first
+    first=$(printf %s "$1" | head -c 128 | iconv -c -f UTF-8 -t UTF-8)
+    printf %s "$first"
+    printf '~%.0s' $(seq "$((129 - $(printf %s "$first" | wc -c)))")
+    printf %s "$1" | sha256sum | cut -c1-64 | tr -d '\n'
+}
+
+id=$(head -c 16 /dev/urandom | hex)
+name_hex=$(bounded "$name" | hex)
+owner_hex=$(printf '%s shell %s\t%s' "$id" "$$" "${1##*/}" | head -c 200 | hex)
+case $url in
+sqlite:*)
+    file=${url#sqlite:} file=${file#//}
+    sql() { sqlite3 -batch -cmd '.timeout 4000' "${file%%\?*}" "$1"; }
+    now="(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)"
+    text() { printf "CAST(x'%s' AS TEXT)" "$1"; }
+    changed() { sql "$1 RETURNING 1"; }
+    ;;
+postgres://* | postgresql://*)
+    sql() { psql -X -A -t -q -v ON_ERROR_STOP=1 "$url" -c "$1"; }
+    now="(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+    text() { printf "convert_from(decode('%s', 'hex'), 'UTF8')" "$1"; }
+    changed() { sql "$1 RETURNING 1"; }
+    ;;
+mysql://*)
+    [[ $url =~ ^mysql://([^:@/]*)(:([^@]*))?@([^:/]+)(:([0-9]+))?/([^?]+) ]] || usage
+    export MYSQL_PWD=${BASH_REMATCH[3]}
+    server=(--batch --skip-column-names -u "${BASH_REMATCH[1]}" -h "${BASH_REMATCH[4]}" -P "${BASH_REMATCH[6]:-3306}" "${BASH_REMATCH[7]}")
+    sql() { mariadb "${server[@]}" -e "$1"; }
+    now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    text() { printf "x'%s'" "$1"; }
+    changed() { sql "$1; SELECT IF(ROW_COUNT() > 0, 1, NULL)" | grep -v NULL; }
+    ;;
+*) usage ;;
+esac
+n=$(text "$name_hex") o=$(text "$owner_hex") length="$lease * 1000000"
+
+# The fence, or nothing: somebody has it.
+try() {
+    case $url in
+    sqlite:*)
+        sql "INSERT INTO $table AS l (name, owner, fence, acquired_at, expires_at)
+            SELECT $n, $o, n.at, n.at, n.at + $length FROM (SELECT $now AS at) n WHERE true
+            ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = max(l.fence + 1, excluded.fence),
+                acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+            WHERE l.expires_at <= excluded.acquired_at RETURNING fence" ;;
+    postgres*)
+        sql "INSERT INTO $table AS l (name, owner, fence, acquired_at, expires_at)
+            SELECT $n, $o, n.at, n.at, n.at + $length FROM (SELECT $now AS at) n
+            WHERE NOT EXISTS (SELECT 1 FROM $table h WHERE h.name = $n AND h.expires_at > n.at)
+            ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = greatest(l.fence + 1, excluded.fence),
+                acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+            WHERE l.expires_at <= excluded.acquired_at RETURNING l.fence" ;;
+    mysql*)
+        sql "INSERT INTO $table (name, owner, fence, acquired_at, expires_at)
+            VALUES ($n, $o, LAST_INSERT_ID($now), $now, $now + $length)
+            ON DUPLICATE KEY UPDATE owner = IF(expires_at <= VALUES(acquired_at), $o, owner),
+                acquired_at = IF(owner = $o, VALUES(acquired_at), acquired_at),
+                fence = IF(owner = $o, LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
+                expires_at = IF(owner = $o, VALUES(expires_at), expires_at);
+            SELECT NULLIF(LAST_INSERT_ID(), 0)" | { grep -v NULL || true; } ;;
+    esac
+}
+
+third=$(awk "BEGIN { print $lease / 3 }")
+end=$((SECONDS + wait))
+until fence=$(try) && [ -n "$fence" ]; do
+    [ "$SECONDS" -lt "$end" ] || { echo "the lock $name is held by somebody else" >&2; exit 75; }
+    sleep "0.$((RANDOM % 9 + 1))"
+done
+ours="name = $n AND owner = $o AND fence = $fence"
+export PERENNIAL_FENCE=$fence
+
+"$@" <&0 &
+command=$!
+trap 'kill -TERM "$command" 2>/dev/null' INT TERM
+# Nothing is ever written to it: to read from it is to sleep, without a process that would be left behind.
+exec 9<> <(:)
+keep() {
+    while ! read -rt "$third" -u 9; do
+        [ -n "$(changed "UPDATE $table SET expires_at = $now + $length WHERE $ours AND expires_at > $now")" ] || break
+    done
+    echo "the lock $name is lost" >&2
+    kill -TERM "$command" 2>/dev/null
+}
+keep &
+keeper=$!
+status=0
+wait "$command" || status=$?
+# Interrupted by a signal, which was passed on, it is waited for again.
+while kill -0 "$command" 2>/dev/null; do wait "$command" && status=0 || status=$?; done
+kill "$keeper" 2>/dev/null || status=74
+until="acquired_at + $hold * 1000000"
+sql "UPDATE $table SET owner = NULL, expires_at = CASE WHEN $until > $now THEN $until ELSE 0 END WHERE $ours" >/dev/null || true
+exit "$status"

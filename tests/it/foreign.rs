@@ -1,0 +1,283 @@
+//! Programs in other languages: the Python module and the shell script of `examples/foreign`.
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use perennial::Locks;
+
+use crate::{databases::Db, herd::Contender, support::until};
+
+on_each_database! {
+    of_three_languages_one_wins_each_round
+    a_lease_of_another_language_is_respected_and_the_other_way_round
+    a_shell_runs_a_command_under_a_lock
+    hard_names_are_the_same_in_every_language
+}
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/foreign/");
+const LOCK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/foreign/lock.sh");
+
+/// A Python that has the drivers; without one, the tests that need it are skipped where that is allowed.
+fn python() -> Option<String> {
+    let named = std::env::var("PERENNIAL_TEST_PYTHON").ok();
+    let pythons = ["python3".to_owned(), "/usr/bin/python3".to_owned()];
+    let found = named.into_iter().chain(pythons).find(|python| {
+        let script = format!("{FOLDER}contender.py");
+        let checked = Command::new(python)
+            .arg(script)
+            .stderr(std::process::Stdio::null())
+            .status();
+        checked.is_ok_and(|status| status.success())
+    });
+    if found.is_none() {
+        assert!(
+            std::env::var_os("PERENNIAL_TEST_ALL").is_none(),
+            "there is no Python with psycopg2 and PyMySQL, and nothing may be skipped"
+        );
+        eprintln!(
+            "SKIPPED: there is no Python with psycopg2 and PyMySQL; scripts/test installs one"
+        );
+    }
+    found
+}
+
+fn in_python(python: &str, db: &Db) -> Contender {
+    let script = format!("{FOLDER}contender.py");
+    Contender::run(Command::new(python).args([&*script, db.url()]))
+}
+
+fn in_shell(db: &Db) -> Contender {
+    let script = format!("{FOLDER}contender.sh");
+    Contender::run(Command::new("bash").args([&*script, db.url()]))
+}
+
+async fn locks(db: &Db) -> Locks {
+    Locks::new(db.database().await).await.expect("opens")
+}
+
+fn told(contender: &mut Contender, what: &str) -> String {
+    contender.tell(what);
+    contender.said().concat()
+}
+
+async fn of_three_languages_one_wins_each_round(db: Db) {
+    const ROUNDS: usize = 300;
+    let Some(python) = python() else { return };
+    let _locks = locks(&db).await;
+    let mut contenders = [
+        Contender::start(db.url()),
+        in_python(&python, &db),
+        in_shell(&db),
+        Contender::start(db.url()),
+        in_python(&python, &db),
+    ];
+    let mut wins = [0; 5];
+    let mut last = 0;
+    for round in 0..ROUNDS {
+        // Each name three times: fresh, and then expired.
+        let name = format!("round {}", round / 3);
+        let what = format!("try {name}");
+        let first = round % contenders.len();
+        contenders[first].tell(&what);
+        // So that not the quickest of them always wins.
+        let start = [0, 5, 15, 40, 80][round / 5 % 5];
+        tokio::time::sleep(Duration::from_millis(start)).await;
+        for (number, contender) in contenders.iter_mut().enumerate() {
+            if number != first {
+                contender.tell(&what);
+            }
+        }
+        let mut won = Vec::new();
+        for (number, contender) in contenders.iter_mut().enumerate() {
+            for fence in contender.said() {
+                won.push((number, fence.parse::<i64>().expect("a fence")));
+            }
+        }
+        assert_eq!(won.len(), 1, "round {round}: {won:?}");
+        let (winner, fence) = won[0];
+        wins[winner] += 1;
+        assert!(
+            round % 3 == 0 || fence > last,
+            "round {round}: {fence} after {last}"
+        );
+        last = fence;
+        let expire = format!("UPDATE perennial_lock SET expires_at = 1 WHERE name = '{name}'");
+        assert_eq!(db.execute(&expire).await, 1);
+    }
+    let by_language = [wins[0] + wins[3], wins[1] + wins[4], wins[2]];
+    assert!(by_language.iter().all(|wins| *wins > 0), "{by_language:?}");
+}
+
+async fn a_lease_of_another_language_is_respected_and_the_other_way_round(db: Db) {
+    let Some(python) = python() else { return };
+    let locks = locks(&db).await;
+    let mut python = in_python(&python, &db);
+    db.execute("CREATE TABLE document (fence BIGINT NOT NULL)")
+        .await;
+    db.execute("INSERT INTO document VALUES (0)").await;
+
+    let first: i64 = told(&mut python, "try a").parse().expect("a fence");
+    assert!(locks.try_lock("a").await.expect("answers").is_none());
+    let attempt = locks
+        .lock("a")
+        .wait(Duration::from_millis(100))
+        .action("write");
+    let error = attempt.await.expect_err("is taken").to_string();
+    assert!(
+        error.contains("\"a python\" has held it for") && error.contains("\"a test\""),
+        "{error}"
+    );
+    assert_eq!(told(&mut python, "extend a"), "True");
+    assert_eq!(told(&mut python, "write a"), "True");
+    assert_eq!(told(&mut python, "release a"), "True");
+
+    let lease = locks
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+    assert!(lease.fence() > first);
+    assert_eq!(told(&mut python, "try a"), "");
+    // What is no longer its own it neither extends nor releases.
+    assert_eq!(told(&mut python, "extend a"), "False");
+    assert_eq!(told(&mut python, "release a"), "False");
+    let write = format!(
+        "UPDATE document SET fence = {0} WHERE fence <= {0}",
+        lease.fence()
+    );
+    assert_eq!(db.execute(&write).await, 1);
+    assert_eq!(
+        told(&mut python, "write a"),
+        "False",
+        "a later fence has written"
+    );
+    lease.extend().await.expect("is ours");
+    lease.release().await.expect("is ours");
+
+    // A lease that runs out is anybody's, whoever let it.
+    assert!(told(&mut python, "brief b").parse::<i64>().is_ok());
+    let over = Instant::now() + Duration::from_millis(400);
+    let lease = locks.lock("b").await.expect("is free in time");
+    assert!(Instant::now() > over);
+    assert_eq!(told(&mut python, "extend b"), "False");
+    assert!(locks.break_lock("b").await.expect("answers"));
+    let fence: i64 = told(&mut python, "try b").parse().expect("a fence");
+    assert!(fence > lease.fence());
+    lease.release().await.expect_err("was broken");
+}
+
+/// The script, under bash.
+fn lock(db: &Db, name: &str, rest: &[&str]) -> tokio::process::Command {
+    let mut command = tokio::process::Command::new("bash");
+    command
+        .args([LOCK, db.url(), name])
+        .args(rest)
+        .kill_on_drop(true);
+    command
+}
+
+async fn a_shell_runs_a_command_under_a_lock(db: Db) {
+    let locks = locks(&db).await;
+    let ran = lock(
+        &db,
+        "job",
+        &["--", "sh", "-c", "echo $PERENNIAL_FENCE; exit 7"],
+    )
+    .output();
+    let ran = ran.await.expect("runs");
+    assert_eq!(ran.status.code(), Some(7), "{ran:?}");
+    let fence: i64 = String::from_utf8_lossy(&ran.stdout)
+        .trim()
+        .parse()
+        .expect("a fence");
+
+    let lease = locks
+        .try_lock("job")
+        .await
+        .expect("answers")
+        .expect("was released");
+    assert!(lease.fence() > fence);
+    let refused = lock(&db, "job", &["--", "true"])
+        .output()
+        .await
+        .expect("runs");
+    assert_eq!(refused.status.code(), Some(75), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("job is held"),
+        "{refused:?}"
+    );
+    let waiting = lock(&db, "job", &["--wait", "30", "--", "sleep", "60"]).spawn();
+    let mut waiting = waiting.expect("starts");
+    lease.release().await.expect("is ours");
+    until("the script has it", async || {
+        let info = locks.inspect("job").await.expect("answers");
+        let holder = info.and_then(|info| info.holder);
+        holder.is_some_and(|holder| holder.label.starts_with("shell ") && holder.action == "sleep")
+    })
+    .await;
+    waiting.kill().await.expect("is alive");
+
+    // It is extended for as long as the command runs, and the command stopped when it is lost.
+    let mut long = lock(&db, "long", &["--lease", "1", "--", "sleep", "60"])
+        .spawn()
+        .expect("starts");
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert!(locks.try_lock("long").await.expect("answers").is_none());
+    assert!(locks.break_lock("long").await.expect("answers"));
+    assert_eq!(long.wait().await.expect("ends").code(), Some(74));
+
+    let held = lock(&db, "held", &["--hold", "2", "--", "true"]).status();
+    assert!(held.await.expect("runs").success());
+    let again = lock(&db, "held", &["--", "true"])
+        .output()
+        .await
+        .expect("runs");
+    assert_eq!(again.status.code(), Some(75));
+    drop(locks.lock("held").await.expect("is free in time"));
+}
+
+async fn hard_names_are_the_same_in_every_language(db: Db) {
+    let Some(python) = python() else { return };
+    let locks = locks(&db).await;
+    let (mut python, mut shell) = (in_python(&python, &db), in_shell(&db));
+    let long = "lang".repeat(60);
+    let wide = "ä€😀".repeat(40);
+    let cut = format!("{}😀{}", "x".repeat(126), "y".repeat(80));
+    for name in [
+        "a",
+        "A",
+        "ä",
+        "it's",
+        "\"`$(false)`\\",
+        "%2F/a",
+        "' OR 1=1 --",
+        &long,
+        &wide,
+        &cut,
+        &"z".repeat(180),
+        &"z".repeat(181),
+    ] {
+        let lease = locks
+            .try_lock(name)
+            .await
+            .expect("answers")
+            .expect("is its own");
+        assert_eq!(told(&mut python, &format!("try {name}")), "", "{name}");
+        assert_eq!(told(&mut shell, &format!("try {name}")), "", "{name}");
+        lease.release().await.expect("is ours");
+        assert_ne!(told(&mut shell, &format!("try {name}")), "", "{name}");
+        assert!(
+            locks.try_lock(name).await.expect("answers").is_none(),
+            "{name}"
+        );
+        assert_eq!(told(&mut python, &format!("try {name}")), "", "{name}");
+        assert!(locks.break_lock(name).await.expect("answers"));
+        assert_ne!(told(&mut python, &format!("try {name}")), "", "{name}");
+        assert!(
+            locks.try_lock(name).await.expect("answers").is_none(),
+            "{name}"
+        );
+    }
+}
