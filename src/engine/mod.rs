@@ -314,6 +314,7 @@ impl Engine {
         }
         self.tasks.close();
         self.tasks.wait().await;
+        self.locks.shutdown().await;
     }
 
     fn is_closing(&self) -> bool {

@@ -5,10 +5,9 @@ use std::time::Duration;
 use crate::{
     engine::{Engine, Target, invalidation},
     error::Error,
+    lock::PRUNE,
 };
 
-/// How often all processes together prune, at most; each asks a few times as often whether it is time to.
-const PRUNE: Duration = Duration::from_hours(24);
 const PRUNE_LOCK: &str = "perennial/prune";
 
 impl Engine {
@@ -28,26 +27,8 @@ impl Engine {
                 store.forget_invalidated(everything, self.settings.retention)
             })
             .await?;
-        let mut next = None;
-        loop {
-            let after = next.as_deref();
-            next = store
-                .call("prune", |store| store.prune_entries(after))
-                .await?;
-            if next.is_none() {
-                break;
-            }
-        }
-        let unused = self.settings.retention;
-        loop {
-            let after = next.as_deref();
-            next = store
-                .call("prune", |store| store.prune_locks(unused, after))
-                .await?;
-            if next.is_none() {
-                break;
-            }
-        }
+        self.locks.prune_entries().await?;
+        self.locks.prune(self.settings.retention).await?;
         // Until then the lock is in cooldown.
         lease.release_after(self.prune_interval()).await
     }

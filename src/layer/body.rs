@@ -30,7 +30,7 @@ pin_project! {
         // Of this one, the beginning has been read already.
         Resumed { bytes: Bytes, rest: Pin<Box<B>> },
         // The lease is held until it has been sent, or dropped.
-        Leased { #[pin] body: B, lease: Option<Lease> },
+        Leased { #[pin] body: B, lease: Option<Box<Lease>> },
     }
 }
 
@@ -48,7 +48,7 @@ impl<B> ResponseBody<B> {
     }
 
     pub(super) fn leased(body: B, lease: Lease) -> Self {
-        let lease = Some(lease);
+        let lease = Some(Box::new(lease));
         Self {
             kind: Kind::Leased { body, lease },
         }

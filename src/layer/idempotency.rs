@@ -1,6 +1,7 @@
 //! The layer of requests that may be sent twice and are to be done once.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     panic::resume_unwind,
     sync::Arc,
@@ -12,10 +13,11 @@ use bytes::Bytes;
 use form_urlencoded::Serializer;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header,
-    request::Parts,
+    request::Parts, uri::Authority,
 };
 use http_body::Body;
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 use tracing::Instrument;
@@ -65,22 +67,27 @@ const LATER: Duration = Duration::from_secs(5);
 ///
 /// # Who is asking
 ///
-/// A key counts for one path, and for one caller as [`scope`](Self::scope) tells them apart. Without that, a request is another one
-/// if its `Authorization` or its `Cookie` is: so nobody is given a response that was somebody else's, but a client whose cookies have changed
-/// since is refused by 422, too.
+/// A key counts for one path, and for one caller as [`scope`](Self::scope) tells them apart: say it where you can. Without that, a request is another one
+/// if any header is that may tell who is asking (`Authorization`, `Cookie`, `Host` and all that are not known to tell nothing, as `User-Agent`, `Accept` and
+/// `traceparent`): so nobody is given a response that was somebody else's, and a client whose cookies have changed since is refused by 422, too. Callers who are told apart
+/// by something else, a certificate say, need a scope.
 ///
 /// # Crashes
 ///
 /// The service runs in a task of its own: a client who disconnects cancels nothing, and gets the response when it asks again. That it runs is noted before, by a lock with
 /// a lease, and that it has, with the response, by one statement. If its process dies in between, or the service panics or returns an error (not a response), nobody knows whether it was done: repeats are told that it is being done until the
-/// lease has expired, and then refused, for as long as the note is kept ([`Builder::retention`](crate::Builder::retention)). Who has found out that it was not done lets it be done by
+/// lease has expired, and then refused, for as long as the note is kept, 90 days at least. Who has found out that it was not done lets it be done by
 /// [`break_lock`](Locks::break_lock), on `idempotency/` and the name that `[scope, path, key]` make. Where doing it twice is better than not at all, see
-/// [`run_again_after_crash`](Self::run_again_after_crash).
+/// [`run_again_after_crash`](Self::run_again_after_crash). All this is as durable as the database: one that loses its last commits when the power fails (SQLite with `synchronous = NORMAL`, as
+/// [`Perennial::open`](crate::Perennial::open) has it) forgets what was done a moment before.
 ///
 /// # What is beneath, and what is not
 ///
-/// All that the service answers is stored, a 401 or a 503 of a layer beneath as well. So authentication, limits of rate and load shedding belong outside this layer. Bodies, of requests and of responses, are held in memory
-/// up to [`max_body`](Self::max_body).
+/// All that the service answers is stored, a 401 or a 503 of a layer beneath as well. So authentication, limits of rate and load shedding belong outside this layer, and a timeout
+/// beneath it, as nothing outside cancels what is being done. Bodies, of requests and of responses, are held in memory up to [`max_body`](Self::max_body); trailers are not passed on. A form that a browser sends as
+/// `multipart/form-data` is another one each time, by its boundary.
+///
+/// Notes and responses stand in the tables of locks and of entries. Expired responses are removed once a day, when a request comes.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct IdempotencyLayer {
@@ -170,20 +177,27 @@ enum Turn {
 }
 
 fn turn(probe: &Probe, fingerprint: &str, layer: &IdempotencyLayer) -> Turn {
-    let entry = probe.entry.as_ref();
-    if let Some(entry) = entry.filter(|entry| entry.age <= layer.lifetime) {
-        let notes = Notes::of(entry);
-        return match notes.kept {
-            _ if notes.fingerprint != fingerprint => Turn::Another,
-            true => Turn::Replay,
-            false => Turn::Unkept,
-        };
+    if probe.unreadable {
+        return Turn::Unkept;
     }
     let lock = probe.lock;
-    match (lock.owned, lock.remaining.is_zero()) {
-        (_, false) => Turn::InProgress,
-        (true, true) if !layer.again => Turn::Unknown,
-        (_, true) => Turn::Run { seen: lock.fence },
+    let free = match &probe.entry {
+        Some(entry) if entry.age <= layer.lifetime => {
+            let notes = Notes::of(entry);
+            return match notes.kept {
+                _ if notes.fingerprint != fingerprint => Turn::Another,
+                true => Turn::Replay,
+                false => Turn::Unkept,
+            };
+        }
+        // It was done under that very lease, also if that was never released.
+        Some(entry) => !lock.owned || entry.fence == lock.fence,
+        None => !lock.owned,
+    };
+    match lock.remaining.is_zero() {
+        false => Turn::InProgress,
+        true if free || layer.again => Turn::Run { seen: lock.fence },
+        true => Turn::Unknown,
     }
 }
 
@@ -247,6 +261,42 @@ fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     }
 }
 
+/// Whether a header may tell one caller from another: any, but those of which it is known that they don't, and change with each attempt.
+fn may_tell_who(name: &str) -> bool {
+    let tells_nothing = [
+        "accept",
+        "accept-encoding",
+        "accept-language",
+        "baggage",
+        "cache-control",
+        "connection",
+        "content-length",
+        "content-type",
+        "date",
+        "expect",
+        "idempotency-key",
+        "keep-alive",
+        "pragma",
+        "priority",
+        "referer",
+        "te",
+        "traceparent",
+        "tracestate",
+        "transfer-encoding",
+        "upgrade-insecure-requests",
+        "user-agent",
+        "via",
+        "x-correlation-id",
+        "x-request-id",
+    ];
+    !tells_nothing.contains(&name) && !name.starts_with("sec-")
+}
+
+/// Among the extensions of the request that is being done: the lock under which it is. A layer for the same beneath, which would find that taken, lets it
+/// pass.
+#[derive(Clone)]
+struct Doing(LockName);
+
 /// One request with a key.
 struct Keyed {
     layer: IdempotencyLayer,
@@ -267,7 +317,7 @@ impl IdempotencyLayer {
         ReqBody: Body<Data = Bytes> + From<Bytes> + Send + 'static,
         ResBody: Body<Data = Bytes> + Send + 'static,
     {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let refused = |status, detail| Ok(problem(status, detail, &[], None));
         let key = match key_of(&parts.headers) {
             Ok(Some(key)) => key,
@@ -291,8 +341,13 @@ impl IdempotencyLayer {
             Err(_) => return refused(StatusCode::BAD_REQUEST, "the body broke off"),
         };
         let keyed = self.keyed(&parts, &key, &body);
+        let outer = parts.extensions.insert(Doing(keyed.name.clone()));
         let request = Request::from_parts(parts, ReqBody::from(body));
-        let task = tokio::spawn(keyed.run(service, request).in_current_span());
+        if outer.is_some_and(|Doing(name)| name == keyed.name) {
+            return Ok(oneshot(service, request).await?.map(ResponseBody::streamed));
+        }
+        let tasks = keyed.layer.locks.tasks().clone();
+        let task = tasks.spawn(keyed.run(service, request).in_current_span());
         match task.await {
             Ok(response) => response,
             Err(error) => match error.try_into_panic() {
@@ -309,22 +364,24 @@ impl IdempotencyLayer {
             digest.update((part.len() as u64).to_be_bytes());
             digest.update(part);
         };
-        let header = |name| {
-            parts
-                .headers
-                .get(name)
-                .map_or(&b""[..], HeaderValue::as_bytes)
-        };
         add(parts.method.as_str().as_bytes());
         add(parts.uri.query().unwrap_or_default().as_bytes());
-        add(header(header::CONTENT_TYPE));
+        let media_type = parts.headers.get(header::CONTENT_TYPE);
+        add(media_type.map_or(&b""[..], HeaderValue::as_bytes));
         add(body);
         let scope = match &self.scope {
             Some(scope) => scope(parts),
             None => {
-                add(header(header::AUTHORIZATION));
-                for cookies in parts.headers.get_all(header::COOKIE) {
-                    add(cookies.as_bytes());
+                let authority = parts.uri.authority().map(Authority::as_str);
+                add(authority.unwrap_or_default().as_bytes());
+                // Sorted, as the lines of different names may come in any order.
+                let names = BTreeSet::from_iter(parts.headers.keys().map(HeaderName::as_str));
+                for name in names.into_iter().filter(|name| may_tell_who(name)) {
+                    add(name.as_bytes());
+                    let lines = parts.headers.get_all(name).iter();
+                    let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
+                    // HTTP/2 may send the cookies in pieces (RFC 9113 §8.2.3).
+                    add(&lines.join(&b"; "[..]));
                 }
                 String::new()
             }
@@ -398,13 +455,15 @@ impl Keyed {
                 return refused(StatusCode::CONFLICT, detail, None);
             }
         };
+        locks.prune_sometimes();
         // From here on it is done, or nobody knows.
         let lease = lease.left_when_dropped();
         let (head, body) = oneshot(service, request).await?.into_parts();
         let (kept, body) = match response::read(body, self.layer.max_body).await {
             Ok(Read::Whole(body)) => {
-                let content = response::keepable(&head, body.clone());
-                (Some(content), Ok(ResponseBody::stored(body)))
+                let whole = response::is_well_framed(&head.headers, &body);
+                let content = whole.then(|| response::keepable(&head, body.clone()));
+                (content, Ok(ResponseBody::stored(body)))
             }
             Ok(Read::TooLarge(body)) => (None, Ok(body)),
             Err(_) => (None, Err("the response broke off")),
@@ -416,36 +475,38 @@ impl Keyed {
         }
     }
 
-    /// Notes that it was done, and how it was answered if that can be kept. If the database fails it goes on trying, for as long as the lease
-    /// holds, after this has returned.
+    /// Notes that it was done, and how it was answered if that can be kept. If the database fails it goes on trying after this has returned, for as long
+    /// as the lease holds by then, in the end without the response.
     async fn done(self, lease: Lease, kept: Option<Response<Bytes>>) {
+        if self.publish(&lease, kept.as_ref()).await {
+            return end(lease).await;
+        }
+        let tasks = self.layer.locks.tasks().clone();
+        let give_up = Instant::now() + lease.remaining();
+        let again = async move {
+            let mut kept = kept;
+            while Instant::now() < give_up {
+                tokio::time::sleep(SOON).await;
+                if self.publish(&lease, kept.as_ref()).await {
+                    return end(lease).await;
+                }
+                // It may be what is not taken.
+                kept = None;
+            }
+        };
+        tasks.spawn(again.in_current_span());
+    }
+
+    /// `false`: it is to be tried again.
+    async fn publish(&self, lease: &Lease, kept: Option<&Response<Bytes>>) -> bool {
         let notes = Notes {
             fingerprint: self.fingerprint.clone(),
             kept: kept.is_some(),
         };
-        let (notes, content) = (notes.encode(), kept.unwrap_or_default());
-        if self.publish(&lease, &content, &notes).await {
-            // Unreleased, it expires; the response is there.
-            let _ = lease.release().await;
-            return;
-        }
-        let again = async move {
-            while !lease.remaining().is_zero() {
-                tokio::time::sleep(SOON).await;
-                if self.publish(&lease, &content, &notes).await {
-                    let _ = lease.release().await;
-                    return;
-                }
-            }
-        };
-        tokio::spawn(again.in_current_span());
-    }
-
-    /// `false`: it is to be tried again.
-    async fn publish(&self, lease: &Lease, content: &Response<Bytes>, notes: &str) -> bool {
+        let nothing = Response::default();
         let edition = Edition {
-            content,
-            notes,
+            content: kept.unwrap_or(&nothing),
+            notes: &notes.encode(),
             keep: self.layer.lifetime,
         };
         let (store, name) = (self.layer.locks.store(), self.name.as_str());
@@ -462,6 +523,12 @@ impl Keyed {
         }
         published.is_ok()
     }
+}
+
+/// Releases the lock of what was done, and that is noted.
+async fn end(lease: Lease) {
+    // If it fails, it is tried once more, and then runs out.
+    let _ = lease.released_when_dropped().release().await;
 }
 
 impl<S> Layer<S> for IdempotencyLayer {

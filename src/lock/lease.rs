@@ -22,6 +22,8 @@ pub struct Lease {
     keeper: AbortOnDropHandle<()>,
     /// Dropping it leaves the lock as it is.
     left: bool,
+    /// With which it is released when it is dropped.
+    cooldown: Duration,
 }
 
 /// What a lease and its keeper know. Cheap to clone.
@@ -58,6 +60,7 @@ impl Lease {
             held,
             keeper: AbortOnDropHandle::new(tokio::spawn(keeper.in_current_span())),
             left: false,
+            cooldown: Duration::ZERO,
         }
     }
 
@@ -106,6 +109,12 @@ impl Lease {
         self
     }
 
+    /// The contrary, when it is known.
+    pub(crate) fn released_when_dropped(mut self) -> Self {
+        self.left = false;
+        self
+    }
+
     /// Gives the lock up, at once for the next one to take, unless it is to be [held at least](crate::Locks::hold_at_least) for longer.
     ///
     /// # Errors
@@ -124,6 +133,7 @@ impl Lease {
         // From now on it may be lost without that being worth a word.
         self.keeper.abort();
         // Dropped because it could not be, it is tried once more.
+        self.cooldown = cooldown;
         let released = self.held.release(cooldown).await?;
         self.left = true;
         if released {
@@ -171,10 +181,10 @@ impl Drop for Lease {
             return;
         }
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let held = self.held.clone();
+            let (held, cooldown) = (self.held.clone(), self.cooldown);
             runtime.spawn(async move {
                 // Unreleased, it expires.
-                let _ = held.release(Duration::ZERO).await;
+                let _ = held.release(cooldown).await;
             });
         }
     }

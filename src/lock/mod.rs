@@ -7,9 +7,14 @@ mod once;
 #[cfg(feature = "_sql")]
 mod session;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::{
@@ -51,6 +56,10 @@ pub struct Locks {
     hold: Hold,
     label: Arc<str>,
     queues: Arc<Queues>,
+    /// What goes on when those have gone who asked for it.
+    tasks: TaskTracker,
+    /// When it was last looked whether it is time to prune.
+    looked: Arc<Mutex<Option<Instant>>>,
 }
 
 /// How a lock is held.
@@ -78,8 +87,19 @@ pub(crate) const IDEMPOTENCY_PREFIX: &str = "idempotency/";
 /// What the names of the locks begin with that remember what is done once.
 pub(crate) const ONCE_PREFIX: &str = "once/";
 
+/// How often all processes together prune, at most.
+pub(crate) const PRUNE: Duration = Duration::from_hours(24);
+
+/// How long a lock is kept at least that says that nobody knows what has come of a request.
+pub(crate) const KEPT: Duration = Duration::from_hours(24 * 90);
+
 /// When it is looked whether a try of which there was no answer has taken the lock.
-const LATER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+const LATER: [Duration; 4] = [
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+    Duration::from_secs(20),
+    Duration::from_secs(60),
+];
 
 /// The longest text of a label and of an action that is kept, in bytes.
 const TEXT: usize = 100;
@@ -95,6 +115,8 @@ impl Locks {
             },
             label: format!("process {}", std::process::id()).into(),
             queues: Arc::default(),
+            tasks: TaskTracker::new(),
+            looked: Arc::default(),
         }
     }
 
@@ -222,6 +244,54 @@ impl Locks {
         &self.store
     }
 
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    /// Waits for requests that are being done [once](Self::idempotency) though their clients have gone, and for their responses to be stored. Call it after the server has
+    /// drained; [`Perennial::shutdown`](crate::Perennial::shutdown) does.
+    pub async fn shutdown(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Removes, in the background, what has expired, in one process a day; to be called when something has been stored.
+    pub(crate) fn prune_sometimes(&self) {
+        let now = Instant::now();
+        {
+            let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+            if looked.is_some_and(|looked| now < looked + PRUNE / 24) {
+                return;
+            }
+            *looked = Some(now);
+        }
+        let locks = self.clone();
+        let prune = async move {
+            if let Some(lease) = locks.try_lock("perennial/prune-requests").await? {
+                locks.prune_entries().await?;
+                locks.prune(KEPT).await?;
+                lease.release_after(PRUNE).await?;
+            }
+            Ok::<_, Error>(())
+        };
+        // The store has logged what fails; another day comes.
+        tokio::spawn(async { drop(prune.await) });
+    }
+
+    pub(crate) async fn prune_entries(&self) -> Result<(), Error> {
+        let mut next = None;
+        loop {
+            let after = next.as_deref();
+            next = self
+                .store
+                .call("prune", |store| store.prune_entries(after))
+                .await?;
+            if next.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
     /// As [`try_lock`](Self::try_lock), but only while the lock's fence is still `seen`.
     pub(crate) async fn try_lock_seen(
         &self,
@@ -320,7 +390,8 @@ impl Locks {
 
     /// Forgets the locks that nobody has held for so long, so that the table doesn't grow by names that are used once.
     ///
-    /// Fences go on growing all the same, as they follow the database's clock.
+    /// Fences go on growing all the same, as they follow the database's clock. What is [done](Self::once) is not forgotten, and for 90 days neither is that nobody knows what has come of a
+    /// [request](Self::idempotency).
     ///
     /// # Errors
     ///
@@ -344,7 +415,7 @@ impl Locks {
 async fn give_back(store: Guarded, name: String, owner: String, length: Duration) {
     for pause in LATER {
         tokio::time::sleep(pause).await;
-        // No fence is seen: nothing is taken, and who has it is told so.
+        // No lock has that fence: only one that never was is taken, and who has it is told so.
         let seen = Some(i64::MAX);
         let tried = store.call("try_lock", |store| {
             store.try_lock(&name, &owner, length, seen)

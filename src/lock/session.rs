@@ -24,8 +24,9 @@ const CHECK: Duration = Duration::from_secs(2);
 /// A lock that a connection to the database holds, and that is free as soon as that connection is no more: PostgreSQL's advisory locks, MySQL's
 /// and MariaDB's `GET_LOCK`.
 ///
-/// It needs no table and no lease: whoever dies gives it up at once, and whoever lives holds it for as long as it likes, without a statement but a sign of life
-/// each two seconds. For that it takes a connection of its own, beside those of the pool.
+/// It needs no table and no lease: when a process dies its lock is free at once, and whoever lives holds it for as long as it likes, without a statement but a sign of life
+/// each two seconds. (When its machine or the network dies, the server closes the connection after 15 s without one; PostgreSQL before 14 only when TCP gives up.) For that it takes a connection of
+/// its own, beside those of the pool.
 ///
 /// It is for long work on a server that can be reached directly. What a [`Lease`](crate::Lease) has and this has not:
 ///
@@ -33,7 +34,7 @@ const CHECK: Duration = Duration::from_secs(2);
 /// - **Poolers** that give out connections by the transaction (PgBouncer, Pgpool) can't be used: the lock would be held by a connection that others are given,
 ///   too. Where a connection shows by another such lock on it that it is shared, this is an error; the first one can't know, and when its client goes, the pooler's connection keeps the lock.
 /// - **Galera** has no such locks, and says so. Other replicas don't know of them either: a lock is one server's, and gone with it.
-/// - **SQLite** has none: it is an error, which says to use a lease.
+/// - **SQLite, CockroachDB and YugabyteDB** have none: it is an error, which says to use a lease.
 /// - **Names** are numbers of 64 bits on PostgreSQL, the first of their SHA-256. Two names that come to the same number, which is no more likely than to guess it, would exclude
 ///   one another; never does one let two in.
 ///
@@ -105,10 +106,9 @@ impl SessionLock {
             name: hex(&digest),
             holder: uuid::Uuid::new_v4().simple().to_string(),
         };
-        let mut session = pool.into().session().await?;
+        let pool = pool.into();
         loop {
-            let taken = session.acquire(&named).await;
-            if taken.map_err(|error| Error::database("lock", error))? {
+            if let Some(session) = pool.acquire(&named).await? {
                 return Ok(Self::keep(name, named, session));
             }
             let left = wait.saturating_sub(begun.elapsed());

@@ -305,6 +305,9 @@ pub(super) const POSTGRES: Dialect = Dialect {
             WHEN NOT pg_try_advisory_lock($1) THEN 0
             WHEN set_config('perennial.session', $3, false) = $3 THEN 1
             END)::bigint",
+        // Since PostgreSQL 14.
+        bound: "SELECT CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL
+            THEN set_config('idle_session_timeout', '15s', false) END",
         holds: "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
             AND (classid::bigint << 32 | objid::bigint) = $1 AND objsubid = 1
@@ -336,6 +339,8 @@ pub(super) const POSTGRES_RELATIVE: Dialect = Dialect {
             expires_at = excluded.expires_at
         WHERE l.owner = $2 OR (l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4))
         RETURNING l.fence",
+    // CockroachDB's say yes to everybody.
+    session: None,
     // Without a notification.
     invalidate: "WITH n AS (
             INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
@@ -448,7 +453,8 @@ pub(super) const MYSQL: Dialect = Dialect {
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         ) c ON t.{id} = c.{id} SET {claimed}",
     session: Some(Statements {
-        acquire: "SELECT GET_LOCK($2, 0)",
+        acquire: "SELECT IF(IS_USED_LOCK($2) = CONNECTION_ID(), 2, GET_LOCK($2, 0))",
+        bound: "SET SESSION wait_timeout = 15",
         holds: "SELECT coalesce(IS_USED_LOCK($2) = CONNECTION_ID(), 0)",
         release: "SELECT coalesce(RELEASE_LOCK($2), 0)",
         // ER_NOT_SUPPORTED_YET
@@ -508,8 +514,10 @@ pub(super) const NEXT_LOCKS: &str = "SELECT max(n.name) FROM (
         SELECT name FROM {p}lock WHERE name > $1 ORDER BY name LIMIT 100
     ) n";
 
-/// last name, the last one of the next few, time unused
-pub(super) const PRUNE_LOCKS: &str = "DELETE FROM {p}lock WHERE name > $1 AND name <= $2 AND acquired_at < {now} - $3 AND expires_at < {now} - $3";
+/// last name, the last one of the next few, time unused, the same of a request of which nobody knows what has come
+pub(super) const PRUNE_LOCKS: &str =
+    "DELETE FROM {p}lock WHERE name > $1 AND name <= $2 AND acquired_at < {now} - $3 AND expires_at < {now} - $3
+    AND (owner IS NULL OR name NOT LIKE 'idempotency/%' OR acquired_at < {now} - $4)";
 
 /// epoch, time for which what was purged is remembered
 pub(super) const FORGET: &str = "DELETE FROM {p}invalidation WHERE

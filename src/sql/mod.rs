@@ -139,15 +139,18 @@ impl Database {
         }
     }
 
-    /// A connection for a lock that it is to hold.
-    pub(crate) async fn session(self) -> Result<Box<dyn session::Session>, Error> {
-        match self.0 {
+    /// Takes a lock that a connection holds.
+    pub(crate) async fn acquire(
+        &self,
+        lock: &session::Named,
+    ) -> Result<Option<Box<dyn session::Session>>, Error> {
+        match &self.0 {
             #[cfg(feature = "sqlite")]
-            Pool::Sqlite(pool) => session::open(pool).await,
+            Pool::Sqlite(pool) => session::acquire(pool, lock).await,
             #[cfg(feature = "postgres")]
-            Pool::Postgres(pool) => session::open(pool).await,
+            Pool::Postgres(pool) => session::acquire(pool, lock).await,
             #[cfg(feature = "mysql")]
-            Pool::MySql(pool) => session::open(pool).await,
+            Pool::MySql(pool) => session::acquire(pool, lock).await,
         }
     }
 

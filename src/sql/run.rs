@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use tracing::{Dispatch, instrument::WithSubscriber};
 
 use crate::{
+    error::Error,
     key::hex,
     sql::dialect::{self, Arguments, Dialect},
     store::{BoxError, StoreFuture},
@@ -213,10 +214,10 @@ async fn collect<DB: Driver>(mut stream: Results<'_, DB>) -> Result<Done<DB>, sq
 }
 
 /// A connection of the pool that is given back only when it is known to be in order: dropped before, it is closed.
-struct Borrowed<DB: Driver>(Option<PoolConnection<DB>>);
+pub(super) struct Borrowed<DB: Driver>(pub(super) Option<PoolConnection<DB>>);
 
 impl<DB: Driver> Borrowed<DB> {
-    fn give_back(mut self) {
+    pub(super) fn give_back(mut self) {
         if !DB::DIALECT.socket {
             drop(self.0.take());
             return;
@@ -354,6 +355,35 @@ where
         changed: done.changed,
         texts: texts.collect::<Result<_, _>>()?,
     })
+}
+
+/// What a server understands.
+pub(super) async fn dialect_of<DB>(pool: &Pool<DB>) -> Result<&'static Dialect, Error>
+where
+    DB: Driver,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    DB::Arguments: IntoArguments<DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+    for<'q> String: Decode<'q, DB>,
+    usize: ColumnIndex<DB::Row>,
+{
+    if DB::RELATIVES.is_empty() {
+        return Ok(DB::DIALECT);
+    }
+    let failed = |error| Error::database("cannot ask the server for its version", error);
+    let version = Statement::new(DB::DIALECT, "", "SELECT version()");
+    let done = run(pool, &version, &[]).await;
+    let done = done.map_err(|error| failed(error.into()))?;
+    let row = done.rows.first().ok_or(sqlx::Error::RowNotFound);
+    let version = row
+        .map_err(BoxError::from)
+        .and_then(|row| text::<DB>(row, 0));
+    let version = version.map_err(failed)?;
+    let mut relatives = DB::RELATIVES.iter();
+    let relative = relatives.find(|(word, _)| version.contains(word));
+    Ok(relative.map_or(DB::DIALECT, |(_, relative)| relative))
 }
 
 /// The number with which a statement answers, if it did anything.

@@ -6,7 +6,7 @@ use sqlx::{ColumnIndex, Decode, Encode, Executor, IntoArguments, Pool, Row, Type
 
 use crate::{
     error::Error,
-    sql::run::{Arg, Driver, Statement, has_code, run},
+    sql::run::{Arg, Borrowed, Driver, Statement, dialect_of, has_code, run},
     store::{BoxError, StoreFuture},
 };
 
@@ -19,6 +19,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Statements {
     /// 1: taken. 0: somebody has it. 2: this connection is one of a pooler's, which somebody else is given as well.
     pub(super) acquire: &'static str,
+    /// Has the server close the connection, and so free the lock, when it hears nothing for 15 s.
+    pub(super) bound: &'static str,
     /// 1: it is still held by this connection.
     pub(super) holds: &'static str,
     /// 1: it was.
@@ -34,20 +36,22 @@ pub(crate) struct Named {
     pub(crate) holder: String,
 }
 
-/// A connection that may hold a lock. Dropped, it is closed, and the server frees the lock.
+/// A connection that holds a lock. Dropped, it is closed, and the server frees the lock.
 pub(crate) trait Session: Send {
-    fn acquire<'a>(&'a mut self, lock: &'a Named) -> StoreFuture<'a, bool>;
     fn holds<'a>(&'a mut self, lock: &'a Named) -> StoreFuture<'a, bool>;
     fn release<'a>(&'a mut self, lock: &'a Named) -> StoreFuture<'a, bool>;
 }
 
-struct Connected<DB: Driver> {
+struct Holder<DB: Driver> {
     connection: DB::Connection,
     statements: &'static Statements,
 }
 
-/// A connection of its own, which the pool does not count any more.
-pub(super) async fn open<DB>(pool: Pool<DB>) -> Result<Box<dyn Session>, Error>
+/// Takes a lock by a connection of the pool, which it does not count any more from then on. `None`: somebody has it.
+pub(super) async fn acquire<DB>(
+    pool: &Pool<DB>,
+    lock: &Named,
+) -> Result<Option<Box<dyn Session>>, Error>
 where
     DB: Driver,
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
@@ -55,84 +59,115 @@ where
     for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
     for<'q> &'q str: Encode<'q, DB> + Type<DB>,
     for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+    for<'q> String: Decode<'q, DB>,
     usize: ColumnIndex<DB::Row>,
 {
-    let Some(statements) = &DB::DIALECT.session else {
-        return Err(Error::invalid(
-            "SQLite has no locks that a connection holds: use a lease, as `Locks::try_lock` gives",
-        ));
-    };
-    let connection = match tokio::time::timeout(LIMIT, pool.acquire()).await {
-        Ok(connection) => connection.map_err(|error| Error::database("connect", error))?,
-        Err(_) => return Err(Error::timeout("connect", LIMIT)),
-    };
-    Ok(Box::new(Connected::<DB> {
-        connection: connection.detach(),
-        statements,
-    }))
-}
-
-impl<DB> Connected<DB>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
-    async fn ask(&mut self, template: &str, lock: &Named) -> Result<i64, BoxError> {
-        let statement = Statement::new(DB::DIALECT, "", template);
-        let arguments = [
-            Arg::Int(lock.number),
-            Arg::Text(&lock.name),
-            Arg::Text(&lock.holder),
-        ];
-        let done = run(&mut self.connection, &statement, &arguments);
-        let done = tokio::time::timeout(LIMIT, done).await;
-        let done = done.map_err(|_| format!("the database did not answer within {LIMIT:?}"))??;
-        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        Ok(row.try_get_unchecked(0)?)
-    }
-}
-
-impl<DB> Session for Connected<DB>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
-    fn acquire<'a>(&'a mut self, lock: &'a Named) -> StoreFuture<'a, bool> {
-        Box::pin(async move {
-            match self.ask(self.statements.acquire, lock).await {
-                Ok(2) => Err("the connection is a pooler's, which shares it with others, so that it can hold no lock: connect \
-                    to the server itself, or use a lease, as `Locks::try_lock` gives"
-                    .into()),
-                Ok(taken) => Ok(taken == 1),
-                Err(error) => {
-                    let missing = error.downcast_ref().is_some_and(|error| {
-                        has_code::<DB>(error, self.statements.missing)
-                    });
-                    Err(match missing {
-                        true => format!("{error}: this server has no locks that a connection holds (Galera has none); use a lease, as \
-                            `Locks::try_lock` gives").into(),
-                        false => error,
-                    })
-                }
+    let acquire = async {
+        let Some(statements) = &dialect_of(pool).await?.session else {
+            return Err(Error::invalid(
+                "this database has no locks that a connection holds: use a lease, as `Locks::try_lock` gives",
+            ));
+        };
+        let connection = pool.acquire().await;
+        let connection = connection.map_err(|error| Error::database("connect", error))?;
+        let mut borrowed = Borrowed(Some(connection));
+        let connection = borrowed.0.as_mut().expect("has just been put there");
+        match ask::<DB>(connection, statements.acquire, lock).await {
+            Ok(0) => {
+                borrowed.give_back();
+                Ok(None)
             }
-        })
+            Ok(2) => Err(Error::invalid(
+                "the connection is a pooler's, which shares it with others, so that it can hold no lock: connect to the server itself, or \
+                 use a lease, as `Locks::try_lock` gives",
+            )),
+            Ok(_) => {
+                ask::<DB>(connection, statements.bound, lock)
+                    .await
+                    .map_err(|error| Error::database("lock", error))?;
+                let connection = borrowed.0.take().expect("is still there").detach();
+                let holder: Box<dyn Session> = Box::new(Holder::<DB> {
+                    connection,
+                    statements,
+                });
+                Ok(Some(holder))
+            }
+            Err(error) if has_code::<DB>(&error, statements.missing) => {
+                Err(Error::invalid(format!(
+                    "this server has no locks that a connection holds (Galera has none): use a lease, as `Locks::try_lock` gives: {error}"
+                )))
+            }
+            Err(error) => Err(Error::database("lock", error)),
+        }
+    };
+    match tokio::time::timeout(LIMIT, acquire).await {
+        Ok(acquired) => acquired,
+        Err(_) => Err(Error::timeout("lock", LIMIT)),
     }
+}
 
+/// The number with which a statement answers, if it does.
+async fn ask<DB>(
+    connection: &mut DB::Connection,
+    template: &str,
+    lock: &Named,
+) -> Result<i64, sqlx::Error>
+where
+    DB: Driver,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    DB::Arguments: IntoArguments<DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+    usize: ColumnIndex<DB::Row>,
+{
+    let statement = Statement::new(DB::DIALECT, "", template);
+    let arguments = [
+        Arg::Int(lock.number),
+        Arg::Text(&lock.name),
+        Arg::Text(&lock.holder),
+    ];
+    let done = run(connection, &statement, &arguments).await?;
+    let answer = done
+        .rows
+        .first()
+        .map(|row| row.try_get_unchecked::<Option<i64>, _>(0));
+    Ok(answer.and_then(Result::ok).flatten().unwrap_or(0))
+}
+
+impl<DB> Holder<DB>
+where
+    DB: Driver,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    DB::Arguments: IntoArguments<DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+    usize: ColumnIndex<DB::Row>,
+{
+    async fn says_yes(&mut self, template: &str, lock: &Named) -> Result<bool, BoxError> {
+        let answer = ask::<DB>(&mut self.connection, template, lock);
+        let answer = tokio::time::timeout(LIMIT, answer).await;
+        let answer = answer.map_err(|_| format!("the database did not answer within {LIMIT:?}"))?;
+        Ok(answer? == 1)
+    }
+}
+
+impl<DB> Session for Holder<DB>
+where
+    DB: Driver,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    DB::Arguments: IntoArguments<DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+    usize: ColumnIndex<DB::Row>,
+{
     fn holds<'a>(&'a mut self, lock: &'a Named) -> StoreFuture<'a, bool> {
-        Box::pin(async move { Ok(self.ask(self.statements.holds, lock).await? == 1) })
+        Box::pin(self.says_yes(self.statements.holds, lock))
     }
 
     fn release<'a>(&'a mut self, lock: &'a Named) -> StoreFuture<'a, bool> {
-        Box::pin(async move { Ok(self.ask(self.statements.release, lock).await? == 1) })
+        Box::pin(self.says_yes(self.statements.release, lock))
     }
 }

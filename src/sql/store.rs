@@ -9,10 +9,13 @@ use sqlx::{ColumnIndex, Decode, Encode, Executor, IntoArguments, Pool, Row, Type
 use crate::{
     clock::{duration, micros},
     error::Error,
+    lock::KEPT,
     name::bounded,
     sql::{
-        dialect::{self, Dialect},
-        run::{Arg, Connections, Driver, Statement, is_broken, is_contended, number, run, text},
+        dialect,
+        run::{
+            Arg, Connections, Driver, Statement, dialect_of, is_broken, is_contended, number, text,
+        },
         schema, wire,
     },
     store::{BoxError, Edition, Entry, LeaseRow, LockRow, LockState, Probe, Store, StoreFuture},
@@ -57,7 +60,7 @@ where
 {
     /// Opens the store; makes or upgrades its tables.
     pub(super) async fn open(pool: Pool<DB>, prefix: &str) -> Result<Self, Error> {
-        let dialect = Self::dialect_of(&pool).await?;
+        let dialect = dialect_of(&pool).await?;
         schema::prepare(&pool, prefix, dialect.schema).await?;
         let statement = |template| Statement::new(dialect, prefix, template);
         Ok(Self {
@@ -83,22 +86,6 @@ where
             prune_locks: statement(dialect::PRUNE_LOCKS),
             forget: statement(dialect::FORGET),
         })
-    }
-
-    /// What this server understands.
-    async fn dialect_of(pool: &Pool<DB>) -> Result<&'static Dialect, Error> {
-        if DB::RELATIVES.is_empty() {
-            return Ok(DB::DIALECT);
-        }
-        let failed = |error| Error::database("cannot ask the server for its version", error);
-        let version = Statement::new(DB::DIALECT, "", "SELECT version()");
-        let done = run(pool, &version, &[]).await.map_err(failed)?;
-        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound);
-        let version = row.and_then(|row| row.try_get::<String, _>(0));
-        let version = version.map_err(failed)?;
-        let mut relatives = DB::RELATIVES.iter();
-        let relative = relatives.find(|(word, _)| version.contains(word));
-        Ok(relative.map_or(DB::DIALECT, |(_, relative)| relative))
     }
 
     fn read_entry(row: &DB::Row) -> Result<Option<Entry>, BoxError> {
@@ -208,12 +195,15 @@ where
                 owned: row.try_get::<i64, _>(1)? != 0,
                 remaining: duration(row.try_get(2)?),
             };
-            let entry = Self::read_entry(row).unwrap_or_else(|error| {
-                tracing::warn!(key, %error, "the stored entry cannot be read; it counts as none");
+            let entry = Self::read_entry(row);
+            let unreadable = entry.is_err();
+            let entry = entry.unwrap_or_else(|error| {
+                tracing::warn!(key, %error, "the stored entry cannot be read");
                 None
             });
             Ok(Probe {
                 entry,
+                unreadable,
                 lock,
                 epoch: row.try_get(3)?,
             })
@@ -391,7 +381,8 @@ where
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>> {
         Box::pin(async move {
-            let unused = [Arg::Int(micros(unused.min(FOREVER)))];
+            let unused = unused.min(FOREVER);
+            let unused = [unused, unused.max(KEPT)].map(|time| Arg::Int(micros(time)));
             self.prune(&self.next_locks, &self.prune_locks, after, &unused)
                 .await
         })

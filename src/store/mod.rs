@@ -23,7 +23,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> +
 /// - **One clock.** Every age and expiry is reckoned by one clock that all processes share (a database's), and never by theirs.
 /// - **Each method is one atomic step**, seen by all processes in one order.
 /// - **Fences only grow.** Each [`try_lock`](Self::try_lock) that succeeds gives the lock a greater fence than it ever
-///   had, also when its lease has expired or was released in between; lock rows are therefore kept.
+///   had, also when its lease has expired or was released in between, or it was [pruned](Self::prune_locks): by the clock, say, and what it had.
 /// - **Nothing waits for another lease.** A lock that is taken is an answer, not a reason to wait.
 /// - **Content never goes backwards.** [`publish`](Self::publish), [`renew`](Self::renew) and [`remove`](Self::remove) succeed only
 ///   while the lock still carries the lease's fence, and the first two only over an entry with a smaller fence.
@@ -35,8 +35,6 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> +
 /// characters.
 pub trait Store: Send + Sync + 'static {
     /// The entry of `key`, when its fence is greater than `known`, and the state of the lock `name`. Takes no lock, changes nothing.
-    ///
-    /// An entry that cannot be read counts as none.
     fn probe<'a>(&'a self, key: &'a str, name: &'a str, known: i64) -> StoreFuture<'a, Probe>;
 
     /// Takes the lock `name` for `length`, if it is free: never held before, expired or released, and not in cooldown.
@@ -108,7 +106,8 @@ pub trait Store: Send + Sync + 'static {
     /// Takes a lock from whoever has it, whose fence is then no longer the lock's, and lets it be free; `false`: there is none of this name.
     fn break_lock<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool>;
 
-    /// In the same way, locks that nobody has held for so long.
+    /// In the same way, locks that nobody has held for so long; those whose names begin with `idempotency/` and that still have an owner after 90 days at the
+    /// earliest.
     fn prune_locks<'a>(
         &'a self,
         unused: Duration,
@@ -125,6 +124,8 @@ pub trait Store: Send + Sync + 'static {
 pub struct Probe {
     /// The entry, when it is newer than the known one.
     pub entry: Option<Entry>,
+    /// There is one that is newer, and can't be read. (A page is made anew then; a request is not done again.)
+    pub unreadable: bool,
     /// The lock.
     pub lock: LockState,
     /// The latest epoch that [`Store::invalidate`] has returned; 0 when there is none.

@@ -34,6 +34,11 @@ on_each_database! {
     what_panicked_or_crashed_is_refused_or_done_again
     what_is_too_large_is_told_so
     a_key_is_new_after_its_lifetime_and_on_another_path
+    what_cannot_be_stored_or_read_is_not_done_again
+    what_nobody_knows_is_not_forgotten_with_other_locks
+    a_layer_beneath_itself_lets_the_request_pass
+    what_has_expired_is_removed
+    a_shutdown_waits_for_what_is_being_done
 }
 
 /// Two processes that share a database.
@@ -287,6 +292,16 @@ async fn no_caller_is_given_anothers_response(db: Db) {
         assert!(!reply.headers.contains_key("set-cookie"));
     }
     assert_eq!(unscoped.runs(), 2);
+    // What tells nothing of who is asking may be another.
+    let volatile = [
+        ("user-agent", "x"),
+        ("traceparent", "00-1-1-00"),
+        ("sec-fetch-mode", "cors"),
+    ];
+    for header in volatile {
+        let again = unscoped.send("/a", &[key, ann, header], "x").await;
+        assert_eq!(again.headers["idempotency-replayed"], "true", "{again:?}");
+    }
 
     let scoped = Counted::new(&db, |layer| {
         layer.scope(|parts| {
@@ -405,6 +420,160 @@ async fn a_key_is_new_after_its_lifetime_and_on_another_path(db: Db) {
     assert_eq!(route.runs(), 4);
     let again = route.send("/a", &key, "another").await;
     assert_eq!(again.body, new.body);
+}
+
+async fn what_cannot_be_stored_or_read_is_not_done_again(db: Db) {
+    let route = Counted::new(&db, |layer| layer).await;
+    let key = [("idempotency-key", "k")];
+    assert_eq!(route.send("/a", &key, "x").await.status, 201);
+    db.execute("UPDATE perennial_entry SET status = 7").await;
+    let again = route.send("/a", &key, "x").await;
+    assert_eq!(again.status, 409, "{again:?}");
+    assert!(again.text().contains("is not kept"), "{again:?}");
+
+    // The table is away while the service is at it, and comes back.
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = runs.clone();
+    let (go, began) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (going, beginning) = (go.clone(), began.clone());
+    let handler = post(async move || {
+        count.fetch_add(1, SeqCst);
+        beginning.notify_one();
+        going.notified().await;
+        "done"
+    });
+    let site = db.site().await;
+    let layer = site.locks().lease(Duration::from_secs(5)).idempotency();
+    let address = serve(Router::new().route("/pay", handler.layer(layer))).await;
+    for (key, comes_back) in [("back", true), ("away", false)] {
+        let first = tokio::spawn(async move { pay(address, key).await });
+        began.notified().await;
+        db.execute("ALTER TABLE perennial_entry RENAME TO elsewhere")
+            .await;
+        go.notify_one();
+        assert_eq!(
+            first.await.expect("answers").text(),
+            "done",
+            "who asked gets it all the same"
+        );
+        if !comes_back {
+            tokio::time::sleep(Duration::from_secs(7)).await;
+        }
+        db.execute("ALTER TABLE elsewhere RENAME TO perennial_entry")
+            .await;
+        let said = if comes_back {
+            "is not kept"
+        } else {
+            "is not known"
+        };
+        let mut last = String::new();
+        until(said, async || {
+            let reply = pay(address, key).await;
+            last = reply.text().to_owned();
+            if reply.status == 200 {
+                // It was stored after all.
+                assert!(comes_back && last == "done", "{last}");
+                return true;
+            }
+            assert!([409, 503].contains(&reply.status), "{reply:?}");
+            last.contains(said)
+        })
+        .await;
+    }
+    assert_eq!(runs.load(SeqCst), 2);
+}
+
+async fn what_nobody_knows_is_not_forgotten_with_other_locks(db: Db) {
+    let site = db.site().await;
+    let locks = site.locks().lease(Duration::from_millis(100));
+    let layer = locks.idempotency();
+    let app = Router::new().route("/pay", post(unreachable).layer(layer));
+    let address = serve(app).await;
+    let panicked = tokio::spawn(async move { pay(address, "k").await });
+    panicked.await.expect_err("the connection breaks");
+    drop(locks.try_lock("other").await.expect("answers"));
+    let brief = Duration::from_millis(100);
+    tokio::time::sleep(5 * brief).await;
+    locks.prune(brief).await.expect("answers");
+    assert_eq!(locks.inspect("other").await.expect("answers"), None);
+    let again = pay(address, "k").await;
+    assert!(again.text().contains("is not known"), "{again:?}");
+}
+
+async fn a_layer_beneath_itself_lets_the_request_pass(db: Db) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = runs.clone();
+    let route = post(async move || count.fetch_add(1, SeqCst).to_string());
+    let layer = db.site().await.idempotency();
+    let app = Router::new()
+        .route("/pay", route.layer(layer.clone()))
+        .layer(layer);
+    let address = serve(app).await;
+    assert_eq!(pay(address, "k").await.text(), "0");
+    assert_eq!(pay(address, "k").await.text(), "0");
+    assert_eq!(runs.load(SeqCst), 1);
+}
+
+async fn what_has_expired_is_removed(db: Db) {
+    let brief = |layer: IdempotencyLayer| layer.lifetime(Duration::from_millis(50));
+    let first = Counted::new(&db, brief).await;
+    for key in ["a", "b", "c"] {
+        assert_eq!(
+            first
+                .send("/a", &[("idempotency-key", key)], "x")
+                .await
+                .status,
+            201
+        );
+    }
+    let entries = "SELECT COUNT(*) FROM perennial_entry";
+    let before = db.int(entries).await;
+    assert!(before.is_some_and(|entries| entries >= 2), "{before:?}");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // A day later, in a process that has no pages.
+    db.execute("UPDATE perennial_lock SET expires_at = 1 WHERE name = 'perennial/prune-requests'")
+        .await;
+    let second = Counted::new(&db, |layer| layer).await;
+    assert_eq!(
+        second
+            .send("/a", &[("idempotency-key", "d")], "x")
+            .await
+            .status,
+        201
+    );
+    until("they are removed", async || {
+        db.int(entries).await == Some(1)
+    })
+    .await;
+}
+
+async fn a_shutdown_waits_for_what_is_being_done(db: Db) {
+    let (go, began) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (going, beginning) = (go.clone(), began.clone());
+    let route = post(async move || {
+        beginning.notify_one();
+        going.notified().await;
+    });
+    let site = db.site().await;
+    let address = serve(Router::new().route("/pay", route.layer(site.idempotency()))).await;
+    let client = tokio::spawn(async move { pay(address, "k").await });
+    began.notified().await;
+    client.abort();
+    let ends = {
+        let site = site.clone();
+        tokio::spawn(async move { site.shutdown().await })
+    };
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!ends.is_finished(), "it is being done");
+    go.notify_one();
+    tokio::time::timeout(HANG, ends)
+        .await
+        .expect("ends")
+        .expect("no panic");
+    assert_eq!(
+        pay(address, "k").await.headers["idempotency-replayed"],
+        "true"
+    );
 }
 
 #[tokio::test]
