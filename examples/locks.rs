@@ -41,14 +41,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("editor 1 falls asleep, as a process does whose machine is suspended");
     let taken_over = second.lock(["document", "7"]).action("editing").await?;
     println!("editor 2 has the lock, with fence {}", taken_over.fence());
-    println!(
-        "editor 2 writes: {}",
-        written(&pool, "by editor 2", &taken_over).await?
-    );
-    println!(
-        "editor 1 wakes up and writes: {}",
-        written(&pool, "by editor 1", &held).await?
-    );
+    write(&pool, "by editor 2", &taken_over).await?;
+    println!("editor 2 has written");
+    match write(&pool, "by editor 1", &held).await {
+        Err(error) => println!("editor 1 wakes up, writes, and is told: {error}"),
+        Ok(()) => println!("editor 1 wakes up, and overwrites it: that must not be"),
+    }
 
     let text: String = sqlx::query_scalar("SELECT text FROM document WHERE id = 7")
         .fetch_one(&pool)
@@ -58,17 +56,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes under the lock: refused when somebody with a later fence has written.
-async fn written(
-    pool: &SqlitePool,
-    text: &str,
-    lease: &Lease,
-) -> Result<&'static str, sqlx::Error> {
+/// Writes under the lock: an error when somebody with a later fence has written.
+async fn write(pool: &SqlitePool, text: &str, lease: &Lease) -> Result<(), Box<dyn Error>> {
     let write =
         sqlx::query("UPDATE document SET text = ?, fence = ?2 WHERE id = 7 AND fence <= ?2");
     let done = write.bind(text).bind(lease.fence()).execute(pool).await?;
-    Ok(match done.rows_affected() {
-        0 => "refused, as a later fence has written",
-        _ => "done",
-    })
+    lease.written(done)?;
+    Ok(())
 }

@@ -237,10 +237,10 @@ impl Perennial {
     ///
     /// ```
     /// # use axum::{Router, routing::post};
-    /// # async fn sync() {}
+    /// # async fn import() {}
     /// # fn f(site: perennial::Perennial) -> Router {
-    /// let one_device = site.exclusive(|parts| parts.uri.path().into()).action("sync");
-    /// Router::new().route("/sync/{customer}", post(sync).layer(one_device))
+    /// let alone = site.exclusive(|_| "import".into()).action("import");
+    /// Router::new().route("/import", post(import).layer(alone))
     /// # }
     /// ```
     pub fn exclusive(

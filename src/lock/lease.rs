@@ -81,6 +81,30 @@ impl Lease {
         self.held.row.fence
     }
 
+    /// Whether what was written under the [fence](Self::fence) has been: as the result of sqlx's statement says, which changes no row when a later holder has written.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn f(pool: sqlx::SqlitePool, lease: perennial::Lease) -> Result<(), Box<dyn std::error::Error>> {
+    /// let write = sqlx::query("UPDATE document SET text = 'new', fence = ?1 WHERE id = 7 AND fence <= ?1");
+    /// lease.written(write.bind(lease.fence()).execute(&pool).await?)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// It tells no more than that. A holder that was overtaken by one that has not written yet can still write; where even that is too late, `docs/protocol.md` has a statement that
+    /// asks for the lock, too.
+    ///
+    /// # Errors
+    ///
+    /// [Lost](Error::is_lost): no row was changed. (So does a row that isn't there: write it before, with the fence 0.)
+    #[cfg(feature = "_sql")]
+    pub fn written(&self, result: impl Into<crate::store::Changed>) -> Result<(), Error> {
+        match result.into().0 {
+            0 => Err(Error::lost(self.name())),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn row(&self) -> &LeaseRow {
         &self.held.row
     }

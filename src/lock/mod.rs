@@ -207,17 +207,23 @@ impl Locks {
     ///
     /// ```
     /// # use axum::{Router, routing::post};
-    /// # async fn upload() {}
+    /// # async fn sync() {}
+    /// # #[derive(Clone)]
+    /// # struct Customer { id: String }
     /// # fn f(site: perennial::Perennial) -> Router {
     /// use std::time::Duration;
     ///
-    /// let upload_alone = site
+    /// let one_device = site
     ///     .locks()
     ///     .lease(Duration::from_secs(30))
-    ///     .exclusive(|parts| parts.uri.path().into())
+    ///     .exclusive(|parts| {
+    ///         // As an outer layer has found out.
+    ///         let customer = parts.extensions.get::<Customer>();
+    ///         ["sync", customer.map_or("", |customer| &customer.id)].into()
+    ///     })
     ///     .wait(Duration::from_secs(5))
-    ///     .action("upload");
-    /// Router::new().route("/albums/{id}/photos", post(upload).layer(upload_alone))
+    ///     .action("sync");
+    /// Router::new().route("/sync", post(sync).layer(one_device))
     /// # }
     /// ```
     pub fn exclusive(

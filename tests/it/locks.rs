@@ -23,6 +23,8 @@ on_each_database! {
     a_lease_that_is_taken_away_is_lost_and_its_holder_is_told
     a_lease_that_cannot_be_extended_is_lost_when_it_ends
     a_release_that_is_cancelled_is_made_good
+    whatever_is_cancelled_leaves_no_lock_stuck_and_releases_nobody_elses
+    what_is_written_under_a_fence_is_refused_after_a_later_one
 }
 
 async fn one_of_many_gets_it_and_fences_grow(db: Db) {
@@ -56,6 +58,13 @@ async fn names_that_differ_in_case_blanks_accents_or_their_end_are_different_loc
         " lock",
         "",
         "%",
+        "_",
+        "\\",
+        "😀",
+        "$1 ? {p} {now}",
+        "'; DROP TABLE perennial_lock; --",
+        "' OR '1'='1",
+        "`lock`",
         "a\0b",
         "a\0c",
         "refresh/x",
@@ -203,4 +212,113 @@ async fn a_release_that_is_cancelled_is_made_good(db: Db) {
     // Long before the lease of 15 s is over.
     let freed = tokio::time::timeout(Duration::from_secs(10), until("it is free", free));
     freed.await.expect("was not released");
+}
+
+/// Polls a future so many times, each when it is woken, and drops it; `None` if it was not done by then.
+async fn cut_off<F: Future>(polls: usize, future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(|cx| {
+        if left == 0 {
+            return std::task::Poll::Ready(None);
+        }
+        left -= 1;
+        let poll = future.as_mut().poll(cx).map(Some);
+        if left == 0 && poll.is_pending() {
+            // It is not to be woken, but dropped.
+            return std::task::Poll::Ready(None);
+        }
+        poll
+    })
+    .await
+}
+
+async fn whatever_is_cancelled_leaves_no_lock_stuck_and_releases_nobody_elses(db: Db) {
+    let lease = Duration::from_secs(600);
+    let [ours, others] = [db.site().await, db.site().await];
+    let (ours, others) = (ours.locks().lease(lease), others.locks().lease(lease));
+    let free = async || {
+        let mut fence = 0;
+        until("it is free", async || {
+            // Long before the lease would end.
+            let taken = others.try_lock("one").await.expect("answers");
+            let Some(taken) = taken else { return false };
+            fence = taken.fence();
+            taken.release().await.is_ok()
+        })
+        .await;
+        fence
+    };
+    let mut last = 0;
+    for polls in 0..8 {
+        for _ in 0..3 {
+            // Acquire.
+            drop(cut_off(polls, ours.try_lock("one")).await);
+            let fence = free().await;
+            assert!(fence > last);
+            let attempt = ours.lock("one").wait(lease).into_future();
+            drop(cut_off(polls, attempt).await);
+            last = free().await;
+            // Extend.
+            let held = ours
+                .try_lock("one")
+                .await
+                .expect("answers")
+                .expect("is free");
+            drop(cut_off(polls, held.extend()).await);
+            assert!(others.try_lock("one").await.expect("answers").is_none());
+            assert!(!held.remaining().is_zero());
+            // Release.
+            drop(cut_off(polls, held.release()).await);
+            free().await;
+            // Of one that was overtaken: extend, release, drop.
+            let old = ours
+                .try_lock("one")
+                .await
+                .expect("answers")
+                .expect("is free");
+            assert!(others.break_lock("one").await.expect("answers"));
+            let new = others
+                .try_lock("one")
+                .await
+                .expect("answers")
+                .expect("is free");
+            drop(cut_off(polls, old.extend()).await);
+            drop(cut_off(polls, old.release()).await);
+            new.extend().await.expect("is theirs all the same");
+            assert!(ours.try_lock("one").await.expect("answers").is_none());
+            last = new.fence();
+            new.release().await.expect("is theirs");
+        }
+    }
+}
+
+async fn what_is_written_under_a_fence_is_refused_after_a_later_one(db: Db) {
+    let locks = db.site().await.locks();
+    db.execute("CREATE TABLE document (fence BIGINT NOT NULL)")
+        .await;
+    db.execute("INSERT INTO document VALUES (0)").await;
+    let early = locks
+        .try_lock("one")
+        .await
+        .expect("answers")
+        .expect("is free");
+    assert!(locks.break_lock("one").await.expect("answers"));
+    let late = locks
+        .try_lock("one")
+        .await
+        .expect("answers")
+        .expect("is free");
+    with_pool!(db, pool => {
+        let write = async |lease: &perennial::Lease| {
+            let fence = lease.fence();
+            let write = format!("UPDATE document SET fence = {fence} WHERE fence <= {fence}");
+            let done = sqlx::query(sqlx::AssertSqlSafe(write)).execute(&pool).await;
+            lease.written(done.expect("is done"))
+        };
+        write(&early).await.expect("nobody has written");
+        write(&late).await.expect("is later");
+        write(&late).await.expect("and again");
+        assert!(write(&early).await.expect_err("is too late").is_lost());
+    });
 }
