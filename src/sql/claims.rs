@@ -28,6 +28,9 @@ const LATER: [Duration; 3] = [
     Duration::from_secs(5),
 ];
 
+/// How long a claim holds at least.
+const SHORTEST: Duration = Duration::from_millis(100);
+
 /// How long a claim holds at most.
 const FOREVER: Duration = Duration::from_hours(24 * 365 * 1000);
 
@@ -152,10 +155,10 @@ impl Claims {
         self
     }
 
-    /// The column that says until when a row is claimed, and for how long a claim holds unless it is [extended](Claim::extend). Default: there is none; what a crashed worker
+    /// The column that says until when a row is claimed, and for how long (100 ms at least) a claim holds unless it is [extended](Claim::extend). Default: there is none; what a crashed worker
     /// has claimed then stays claimed.
     pub fn expires(mut self, column: &str, after: Duration) -> Self {
-        self.expiry = Some((column.to_owned(), after.min(FOREVER)));
+        self.expiry = Some((column.to_owned(), after.clamp(SHORTEST, FOREVER)));
         self
     }
 
@@ -199,86 +202,78 @@ impl Claims {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, it may have claimed rows, which come back when the claim expires.
+    /// Dropped before it returns, it may have claimed rows, which are released soon after.
     pub async fn claim(&self, most: u32) -> Result<Claim, Error> {
-        let begun = Instant::now();
-        let lock_id = uuid::Uuid::new_v4().simple().to_string();
-        let [table, id, lock, order] = [
-            self.table()?,
-            self.name(&self.id)?,
-            self.name(&self.lock)?,
-            self.order_by()?,
-        ];
-        let mut arguments = vec![Arg::Text(&lock_id), Arg::Int(most.into())];
-        let mut free = format!("{lock} IS NULL");
-        let mut filters = String::new();
-        for filter in &self.filters {
-            let condition = self.condition(filter, &mut arguments)?;
-            filters.push_str(&format!(" AND {condition}"));
-        }
-        let (mut expiry, mut expiry_of) = (String::new(), None);
-        if let Some((column, after)) = &self.expiry {
-            let column = self.name(column)?;
-            arguments.push(Arg::Int(micros(*after)));
-            free = format!("({free} OR {column} <= (SELECT {{now}}))");
-            expiry = format!(", {column} = {{now}} + ${}", arguments.len());
-            expiry_of = Some(column);
-        }
-        let statement = self
-            .sql
-            .dialect()
-            .claim
-            .replace("{table}", &table)
-            .replace("{id}", &id)
-            .replace("{free}", &format!("{free}{filters} {order}"))
-            .replace("{claimed}", &format!("{lock} = $1{expiry}"));
-        let claimed = self.limited("claim", self.sql.run_once(&statement, &arguments));
-        let claimed = claimed.await;
-        // By its lock id it is known what has been claimed, also when the answer was lost. (The text has another name than the key, which is to order.)
-        let lasting = expiry_of.map_or(String::new(), |column| {
-            format!(" AND {column} > (SELECT {{now}})")
-        });
-        let of_id = format!(
-            "SELECT {} AS claimed_id FROM {table} WHERE {lock} = $1{lasting} {order}",
-            self.text(&id)
-        );
-        let by_id = [Arg::Text(&lock_id)];
-        let ids = self.limited("claim", self.sql.run(&of_id, &by_id)).await;
-        let ids = match (claimed, ids) {
-            (Ok(claimed), Ok(ids)) if claimed.changed == 0 || !ids.texts.is_empty() => ids.texts,
-            (Err(_), Ok(ids)) if !ids.texts.is_empty() => ids.texts,
-            (claimed, ids) => {
-                // Whatever has been claimed, or is yet, is of no use to anybody.
-                tokio::spawn(self.clone().give_back(lock_id).in_current_span());
-                return Err(claimed.err().or(ids.err()).unwrap_or_else(|| {
-                    Error::invalid(format!(
-                        "rows of {table} were claimed, and can't be found by that: write what {lock} holds 33 characters in (a VARCHAR(36), say){}",
-                        if self.expiry.is_some() { ", and the expiry in a BIGINT" } else { "" }
-                    ))
-                }));
-            }
-        };
-        Ok(Claim {
+        let mut claim = Claim {
             claims: self.clone(),
-            lock_id,
-            ids,
-            begun,
-        })
-    }
-
-    /// Releases what was claimed by a statement of which there was no answer, or whose rows can't be read.
-    async fn give_back(self, lock_id: String) {
-        let claim = Claim {
-            claims: self,
-            lock_id,
+            lock_id: uuid::Uuid::new_v4().simple().to_string(),
             ids: Vec::new(),
             begun: Instant::now(),
         };
-        for pause in LATER {
-            tokio::time::sleep(pause).await;
-            // What is not released comes back when it expires.
-            let _ = claim.release().await;
+        let (statement, arguments) = self.to_claim(&claim.lock_id, most)?;
+        let read_back = self.to_read_back()?;
+        let mut unknown = Unknown(Some(claim.clone()));
+        let claimed = self.sql.run_once(&statement, &arguments);
+        let claimed = self.limited("claim", claimed).await;
+        // By its lock id it is known what has been claimed, also when the answer was lost.
+        let by_id = [Arg::Text(&claim.lock_id)];
+        let ids = self.sql.run(&read_back, &by_id);
+        claim.ids = match (claimed, self.limited("claim", ids).await) {
+            (_, Ok(ids)) if !ids.texts.is_empty() => ids.texts,
+            (Ok(claimed), Ok(_)) if claimed.changed == 0 => Vec::new(),
+            (Ok(_), Ok(_)) => {
+                return Err(Error::invalid(format!(
+                    "rows of {:?} were claimed, and are not found by what was written to them: write the name of a column of at least 33 \
+                     characters, as VARCHAR(36), where {:?} stands, and of a BIGINT for the expiry",
+                    self.table, self.lock
+                )));
+            }
+            (Err(error), _) | (_, Err(error)) => return Err(error),
+        };
+        unknown.0 = None;
+        Ok(claim)
+    }
+
+    /// The statement that claims, and its arguments.
+    fn to_claim<'a>(
+        &'a self,
+        lock_id: &'a str,
+        most: u32,
+    ) -> Result<(String, Vec<Arg<'a>>), Error> {
+        let (lock, mut arguments) = (self.name(&self.lock)?, vec![Arg::Text(lock_id)]);
+        arguments.push(Arg::Int(most.into()));
+        let mut conditions = vec![format!("{lock} IS NULL")];
+        let mut claimed = format!("{lock} = $1");
+        for filter in &self.filters {
+            conditions.push(self.condition(filter, &mut arguments)?);
         }
+        if let Some((column, after)) = &self.expiry {
+            let column = self.name(column)?;
+            arguments.push(Arg::Int(micros(*after)));
+            // Asked for once: what may be another in each row can't be looked up in an index.
+            conditions[0] = format!("({lock} IS NULL OR {column} <= (SELECT {{now}}))");
+            claimed.push_str(&format!(", {column} = {{now}} + ${}", arguments.len()));
+        }
+        let free = format!("{} {}", conditions.join(" AND "), self.order_by()?);
+        let statement = self.sql.dialect().claim;
+        let statement = statement
+            .replace("{table}", &self.table()?)
+            .replace("{id}", &self.name(&self.id)?)
+            .replace("{free}", &free)
+            .replace("{claimed}", &claimed);
+        Ok((statement, arguments))
+    }
+
+    /// The statement that reads the keys of what was claimed. (Their text has another name than the key, which is to order.)
+    fn to_read_back(&self) -> Result<String, Error> {
+        let (table, lock) = (self.table()?, self.name(&self.lock)?);
+        let id = self.text(&self.name(&self.id)?);
+        let mut statement = format!("SELECT {id} AS claimed_id FROM {table} WHERE {lock} = $1");
+        if let Some((column, _)) = &self.expiry {
+            let column = self.name(column)?;
+            statement.push_str(&format!(" AND {column} > (SELECT {{now}})"));
+        }
+        Ok(format!("{statement} {}", self.order_by()?))
     }
 
     fn condition<'a>(
@@ -349,6 +344,26 @@ impl Claims {
         match tokio::time::timeout(LIMIT, work).await {
             Ok(answer) => answer.map_err(|source| Error::database(step, source)),
             Err(_) => Err(Error::timeout(step, LIMIT)),
+        }
+    }
+}
+
+/// A claim of which it is not known what has come: dropped, it is released, some times, as its statement may still be under way.
+struct Unknown(Option<Claim>);
+
+impl Drop for Unknown {
+    fn drop(&mut self) {
+        if let Some(claim) = self.0.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let release = async move {
+                for pause in LATER {
+                    tokio::time::sleep(pause).await;
+                    // What is not released comes back when it expires.
+                    let _ = claim.release().await;
+                }
+            };
+            runtime.spawn(release.in_current_span());
         }
     }
 }

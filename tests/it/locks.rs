@@ -258,7 +258,7 @@ async fn whatever_is_cancelled_leaves_no_lock_stuck_and_releases_nobody_elses(db
             assert!(fence > last);
             let attempt = ours.lock("one").wait(lease).into_future();
             drop(cut_off(polls, attempt).await);
-            last = free().await;
+            free().await;
             // Extend.
             let held = ours
                 .try_lock("one")
