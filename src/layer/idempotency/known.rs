@@ -1,0 +1,328 @@
+//! What is known of a request with an `Idempotency-Key`, and what is to be done about it.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use bytes::Bytes;
+use form_urlencoded::Serializer;
+use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts, uri::Authority};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    key::hex,
+    store::{Entry, Probe},
+};
+
+const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The longest key that a client may send, in bytes.
+const LONGEST: usize = 255;
+
+/// What is to be done about a request with a key, by what is known of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It was done, and this is how it was answered.
+    Replay,
+    /// It was done, and how it was answered is not known.
+    Unkept,
+    /// It was another request.
+    Another,
+    InProgress,
+    /// It was begun, and who began it is no more.
+    Unknown,
+    /// It is to be done, provided that the lock's fence still is that.
+    Run {
+        seen: i64,
+    },
+}
+
+/// `again`: what nobody knows is done again.
+pub(super) fn turn(probe: &Probe, fingerprint: &str, lifetime: Duration, again: bool) -> Turn {
+    if probe.unreadable {
+        return Turn::Unkept;
+    }
+    let lock = probe.lock;
+    let free = match &probe.entry {
+        Some(entry) if entry.age <= lifetime => {
+            let notes = Notes::of(entry);
+            return match notes.kept {
+                _ if notes.fingerprint != fingerprint => Turn::Another,
+                true => Turn::Replay,
+                false => Turn::Unkept,
+            };
+        }
+        // It was done under that very lease, also if that was never released.
+        Some(entry) => !lock.owned || entry.fence == lock.fence,
+        None => !lock.owned,
+    };
+    match lock.remaining.is_zero() {
+        false => Turn::InProgress,
+        true if free || again => Turn::Run { seen: lock.fence },
+        true => Turn::Unknown,
+    }
+}
+
+/// What is noted beside a stored response.
+pub(super) struct Notes {
+    pub(super) fingerprint: String,
+    /// The response is the service's; otherwise it stands for one that could not be stored.
+    pub(super) kept: bool,
+}
+
+impl Notes {
+    pub(super) fn encode(&self) -> String {
+        let mut pairs = Serializer::new(String::new());
+        pairs.append_pair("fingerprint", &self.fingerprint);
+        if self.kept {
+            pairs.append_pair("kept", "");
+        }
+        pairs.finish()
+    }
+
+    fn of(entry: &Entry) -> Self {
+        let mut notes = Self {
+            fingerprint: String::new(),
+            kept: false,
+        };
+        for (name, value) in form_urlencoded::parse(entry.notes.as_bytes()) {
+            match &*name {
+                "fingerprint" => notes.fingerprint = value.into_owned(),
+                "kept" => notes.kept = true,
+                _ => {}
+            }
+        }
+        notes
+    }
+}
+
+/// The client's key: a string of RFC 9651, or what stands there. `None`: there is none. The error says what is wrong with it.
+pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
+    let mut lines = headers.get_all(KEY).iter();
+    let Some(line) = lines.next() else {
+        return Ok(None);
+    };
+    if lines.next().is_some() {
+        return Err("there are two `Idempotency-Key` headers: send one");
+    }
+    let Ok(text) = line.to_str() else {
+        return Err("the `Idempotency-Key` is not plain ASCII: send a UUID, say");
+    };
+    let text = text.trim();
+    let quoted = text
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'));
+    let key = match quoted {
+        Some(string) => string.replace("\\\"", "\"").replace("\\\\", "\\"),
+        None => text.to_owned(),
+    };
+    match key.len() {
+        0 => Err("the `Idempotency-Key` is empty: send a UUID, say"),
+        1..=LONGEST => Ok(Some(key)),
+        _ => Err("the `Idempotency-Key` is longer than 255 bytes: send a UUID, say"),
+    }
+}
+
+/// Whether a header may tell one caller from another: any, but those of which it is known that they don't, and change with each attempt.
+fn may_tell_who(name: &str) -> bool {
+    let tells_nothing = [
+        "accept",
+        "accept-encoding",
+        "accept-language",
+        "baggage",
+        "cache-control",
+        "connection",
+        "content-length",
+        "content-type",
+        "date",
+        "expect",
+        "idempotency-key",
+        "keep-alive",
+        "pragma",
+        "priority",
+        "referer",
+        "te",
+        "traceparent",
+        "tracestate",
+        "transfer-encoding",
+        "upgrade-insecure-requests",
+        "user-agent",
+        "via",
+        "x-correlation-id",
+        "x-request-id",
+    ];
+    !tells_nothing.contains(&name) && !name.starts_with("sec-")
+}
+
+/// What tells one request from another that has the same key: what it asks for and, unless the name of its lock says `who`, who is asking.
+pub(super) fn fingerprint(parts: &Parts, body: &Bytes, who: bool) -> String {
+    let mut digest = Sha256::new();
+    let mut add = |part: &[u8]| {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    };
+    add(parts.method.as_str().as_bytes());
+    add(parts.uri.query().unwrap_or_default().as_bytes());
+    let media_type = parts.headers.get(header::CONTENT_TYPE);
+    add(media_type.map_or(&b""[..], HeaderValue::as_bytes));
+    add(body);
+    if !who {
+        let authority = parts.uri.authority().map(Authority::as_str);
+        add(authority.unwrap_or_default().as_bytes());
+        // Sorted, as the lines of different names may come in any order.
+        let names = BTreeSet::from_iter(parts.headers.keys().map(HeaderName::as_str));
+        for name in names.into_iter().filter(|name| may_tell_who(name)) {
+            add(name.as_bytes());
+            let lines = parts.headers.get_all(name).iter();
+            let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
+            // HTTP/2 may send the cookies in pieces (RFC 9113 §8.2.3).
+            add(&lines.join(&b"; "[..]));
+        }
+    }
+    hex(&digest.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Response;
+
+    use super::*;
+    use crate::store::LockState;
+
+    fn headers(keys: &[&str]) -> HeaderMap {
+        let keys = keys.iter();
+        keys.map(|key| (KEY, HeaderValue::from_str(key).expect("a value")))
+            .collect()
+    }
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    /// A response that was stored so long ago, under the fence 7.
+    fn stored(age: Duration, kept: bool) -> Option<Entry> {
+        let fingerprint = "x&=".to_owned();
+        Some(Entry {
+            fence: 7,
+            age,
+            content: Response::default(),
+            notes: Notes { fingerprint, kept }.encode(),
+        })
+    }
+
+    #[test]
+    fn what_is_known_says_what_is_to_be_done() {
+        let free = LockState {
+            fence: 7,
+            ..LockState::default()
+        };
+        let held = LockState {
+            owned: true,
+            remaining: Duration::from_secs(1),
+            ..free
+        };
+        let crashed = LockState {
+            owned: true,
+            ..free
+        };
+        let later = LockState {
+            fence: 8,
+            ..crashed
+        };
+        let run = Turn::Run { seen: 7 };
+        for (entry, lock, x, y, again) in [
+            (
+                None,
+                LockState::default(),
+                Turn::Run { seen: 0 },
+                Turn::Run { seen: 0 },
+                Turn::Run { seen: 0 },
+            ),
+            (None, free, run, run, run),
+            (
+                None,
+                held,
+                Turn::InProgress,
+                Turn::InProgress,
+                Turn::InProgress,
+            ),
+            (None, crashed, Turn::Unknown, Turn::Unknown, run),
+            (
+                stored(DAY, true),
+                free,
+                Turn::Replay,
+                Turn::Another,
+                Turn::Replay,
+            ),
+            // Stored, and not released: by a crash, or not yet.
+            (
+                stored(DAY, true),
+                held,
+                Turn::Replay,
+                Turn::Another,
+                Turn::Replay,
+            ),
+            (
+                stored(DAY, true),
+                crashed,
+                Turn::Replay,
+                Turn::Another,
+                Turn::Replay,
+            ),
+            (
+                stored(DAY, false),
+                free,
+                Turn::Unkept,
+                Turn::Another,
+                Turn::Unkept,
+            ),
+            // Its time is over.
+            (stored(2 * DAY, true), free, run, run, run),
+            (stored(2 * DAY, true), crashed, run, run, run),
+            (
+                stored(2 * DAY, true),
+                held,
+                Turn::InProgress,
+                Turn::InProgress,
+                Turn::InProgress,
+            ),
+            (
+                stored(2 * DAY, true),
+                later,
+                Turn::Unknown,
+                Turn::Unknown,
+                Turn::Run { seen: 8 },
+            ),
+        ] {
+            let case = format!("{entry:?} {lock:?}");
+            let probe = Probe {
+                entry,
+                lock,
+                ..Probe::default()
+            };
+            assert_eq!(turn(&probe, "x&=", DAY, false), x, "{case}");
+            assert_eq!(turn(&probe, "y", DAY, false), y, "{case}");
+            assert_eq!(turn(&probe, "x&=", DAY, true), again, "{case}");
+        }
+        let unreadable = Probe {
+            unreadable: true,
+            ..Probe::default()
+        };
+        assert_eq!(turn(&unreadable, "x", DAY, true), Turn::Unkept);
+    }
+
+    #[test]
+    fn a_key_is_a_string_or_what_stands_there() {
+        for (sent, key) in [
+            ("\"a-b\"", "a-b"),
+            ("a-b", "a-b"),
+            (" a/b% ", "a/b%"),
+            ("\"a\\\"b\\\\\"", "a\"b\\"),
+            ("\"a", "\"a"),
+        ] {
+            let found = key_of(&headers(&[sent]));
+            assert_eq!(found, Ok(Some(key.to_owned())), "{sent}");
+        }
+        assert_eq!(key_of(&headers(&[])), Ok(None));
+        let long = "x".repeat(LONGEST + 1);
+        for bad in [&["", ""][..1], &["\"\""], &["a", "b"], &["ä"], &[&long]] {
+            assert!(key_of(&headers(bad)).is_err(), "{bad:?}");
+        }
+    }
+}

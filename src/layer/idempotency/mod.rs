@@ -1,0 +1,189 @@
+//! The layer of requests that may be sent twice and are to be done once.
+
+mod known;
+mod run;
+
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, request::Parts};
+use http_body::Body;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{
+    layer::{ResponseBody, ResponseFuture, future::oneshot},
+    lock::Locks,
+    refresh::DAY,
+};
+
+/// Does a request once, however often it is sent with the same `Idempotency-Key`, in all processes together; from [`Locks::idempotency`].
+///
+/// As the draft of the IETF has it (draft-ietf-httpapi-idempotency-key-header-07), for POST and PATCH; other methods pass straight
+/// through. The key is the client's own, new for each thing that it wants done, a UUID say, and not longer than 255 bytes.
+///
+/// | a request with a key | is answered by |
+/// |---|---|
+/// | that is new | the service, and its response is stored, whatever its status |
+/// | that was done | the stored response, with `Idempotency-Replayed: true` |
+/// | that is being done | 409 Conflict with `Retry-After` |
+/// | that another request had: by its query, its `Content-Type` or its body | 422 Unprocessable Content |
+/// | whose request was begun, and nobody knows what came of it | 409 Conflict |
+/// | that was done, but whose response could not be stored, as it was too large or broke off | 409 Conflict |
+/// | that is missing, empty, too long, or given twice | 400 Bad Request ([`optional`](Self::optional): a missing one passes) |
+///
+/// What is no response of the service's has a body that says so (RFC 9457). While the database fails the answer is 503, and nothing is done.
+///
+/// # Who is asking
+///
+/// A key counts for one path, and for one caller as [`scope`](Self::scope) tells them apart: say it where you can. Without that, a request is another one
+/// if any header is that may tell who is asking (`Authorization`, `Cookie`, `Host` and all that are not known to tell nothing, as `User-Agent`, `Accept` and
+/// `traceparent`): so nobody is given a response that was somebody else's, and a client whose cookies have changed since is refused by 422, too. Callers who are told apart
+/// by something else, a certificate say, need a scope.
+///
+/// # Crashes
+///
+/// The service runs in a task of its own: a client who disconnects cancels nothing, and gets the response when it asks again. That it runs is noted before, by a lock with
+/// a lease, and that it has, with the response, by one statement. If its process dies in between, or the service panics or returns an error (not a response), nobody knows whether it was done: repeats are told that it is being done until the
+/// lease has expired, and then refused, for as long as the note is kept, 90 days at least. Who has found out that it was not done lets it be done by
+/// [`break_lock`](Locks::break_lock), on `idempotency/` and the name that `[scope, path, key]` make. Where doing it twice is better than not at all, see
+/// [`run_again_after_crash`](Self::run_again_after_crash). All this is as durable as the database: one that loses its last commits when the power fails (SQLite with `synchronous = NORMAL`, as
+/// [`Perennial::open`](crate::Perennial::open) has it) forgets what was done a moment before.
+///
+/// # What is beneath, and what is not
+///
+/// All that the service answers is stored, a 401 or a 503 of a layer beneath as well. So authentication, limits of rate and load shedding belong outside this layer, and a timeout
+/// beneath it, as nothing outside cancels what is being done. Bodies, of requests and of responses, are held in memory up to [`max_body`](Self::max_body); trailers are not passed on. A form that a browser sends as
+/// `multipart/form-data` is another one each time, by its boundary.
+///
+/// Notes and responses stand in the tables of locks and of entries. Expired responses are removed once a day, when a request comes.
+#[derive(Clone)]
+#[must_use = "a layer does nothing until a service is wrapped in it"]
+pub struct IdempotencyLayer {
+    locks: Locks,
+    scope: Option<Arc<Scope>>,
+    optional: bool,
+    lifetime: Duration,
+    max_body: usize,
+    again: bool,
+}
+
+type Scope = dyn Fn(&Parts) -> String + Send + Sync;
+
+impl IdempotencyLayer {
+    pub(crate) fn new(locks: Locks) -> Self {
+        Self {
+            locks,
+            scope: None,
+            optional: false,
+            lifetime: DAY,
+            max_body: 1 << 20,
+            again: false,
+        }
+    }
+
+    /// Who is asking, as an outer layer has found out: keys of two callers are two keys, and a caller may come back with another token or
+    /// other cookies.
+    ///
+    /// ```
+    /// # #[derive(Clone)]
+    /// # struct User { id: String }
+    /// # fn f(site: perennial::Perennial) {
+    /// let once = site.idempotency().scope(|parts| {
+    ///     let user = parts.extensions.get::<User>();
+    ///     user.map(|user| user.id.clone()).unwrap_or_default()
+    /// });
+    /// # }
+    /// ```
+    pub fn scope(mut self, caller: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
+        self.scope = Some(Arc::new(caller));
+        self
+    }
+
+    /// Lets requests without a key pass, which are then done as often as they are sent. Otherwise they are refused by 400.
+    pub fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// How long a response is kept, and a repeat given it. Default: a day. After that the key is new.
+    pub fn lifetime(mut self, time: Duration) -> Self {
+        self.lifetime = time;
+        self
+    }
+
+    /// How large a body may be, in bytes. Default: 1 MiB. A larger request is refused by 413; a larger response is passed on and not stored, and repeats are
+    /// told so.
+    pub fn max_body(mut self, bytes: usize) -> Self {
+        self.max_body = bytes;
+        self
+    }
+
+    /// Does again what was begun and of which nobody knows what has come, as soon as the lease has expired: it is done at least once then,
+    /// and not at most once.
+    pub fn run_again_after_crash(mut self) -> Self {
+        self.again = true;
+        self
+    }
+}
+
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = IdempotencyService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        IdempotencyService {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+impl fmt::Debug for IdempotencyLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyLayer")
+            .field("optional", &self.optional)
+            .field("lifetime", &self.lifetime)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A service that does a request once, as [`IdempotencyLayer`] describes.
+#[derive(Clone, Debug)]
+pub struct IdempotencyService<S> {
+    inner: S,
+    layer: IdempotencyLayer,
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for IdempotencyService<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    ReqBody: Body<Data = Bytes> + From<Bytes> + Send + 'static,
+    ResBody: Body<Data = Bytes> + Send + 'static,
+{
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<ResBody, S::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        // The inner service's readiness matters when it is called.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let (layer, inner) = (self.layer.clone(), self.inner.clone());
+        if !matches!(*request.method(), Method::POST | Method::PATCH) {
+            return ResponseFuture::waiting(async move {
+                let response = oneshot(inner, request).await?;
+                Ok(response.map(ResponseBody::streamed))
+            });
+        }
+        ResponseFuture::waiting(layer.run(inner, request))
+    }
+}
