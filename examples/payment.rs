@@ -59,7 +59,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let table = "CREATE TABLE IF NOT EXISTS charge (cents BIGINT NOT NULL)";
     sqlx::query(table).execute(&pool).await?;
 
+    // Nobody logs in here, so that the key alone tells one from another. (By default credentials do, and the `Host`, which differs by the port.)
     let once = site.locks().lease(options.lease).idempotency();
+    let once = once.scope(|_| Some(String::new()));
     let app = Router::new()
         .route("/", get(form))
         .route("/pay", post(pay).layer(once))
@@ -75,6 +77,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     axum::serve(listener, app)
         .with_graceful_shutdown(stop)
         .await?;
+    // Payments whose clients have gone.
+    site.shutdown().await;
     Ok(())
 }
 

@@ -4,45 +4,49 @@
 #   lock.sh URL NAME [--lease SECONDS] [--wait SECONDS] [--hold SECONDS] -- COMMAND...
 #   lock.sh postgres://user@host/site nightly-import --wait 60 -- ./import
 #
-# URL: sqlite:FILE, postgres://… or mysql://user:password@host:port/database; the programs sqlite3 (3.35 or newer), psql or mariadb are used. The lease is
-# extended while the command runs, which finds the fence in PERENNIAL_FENCE; when it is lost, the command is stopped. Nobody else gets the lock before it was held for so
-# long (--hold), if the command ends earlier. Ends as the command does, with 75 if somebody has the lock, with 74 if it was lost.
+# URL: sqlite:FILE, postgres://… or mysql://user:password@host:port/database; by the programs sqlite3 (3.35 or newer), psql or mariadb. The lease (15 s) is extended while
+# the command runs, which finds the fence in PERENNIAL_FENCE; when it is lost, the command is stopped (TERM, as by a signal to this script). Nobody
+# else gets the lock before it was held for so long (--hold), if the command ends earlier. PERENNIAL_PREFIX: what the tables' names begin with, if not perennial_.
+#
+# Ends as the command does; with 75 if somebody has the lock, 74 if it was lost, 69 if the database fails, 64 if it is called wrongly.
 set -euo pipefail
 
-usage() { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 64; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 64; }
+number() { [[ ${1:-} =~ ^[0-9]+$ ]] || usage; }
 [ $# -ge 2 ] || usage
 url=$1 name=$2 lease=15 wait=0 hold=0 table=${PERENNIAL_PREFIX:-perennial_}lock
 shift 2
 while [ $# -gt 0 ]; do
     case $1 in
-    --lease) lease=$2; shift 2 ;;
-    --wait) wait=$2; shift 2 ;;
-    --hold) hold=$2; shift 2 ;;
+    --lease) number "${2:-}"; lease=$2; shift 2 ;;
+    --wait) number "${2:-}"; wait=$2; shift 2 ;;
+    --hold) number "${2:-}"; hold=$2; shift 2 ;;
     --) shift; break ;;
     *) usage ;;
     esac
 done
-[ $# -gt 0 ] || usage
+[ $# -gt 0 ] && [ "$lease" -gt 0 ] || usage
 
 hex() { od -An -v -tx1 | tr -d ' \n'; }
+whole() { iconv -c -f UTF-8 -t UTF-8; } # without a character that is cut
 
 # A name as its column holds it.
 bounded() {
     if [ -n "$1" ] && [ "$(printf %s "$1" | wc -c)" -le 180 ]; then printf %s "$1"; return; fi
     local first
-    first=$(printf %s "$1" | head -c 128 | iconv -c -f UTF-8 -t UTF-8)
+    first=$(printf %s "$1" | head -c 128 | whole)
     printf %s "$first"
     printf '~%.0s' $(seq "$((129 - $(printf %s "$first" | wc -c)))")
     printf %s "$1" | sha256sum | cut -c1-64 | tr -d '\n'
 }
 
-id=$(head -c 16 /dev/urandom | hex)
 name_hex=$(bounded "$name" | hex)
-owner_hex=$(printf '%s shell %s\t%s' "$id" "$$" "${1##*/}" | head -c 200 | hex)
+owner_hex=$(printf '%s shell %s\t%s' "$(head -c 16 /dev/urandom | hex)" "$$" "${1##*/}" | head -c 200 | whole | hex)
 case $url in
 sqlite:*)
-    file=${url#sqlite:} file=${file#//}
-    sql() { sqlite3 -batch -cmd '.timeout 4000' "${file%%\?*}" "$1"; }
+    file=${url#sqlite:} file=${file#//} file=${file%%\?*}
+    [ -e "$file" ] || { echo "there is no database $file" >&2; exit 69; }
+    sql() { sqlite3 -batch -cmd '.timeout 4000' "$file" "$1"; }
     now="(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)"
     text() { printf "CAST(x'%s' AS TEXT)" "$1"; }
     changed() { sql "$1 RETURNING 1"; }
@@ -55,12 +59,13 @@ postgres://* | postgresql://*)
     ;;
 mysql://*)
     [[ $url =~ ^mysql://([^:@/]*)(:([^@]*))?@([^:/]+)(:([0-9]+))?/([^?]+) ]] || usage
-    export MYSQL_PWD=${BASH_REMATCH[3]}
+    MYSQL_PWD=$(printf '%b' "${BASH_REMATCH[3]//%/\\x}")
+    export MYSQL_PWD
     server=(--batch --skip-column-names -u "${BASH_REMATCH[1]}" -h "${BASH_REMATCH[4]}" -P "${BASH_REMATCH[6]:-3306}" "${BASH_REMATCH[7]}")
     sql() { mariadb "${server[@]}" -e "$1"; }
     now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     text() { printf "x'%s'" "$1"; }
-    changed() { sql "$1; SELECT IF(ROW_COUNT() > 0, 1, NULL)" | grep -v NULL; }
+    changed() { sql "$1; SELECT IF(ROW_COUNT() > 0, 1, 0)" | sed 's/^0$//'; }
     ;;
 *) usage ;;
 esac
@@ -76,12 +81,13 @@ try() {
                 acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
             WHERE l.expires_at <= excluded.acquired_at RETURNING fence" ;;
     postgres*)
-        sql "INSERT INTO $table AS l (name, owner, fence, acquired_at, expires_at)
-            SELECT $n, $o, n.at, n.at, n.at + $length FROM (SELECT $now AS at) n
-            WHERE NOT EXISTS (SELECT 1 FROM $table h WHERE h.name = $n AND h.expires_at > n.at)
-            ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = greatest(l.fence + 1, excluded.fence),
-                acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
-            WHERE l.expires_at <= excluded.acquired_at RETURNING l.fence" ;;
+        sql "WITH n AS (SELECT $now AS at, set_config('lock_timeout', '50ms', true)),
+            c AS (SELECT l.name FROM $table l, n WHERE l.name = $n AND l.expires_at <= n.at FOR UPDATE OF l SKIP LOCKED),
+            u AS (UPDATE $table l SET owner = $o, fence = greatest(l.fence + 1, n.at), acquired_at = n.at, expires_at = n.at + $length
+                FROM c, n WHERE l.name = c.name RETURNING l.fence),
+            i AS (INSERT INTO $table (name, owner, fence, acquired_at, expires_at) SELECT $n, $o, n.at, n.at, n.at + $length FROM n
+                WHERE NOT EXISTS (SELECT 1 FROM $table WHERE name = $n) ON CONFLICT (name) DO NOTHING RETURNING fence)
+            SELECT fence FROM u UNION ALL SELECT fence FROM i" ;;
     mysql*)
         sql "INSERT INTO $table (name, owner, fence, acquired_at, expires_at)
             VALUES ($n, $o, LAST_INSERT_ID($now), $now, $now + $length)
@@ -89,13 +95,19 @@ try() {
                 acquired_at = IF(owner = $o, VALUES(acquired_at), acquired_at),
                 fence = IF(owner = $o, LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
                 expires_at = IF(owner = $o, VALUES(expires_at), expires_at);
-            SELECT NULLIF(LAST_INSERT_ID(), 0)" | { grep -v NULL || true; } ;;
+            SELECT LAST_INSERT_ID()" | sed 's/^0$//' ;;
     esac
 }
 
-third=$(awk "BEGIN { print $lease / 3 }")
 end=$((SECONDS + wait))
-until fence=$(try) && [ -n "$fence" ]; do
+while true; do
+    since=$SECONDS
+    if ! fence=$(try 2>&1); then
+        # Somebody was faster, as the protocol has it.
+        grep -qiE 'lock timeout|lock wait timeout|deadlock|serialize|database is locked' <<<"$fence" || { printf '%s\n' "$fence" >&2; exit 69; }
+        fence=
+    fi
+    [ -z "$fence" ] || break
     [ "$SECONDS" -lt "$end" ] || { echo "the lock $name is held by somebody else" >&2; exit 75; }
     sleep "0.$((RANDOM % 9 + 1))"
 done
@@ -104,23 +116,39 @@ export PERENNIAL_FENCE=$fence
 
 "$@" <&0 &
 command=$!
-trap 'kill -TERM "$command" 2>/dev/null' INT TERM
-# Nothing is ever written to it: to read from it is to sleep, without a process that would be left behind.
-exec 9<> <(:)
+trap 'kill -TERM "$command" 2>/dev/null' INT TERM HUP QUIT
+# Extends the lease for as long as the command runs, also if this script is no more; a database that fails is asked again until the lease is over.
 keep() {
-    while ! read -rt "$third" -u 9; do
-        [ -n "$(changed "UPDATE $table SET expires_at = $now + $length WHERE $ours AND expires_at > $now")" ] || break
+    trap '' INT HUP QUIT
+    # Nothing is ever written to it: to read from it is to sleep, without a process that would be left behind.
+    exec 9<> <(:)
+    local pause=$third now_at out
+    while ! read -rt "$pause" -u 9; do
+        kill -0 "$command" 2>/dev/null || exit 0
+        now_at=$SECONDS
+        if out=$(changed "UPDATE $table SET expires_at = $now + $length WHERE $ours AND expires_at > $now"); then
+            [ -n "$out" ] || break
+            since=$now_at pause=$third
+        else
+            [ "$((SECONDS - since))" -lt "$lease" ] || break
+            pause=$quarter
+        fi
     done
     echo "the lock $name is lost" >&2
     kill -TERM "$command" 2>/dev/null
+    exit 74
 }
+third=$(awk "BEGIN { print $lease / 3 }") quarter=$(awk "BEGIN { print $lease / 12 }")
 keep &
 keeper=$!
 status=0
 wait "$command" || status=$?
 # Interrupted by a signal, which was passed on, it is waited for again.
 while kill -0 "$command" 2>/dev/null; do wait "$command" && status=0 || status=$?; done
-kill "$keeper" 2>/dev/null || status=74
+kill "$keeper" 2>/dev/null || true
+kept=0
+wait "$keeper" 2>/dev/null || kept=$?
+[ "$kept" -ne 74 ] || status=74
 until="acquired_at + $hold * 1000000"
 sql "UPDATE $table SET owner = NULL, expires_at = CASE WHEN $until > $now THEN $until ELSE 0 END WHERE $ours" >/dev/null || true
 exit "$status"

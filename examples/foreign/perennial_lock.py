@@ -9,8 +9,7 @@ With a connection of sqlite3, psycopg2 (or psycopg) or PyMySQL (or MySQLdb), in 
         ...                        # lease.extend(60) now and then; False: it is lost, stop
         lease.release()
 
-Not thread-safe, as such connections are not.
-"""
+Not thread-safe."""
 import hashlib, os, sys, uuid
 
 NOW = {
@@ -49,6 +48,9 @@ class Locks:
         self.connection, self.prefix, self.label = connection, prefix, label
         module = type(connection).__module__
         self.kind = "sqlite" if "sqlite" in module else "postgres" if "psycopg" in module else "mysql"
+        auto = {"sqlite": lambda c: c.isolation_level is None, "postgres": lambda c: c.autocommit, "mysql": lambda c: c.get_autocommit()}
+        if not auto[self.kind](connection):
+            raise ValueError("the connection is not in autocommit (with sqlite3: isolation_level=None)")
 
     def run(self, sql, **arguments):
         sql = sql.format(p=self.prefix, now=NOW[self.kind])
@@ -96,7 +98,6 @@ class Lease:
     def run(self, sql, **arguments):
         return self.locks.run(sql, name=self.name, owner=self.owner, fence=self.fence, **arguments).rowcount > 0
 
-
 def bounded(name):
     """The name as its column holds it."""
     data = name.encode()
@@ -109,6 +110,10 @@ def bounded(name):
 if __name__ == "__main__":
     import sqlite3
 
-    lease = Locks(sqlite3.connect(sys.argv[1].removeprefix("sqlite:"), isolation_level=None)).try_lock(sys.argv[2], 3600)
-    input(f"held, with fence {lease.fence}; Enter gives it up") if lease else sys.exit("somebody has it")
-    lease.release()
+    if len(sys.argv) != 3 or not os.path.exists(file := sys.argv[1].removeprefix("sqlite:")):
+        sys.exit("perennial_lock.py sqlite:FILE NAME; the file is to be there")
+    lease = Locks(sqlite3.connect(file, isolation_level=None)).try_lock(sys.argv[2], 3600)
+    try:
+        input(f"held, with fence {lease.fence}, for an hour; Enter gives it up") if lease else sys.exit("somebody has it")
+    finally:
+        lease and lease.release()

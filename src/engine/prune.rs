@@ -13,7 +13,7 @@ const PRUNE_LOCK: &str = "perennial/prune";
 impl Engine {
     /// Removes what has long been unused, in one process a day.
     pub(super) async fn prune(&self) -> Result<(), Error> {
-        let Some(lease) = self.locks().try_lock(PRUNE_LOCK).await? else {
+        let Some(lease) = self.locks.take(PRUNE_LOCK, "", None).await? else {
             return Ok(());
         };
         let store = &self.store;

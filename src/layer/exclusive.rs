@@ -146,14 +146,12 @@ impl ExclusiveLayer {
                 let detail = "the lock can't be taken at the moment".to_owned();
                 (StatusCode::SERVICE_UNAVAILABLE, detail)
             }
-            (None, "") => {
-                let detail = format!("{:?} is in use; try again later", name.as_str());
-                (self.refusal, detail)
-            }
             (None, action) => {
+                let what = if action.is_empty() { "this" } else { action };
                 let name = name.as_str();
-                let detail =
-                    format!("{name:?} is in use, so that {action:?} has to wait; try again later");
+                let detail = format!(
+                    "somebody else is at {name:?}: {what:?} was not begun; try again later"
+                );
                 (self.refusal, detail)
             }
         };

@@ -15,7 +15,7 @@ use tokio::{
 
 use crate::{
     error::Error,
-    lock::{Lease, LockName, Locks},
+    lock::{Lease, LockName, Locks, check},
 };
 
 /// How long an attempt waits unless told otherwise.
@@ -108,6 +108,7 @@ impl LockAttempt {
 
     /// `None`: it was not free in time.
     pub(crate) async fn taken(&self) -> Result<Option<Lease>, Error> {
+        check(&self.name)?;
         let begun = Instant::now();
         let name = self.name.as_str();
         let queued = self.locks.queues.enter(name);

@@ -163,13 +163,15 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The database fails or does not answer within the statement limit.
+    /// The database fails or does not answer within the statement limit. [`Invalid`](crate::ErrorKind::Invalid): the name is Perennial's own.
     ///
     /// # Cancel safety
     ///
     /// Dropped before it returns, it may have taken the lock, which is then released.
     pub async fn try_lock(&self, name: impl Into<LockName>) -> Result<Option<Lease>, Error> {
-        self.take(name.into().as_str(), "", None).await
+        let name = name.into();
+        check(&name)?;
+        self.take(name.as_str(), "", None).await
     }
 
     /// Takes the lock, and waits for it if somebody holds it: 10 s, unless [told otherwise](LockAttempt::wait). To be awaited.
@@ -273,7 +275,7 @@ impl Locks {
         }
         let locks = self.clone();
         let prune = async move {
-            if let Some(lease) = locks.try_lock("perennial/prune-requests").await? {
+            if let Some(lease) = locks.take("perennial/prune-requests", "", None).await? {
                 locks.prune_entries().await?;
                 locks.prune(KEPT).await?;
                 lease.release_after(PRUNE).await?;
@@ -307,7 +309,7 @@ impl Locks {
         self.take(&name, "", Some(seen)).await
     }
 
-    async fn take(
+    pub(crate) async fn take(
         &self,
         name: &str,
         action: &str,
@@ -414,6 +416,18 @@ impl Locks {
                 return Ok(());
             }
         }
+    }
+}
+
+/// Refuses names that are Perennial's own.
+fn check(name: &LockName) -> Result<(), Error> {
+    let own = ["refresh/", ONCE_PREFIX, IDEMPOTENCY_PREFIX, "perennial/"];
+    match own.iter().find(|own| name.as_str().starts_with(**own)) {
+        None => Ok(()),
+        Some(own) => Err(Error::invalid(format!(
+            "the name {:?} cannot be used for a lock: write one that does not begin with `{own}`, which is Perennial's own",
+            name.as_str()
+        ))),
     }
 }
 

@@ -106,7 +106,7 @@ impl Once {
         }
     }
 
-    /// Remembers that it is done, in a transaction of the application's own: that is so if it is committed, and never was if it is rolled back. `Ran`:
+    /// Remembers that it is done, in a transaction of the application's own (on a connection that has none it is committed at once): that is so if it is committed, and never was if it is rolled back. `Ran`:
     /// what is to be done once can be done in the same transaction.
     ///
     /// Of two transactions that come to it at once, one waits for the other until that is committed or rolled back, for half the statement limit: on SQLite those that write at all
@@ -177,7 +177,7 @@ impl Once {
             None => None,
         };
         let may_be = self.after.is_none() || done(after.as_ref()).is_some();
-        if may_be && let Some(lease) = self.locks.try_lock(self.name.clone()).await? {
+        if may_be && let Some(lease) = self.locks.take(self.name.as_str(), "", None).await? {
             return Ok(Ok(lease));
         }
         let own = self.locks.inspect(self.name.clone()).await?;

@@ -87,7 +87,7 @@ impl SessionLock {
     ///
     /// # Errors
     ///
-    /// As for [`try_lock`](Self::try_lock), and [taken](Error::is_taken): it was not free in time.
+    /// As for [`try_lock`](Self::try_lock), and [taken](Error::is_taken): it was not free in time. (Who holds it is not known.)
     ///
     /// # Cancel safety
     ///

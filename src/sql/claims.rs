@@ -342,7 +342,9 @@ impl Claims {
         work: impl Future<Output = Result<T, BoxError>>,
     ) -> Result<T, Error> {
         match tokio::time::timeout(LIMIT, work).await {
-            Ok(answer) => answer.map_err(|source| Error::database(step, source)),
+            Ok(answer) => answer.map_err(|source| {
+                Error::database(format!("{step}, in the table {:?}", self.table), source)
+            }),
             Err(_) => Err(Error::timeout(step, LIMIT)),
         }
     }

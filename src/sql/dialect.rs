@@ -90,7 +90,8 @@ const FENCE_OF: &str = "SELECT fence FROM {p}entry WHERE entry_key = $1";
 pub(super) const SQLITE: Dialect = Dialect {
     // `unixepoch('subsec')` is NULL before SQLite 3.42, which another program on the same file may be.
     now: "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)",
-    quote: '"',
+    // Not in double quotes: what is no column would be taken for a text.
+    quote: '`',
     text: "CAST({key} AS TEXT)",
     arguments: Arguments::Numbered,
     socket: false,

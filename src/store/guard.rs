@@ -80,7 +80,7 @@ impl Guarded {
         match error {
             Some(error) if failing.insert(step) => tracing::error!(
                 %error,
-                "the database fails; pages in memory go on being served (said once until it works again)"
+                "the database fails; what is in memory goes on being served (said once until it works again)"
             ),
             Some(error) => tracing::debug!(%error, "the database still fails"),
             None if failing.remove(step) => tracing::info!(step, "the database works again"),

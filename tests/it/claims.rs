@@ -161,8 +161,23 @@ async fn values_are_bound_and_names_are_checked(db: Db) {
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(error.to_string().contains("write"), "{error}");
     }
-    let missing = on("no_such_table").await.claim(1).await;
-    assert!(missing.expect_err("is missing").is_database());
+    for missing in [
+        on("no_such_table").await,
+        jobs.clone().id("no_such"),
+        jobs.clone().lock("no_such"),
+        jobs.clone().order("no_such"),
+        jobs.clone().filter("no_such", "x"),
+        jobs.clone().filter_null("no_such"),
+        jobs.clone().expires("no_such", LONG),
+    ] {
+        let error = missing.claim(1).await.expect_err("is missing");
+        assert!(error.is_database(), "{error}");
+        let table = error.to_string().contains("\"job\"");
+        assert!(
+            table || error.to_string().contains("no_such_table"),
+            "{error}"
+        );
+    }
 }
 
 async fn without_an_expiry_what_is_claimed_stays_claimed(db: Db) {
@@ -181,10 +196,10 @@ async fn without_an_expiry_what_is_claimed_stays_claimed(db: Db) {
 
 async fn keys_can_be_texts_and_names_any_that_are_quoted(db: Db) {
     let database = db.database().await;
-    let quote = if db.url().starts_with("mysql") {
-        '`'
-    } else {
+    let quote = if db.url().starts_with("postgres") {
         '"'
+    } else {
+        '`'
     };
     let quoted = |name| format!("{quote}{name}{quote}");
     let (table, order, group) = (quoted("Order"), quoted("Key"), quoted("group"));

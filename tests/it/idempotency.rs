@@ -296,7 +296,7 @@ async fn no_caller_is_given_anothers_response(db: Db) {
     let volatile = [
         ("user-agent", "x"),
         ("traceparent", "00-1-1-00"),
-        ("sec-fetch-mode", "cors"),
+        ("x-forwarded-for", "10.0.0.1"),
     ];
     for header in volatile {
         let again = unscoped.send("/a", &[key, ann, header], "x").await;
@@ -305,11 +305,8 @@ async fn no_caller_is_given_anothers_response(db: Db) {
 
     let scoped = Counted::new(&db, |layer| {
         layer.scope(|parts| {
-            let caller = parts
-                .headers
-                .get("x-caller")
-                .map(|caller| caller.to_str().expect("text"));
-            caller.unwrap_or_default().to_owned()
+            let caller = parts.headers.get("x-caller")?;
+            Some(caller.to_str().expect("text").to_owned())
         })
     })
     .await;

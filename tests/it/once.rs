@@ -5,7 +5,7 @@ use std::time::Duration;
 use perennial::{ErrorKind, Outcome, Perennial, changed_one};
 use tokio::task::JoinSet;
 
-use crate::databases::Db;
+use crate::{databases::Db, support::until};
 
 on_each_database! {
     a_mark_is_committed_or_rolled_back_with_its_transaction
@@ -163,18 +163,20 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
 
         // While another one is at it, and after that has been killed in the middle: as its lease is at an end.
         let held = other.locks().lease(Duration::from_millis(500)).without_extension();
-        let lease = held.try_lock("once/held").await.expect("answers").expect("is free");
+        let running = held.once("held").retry_if_failed();
+        let running = tokio::spawn(running.run(std::future::pending::<Result<(), ()>>));
+        let lock = async || site.locks().inspect("once/held").await.expect("answers");
+        until("it runs", async || lock().await.is_some()).await;
         let held = site.once("held");
         let marked = held.mark_in(&mut *connection).await.expect("answers");
         assert_eq!(marked, Outcome::InProgress);
-        let fence = lease.fence();
-        lease.lost().await;
+        let fence = lock().await.expect("is there").fence;
+        assert!(running.await.expect("no panic").expect_err("its lease ends").is_lost());
         tokio::time::sleep(Duration::from_millis(50)).await;
         let marked = held.mark_in(&mut *connection).await.expect("answers");
         assert_eq!(marked, Outcome::Ran(()));
-        let info = site.locks().inspect("once/held").await.expect("answers");
+        let info = lock().await;
         assert!(info.is_some_and(|info| info.fence > fence && info.holder.is_none()));
-        lease.release().await.expect_err("is not its own any more");
         assert!(held.done().await.expect("answers").is_some());
     });
 }

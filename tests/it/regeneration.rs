@@ -279,8 +279,11 @@ async fn shutdown_waits_for_what_runs_and_begins_nothing_more() {
     origin.let_go();
     shutdown.await.expect("ends");
     assert_eq!(origin.ended(), 2);
-    let lease = site.locks().try_lock("refresh//").await.expect("answers");
-    assert!(lease.is_some(), "the lease was not released");
+    let lock = site.locks().inspect("refresh//").await.expect("answers");
+    assert!(
+        lock.is_some_and(|lock| lock.remaining.is_zero()),
+        "the lease was not released"
+    );
 
     becomes_stale().await;
     assert_eq!(get(address, "/").await.run(), 2);

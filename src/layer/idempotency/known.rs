@@ -26,6 +26,8 @@ pub(super) enum Turn {
     Unkept,
     /// It was another request.
     Another,
+    /// It was another caller.
+    AnotherCaller,
     InProgress,
     /// It was begun, and who began it is no more.
     Unknown,
@@ -36,7 +38,7 @@ pub(super) enum Turn {
 }
 
 /// `again`: what nobody knows is done again.
-pub(super) fn turn(probe: &Probe, fingerprint: &str, lifetime: Duration, again: bool) -> Turn {
+pub(super) fn turn(probe: &Probe, asked: &Asked, lifetime: Duration, again: bool) -> Turn {
     if probe.unreadable {
         return Turn::Unkept;
     }
@@ -45,7 +47,8 @@ pub(super) fn turn(probe: &Probe, fingerprint: &str, lifetime: Duration, again: 
         Some(entry) if entry.age <= lifetime => {
             let notes = Notes::of(entry);
             return match notes.kept {
-                _ if notes.fingerprint != fingerprint => Turn::Another,
+                _ if notes.asked.who != asked.who => Turn::AnotherCaller,
+                _ if notes.asked.what != asked.what => Turn::Another,
                 true => Turn::Replay,
                 false => Turn::Unkept,
             };
@@ -61,9 +64,17 @@ pub(super) fn turn(probe: &Probe, fingerprint: &str, lifetime: Duration, again: 
     }
 }
 
+/// What was asked for, and by whom, as far as the name of the lock doesn't say it; digests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) what: String,
+    pub(super) who: String,
+}
+
 /// What is noted beside a stored response.
+#[derive(Default)]
 pub(super) struct Notes {
-    pub(super) fingerprint: String,
+    pub(super) asked: Asked,
     /// The response is the service's; otherwise it stands for one that could not be stored.
     pub(super) kept: bool,
 }
@@ -71,7 +82,8 @@ pub(super) struct Notes {
 impl Notes {
     pub(super) fn encode(&self) -> String {
         let mut pairs = Serializer::new(String::new());
-        pairs.append_pair("fingerprint", &self.fingerprint);
+        pairs.append_pair("what", &self.asked.what);
+        pairs.append_pair("who", &self.asked.who);
         if self.kept {
             pairs.append_pair("kept", "");
         }
@@ -79,13 +91,11 @@ impl Notes {
     }
 
     fn of(entry: &Entry) -> Self {
-        let mut notes = Self {
-            fingerprint: String::new(),
-            kept: false,
-        };
+        let mut notes = Self::default();
         for (name, value) in form_urlencoded::parse(entry.notes.as_bytes()) {
             match &*name {
-                "fingerprint" => notes.fingerprint = value.into_owned(),
+                "what" => notes.asked.what = value.into_owned(),
+                "who" => notes.asked.who = value.into_owned(),
                 "kept" => notes.kept = true,
                 _ => {}
             }
@@ -121,61 +131,49 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str
     }
 }
 
-/// Whether a header may tell one caller from another: any, but those of which it is known that they don't, and change with each attempt.
-fn may_tell_who(name: &str) -> bool {
-    let tells_nothing = [
-        "accept",
-        "accept-encoding",
-        "accept-language",
-        "baggage",
-        "cache-control",
-        "connection",
-        "content-length",
-        "content-type",
-        "date",
-        "expect",
-        "idempotency-key",
-        "keep-alive",
-        "pragma",
-        "priority",
-        "referer",
-        "te",
-        "traceparent",
-        "tracestate",
-        "transfer-encoding",
-        "upgrade-insecure-requests",
-        "user-agent",
-        "via",
-        "x-correlation-id",
-        "x-request-id",
+/// Whether a header tells who is asking, as far as its name says.
+fn tells_who(name: &str) -> bool {
+    let words = [
+        "account", "api", "auth", "cert", "cookie", "customer", "identity", "jwt", "key", "secret",
+        "session", "subject", "tenant", "token", "user",
     ];
-    !tells_nothing.contains(&name) && !name.starts_with("sec-")
+    name == "host"
+        || !matches!(name, "idempotency-key" | "user-agent")
+            && !name.starts_with("sec-")
+            && words.iter().any(|word| name.contains(word))
 }
 
-/// What tells one request from another that has the same key: what it asks for and, unless the name of its lock says `who`, who is asking.
-pub(super) fn fingerprint(parts: &Parts, body: &Bytes, who: bool) -> String {
+/// What tells one request from another that has the same key.
+pub(super) fn what(parts: &Parts, body: &Bytes) -> String {
+    let media_type = parts.headers.get(header::CONTENT_TYPE);
+    digest([
+        parts.method.as_str().as_bytes(),
+        parts.uri.query().unwrap_or_default().as_bytes(),
+        media_type.map_or(b"", HeaderValue::as_bytes),
+        body,
+    ])
+}
+
+/// What tells one caller from another, where the name of the lock doesn't.
+pub(super) fn who(parts: &Parts) -> String {
+    let authority = parts.uri.authority().map(Authority::as_str);
+    let mut said = vec![authority.unwrap_or_default().as_bytes().to_vec()];
+    // Sorted, as the lines of different names may come in any order.
+    let names = BTreeSet::from_iter(parts.headers.keys().map(HeaderName::as_str));
+    for name in names.into_iter().filter(|name| tells_who(name)) {
+        let lines = parts.headers.get_all(name).iter();
+        let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
+        // HTTP/2 may send the cookies in pieces (RFC 9113 §8.2.3).
+        said.extend([name.as_bytes().to_vec(), lines.join(&b"; "[..])]);
+    }
+    digest(said.iter().map(Vec::as_slice))
+}
+
+fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut digest = Sha256::new();
-    let mut add = |part: &[u8]| {
+    for part in parts {
         digest.update((part.len() as u64).to_be_bytes());
         digest.update(part);
-    };
-    add(parts.method.as_str().as_bytes());
-    add(parts.uri.query().unwrap_or_default().as_bytes());
-    let media_type = parts.headers.get(header::CONTENT_TYPE);
-    add(media_type.map_or(&b""[..], HeaderValue::as_bytes));
-    add(body);
-    if !who {
-        let authority = parts.uri.authority().map(Authority::as_str);
-        add(authority.unwrap_or_default().as_bytes());
-        // Sorted, as the lines of different names may come in any order.
-        let names = BTreeSet::from_iter(parts.headers.keys().map(HeaderName::as_str));
-        for name in names.into_iter().filter(|name| may_tell_who(name)) {
-            add(name.as_bytes());
-            let lines = parts.headers.get_all(name).iter();
-            let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
-            // HTTP/2 may send the cookies in pieces (RFC 9113 §8.2.3).
-            add(&lines.join(&b"; "[..]));
-        }
     }
     hex(&digest.finalize())
 }
@@ -195,14 +193,19 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(86_400);
 
+    fn asked(what: &str, who: &str) -> Asked {
+        let [what, who] = [what, who].map(str::to_owned);
+        Asked { what, who }
+    }
+
     /// A response that was stored so long ago, under the fence 7.
     fn stored(age: Duration, kept: bool) -> Option<Entry> {
-        let fingerprint = "x&=".to_owned();
+        let asked = asked("x&=", "ann");
         Some(Entry {
             fence: 7,
             age,
             content: Response::default(),
-            notes: Notes { fingerprint, kept }.encode(),
+            notes: Notes { asked, kept }.encode(),
         })
     }
 
@@ -296,15 +299,60 @@ mod tests {
                 lock,
                 ..Probe::default()
             };
-            assert_eq!(turn(&probe, "x&=", DAY, false), x, "{case}");
-            assert_eq!(turn(&probe, "y", DAY, false), y, "{case}");
-            assert_eq!(turn(&probe, "x&=", DAY, true), again, "{case}");
+            assert_eq!(turn(&probe, &asked("x&=", "ann"), DAY, false), x, "{case}");
+            assert_eq!(turn(&probe, &asked("y", "ann"), DAY, false), y, "{case}");
+            assert_eq!(
+                turn(&probe, &asked("x&=", "ann"), DAY, true),
+                again,
+                "{case}"
+            );
         }
+        let probe = Probe {
+            entry: stored(DAY, true),
+            ..Probe::default()
+        };
+        let bob = asked("x&=", "bob");
+        assert_eq!(turn(&probe, &bob, DAY, true), Turn::AnotherCaller);
         let unreadable = Probe {
             unreadable: true,
             ..Probe::default()
         };
-        assert_eq!(turn(&unreadable, "x", DAY, true), Turn::Unkept);
+        assert_eq!(turn(&unreadable, &asked("x", ""), DAY, true), Turn::Unkept);
+    }
+
+    #[test]
+    fn headers_tell_who_is_asking_by_their_names() {
+        for name in [
+            "host",
+            "authorization",
+            "proxy-authorization",
+            "cookie",
+            "x-api-key",
+            "x-forwarded-user",
+            "x-auth-request-email",
+            "x-forwarded-client-cert",
+            "x-csrf-token",
+            "x-tenant-id",
+            "cf-access-jwt-assertion",
+        ] {
+            assert!(tells_who(name), "{name}");
+        }
+        for name in [
+            "user-agent",
+            "idempotency-key",
+            "accept",
+            "traceparent",
+            "x-request-id",
+            "cf-ray",
+            "x-forwarded-for",
+            "x-amzn-trace-id",
+            "b3",
+            "sec-ch-ua",
+            "content-length",
+            "x-retry-count",
+        ] {
+            assert!(!tells_who(name), "{name}");
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::{
 /// | that is new | the service, and its response is stored, whatever its status |
 /// | that was done | the stored response, with `Idempotency-Replayed: true` |
 /// | that is being done | 409 Conflict with `Retry-After` |
-/// | that another request had: by its query, its `Content-Type` or its body | 422 Unprocessable Content |
+/// | that another request had, by its query, its `Content-Type` or its body, or another caller | 422 Unprocessable Content |
 /// | whose request was begun, and nobody knows what came of it | 409 Conflict |
 /// | that was done, but whose response could not be stored, as it was too large or broke off | 409 Conflict |
 /// | that is missing, empty, too long, or given twice | 400 Bad Request ([`optional`](Self::optional): a missing one passes) |
@@ -42,9 +42,9 @@ use crate::{
 /// # Who is asking
 ///
 /// A key counts for one path, and for one caller as [`scope`](Self::scope) tells them apart: say it where you can. Without that, a request is another one
-/// if any header is that may tell who is asking (`Authorization`, `Cookie`, `Host` and all that are not known to tell nothing, as `User-Agent`, `Accept` and
-/// `traceparent`): so nobody is given a response that was somebody else's, and a client whose cookies have changed since is refused by 422, too. Callers who are told apart
-/// by something else, a certificate say, need a scope.
+/// if its credentials are: `Authorization`, `Cookie`, `Host` and all headers whose names say that they tell who is asking (with `api`, `auth`, `cert`, `key`, `token`, `user` and the like in
+/// them). So nobody is given a response that was somebody else's, and a client whose cookies have changed since is refused by 422. Callers who are told apart by something else, as a
+/// certificate or an address, need a scope.
 ///
 /// # Crashes
 ///
@@ -61,6 +61,8 @@ use crate::{
 /// beneath it, as nothing outside cancels what is being done. Bodies, of requests and of responses, are held in memory up to [`max_body`](Self::max_body); trailers are not passed on. A form that a browser sends as
 /// `multipart/form-data` is another one each time, by its boundary.
 ///
+/// With an [`ExclusiveLayer`](crate::layer::ExclusiveLayer) this one belongs outside, so that repeats don't wait for the lock.
+///
 /// Notes and responses stand in the tables of locks and of entries. Expired responses are removed once a day, when a request comes.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
@@ -73,7 +75,7 @@ pub struct IdempotencyLayer {
     again: bool,
 }
 
-type Scope = dyn Fn(&Parts) -> String + Send + Sync;
+type Scope = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
 impl IdempotencyLayer {
     pub(crate) fn new(locks: Locks) -> Self {
@@ -88,7 +90,7 @@ impl IdempotencyLayer {
     }
 
     /// Who is asking, as an outer layer has found out: keys of two callers are two keys, and a caller may come back with another token or
-    /// other cookies.
+    /// other cookies. `None`: that is not known, and the credentials tell.
     ///
     /// ```
     /// # #[derive(Clone)]
@@ -96,11 +98,14 @@ impl IdempotencyLayer {
     /// # fn f(site: perennial::Perennial) {
     /// let once = site.idempotency().scope(|parts| {
     ///     let user = parts.extensions.get::<User>();
-    ///     user.map(|user| user.id.clone()).unwrap_or_default()
+    ///     user.map(|user| user.id.clone())
     /// });
     /// # }
     /// ```
-    pub fn scope(mut self, caller: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
+    pub fn scope(
+        mut self,
+        caller: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
         self.scope = Some(Arc::new(caller));
         self
     }

@@ -13,7 +13,7 @@ use crate::{
     layer::{
         IdempotencyLayer, ResponseBody,
         future::oneshot,
-        idempotency::known::{self, Notes, Turn, key_of, turn},
+        idempotency::known::{self, Asked, Notes, Turn, key_of, turn},
         problem::problem,
         request::asked_path,
         response::{self, Read},
@@ -39,7 +39,7 @@ struct Doing(LockName);
 struct Keyed {
     layer: IdempotencyLayer,
     name: LockName,
-    fingerprint: String,
+    asked: Asked,
 }
 
 impl IdempotencyLayer {
@@ -97,12 +97,18 @@ impl IdempotencyLayer {
     }
 
     fn keyed(self, parts: &Parts, key: &str, body: &Bytes) -> Keyed {
-        let scope = self.scope.as_ref().map(|scope| scope(parts));
-        let fingerprint = known::fingerprint(parts, body, scope.is_some());
+        let scope = self.scope.as_ref().and_then(|scope| scope(parts));
+        let asked = Asked {
+            what: known::what(parts, body),
+            who: match &scope {
+                Some(_) => String::new(),
+                None => known::who(parts),
+            },
+        };
         let name = LockName::from([&*scope.unwrap_or_default(), asked_path(parts), key]);
         Keyed {
             name: LockName::from(format!("{IDEMPOTENCY_PREFIX}{}", name.as_str())),
-            fingerprint,
+            asked,
             layer: self,
         }
     }
@@ -141,12 +147,7 @@ impl Keyed {
         let in_progress =
             "the first request with this `Idempotency-Key` is still being served: ask again";
         let lease = match (
-            turn(
-                &probe,
-                &self.fingerprint,
-                self.layer.lifetime,
-                self.layer.again,
-            ),
+            turn(&probe, &self.asked, self.layer.lifetime, self.layer.again),
             probe.entry,
         ) {
             (Turn::Run { seen }, _) => match locks.try_lock_seen(name.to_owned(), seen).await {
@@ -161,14 +162,22 @@ impl Keyed {
                 return Ok(response);
             }
             (Turn::Another, _) => {
-                let detail = "this `Idempotency-Key` was another request's: send a new one for each thing to be done";
+                let detail = "this `Idempotency-Key` was another request's, with another body, query or `Content-Type`: send a new one for each thing to be done, and the same request if it is the same thing";
+                return refused(StatusCode::UNPROCESSABLE_ENTITY, detail, None);
+            }
+            (Turn::AnotherCaller, _) => {
+                tracing::warn!(
+                    name,
+                    "an `Idempotency-Key` came again with other credentials; if it may, tell callers apart by `IdempotencyLayer::scope`"
+                );
+                let detail = "this `Idempotency-Key` was sent by somebody else, or with other credentials: if it was yours, send it with those; a new one would have the thing done again";
                 return refused(StatusCode::UNPROCESSABLE_ENTITY, detail, None);
             }
             (Turn::InProgress, _) => {
                 return refused(StatusCode::CONFLICT, in_progress, Some(SOON));
             }
             (Turn::Unknown, _) => {
-                let detail = "the first request with this `Idempotency-Key` was begun, and it is not known what has come of it: it is not done again";
+                let detail = "the first request with this `Idempotency-Key` was begun, and it is not known what has come of it: it is not done again. Ask whoever runs this service; a new key would have it done again";
                 return refused(StatusCode::CONFLICT, detail, None);
             }
             (Turn::Unkept | Turn::Replay, _) => {
@@ -221,7 +230,7 @@ impl Keyed {
     /// `false`: it is to be tried again.
     async fn publish(&self, lease: &Lease, kept: Option<&Response<Bytes>>) -> bool {
         let notes = Notes {
-            fingerprint: self.fingerprint.clone(),
+            asked: self.asked.clone(),
             kept: kept.is_some(),
         };
         let nothing = Response::default();
