@@ -49,6 +49,24 @@ mod tests {
     }
 
     #[test]
+    fn names_are_stored_as_the_protocol_says() {
+        let protocol = include_str!("../docs/protocol.md");
+        let cut = format!("{}😀{}", "x".repeat(126), "y".repeat(80));
+        for (name, first) in [
+            ("", "~".repeat(128)),
+            (&"z".repeat(181), "z".repeat(128)),
+            (&cut, format!("{}~~", "x".repeat(126))),
+        ] {
+            let stored = bounded(name);
+            let digest = stored.strip_prefix(&first).expect("its beginning");
+            assert!(
+                protocol.contains(&format!("`{digest}`")),
+                "{name}: {stored}"
+            );
+        }
+    }
+
+    #[test]
     fn no_plain_name_is_that_of_a_digested_one() {
         let long = "x".repeat(PLAIN + 1);
         let digested = bounded(&long).into_owned();

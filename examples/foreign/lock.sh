@@ -117,37 +117,44 @@ export PERENNIAL_FENCE=$fence
 "$@" <&0 &
 command=$!
 trap 'kill -TERM "$command" 2>/dev/null' INT TERM HUP QUIT
-# Extends the lease for as long as the command runs, also if this script is no more; a database that fails is asked again until the lease is over.
+third=$(awk "BEGIN { print $lease / 3 }") quarter=$(awk "BEGIN { print $lease / 12 }")
+# Whether the command runs: a dead one that nobody has waited for does not.
+alive() {
+    kill -0 "$command" 2>/dev/null || return 1
+    case $(ps -o stat= -p "$command" 2>/dev/null) in Z*) return 1 ;; esac
+}
+# Extends the lease for as long as the command runs; a database that fails is asked again until the lease is over. It ends when its input does and the command has; if only the
+# script is no more, it goes on.
 keep() {
-    trap '' INT HUP QUIT
-    # Nothing is ever written to it: to read from it is to sleep, without a process that would be left behind.
-    exec 9<> <(:)
-    local pause=$third now_at out
-    while ! read -rt "$pause" -u 9; do
-        kill -0 "$command" 2>/dev/null || exit 0
-        now_at=$SECONDS
-        if out=$(changed "UPDATE $table SET expires_at = $now + $length WHERE $ours AND expires_at > $now"); then
+    trap '' INT TERM HUP QUIT
+    local pause=$third asked out ended
+    while true; do
+        if read -rt "$pause" || [ $? -le 128 ]; then ended=1; else ended=; fi
+        alive || exit 0
+        [ -z "$ended" ] || sleep "$pause"
+        asked=$SECONDS
+        if out=$(changed "UPDATE $table SET expires_at = $now + $length WHERE $ours AND expires_at > $now" </dev/null); then
             [ -n "$out" ] || break
-            since=$now_at pause=$third
+            since=$asked pause=$third
         else
             [ "$((SECONDS - since))" -lt "$lease" ] || break
             pause=$quarter
         fi
     done
+    alive || exit 0
     echo "the lock $name is lost" >&2
     kill -TERM "$command" 2>/dev/null
     exit 74
 }
-third=$(awk "BEGIN { print $lease / 3 }") quarter=$(awk "BEGIN { print $lease / 12 }")
-keep &
+exec 8> >(keep)
 keeper=$!
 status=0
 wait "$command" || status=$?
 # Interrupted by a signal, which was passed on, it is waited for again.
 while kill -0 "$command" 2>/dev/null; do wait "$command" && status=0 || status=$?; done
-kill "$keeper" 2>/dev/null || true
+exec 8>&-
 kept=0
-wait "$keeper" 2>/dev/null || kept=$?
+wait "$keeper" || kept=$?
 [ "$kept" -ne 74 ] || status=74
 until="acquired_at + $hold * 1000000"
 sql "UPDATE $table SET owner = NULL, expires_at = CASE WHEN $until > $now THEN $until ELSE 0 END WHERE $ours" >/dev/null || true

@@ -228,6 +228,40 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
     assert!(locks.break_lock("long").await.expect("answers"));
     assert_eq!(long.wait().await.expect("ends").code(), Some(74));
 
+    // It is held for as long as the command runs, also if the script is killed; and no longer.
+    let mut killed = lock(&db, "killed", &["--lease", "1", "--", "sleep", "4"])
+        .spawn()
+        .expect("starts");
+    until("it is held", async || {
+        locks.inspect("killed").await.expect("answers").is_some()
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    killed.kill().await.expect("is alive");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(
+        locks.try_lock("killed").await.expect("answers").is_none(),
+        "the command runs"
+    );
+    drop(locks.lock("killed").await.expect("is free in time"));
+
+    // Errors are not taken for a lock that is held.
+    let nowhere = tokio::process::Command::new("bash")
+        .args([LOCK, "sqlite:/no/such/file.db", "job", "--", "true"])
+        .output();
+    assert_eq!(nowhere.await.expect("runs").status.code(), Some(69));
+    let wrong = lock(&db, "job", &["--lease", "1.5", "--", "true"]).output();
+    assert_eq!(wrong.await.expect("runs").status.code(), Some(64));
+    db.execute("ALTER TABLE perennial_lock RENAME TO elsewhere")
+        .await;
+    let away = lock(&db, "job", &["--", "true"])
+        .output()
+        .await
+        .expect("runs");
+    assert_eq!(away.status.code(), Some(69), "{away:?}");
+    db.execute("ALTER TABLE elsewhere RENAME TO perennial_lock")
+        .await;
+
     let held = lock(&db, "held", &["--hold", "2", "--", "true"]).status();
     assert!(held.await.expect("runs").success());
     let again = lock(&db, "held", &["--", "true"])
