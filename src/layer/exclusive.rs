@@ -141,6 +141,11 @@ impl ExclusiveLayer {
     /// What a client is told who doesn't get the lock, because of the error or because it is taken.
     fn refused<B>(&self, name: &LockName, error: Option<Error>) -> Response<ResponseBody<B>> {
         let (status, detail) = match (error, &*self.action) {
+            (Some(error), _) if !error.is_database() => {
+                tracing::error!(%error, "a request can't be served: correct the name of its lock");
+                let detail = "the name of its lock cannot be used".to_owned();
+                (StatusCode::INTERNAL_SERVER_ERROR, detail)
+            }
             // The store has logged it.
             (Some(_), _) => {
                 let detail = "the lock can't be taken at the moment".to_owned();

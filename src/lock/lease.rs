@@ -154,10 +154,15 @@ impl Lease {
 
     /// Gives the lock up, but nobody may take it before `cooldown`.
     pub(crate) async fn release_after(mut self, cooldown: Duration) -> Result<(), Error> {
+        self.cooldown = cooldown;
+        self.try_release_after(cooldown).await
+    }
+
+    /// The same, but if it fails or is dropped, the lock is to be free.
+    pub(crate) async fn try_release_after(mut self, cooldown: Duration) -> Result<(), Error> {
         // From now on it may be lost without that being worth a word.
         self.keeper.abort();
-        // Dropped because it could not be, it is tried once more.
-        self.cooldown = cooldown;
+        // Dropped because it could not be, it is released once more.
         let released = self.held.release(cooldown).await?;
         self.left = true;
         if released {

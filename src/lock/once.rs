@@ -87,7 +87,8 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// The database fails: it was not run. It may be noted as done all the same, if only the answer was lost; [`forget`](Self::forget) lets it be done.
+    /// The database fails: it was not run, and is for the next one to do. (If the database goes on failing it may be noted as done all the same;
+    /// [`forget`](Self::forget) lets it be done.)
     ///
     /// # Cancel safety
     ///
@@ -99,7 +100,7 @@ impl Once {
     {
         match self.begin().await? {
             Ok(lease) => {
-                lease.release_after(self.keep).await?;
+                lease.try_release_after(self.keep).await?;
                 Ok(Outcome::Ran(work().await))
             }
             Err(outcome) => Ok(outcome),
