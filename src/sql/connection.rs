@@ -2,13 +2,13 @@
 
 use std::{fmt, time::Duration};
 
-use sqlx::{ColumnIndex, Decode, Encode, Executor, IntoArguments, Transaction, Type};
+use sqlx::Transaction;
 
 use crate::{
     clock::micros,
     name::bounded,
     sql::{
-        run::{Arg, Driver, Statement, number, run},
+        run::{Arg, Driver, Statement, number},
         store::lock_row,
     },
     store::{BoxError, LockRow},
@@ -86,22 +86,15 @@ impl fmt::Debug for Connection<'_> {
     }
 }
 
-async fn mark_on<DB>(connection: &mut DB::Connection, mark: &Mark<'_>) -> Result<Marked, BoxError>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    for<'q> String: Decode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+async fn mark_on<DB: Driver>(
+    connection: &mut DB::Connection,
+    mark: &Mark<'_>,
+) -> Result<Marked, BoxError> {
     let dialect = DB::DIALECT;
     let statement = |template| Statement::new(dialect, mark.prefix, template);
     let wait = i64::try_from(mark.wait.as_millis()).unwrap_or(i64::MAX);
     if let Some([before, _]) = dialect.bounds {
-        run(&mut *connection, &statement(before), &[Arg::Int(wait)]).await?;
+        DB::run(connection, &statement(before), &[Arg::Int(wait)]).await?;
     }
     // One statement, which writes: a transaction that reads first may be refused at once (SQLite), or have an old view (MySQL).
     let (name, after) = (bounded(mark.name), mark.after.map(bounded));
@@ -110,9 +103,9 @@ where
         Arg::Int(micros(mark.keep)),
         Arg::Text(after.as_deref().unwrap_or("*")),
     ];
-    let done = run(&mut *connection, &statement(dialect.mark), &arguments).await;
+    let done = DB::run(connection, &statement(dialect.mark), &arguments).await;
     if let Some([_, after]) = dialect.bounds {
-        let restored = run(&mut *connection, &statement(after), &[]).await;
+        let restored = DB::run(connection, &statement(after), &[]).await;
         // A transaction that has failed takes nothing more, and will be rolled back.
         if done.is_ok() {
             restored?;
@@ -125,12 +118,7 @@ where
     for (name, lock) in [Some(name), after].into_iter().zip(&mut locks) {
         if let Some(name) = name {
             let arguments = [Arg::Text(&name)];
-            let found = run(
-                &mut *connection,
-                &statement(dialect.inspect_now),
-                &arguments,
-            )
-            .await?;
+            let found = DB::run(connection, &statement(dialect.inspect_now), &arguments).await?;
             *lock = found.rows.first().map(lock_row::<DB>).transpose()?;
         }
     }

@@ -2,10 +2,10 @@
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use futures_util::{TryStreamExt, stream::BoxStream};
+use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
 use sqlx::{
-    AssertSqlSafe, ColumnIndex, Database, Decode, Either, Encode, Executor, IntoArguments, Pool,
-    Row, SqlSafeStr, SqlStr, Type, error::DatabaseError, pool::PoolConnection,
+    AssertSqlSafe, Database, Either, Encode, Executor, IntoArguments, Pool, Row, SqlSafeStr,
+    SqlStr, Type, error::DatabaseError, pool::PoolConnection,
 };
 use tokio::time::timeout;
 use tracing::{Dispatch, instrument::WithSubscriber};
@@ -23,8 +23,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// How long a connection may take to answer when it is given back.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
-/// A database that has a [`Dialect`].
-pub(super) trait Driver: Database {
+/// A database that has a [`Dialect`]: all that is asked of sqlx, so that the rest is generic without a word of its bounds.
+pub(super) trait Driver: Database<Row: Cells> {
     const DIALECT: &'static Dialect;
 
     /// Servers that speak this dialect, but not all of it: a word of what `SELECT version()` says there, and what they understand.
@@ -33,15 +33,97 @@ pub(super) trait Driver: Database {
     /// How many rows were changed, and the insert id where the fence comes back as that.
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
 
+    /// Runs a statement on a connection.
+    fn run<'a>(
+        connection: &'a mut Self::Connection,
+        statement: &'a Statement,
+        arguments: &'a [Arg<'a>],
+    ) -> Running<'a, Done<Self>>;
+
+    /// Runs a statement without arguments that can't be prepared everywhere.
+    fn execute<'a>(
+        connection: &'a mut Self::Connection,
+        statement: &'a Statement,
+    ) -> Running<'a, ()>;
+
     /// The code by which the dialect knows an error.
     fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
         error.code()
     }
 }
 
+/// A row, column by column, whatever the database calls their types.
+pub(super) trait Cells {
+    fn int(&self, column: usize) -> Result<Option<i64>, sqlx::Error>;
+    fn text(&self, column: usize) -> Result<Option<String>, sqlx::Error>;
+    fn bytes(&self, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error>;
+
+    /// A number that is there.
+    fn number(&self, column: usize) -> Result<i64, sqlx::Error> {
+        self.int(column)?.ok_or(sqlx::Error::RowNotFound)
+    }
+
+    /// A text that is there.
+    fn name(&self, column: usize) -> Result<String, sqlx::Error> {
+        self.text(column)?.ok_or(sqlx::Error::RowNotFound)
+    }
+}
+
+type Running<'a, T> = BoxFuture<'a, Result<T, sqlx::Error>>;
+
+/// What is the same for all of sqlx's databases, but can't be said once for all without their bounds.
+macro_rules! by_sqlx {
+    () => {
+        fn run<'a>(
+            connection: &'a mut Self::Connection,
+            statement: &'a Statement,
+            arguments: &'a [Arg<'a>],
+        ) -> Running<'a, Done<Self>> {
+            Box::pin(run(connection, statement, arguments))
+        }
+
+        fn execute<'a>(
+            connection: &'a mut Self::Connection,
+            statement: &'a Statement,
+        ) -> Running<'a, ()> {
+            Box::pin(async move {
+                let raw = sqlx::raw_sql(statement.sql());
+                Executor::execute(connection, raw).await.map(drop)
+            })
+        }
+    };
+}
+
+macro_rules! cells {
+    ($row:ty) => {
+        impl Cells for $row {
+            fn int(&self, column: usize) -> Result<Option<i64>, sqlx::Error> {
+                self.try_get_unchecked(column)
+            }
+
+            fn text(&self, column: usize) -> Result<Option<String>, sqlx::Error> {
+                self.try_get_unchecked(column)
+            }
+
+            fn bytes(&self, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
+                self.try_get_unchecked(column)
+            }
+        }
+    };
+}
+
+#[cfg(feature = "sqlite")]
+cells!(sqlx::sqlite::SqliteRow);
+#[cfg(feature = "postgres")]
+cells!(sqlx::postgres::PgRow);
+#[cfg(feature = "mysql")]
+cells!(sqlx::mysql::MySqlRow);
+
 #[cfg(feature = "sqlite")]
 impl Driver for sqlx::Sqlite {
     const DIALECT: &'static Dialect = &dialect::SQLITE;
+
+    by_sqlx!();
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)
@@ -56,6 +138,8 @@ impl Driver for sqlx::Postgres {
         ("-YB-", &dialect::POSTGRES_RELATIVE),
     ];
 
+    by_sqlx!();
+
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)
     }
@@ -64,6 +148,8 @@ impl Driver for sqlx::Postgres {
 #[cfg(feature = "mysql")]
 impl Driver for sqlx::MySql {
     const DIALECT: &'static Dialect = &dialect::MYSQL;
+
+    by_sqlx!();
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         let id = i64::try_from(result.last_insert_id()).ok();
@@ -163,7 +249,7 @@ pub(super) struct Done<DB: Database> {
 }
 
 /// Runs a statement on a connection: the one place that knows how sqlx wants it.
-pub(super) async fn run<'c, DB, E>(
+async fn run<'c, DB, E>(
     executor: E,
     statement: &Statement,
     arguments: &[Arg<'_>],
@@ -244,15 +330,7 @@ impl<DB: Driver> Drop for Borrowed<DB> {
 #[derive(Clone)]
 pub(super) struct Connections<DB: Driver>(pub(super) Pool<DB>);
 
-impl<DB> Connections<DB>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-{
+impl<DB: Driver> Connections<DB> {
     /// Runs a statement once.
     async fn once(
         &self,
@@ -261,7 +339,7 @@ where
     ) -> Result<Done<DB>, sqlx::Error> {
         let mut borrowed = Borrowed(Some(self.0.acquire().await?));
         let connection: &mut DB::Connection = borrowed.0.as_mut().expect("has just been put there");
-        let done = run(connection, statement, arguments).await;
+        let done = DB::run(connection, statement, arguments).await;
         if !matches!(&done, Err(error) if is_broken::<DB>(error)) {
             borrowed.give_back();
         }
@@ -314,17 +392,7 @@ pub(super) struct Answer {
     pub(super) texts: Vec<String>,
 }
 
-impl<DB> Sql for Connections<DB>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    for<'q> String: Decode<'q, DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+impl<DB: Driver> Sql for Connections<DB> {
     fn dialect(&self) -> &'static Dialect {
         DB::DIALECT
     }
@@ -345,12 +413,8 @@ where
     }
 }
 
-fn answer<DB: Driver>(done: &Done<DB>) -> Result<Answer, BoxError>
-where
-    for<'q> String: Decode<'q, DB>,
-    usize: ColumnIndex<DB::Row>,
-{
-    let texts = done.rows.iter().map(|row| text::<DB>(row, 0));
+fn answer<DB: Driver>(done: &Done<DB>) -> Result<Answer, BoxError> {
+    let texts = done.rows.iter().map(|row| row.name(0));
     Ok(Answer {
         changed: done.changed,
         texts: texts.collect::<Result<_, _>>()?,
@@ -358,53 +422,29 @@ where
 }
 
 /// What a server understands.
-pub(super) async fn dialect_of<DB>(pool: &Pool<DB>) -> Result<&'static Dialect, Error>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    for<'q> String: Decode<'q, DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+pub(super) async fn dialect_of<DB: Driver>(pool: &Pool<DB>) -> Result<&'static Dialect, Error> {
     if DB::RELATIVES.is_empty() {
         return Ok(DB::DIALECT);
     }
     let failed = |error| Error::database("cannot ask the server for its version", error);
     let version = Statement::new(DB::DIALECT, "", "SELECT version()");
-    let done = run(pool, &version, &[]).await;
-    let done = done.map_err(|error| failed(error.into()))?;
+    let mut connection = pool.acquire().await.map_err(failed)?;
+    let done = DB::run(&mut connection, &version, &[])
+        .await
+        .map_err(failed)?;
     let row = done.rows.first().ok_or(sqlx::Error::RowNotFound);
-    let version = row
-        .map_err(BoxError::from)
-        .and_then(|row| text::<DB>(row, 0));
-    let version = version.map_err(failed)?;
+    let version = row.and_then(|row| row.name(0)).map_err(failed)?;
     let mut relatives = DB::RELATIVES.iter();
     let relative = relatives.find(|(word, _)| version.contains(word));
     Ok(relative.map_or(DB::DIALECT, |(_, relative)| relative))
 }
 
 /// The number with which a statement answers, if it did anything.
-pub(super) fn number<DB: Driver>(done: &Done<DB>) -> Result<Option<i64>, sqlx::Error>
-where
-    for<'q> i64: Decode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+pub(super) fn number<DB: Driver>(done: &Done<DB>) -> Result<Option<i64>, sqlx::Error> {
     match done.rows.first() {
-        Some(row) => row.try_get(0).map(Some),
+        Some(row) => row.int(0),
         None => Ok(done.id.filter(|_| done.changed > 0)),
     }
-}
-
-/// A column that holds text, whatever the database calls its type.
-pub(super) fn text<DB: Driver>(row: &DB::Row, column: usize) -> Result<String, BoxError>
-where
-    for<'q> String: Decode<'q, DB>,
-    usize: ColumnIndex<DB::Row>,
-{
-    Ok(row.try_get_unchecked(column)?)
 }
 
 /// Somebody else was faster, and nothing was done.

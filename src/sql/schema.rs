@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use sqlx::{ColumnIndex, Decode, Encode, Executor, IntoArguments, Pool, Row, Type};
+use sqlx::Pool;
 
 use crate::{
     error::{Error, ErrorKind},
     sql::{
         dialect::Dialect,
-        run::{Arg, Driver, Statement, has_code, is_contended, run},
+        run::{Arg, Cells, Driver, Statement, has_code, is_contended},
     },
 };
 
@@ -34,26 +34,18 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
 }
 
 /// Sees to it that the tables are those to which the steps lead. Several processes may do so at once.
-pub(super) async fn prepare<DB>(
+pub(super) async fn prepare<DB: Driver>(
     pool: &Pool<DB>,
     prefix: &str,
     steps: &'static [&'static [&'static str]],
-) -> Result<(), Error>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+) -> Result<(), Error> {
     let version = Statement::new(DB::DIALECT, prefix, VERSION);
     // The usual case changes nothing, so that it needs no right to and waits for no other writer. Any error here (there is no
     // such table, above all) comes again below if it matters.
-    if let Ok(done) = run(pool, &version, &[]).await
+    if let Ok(mut connection) = pool.acquire().await
+        && let Ok(done) = DB::run(&mut connection, &version, &[]).await
         && let Some(row) = done.rows.first()
-        && pending(steps, row.try_get(0).map_err(failed::<DB>)?)?.is_empty()
+        && pending(steps, row.number(0).map_err(failed::<DB>)?)?.is_empty()
     {
         return Ok(());
     }
@@ -71,53 +63,31 @@ where
 }
 
 /// Takes the steps that are still to be taken, unless the tables are those of a newer release.
-async fn upgrade<DB>(
+async fn upgrade<DB: Driver>(
     pool: &Pool<DB>,
     prefix: &str,
     steps: &'static [&'static [&'static str]],
-) -> Result<Result<(), Error>, sqlx::Error>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+) -> Result<Result<(), Error>, sqlx::Error> {
     let dialect = DB::DIALECT;
     let statement = |template| Statement::new(dialect, prefix, template);
     let mut transaction = pool.begin_with(dialect.begin).await?;
     for first in dialect.schema_table {
-        execute::<DB>(&mut transaction, &statement(first)).await?;
+        DB::execute(&mut transaction, &statement(first)).await?;
     }
-    let done = run(&mut *transaction, &statement(VERSION), &[]).await?;
-    let found = done.rows.first().map_or(Ok(0), |row| row.try_get(0))?;
+    let done = DB::run(&mut transaction, &statement(VERSION), &[]).await?;
+    let found = done.rows.first().map_or(Ok(0), |row| row.number(0))?;
     let steps_left = match pending(steps, found) {
         Ok(steps) => steps,
         Err(error) => return Ok(Err(error)),
     };
     for step in steps_left {
         for change in *step {
-            execute::<DB>(&mut transaction, &statement(change)).await?;
+            DB::execute(&mut transaction, &statement(change)).await?;
         }
     }
     let newest = [Arg::Int(version_of(steps))];
-    run(&mut *transaction, &statement(NOTE), &newest).await?;
+    DB::run(&mut transaction, &statement(NOTE), &newest).await?;
     transaction.commit().await.map(Ok)
-}
-
-/// Runs what can't be prepared everywhere.
-async fn execute<DB>(
-    connection: &mut DB::Connection,
-    statement: &Statement,
-) -> Result<(), sqlx::Error>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-{
-    let raw = sqlx::raw_sql(statement.sql());
-    connection.execute(raw).await.map(drop)
 }
 
 /// Another process was at it.

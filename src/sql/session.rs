@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use sqlx::{ColumnIndex, Decode, Encode, Executor, IntoArguments, Pool, Row, Type};
+use sqlx::Pool;
 
 use crate::{
     error::Error,
-    sql::run::{Arg, Borrowed, Driver, Statement, dialect_of, has_code, run},
+    sql::run::{Arg, Borrowed, Cells, Driver, Statement, dialect_of, has_code},
     store::{BoxError, StoreFuture},
 };
 
@@ -48,20 +48,10 @@ struct Holder<DB: Driver> {
 }
 
 /// Takes a lock by a connection of the pool, which it does not count any more from then on. `None`: somebody has it.
-pub(super) async fn acquire<DB>(
+pub(super) async fn acquire<DB: Driver>(
     pool: &Pool<DB>,
     lock: &Named,
-) -> Result<Option<Box<dyn Session>>, Error>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    for<'q> String: Decode<'q, DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+) -> Result<Option<Box<dyn Session>>, Error> {
     let acquire = async {
         let Some(statements) = &dialect_of(pool).await?.session else {
             return Err(Error::invalid(
@@ -107,44 +97,23 @@ where
 }
 
 /// The number with which a statement answers, if it does.
-async fn ask<DB>(
+async fn ask<DB: Driver>(
     connection: &mut DB::Connection,
     template: &str,
     lock: &Named,
-) -> Result<i64, sqlx::Error>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+) -> Result<i64, sqlx::Error> {
     let statement = Statement::new(DB::DIALECT, "", template);
     let arguments = [
         Arg::Int(lock.number),
         Arg::Text(&lock.name),
         Arg::Text(&lock.holder),
     ];
-    let done = run(connection, &statement, &arguments).await?;
-    let answer = done
-        .rows
-        .first()
-        .map(|row| row.try_get_unchecked::<Option<i64>, _>(0));
-    Ok(answer.and_then(Result::ok).flatten().unwrap_or(0))
+    let done = DB::run(connection, &statement, &arguments).await?;
+    let answer = done.rows.first().and_then(|row| row.int(0).ok()).flatten();
+    Ok(answer.unwrap_or(0))
 }
 
-impl<DB> Holder<DB>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+impl<DB: Driver> Holder<DB> {
     async fn says_yes(&mut self, template: &str, lock: &Named) -> Result<bool, BoxError> {
         let answer = ask::<DB>(&mut self.connection, template, lock);
         let answer = tokio::time::timeout(LIMIT, answer).await;
@@ -153,16 +122,7 @@ where
     }
 }
 
-impl<DB> Session for Holder<DB>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+impl<DB: Driver> Session for Holder<DB> {
     fn holds<'a>(&'a mut self, lock: &'a Named) -> StoreFuture<'a, bool> {
         Box::pin(self.says_yes(self.statements.holds, lock))
     }

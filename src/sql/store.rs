@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
-use sqlx::{ColumnIndex, Decode, Encode, Executor, IntoArguments, Pool, Row, Type};
+use sqlx::Pool;
 
 use crate::{
     clock::{duration, micros},
@@ -14,7 +14,7 @@ use crate::{
     sql::{
         dialect,
         run::{
-            Arg, Connections, Driver, Statement, dialect_of, is_broken, is_contended, number, text,
+            Arg, Cells, Connections, Driver, Statement, dialect_of, is_broken, is_contended, number,
         },
         schema, wire,
     },
@@ -46,18 +46,7 @@ pub(super) struct SqlStore<DB: Driver> {
     forget: Statement,
 }
 
-impl<DB> SqlStore<DB>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    for<'q> Vec<u8>: Decode<'q, DB> + Type<DB>,
-    for<'q> String: Decode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+impl<DB: Driver> SqlStore<DB> {
     /// Opens the store; makes or upgrades its tables.
     pub(super) async fn open(pool: Pool<DB>, prefix: &str) -> Result<Self, Error> {
         let dialect = dialect_of(&pool).await?;
@@ -89,17 +78,17 @@ where
     }
 
     fn read_entry(row: &DB::Row) -> Result<Option<Entry>, BoxError> {
-        let Some(fence) = row.try_get(4)? else {
+        let Some(fence) = row.int(4)? else {
             return Ok(None);
         };
-        let mut content = Response::new(Bytes::from(row.try_get::<Vec<u8>, _>(8)?));
-        *content.status_mut() = StatusCode::from_u16(u16::try_from(row.try_get::<i64, _>(6)?)?)?;
-        *content.headers_mut() = wire::decode(&row.try_get::<Vec<u8>, _>(7)?)?;
+        let mut content = Response::new(Bytes::from(row.bytes(8)?.unwrap_or_default()));
+        *content.status_mut() = StatusCode::from_u16(u16::try_from(row.number(6)?)?)?;
+        *content.headers_mut() = wire::decode(&row.bytes(7)?.unwrap_or_default())?;
         Ok(Some(Entry {
             fence,
-            age: duration(row.try_get(5)?),
+            age: duration(row.number(5)?),
             content,
-            notes: text::<DB>(row, 9)?,
+            notes: row.name(9)?,
         }))
     }
 
@@ -131,7 +120,7 @@ where
         let after = Arg::Text(after.unwrap_or("\u{1}"));
         let done = self.connections.run(next, &[after]).await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let last: Option<String> = row.try_get_unchecked(0)?;
+        let last = row.text(0)?;
         if let Some(last) = &last {
             let mut arguments = vec![after, Arg::Text(last)];
             arguments.extend(rest);
@@ -172,18 +161,7 @@ where
 /// Longer than anything is kept; what is added to it still fits a column.
 const FOREVER: Duration = Duration::from_hours(24 * 365 * 1000);
 
-impl<DB> Store for SqlStore<DB>
-where
-    DB: Driver,
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB> + Decode<'q, DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-    for<'q> Vec<u8>: Decode<'q, DB> + Type<DB>,
-    for<'q> String: Decode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+impl<DB: Driver> Store for SqlStore<DB> {
     fn probe<'a>(&'a self, key: &'a str, name: &'a str, known: i64) -> StoreFuture<'a, Probe> {
         Box::pin(async move {
             let (short_key, name) = (bounded(key), bounded(name));
@@ -191,9 +169,9 @@ where
             let done = self.connections.run(&self.probe, &arguments).await?;
             let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
             let lock = LockState {
-                fence: row.try_get(0)?,
-                owned: row.try_get::<i64, _>(1)? != 0,
-                remaining: duration(row.try_get(2)?),
+                fence: row.number(0)?,
+                owned: row.number(1)? != 0,
+                remaining: duration(row.number(2)?),
             };
             let entry = Self::read_entry(row);
             let unreadable = entry.is_err();
@@ -205,7 +183,7 @@ where
                 entry,
                 unreadable,
                 lock,
-                epoch: row.try_get(3)?,
+                epoch: row.number(3)?,
             })
         })
     }
@@ -312,10 +290,10 @@ where
                 .connections
                 .run(&self.invalidated, &[Arg::Int(since)])
                 .await?;
-            let names = done.rows.iter().map(|row| {
-                let name = text::<DB>(row, 0)?;
-                Ok((name, row.try_get(1)?))
-            });
+            let names = done
+                .rows
+                .iter()
+                .map(|row| Ok((row.name(0)?, row.number(1)?)));
             names.collect()
         })
     }
@@ -329,7 +307,7 @@ where
                 .await?;
             let mut doomed = vec![(format!("{lock_prefix}{key}"), bounded(key).into_owned())];
             for row in &done.rows {
-                let stored = text::<DB>(row, 0)?;
+                let stored = row.name(0)?;
                 doomed.push((format!("{lock_prefix}{stored}"), stored));
             }
             for (lock, stored) in &doomed {
@@ -398,17 +376,12 @@ where
 }
 
 /// A row of `dialect::INSPECT`.
-pub(super) fn lock_row<DB: Driver>(row: &DB::Row) -> Result<LockRow, BoxError>
-where
-    for<'q> i64: Decode<'q, DB> + Type<DB>,
-    for<'q> String: Decode<'q, DB> + Type<DB>,
-    usize: ColumnIndex<DB::Row>,
-{
+pub(super) fn lock_row<DB: Driver>(row: &DB::Row) -> Result<LockRow, BoxError> {
     Ok(LockRow {
-        name: text::<DB>(row, 0)?,
-        owner: row.try_get_unchecked(1)?,
-        fence: row.try_get(2)?,
-        age: duration(row.try_get(3)?),
-        remaining: duration(row.try_get(4)?),
+        name: row.name(0)?,
+        owner: row.text(1)?,
+        fence: row.number(2)?,
+        age: duration(row.number(3)?),
+        remaining: duration(row.number(4)?),
     })
 }
