@@ -266,6 +266,11 @@ async fn whatever_is_cancelled_leaves_no_lock_stuck_and_releases_nobody_elses(db
         .await;
         fence
     };
+    // One that was cancelled may take it only now, and gives it back at once.
+    let have = async |locks: &perennial::Locks| {
+        let wait = Duration::from_secs(30);
+        locks.lock("one").wait(wait).await.expect("is free")
+    };
     let mut last = 0;
     for polls in 0..8 {
         for _ in 0..3 {
@@ -277,11 +282,7 @@ async fn whatever_is_cancelled_leaves_no_lock_stuck_and_releases_nobody_elses(db
             drop(cut_off(polls, attempt).await);
             free().await;
             // Extend.
-            let held = ours
-                .try_lock("one")
-                .await
-                .expect("answers")
-                .expect("is free");
+            let held = have(&ours).await;
             drop(cut_off(polls, held.extend()).await);
             assert!(others.try_lock("one").await.expect("answers").is_none());
             assert!(!held.remaining().is_zero());
@@ -289,17 +290,9 @@ async fn whatever_is_cancelled_leaves_no_lock_stuck_and_releases_nobody_elses(db
             drop(cut_off(polls, held.release()).await);
             free().await;
             // Of one that was overtaken: extend, release, drop.
-            let old = ours
-                .try_lock("one")
-                .await
-                .expect("answers")
-                .expect("is free");
+            let old = have(&ours).await;
             assert!(others.break_lock("one").await.expect("answers"));
-            let new = others
-                .try_lock("one")
-                .await
-                .expect("answers")
-                .expect("is free");
+            let new = have(&others).await;
             drop(cut_off(polls, old.extend()).await);
             drop(cut_off(polls, old.release()).await);
             new.extend().await.expect("is theirs all the same");
