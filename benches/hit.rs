@@ -1,159 +1,223 @@
 //! A hit through the layer beside the same router with a handler that answers with the same static body.
 //!
-//! `cargo bench --bench hit` prints criterion's figures of each side, then both sides measured in turns: the medians, their
-//! ratio (below 1: the layer is faster) and the allocations of a request.
+//! `cargo bench --bench hit` measures both sides in turns and prints, for each kind of hit, the medians, their ratio (below 1: the layer
+//! is faster) and the allocations of a request.
+
+mod sides;
 
 use std::{
     hint::black_box,
-    pin::pin,
-    task::{Context, Poll, Waker},
+    sync::LazyLock,
+    thread,
     time::{Duration, Instant},
 };
 
 use axum::{
-    Router,
     body::Body,
     http::{Request, Response, header},
-    routing::{MethodRouter, get},
 };
 use bytes::Bytes;
-use criterion::{BenchmarkId, Criterion};
-use http_body::Body as _;
-use perennial::{DAY, Perennial, Refresh};
-use tokio::runtime::Runtime;
-use tower::Service;
+use perennial::Perennial;
+use sides::{PAGE, SIZES, Side, Sides, one_of_many, request, serve};
+use tokio::runtime::{Handle, Runtime};
 
-const SIZES: [(&str, usize); 2] = [("1 KiB", 1 << 10), ("1 MiB", 1 << 20)];
-/// Batches on each side, and the requests of a batch.
-const BATCHES: usize = 400;
-const BATCH: u32 = 500;
-
-/// A page as a handler that does nothing else answers with it.
-fn page(size: usize) -> MethodRouter {
-    let body: &'static [u8] = vec![b'x'; size].leak();
-    get(move || async move { ([(header::CONTENT_TYPE, "text/html")], body) })
+/// How much is measured; as a test, only so much that it is seen to work.
+struct Extent {
+    /// On each side.
+    batches: usize,
+    /// The requests of a batch.
+    batch: usize,
+    /// Of a site with many pages.
+    keys: usize,
 }
 
-struct Sides {
-    bare: Router,
-    layered: Router,
-}
-
-impl Sides {
-    fn new(site: &Perennial, name: &str, size: usize) -> Self {
-        let path = path(name);
-        let layer = site.layer(Refresh::every(DAY));
-        Self {
-            bare: router(&path, page(size)),
-            layered: router(&path, page(size).layer(layer)),
+static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
+    if std::env::args().any(|argument| argument == "--bench") {
+        Extent {
+            batches: 400,
+            batch: 500,
+            keys: 100_000,
+        }
+    } else {
+        Extent {
+            batches: 3,
+            batch: 5,
+            keys: 10,
         }
     }
-}
-
-/// As a server has it: with its state, so that nothing is left to be made for each request.
-fn router(path: &str, page: MethodRouter) -> Router {
-    Router::new().route(path, page).with_state(())
-}
-
-fn path(name: &str) -> String {
-    format!("/{}", name.replace(' ', "-"))
-}
-
-fn request(path: &str) -> Request<Body> {
-    let mut request = Request::new(Body::empty());
-    *request.uri_mut() = path.parse().expect("a path");
-    request
-}
-
-/// One request and its whole body; neither side ever waits.
-fn serve(app: &mut Router, request: Request<Body>) -> usize {
-    let mut context = Context::from_waker(Waker::noop());
-    let mut response = pin!(app.call(request));
-    let Poll::Ready(Ok(response)) = response.as_mut().poll(&mut context) else {
-        panic!("not a hit");
-    };
-    let mut length = 0;
-    let mut body = pin!(Response::into_body(response));
-    while let Poll::Ready(Some(Ok(frame))) = body.as_mut().poll_frame(&mut context) {
-        length += frame.into_data().map_or(0, |data: Bytes| data.len());
-    }
-    length
-}
+});
 
 fn main() {
     let runtime = Runtime::new().expect("a runtime");
-    let site = runtime
-        .block_on(Perennial::open("sqlite::memory:"))
-        .expect("opens");
     // As a server's tasks are.
     let _inside = runtime.enter();
-    let mut criterion = Criterion::default()
-        .warm_up_time(Duration::from_secs(1))
-        .measurement_time(Duration::from_secs(2))
-        .configure_from_args();
-    let mut table = String::new();
-    for (name, size) in SIZES {
-        let mut sides = Sides::new(&site, name, size);
-        let path = path(name);
-        // The layer's first request generates; from then on it hits. One after a longer silence asks what has been invalidated.
-        let wake = |layered: &mut Router| {
-            let response = runtime.block_on(layered.call(request(&path)));
-            response.expect("infallible");
-        };
-        wake(&mut sides.layered);
-        assert_eq!(serve(&mut sides.layered, request(&path)), size);
-
-        let mut group = criterion.benchmark_group("hit");
-        group.bench_function(BenchmarkId::new("bare handler", name), |bencher| {
-            bencher.iter(|| serve(&mut sides.bare, request(&path)));
-        });
-        wake(&mut sides.layered);
-        group.bench_function(BenchmarkId::new("through the layer", name), |bencher| {
-            bencher.iter(|| serve(&mut sides.layered, request(&path)));
-        });
-        group.finish();
-        wake(&mut sides.layered);
-        table.push_str(&compare(name, &mut sides, &path));
-    }
+    let site = || {
+        // With room for the many.
+        let builder = Perennial::builder().memory(1 << 30);
+        let site = runtime.block_on(builder.open("sqlite::memory:"));
+        site.expect("opens")
+    };
     println!(
-        "{:>8}  {:>12}  {:>12}  {:>6}  allocations",
-        "body", "bare", "layer", "ratio"
+        "{:<32}  {:>9}  {:>9}  {:>5}  allocations",
+        "", "bare", "layer", "ratio"
     );
-    println!("{table}");
+    let page = |_| request(PAGE);
+    for (name, size) in SIZES {
+        let Sides {
+            bare,
+            mut layered,
+            around,
+        } = Sides::new(&site(), size);
+        compare(name, &bare, &layered, 1, &page);
+        compare(
+            &format!("{name}, around the router"),
+            &bare,
+            &around,
+            1,
+            &page,
+        );
+        if size != SIZES[0].1 {
+            continue;
+        }
+        compare(&format!("{name}, 8 tasks"), &bare, &layered, 8, &page);
+        let etag = wake(&mut layered, page(0)).headers()[header::ETAG].clone();
+        let revalidation = |_| {
+            let mut request = request(PAGE);
+            let headers = request.headers_mut();
+            headers.insert(header::IF_NONE_MATCH, etag.clone());
+            request
+        };
+        compare(&format!("{name}, a 304"), &bare, &layered, 1, &revalidation);
+        let mut one = |keys: usize, name: &str| {
+            // The store is asked once for each.
+            for number in 0..keys {
+                wake(&mut layered, request(&one_of_many(number)));
+            }
+            compare(name, &bare, &layered, 1, &|_| request(&one_of_many(0)));
+        };
+        one(1, "1 KiB, the only key");
+        one(EXTENT.keys, "1 KiB, one of 100,000 keys");
+        // None of which is in the processor's own memory.
+        let any = |number: usize| request(&one_of_many(number * 7919 % EXTENT.keys));
+        compare("1 KiB, any of 100,000 keys", &bare, &layered, 1, &any);
+    }
+    #[cfg(feature = "compression")]
+    compressed(&site());
 }
 
-fn compare(name: &str, sides: &mut Sides, path: &str) -> String {
-    let batch = |app: &mut Router| {
-        let start = Instant::now();
-        for _ in 0..BATCH {
-            black_box(serve(app, request(path)));
-        }
-        start.elapsed() / BATCH
+/// A page that browsers ask for compressed: by tower-http at each request, and by the layer once.
+#[cfg(feature = "compression")]
+fn compressed(site: &Perennial) {
+    use perennial::{DAY, Refresh};
+    use tower::Layer;
+    use tower_http::compression::CompressionLayer;
+
+    let request = |_| {
+        let mut request = request(PAGE);
+        let accepted = header::HeaderValue::from_static("gzip, deflate, br, zstd");
+        let headers = request.headers_mut();
+        headers.insert(header::ACCEPT_ENCODING, accepted);
+        request
     };
-    let mut times: Vec<_> = (0..BATCHES)
-        .map(|_| (batch(&mut sides.bare), batch(&mut sides.layered)))
+    let shop = sides::shop();
+    let bare = CompressionLayer::new().layer(shop.clone());
+    let mut layered = shop.layer(site.layer(Refresh::every(DAY)));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !wake(&mut layered, request(0))
+        .headers()
+        .contains_key(header::CONTENT_ENCODING)
+    {
+        assert!(Instant::now() < deadline, "is not compressed");
+        thread::sleep(Duration::from_millis(10));
+    }
+    compare("64 KiB, in a coding", &bare, &layered, 1, &request);
+}
+
+/// A request that may have to wait: the first one for a page, and one after a while.
+fn wake<B>(app: &mut impl Side<B>, request: Request<Body>) -> Response<B> {
+    let response = Handle::current().block_on(app.call(request));
+    response.unwrap_or_else(|never| match never {})
+}
+
+/// Prints what a request takes of each side, asked by so many tasks at once.
+fn compare<A, B>(
+    name: &str,
+    bare: &impl Side<A>,
+    layered: &impl Side<B>,
+    tasks: usize,
+    request: &(dyn Fn(usize) -> Request<Body> + Sync),
+) where
+    A: http_body::Body<Data = Bytes>,
+    B: http_body::Body<Data = Bytes>,
+{
+    // After a silence it is asked what has been invalidated.
+    wake(&mut layered.clone(), request(0));
+    let mut times: Vec<_> = (0..EXTENT.batches)
+        .map(|number| {
+            let requests = || {
+                let numbers = number * EXTENT.batch..(number + 1) * EXTENT.batch;
+                numbers.map(request).collect()
+            };
+            (
+                batch(bare, tasks, &requests),
+                batch(layered, tasks, &requests),
+            )
+        })
         .collect();
-    times.sort_by_key(|(bare, _)| *bare);
-    let bare = times[BATCHES / 2].0;
-    times.sort_by_key(|(_, layered)| *layered);
-    let layered = times[BATCHES / 2].1;
     // Neighbours in time, so that a machine whose speed drifts changes both.
     let mut ratios: Vec<_> = times
         .iter()
         .map(|(bare, layered)| layered.as_secs_f64() / bare.as_secs_f64())
         .collect();
     ratios.sort_by(f64::total_cmp);
-    let allocations = |app: &mut Router| {
-        let request = request(path);
-        allocation_counter::measure(|| {
-            serve(app, request);
-        })
-        .count_total
+    times.sort_by_key(|(bare, _)| *bare);
+    let bare_time = times[EXTENT.batches / 2].0;
+    times.sort_by_key(|(_, layered)| *layered);
+    println!(
+        "{name:<32}  {bare_time:>9?}  {:>9?}  {:>5.2}  {} / {}",
+        times[EXTENT.batches / 2].1,
+        ratios[EXTENT.batches / 2],
+        allocations(bare, request(0)),
+        allocations(layered, request(0)),
+    );
+}
+
+/// The time of a request, of many by each task.
+fn batch<B>(
+    app: &impl Side<B>,
+    tasks: usize,
+    requests: &(dyn Fn() -> Vec<Request<Body>> + Sync),
+) -> Duration
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let runtime = Handle::current();
+    let run = || {
+        let _inside = runtime.enter();
+        let (mut app, requests) = (app.clone(), requests());
+        let start = Instant::now();
+        for request in requests {
+            black_box(serve(&mut app, request).expect("is a hit"));
+        }
+        start.elapsed() / EXTENT.batch as u32
     };
-    format!(
-        "{name:>8}  {bare:>12?}  {layered:>12?}  {:>6.2}  {} / {}\n",
-        ratios[BATCHES / 2],
-        allocations(&mut sides.bare),
-        allocations(&mut sides.layered),
-    )
+    if tasks == 1 {
+        return run();
+    }
+    let total: Duration = thread::scope(|scope| {
+        let tasks: Vec<_> = (0..tasks).map(|_| scope.spawn(run)).collect();
+        tasks.into_iter().map(|it| it.join().expect("ran")).sum()
+    });
+    total / tasks as u32
+}
+
+fn allocations<B>(app: &impl Side<B>, request: Request<Body>) -> u64
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let mut app = app.clone();
+    let info = allocation_counter::measure(|| {
+        serve(&mut app, request).expect("is a hit");
+    });
+    info.count_total
 }

@@ -107,7 +107,7 @@ where
         }
     };
     match answer {
-        Answer::Version(version) => Ok(Content(version.content.body().clone())),
+        Answer::Version(version) => Ok(Content(version.content().body().clone())),
         Answer::Failed(failure) => Err(Error::generator(failure.error)),
         Answer::Unavailable { retry_in } => Err(Error::unavailable(retry_in)),
         // Nothing is begun during a shutdown.

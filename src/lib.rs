@@ -3,6 +3,8 @@
 #![warn(missing_docs)]
 
 mod clock;
+#[cfg(feature = "compression")]
+mod compression;
 mod content;
 mod decide;
 mod engine;

@@ -42,13 +42,17 @@ pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
         true => Duration::ZERO,
         false => seconds(name).unwrap_or_default(),
     };
-    let age = headers.get(header::AGE).and_then(|age| age.to_str().ok());
-    let age = age.and_then(|age| age.parse().ok()).unwrap_or(0);
     Some(Terms {
-        interval: lifetime?.saturating_sub(Duration::from_secs(age)),
+        interval: lifetime?.saturating_sub(Duration::from_secs(age(headers))),
         max_stale: Some(allowed("stale-while-revalidate")),
         if_error: allowed("stale-if-error"),
     })
+}
+
+/// How old it was when it was received, in seconds (RFC 9111 §5.1).
+pub(crate) fn age(headers: &HeaderMap) -> u64 {
+    let said = headers.get(header::AGE).and_then(|age| age.to_str().ok());
+    said.and_then(|age| age.parse().ok()).unwrap_or(0)
 }
 
 /// The time from `Date` to `Expires`.

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -11,18 +11,22 @@ use std::{
 
 use bytes::Bytes;
 use foldhash::quality::RandomState;
-use http::{HeaderMap, Response};
+use http::Response;
+#[cfg(feature = "compression")]
+use quick_cache::sync::EntryAction;
 use quick_cache::{
     OptionsBuilder, Weighter,
     sync::{Cache, DefaultLifecycle},
 };
 
+#[cfg(feature = "compression")]
+use crate::engine::coded::Coded;
 use crate::{
     clock::Tick,
     decide::{self, Freshness},
-    engine::{Invalidations, Notes, Seed, invalidation::Void},
+    engine::{Invalidations, Notes, Representation, Seed, invalidation::Void},
     key,
-    refresh::{Client, Refresh},
+    refresh::Refresh,
     terms::{self, Terms},
 };
 
@@ -90,7 +94,11 @@ impl Standing {
 /// One version of a resource.
 pub(crate) struct Version {
     key: Box<str>,
-    pub(crate) content: Response<Bytes>,
+    /// As it was made.
+    pub(crate) plain: Representation,
+    /// In content codings; `None`: of no use.
+    #[cfg(feature = "compression")]
+    pub(super) coded: Option<Arc<Coded>>,
     /// The fence of the lease under which it was published; if it could not be, of the version before it.
     pub(crate) fence: i64,
     standing: Standing,
@@ -105,23 +113,14 @@ pub(crate) struct Version {
     born: Tick,
     /// What the response says of its own freshness.
     said: Option<Terms>,
+    /// How old it was when it was made, in seconds, as it says.
+    pub(crate) age_before: u64,
     /// Until when it may be served because regenerating it has failed, however stale.
     excused: AtomicI64,
     /// The key's place in the spread of `Refresh::jitter`.
     unit: f64,
     /// Until when nothing more is to be asked about it.
     rest: AtomicI64,
-    /// The headers that its last hit was given.
-    given: RwLock<Option<(Said, HeaderMap)>>,
-}
-
-/// What a hit says beside what is kept: another thing each second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
-    /// In seconds.
-    pub(crate) age: u64,
-    pub(crate) ttl: i64,
-    pub(crate) client: Client,
 }
 
 impl Version {
@@ -132,11 +131,16 @@ impl Version {
         born: Tick,
         notes: Notes,
     ) -> Self {
+        #[cfg(feature = "compression")]
+        let (content, coded) = Coded::of(content);
         Self {
             key: key.into(),
             said: terms::said(content.headers()),
+            age_before: terms::age(content.headers()),
             excused: AtomicI64::new(i64::MIN),
-            content,
+            plain: Representation::new(content),
+            #[cfg(feature = "compression")]
+            coded,
             fence,
             standing: Standing::new(notes),
             seed: None,
@@ -146,7 +150,6 @@ impl Version {
             born,
             unit: key::unit(key),
             rest: AtomicI64::new(i64::MIN),
-            given: RwLock::default(),
         }
     }
 
@@ -154,6 +157,15 @@ impl Version {
     pub(crate) fn unsaved(mut self) -> Self {
         self.unsaved = true;
         self.made = true;
+        self
+    }
+
+    /// What has been made of the version before counts for this one, if it is the same content.
+    #[cfg(feature = "compression")]
+    pub(crate) fn like(mut self, before: &Self) -> Self {
+        if same_content(self.content(), before.content()) {
+            self.coded.clone_from(&before.coded);
+        }
         self
     }
 
@@ -170,19 +182,8 @@ impl Version {
         self.seed.as_ref()
     }
 
-    /// The headers of a hit that says this, made once for all of the same second.
-    pub(crate) fn given(&self, said: Said, make: impl FnOnce() -> HeaderMap) -> HeaderMap {
-        let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((last, headers)) = &*given
-            && *last == said
-        {
-            return headers.clone();
-        }
-        drop(given);
-        let headers = make();
-        let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
-        *given = Some((said, headers.clone()));
-        headers
+    pub(crate) fn content(&self) -> &Response<Bytes> {
+        &self.plain.content
     }
 
     pub(crate) fn notes(&self) -> &Notes {
@@ -293,6 +294,10 @@ impl Version {
     }
 }
 
+pub(crate) fn same_content(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
+    a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
+}
+
 impl fmt::Debug for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Version")
@@ -343,6 +348,18 @@ impl Memory {
         self.0.remove(key);
     }
 
+    /// Changes a version by what may change its weight.
+    #[cfg(feature = "compression")]
+    pub(super) fn change(&self, key: &str, change: impl FnOnce(&Version)) {
+        // With no time to wait: nothing here leaves a place to be filled later.
+        let _ = self.0.entry(key, Some(Duration::ZERO), |_, slot| {
+            if let Slot::Version(version) = slot {
+                change(version);
+            }
+            EntryAction::Retain(())
+        });
+    }
+
     pub(crate) fn insert(&self, key: &str, slot: Slot) {
         self.0.insert(key.to_owned(), slot);
     }
@@ -352,18 +369,45 @@ impl Weighter<String, Slot> for Weight {
     fn weight(&self, key: &String, slot: &Slot) -> u64 {
         let content = match slot {
             Slot::Version(version) => {
-                let headers = version.content.headers();
-                let lines = headers.iter().map(|(name, value)| {
-                    // Twice: also those of the last hit.
-                    2 * (name.as_str().len() + value.len() + size_of::<http::HeaderValue>() * 2)
-                });
                 let tags = version.notes().tags.iter().map(String::len);
                 let seed = version.seed.as_ref().map_or(0, |_| SEED);
                 let notes = tags.sum::<usize>() + key.len() + seed;
-                version.content.body().len() + lines.sum::<usize>() + notes
+                #[cfg(feature = "compression")]
+                let notes = notes + version.coded.as_ref().map_or(0, |coded| coded.weight());
+                version.plain.weight() + notes
             }
             Slot::Pass { .. } | Slot::Cooldown { .. } => 0,
         };
         (OVERHEAD + key.len() + content) as u64
+    }
+}
+
+#[cfg(all(test, feature = "compression"))]
+mod tests {
+    use http::header;
+
+    use super::*;
+
+    #[test]
+    fn what_a_version_is_coded_in_counts_when_it_is_made_and_when_it_goes() {
+        let memory = Memory::new(1 << 20, 1 << 16);
+        let mut content = Response::new(Bytes::from(vec![b'x'; 1000]));
+        let html = http::HeaderValue::from_static("text/html");
+        content.headers_mut().insert(header::CONTENT_TYPE, html);
+        let version = Version::new("/", content.clone(), 1, Tick(0), Notes::default());
+        memory.insert("/", Slot::Version(Arc::new(version)));
+        let plain = memory.0.weight();
+        let coded = Response::new(Bytes::from(vec![b'y'; 500]));
+        memory.change("/", |version| {
+            let slots = version.coded.as_ref().expect("is compressible");
+            slots.put(crate::compression::Coding::Br, Some(coded));
+        });
+        assert_eq!(memory.0.weight(), plain + 500);
+        memory.change("/elsewhere", |_| panic!("there is none"));
+        let version = Version::new("/", content, 2, Tick(0), Notes::default());
+        memory.insert("/", Slot::Version(Arc::new(version)));
+        assert_eq!(memory.0.weight(), plain);
+        memory.remove("/");
+        assert_eq!(memory.0.weight(), 0);
     }
 }

@@ -1,11 +1,14 @@
 //! The way of a resource through memory and store, whatever generates it.
 
+#[cfg(feature = "compression")]
+mod coded;
 mod invalidate;
 mod invalidation;
 mod memory;
 mod notes;
 mod prune;
 mod regeneration;
+mod representation;
 mod sync;
 
 use std::{
@@ -43,8 +46,9 @@ use regeneration::{Regeneration, Stage};
 use sync::Schedule;
 
 pub(crate) use invalidation::{Invalidations, Target};
-pub(crate) use memory::{Said, Version};
+pub(crate) use memory::Version;
 pub(crate) use notes::Notes;
+pub(crate) use representation::{Representation, Said};
 
 /// What the names of the locks of regenerations begin with; the key follows.
 const LOCK_PREFIX: &str = "refresh/";
@@ -63,6 +67,9 @@ pub(crate) struct Engine {
     /// Bounds the regenerations at once.
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
+    /// Bounds the compressions at once.
+    #[cfg(feature = "compression")]
+    compressions: Semaphore,
     /// Hears of invalidations, if it is to, until the engine is dropped.
     #[cfg(feature = "postgres")]
     listening: std::sync::OnceLock<tokio_util::task::AbortOnDropHandle<()>>,
@@ -161,6 +168,8 @@ impl Engine {
             running: Mutex::default(),
             permits: Arc::new(Semaphore::new(regenerations)),
             tasks: TaskTracker::new(),
+            #[cfg(feature = "compression")]
+            compressions: Semaphore::new(coded::AT_ONCE),
             #[cfg(feature = "postgres")]
             listening: std::sync::OnceLock::new(),
             closing: AtomicBool::new(false),

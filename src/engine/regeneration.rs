@@ -19,7 +19,7 @@ use crate::{
     decide::{self, Freshness, PATIENCE, RECHECK, Turn},
     engine::{
         Answer, Engine, Failure, Generated, Generator, LOCK_PREFIX, Notes, Seed, Slot, Standing,
-        Version, Void,
+        Version, Void, memory::same_content,
     },
     error::Error,
     extensions::{RefreshAfter, Tags},
@@ -302,7 +302,7 @@ impl Regeneration {
         let before = self
             .version
             .as_ref()
-            .map(|version| version.content.headers());
+            .map(|version| version.content().headers());
         let same = before.filter(|before| before.get(header::ETAG) == headers.get(header::ETAG));
         let date = match same.and_then(|before| before.get(header::LAST_MODIFIED)) {
             Some(date) => Some(date.clone()),
@@ -475,8 +475,15 @@ impl Regeneration {
 
     /// Takes a version over, here and in memory.
     fn hold(&mut self, version: Version) {
+        #[cfg(feature = "compression")]
+        let version = match &self.version {
+            Some(before) => version.like(before),
+            None => version,
+        };
         let version = Arc::new(version.with_seed(self.seed.clone()));
         self.remember(Slot::Version(Arc::clone(&version)));
+        #[cfg(feature = "compression")]
+        self.engine.code_like(self.version.as_deref(), &version);
         self.version = Some(version);
     }
 
@@ -537,13 +544,13 @@ async fn try_publish(
     let (store, row) = (&engine.store, lease.row());
     let notes = new.notes().encode();
     let edition = Edition {
-        content: &new.content,
+        content: new.content(),
         notes: &notes,
         keep,
     };
     if let Some(old) = old
         && !old.is_unsaved()
-        && same_content(&old.content, &new.content)
+        && same_content(old.content(), new.content())
         && store
             .call("renew", |store| {
                 store.renew(new.key(), row, &edition, old.fence)
@@ -566,8 +573,4 @@ fn http_date(micros: i64) -> Option<HeaderValue> {
     }
     let date = HttpDate::from(SystemTime::UNIX_EPOCH.checked_add(since)?);
     HeaderValue::try_from(date.to_string()).ok()
-}
-
-fn same_content(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
-    a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
 }

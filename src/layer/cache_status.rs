@@ -1,6 +1,6 @@
 //! The Cache-Status header (RFC 9211).
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 
 pub(super) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
@@ -45,24 +45,25 @@ impl Why {
     }
 }
 
-/// Adds our member at the end of the list, as each cache on the way does (§2).
-pub(super) fn append(headers: &mut HeaderMap, how: How) {
-    let member = match how {
-        How::Hit { ttl } => format!("perennial; hit; ttl={ttl}"),
-        How::Made {
-            why,
-            stored,
-            collapsed,
-        } => format!(
-            "perennial; fwd={}{}{}",
-            why.token(),
-            if stored { "; stored" } else { "" },
-            if collapsed { "; collapsed" } else { "" },
-        ),
-        How::Passed(why) => format!("perennial; fwd={}", why.token()),
-        How::Unavailable => "perennial; detail=unavailable".to_owned(),
-    };
-    if let Ok(member) = HeaderValue::try_from(member) {
-        headers.append(CACHE_STATUS, member);
+impl How {
+    /// Our member of the list, at whose end it stands, as that of each cache on the way does (§2).
+    pub(super) fn value(self) -> HeaderValue {
+        let member = match self {
+            Self::Hit { ttl } => format!("perennial; hit; ttl={ttl}"),
+            Self::Made {
+                why,
+                stored,
+                collapsed,
+            } => format!(
+                "perennial; fwd={}{}{}",
+                why.token(),
+                if stored { "; stored" } else { "" },
+                if collapsed { "; collapsed" } else { "" },
+            ),
+            Self::Passed(why) => format!("perennial; fwd={}", why.token()),
+            Self::Unavailable => "perennial; detail=unavailable".to_owned(),
+        };
+        // All of it is visible ASCII.
+        HeaderValue::try_from(member).unwrap_or(HeaderValue::from_static("perennial"))
     }
 }

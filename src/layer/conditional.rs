@@ -29,8 +29,11 @@ pub(super) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) 
     if kept.status() != StatusCode::OK || !request.keys().any(is_conditional) {
         return Outcome::Whole;
     }
+    if is_revalidation(request, kept) {
+        return Outcome::NotModified;
+    }
     let etag = tags::<ETag>(kept.headers());
-    let modified = kept.headers().typed_get::<LastModified>();
+    let modified = || kept.headers().typed_get::<LastModified>();
 
     if let Some(condition) = tags::<IfMatch>(request) {
         let passes = etag
@@ -40,7 +43,7 @@ pub(super) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) 
             return Outcome::PreconditionFailed;
         }
     } else if let (Some(condition), Some(modified)) =
-        (request.typed_get::<IfUnmodifiedSince>(), modified)
+        (request.typed_get::<IfUnmodifiedSince>(), modified())
         && !condition.precondition_passes(modified.into())
     {
         return Outcome::PreconditionFailed;
@@ -54,14 +57,15 @@ pub(super) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) 
             return Outcome::NotModified;
         }
     } else if let (Some(condition), Some(modified)) =
-        (request.typed_get::<IfModifiedSince>(), modified)
+        (request.typed_get::<IfModifiedSince>(), modified())
         && !condition.is_modified(modified.into())
     {
         return Outcome::NotModified;
     }
 
-    // §14.2: a Range is ignored for other methods than GET.
-    if head {
+    // §14.2: a Range is ignored for other methods than GET; and where none are (§14.3).
+    let ranges = kept.headers().get(header::ACCEPT_RANGES);
+    if head || ranges.is_some_and(|unit| unit == "none") {
         return Outcome::Whole;
     }
     let applies = match tags::<IfRange>(request) {
@@ -73,6 +77,15 @@ pub(super) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) 
         Some(range) => part(&range, kept.body().len()).map_or(Outcome::Whole, Outcome::Part),
         None => Outcome::Whole,
     }
+}
+
+/// What browsers ask, told without parsing it: whether it is still the one with this tag.
+fn is_revalidation(request: &HeaderMap, kept: &Response<Bytes>) -> bool {
+    let mut conditions = request.iter().filter(|(name, _)| is_conditional(name));
+    let (first, more) = (conditions.next(), conditions.next());
+    let tag = kept.headers().get(header::ETAG);
+    more.is_none()
+        && first.is_some_and(|(name, value)| *name == header::IF_NONE_MATCH && Some(value) == tag)
 }
 
 /// A header with entity tags, if those have only what may stand in them (RFC 9110 §8.8.3): the parser takes that for granted, and panics in a debug build.

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     engine::Said,
     key,
-    layer::{Key, ResponseBody},
+    layer::{Key, ResponseBody, cache_status::CACHE_STATUS},
     refresh::Client,
 };
 
@@ -62,12 +62,14 @@ fn is_shareable(headers: &HeaderMap) -> bool {
     !headers.contains_key(header::SET_COOKIE) && !list(headers, &header::CACHE_CONTROL).any(forbids)
 }
 
-/// Whether all that the response says it depends on is in the key (RFC 9111 §4.1).
+/// Whether all that the response says it depends on is in the key (RFC 9111 §4.1), or can be left to the service: without an
+/// `Accept-Encoding`, it has answered so that everybody can read it.
 fn varies_by_key(headers: &HeaderMap, key: &Key) -> bool {
     let missing = list(headers, &header::VARY).find(|field| {
         let field = field.trim();
         let name = field.parse::<HeaderName>();
-        !field.is_empty() && !name.is_ok_and(|name| key.has(&name))
+        let counts = |name| key.has(&name) || name == header::ACCEPT_ENCODING;
+        !field.is_empty() && !name.is_ok_and(counts)
     });
     if let Some(field) = &missing {
         let field = field.trim();
@@ -223,37 +225,43 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// A 304 for a kept response: what RFC 9110 §15.4.5 asks for of its headers.
-pub(super) fn not_modified<B>(kept: &Response<Bytes>) -> Response<ResponseBody<B>> {
-    let mut response = Response::new(ResponseBody::stored(Bytes::new()));
-    *response.status_mut() = StatusCode::NOT_MODIFIED;
-    for name in [
-        header::CACHE_CONTROL,
-        header::CONTENT_LOCATION,
-        header::ETAG,
-        header::EXPIRES,
-        header::VARY,
-    ] {
-        for value in kept.headers().get_all(&name) {
-            response.headers_mut().append(&name, value.clone());
+/// Of the headers of a whole response those that RFC 9110 §15.4.5 asks for in a 304, and what says how it came about.
+pub(super) fn validating(whole: &HeaderMap) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(8);
+    for (name, value) in whole {
+        let asked_for = matches!(
+            *name,
+            header::AGE
+                | header::CACHE_CONTROL
+                | header::CONTENT_LOCATION
+                | header::ETAG
+                | header::EXPIRES
+                | header::VARY
+        );
+        if asked_for || *name == CACHE_STATUS {
+            headers.append(name, value.clone());
         }
     }
-    response
+    headers
 }
 
-/// A 412.
-pub(super) fn precondition_failed<B>() -> Response<ResponseBody<B>> {
+pub(super) fn bodiless<B>(status: StatusCode, headers: HeaderMap) -> Response<ResponseBody<B>> {
     let mut response = Response::new(ResponseBody::stored(Bytes::new()));
-    *response.status_mut() = StatusCode::PRECONDITION_FAILED;
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
     response
 }
 
 /// A 206 with a part of a kept response (RFC 9110 §15.3.7.1).
-pub(super) fn part<B>(kept: &Response<Bytes>, part: Range<usize>) -> Response<ResponseBody<B>> {
+pub(super) fn part<B>(
+    kept: &Response<Bytes>,
+    headers: HeaderMap,
+    part: Range<usize>,
+) -> Response<ResponseBody<B>> {
     let all = kept.body().len();
     let content_range = format!("bytes {}-{}/{all}", part.start, part.end - 1);
     let mut response = Response::new(ResponseBody::stored(kept.body().slice(part.clone())));
-    *response.headers_mut() = kept.headers().clone();
+    *response.headers_mut() = headers;
     *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
@@ -263,25 +271,22 @@ pub(super) fn part<B>(kept: &Response<Bytes>, part: Range<usize>) -> Response<Re
     response
 }
 
-/// How old it is by now, with the age that it had when it was made (RFC 9111 §5.1).
-pub(super) fn age(kept: &HeaderMap, age: Duration) -> u64 {
-    let before = kept.get(header::AGE).and_then(|age| age.to_str().ok());
-    let before: u64 = before.and_then(|age| age.parse().ok()).unwrap_or(0);
-    before.saturating_add(age.as_secs())
+/// Says how old it is, and what clients may do with it, unless it says that itself.
+pub(super) fn say_age(headers: &mut HeaderMap, said: Said) {
+    headers.insert(header::AGE, HeaderValue::from(said.age));
+    if !headers.contains_key(header::CACHE_CONTROL) && !headers.contains_key(header::EXPIRES) {
+        headers.insert(header::CACHE_CONTROL, freshness(said));
+    }
 }
 
-/// Says how old it is, and what clients may do with it, unless it says that itself.
-pub(super) fn say_age(headers: &mut HeaderMap, kept: &HeaderMap, said: Said) {
-    let Said { age, ttl, client } = said;
-    headers.insert(header::AGE, HeaderValue::from(age));
-    if kept.contains_key(header::CACHE_CONTROL) || kept.contains_key(header::EXPIRES) {
-        return;
-    }
-    let said = match client {
-        Client::Revalidate => HeaderValue::from_static("no-cache"),
+/// What clients may do with it.
+fn freshness(said: Said) -> HeaderValue {
+    let no_cache = HeaderValue::from_static("no-cache");
+    match said.client {
+        Client::Revalidate => no_cache,
         Client::UntilStale(revalidating) => {
             // It counts from when it was made, as the age does.
-            let fresh = age.saturating_add_signed(ttl.max(0));
+            let fresh = said.age.saturating_add_signed(said.ttl.max(0));
             let mut said = format!("max-age={fresh}");
             if !revalidating.is_zero() {
                 said.push_str(&format!(
@@ -289,10 +294,9 @@ pub(super) fn say_age(headers: &mut HeaderMap, kept: &HeaderMap, said: Said) {
                     revalidating.as_secs()
                 ));
             }
-            HeaderValue::try_from(said).unwrap_or(HeaderValue::from_static("no-cache"))
+            HeaderValue::try_from(said).unwrap_or(no_cache)
         }
-    };
-    headers.insert(header::CACHE_CONTROL, said);
+    }
 }
 
 /// The kept response with these headers, for one visitor; `head`: who asked by HEAD.

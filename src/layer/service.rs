@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
@@ -20,7 +20,7 @@ use crate::{
     extensions::{RefreshAfter, Tags},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
-        cache_status::{self, How, Why},
+        cache_status::{CACHE_STATUS, How, Why},
         conditional::{self, Outcome},
         future::oneshot as call,
         request,
@@ -139,39 +139,48 @@ impl RefreshLayer {
     /// A version, for one request; `made`: generated for it.
     fn give<B, R>(
         &self,
-        version: &Version,
+        version: &Arc<Version>,
         request: &Request<R>,
         now: Tick,
         made: Option<How>,
     ) -> Response<ResponseBody<B>> {
-        let kept = &version.content;
+        #[cfg(feature = "compression")]
+        let representation = self.engine.represent(version, request.headers());
+        #[cfg(not(feature = "compression"))]
+        let representation = &version.plain;
+        let kept = &representation.content;
         let head = request.method() == Method::HEAD;
         let said = Said {
-            age: response::age(kept.headers(), version.age(now)),
+            age: version
+                .age_before
+                .saturating_add(version.age(now).as_secs()),
             ttl: version.ttl(now, &self.policy, &self.engine.known),
             client: self.policy.client,
         };
-        let how = made.unwrap_or(How::Hit { ttl: said.ttl });
-        let complete = |headers: &mut HeaderMap| {
-            response::say_age(headers, kept.headers(), said);
-            self.say(headers, how);
+        let make = |how| {
+            let mut headers = kept.headers().clone();
+            response::say_age(&mut headers, said);
+            self.say(&mut headers, how);
+            headers
         };
-        let mut response = match conditional::evaluate(request.headers(), kept, head) {
-            Outcome::Whole if made.is_none() => {
-                let headers = version.given(said, || {
-                    let mut headers = kept.headers().clone();
-                    complete(&mut headers);
-                    headers
-                });
-                return response::give(kept, headers, head);
+        let headers = |take: fn(&HeaderMap) -> HeaderMap| match made {
+            Some(how) => take(&make(how)),
+            None => {
+                let how = How::Hit { ttl: said.ttl };
+                representation.given(said, || make(how), take)
             }
-            Outcome::Whole => response::give(kept, kept.headers().clone(), head),
-            Outcome::Part(part) => response::part(kept, part),
-            Outcome::NotModified => response::not_modified(kept),
-            Outcome::PreconditionFailed => response::precondition_failed(),
         };
-        complete(response.headers_mut());
-        response
+        match conditional::evaluate(request.headers(), kept, head) {
+            Outcome::Whole => response::give(kept, headers(HeaderMap::clone), head),
+            Outcome::Part(part) => response::part(kept, headers(HeaderMap::clone), part),
+            Outcome::NotModified => {
+                response::bodiless(StatusCode::NOT_MODIFIED, headers(response::validating))
+            }
+            Outcome::PreconditionFailed => response::bodiless(
+                StatusCode::PRECONDITION_FAILED,
+                headers(response::validating),
+            ),
+        }
     }
 
     /// A response that is no version.
@@ -189,7 +198,7 @@ impl RefreshLayer {
     /// Says how a response came about.
     fn say(&self, headers: &mut HeaderMap, how: How) {
         if self.engine.settings.cache_status {
-            cache_status::append(headers, how);
+            headers.append(CACHE_STATUS, how.value());
         }
     }
 }

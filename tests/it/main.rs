@@ -5,6 +5,8 @@ mod databases;
 
 mod bookshop;
 mod claims;
+#[cfg(feature = "compression")]
+mod compression;
 mod content;
 mod database;
 mod exclusive;

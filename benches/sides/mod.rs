@@ -1,0 +1,119 @@
+//! What is measured: a page from a bare handler, and the same through the layer.
+
+use std::{
+    convert::Infallible,
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, Response, header},
+    routing::{MethodRouter, get},
+};
+use bytes::Bytes;
+use perennial::{DAY, Perennial, Refresh, layer::RefreshService};
+use tower::{Layer, Service};
+
+pub(crate) const SIZES: [(&str, usize); 3] =
+    [("1 KiB", 1 << 10), ("64 KiB", 1 << 16), ("1 MiB", 1 << 20)];
+
+/// A page by itself, and one of many.
+pub(crate) const PAGE: &str = "/best-sellers";
+const PAGES: &str = "/books/{number}";
+
+pub(crate) struct Sides {
+    pub(crate) bare: Router,
+    /// The layer on the route.
+    pub(crate) layered: Router,
+    /// The layer around the router, which a hit does not reach.
+    pub(crate) around: RefreshService<Router>,
+}
+
+impl Sides {
+    pub(crate) fn new(site: &Perennial, size: usize) -> Self {
+        let layer = site.layer(Refresh::every(DAY)).max_keys(usize::MAX);
+        let bare = router(page(size));
+        Self {
+            around: layer.layer(bare.clone()),
+            layered: router(page(size).layer(layer)),
+            bare,
+        }
+    }
+}
+
+/// A page as a handler that does nothing else answers with it.
+fn page(size: usize) -> MethodRouter {
+    let body: &'static [u8] = vec![b'x'; size].leak();
+    get(move || async move { ([(header::CONTENT_TYPE, "text/html")], body) })
+}
+
+/// A page as shops have them.
+#[cfg(feature = "compression")]
+pub(crate) fn shop() -> Router {
+    let books = (0..400_u64).map(|book| {
+        let (author, price) = (book * 7919 % 613, book * 104_729 % 9973);
+        format!(
+            "<article class=\"book\" id=\"b{book}\"><a href=\"/books/{book}\"><h2>The book of {author} and {price}</h2></a>\
+             <p class=\"author\">by author number {author}</p><p class=\"price\">{}.{:02} EUR</p></article>\n",
+            price / 100,
+            price % 100,
+        )
+    });
+    let mut shop = books.collect::<String>().into_bytes();
+    shop.truncate(1 << 16);
+    assert_eq!(shop.len(), 1 << 16);
+    let body: &'static [u8] = shop.leak();
+    router(get(async move || {
+        ([(header::CONTENT_TYPE, "text/html")], body)
+    }))
+}
+
+/// As a server has it: with its state, so that nothing is left to be made for each request.
+fn router(page: MethodRouter) -> Router {
+    let router = Router::new().route(PAGE, page.clone()).route(PAGES, page);
+    router.with_state(())
+}
+
+pub(crate) fn one_of_many(number: usize) -> String {
+    PAGES.replace("{number}", &number.to_string())
+}
+
+pub(crate) fn request(path: &str) -> Request<Body> {
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = path.parse().expect("a path");
+    request
+}
+
+/// What is measured.
+pub(crate) trait Side<B>:
+    Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Sync
+{
+}
+
+impl<B, S> Side<B> for S where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Sync
+{
+}
+
+/// One request and the length of its whole body; `None` if it has to be waited for.
+#[inline(never)]
+pub(crate) fn serve<B>(app: &mut impl Side<B>, request: Request<Body>) -> Option<usize>
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let mut context = Context::from_waker(Waker::noop());
+    let mut response = pin!(app.call(request));
+    let Poll::Ready(Ok(response)) = response.as_mut().poll(&mut context) else {
+        return None;
+    };
+    let mut length = 0;
+    let mut body = pin!(Response::into_body(response));
+    while let Poll::Ready(Some(Ok(frame))) = body.as_mut().poll_frame(&mut context) {
+        length += frame.into_data().map_or(0, |data: Bytes| data.len());
+    }
+    Some(length)
+}

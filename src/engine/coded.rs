@@ -1,0 +1,138 @@
+//! A version in content codings: each made once, when it is first asked for, while visitors get what there is.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU8, Ordering::Relaxed},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use tokio::{runtime::Handle, task};
+
+use crate::{
+    compression::{self, Accepted, Coding},
+    engine::{Engine, Representation, Slot, Version},
+};
+
+/// How many are made at a time: the other cores are the visitors'.
+pub(super) const AT_ONCE: usize = 1;
+
+/// Shared by versions of the same content.
+#[derive(Default)]
+pub(crate) struct Coded {
+    /// Of each coding; `None`: it would be no smaller.
+    made: [OnceLock<Option<Representation>>; 3],
+    /// A bit for each coding that is made, or about to be.
+    begun: AtomicU8,
+}
+
+impl Coded {
+    /// Content, which says that it may be had in codings if it may, and the place for those.
+    pub(super) fn of(mut content: Response<Bytes>) -> (Response<Bytes>, Option<Arc<Self>>) {
+        if !compression::is_compressible(&content) {
+            return (content, None);
+        }
+        compression::say_vary(content.headers_mut());
+        (content, Some(Arc::default()))
+    }
+
+    fn get(&self, coding: Coding) -> Option<&Option<Representation>> {
+        self.made[coding as usize].get()
+    }
+
+    pub(super) fn put(&self, coding: Coding, made: Option<Response<Bytes>>) {
+        // Nobody else does: it is begun once.
+        let _ = self.made[coding as usize].set(made.map(Representation::new));
+    }
+
+    fn is_begun(&self, coding: Coding) -> bool {
+        self.begun.load(Relaxed) & bit(coding) != 0
+    }
+
+    pub(super) fn weight(&self) -> usize {
+        let made = self.made.iter().filter_map(|made| made.get()?.as_ref());
+        size_of::<Self>() + made.map(Representation::weight).sum::<usize>()
+    }
+}
+
+fn bit(coding: Coding) -> u8 {
+    1 << coding as u8
+}
+
+impl Engine {
+    /// The representation that a request accepts best, of those that there are. One that it would rather have is made from now on.
+    pub(crate) fn represent<'a>(
+        self: &Arc<Self>,
+        version: &'a Arc<Version>,
+        request: &HeaderMap,
+    ) -> &'a Representation {
+        let Some(coded) = &version.coded else {
+            return &version.plain;
+        };
+        let accepted = Accepted::of(request);
+        let best = accepted.best(|_| true);
+        let made = best.and_then(|best| {
+            let other = || accepted.best(|it| matches!(coded.get(it), Some(Some(_))));
+            let made = coded.get(best).or_else(|| coded.get(other()?));
+            self.code(version, best);
+            made
+        });
+        made.and_then(Option::as_ref).unwrap_or(&version.plain)
+    }
+
+    /// Makes a version in those codings that the one before it was asked for in.
+    pub(super) fn code_like(self: &Arc<Self>, before: Option<&Version>, version: &Arc<Version>) {
+        let Some(before) = before.and_then(|before| before.coded.as_ref()) else {
+            return;
+        };
+        for coding in Coding::ALL {
+            if before.is_begun(coding) {
+                self.code(version, coding);
+            }
+        }
+    }
+
+    /// Once; a task that is dropped before it has ended leaves the version without.
+    fn code(self: &Arc<Self>, version: &Arc<Version>, coding: Coding) {
+        let Some(coded) = version.coded.clone() else {
+            return;
+        };
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        if coded.is_begun(coding) || coded.begun.fetch_or(bit(coding), Relaxed) & bit(coding) != 0 {
+            return;
+        }
+        let (engine, version) = (Arc::clone(self), Arc::clone(version));
+        runtime.spawn(async move {
+            let Ok(_permit) = engine.compressions.acquire().await else {
+                return;
+            };
+            let is_held = |held: &Version| {
+                let held = held.coded.as_ref();
+                held.is_some_and(|held| Arc::ptr_eq(held, &coded))
+            };
+            match engine.memory.get(version.key()) {
+                Some(Slot::Version(held)) if is_held(&held) => {}
+                // Replaced meanwhile.
+                _ => return,
+            }
+            let content = version.content().clone();
+            let Ok(made) = task::spawn_blocking(move || coding.encoded(&content)).await else {
+                return;
+            };
+            let bytes = made.as_ref().map(|made| made.body().len());
+            tracing::debug!(
+                key = version.key(),
+                coding = coding.token(),
+                bytes,
+                "compressed"
+            );
+            engine.memory.change(version.key(), |held| {
+                if is_held(held) {
+                    coded.put(coding, made);
+                }
+            });
+        });
+    }
+}

@@ -1,0 +1,368 @@
+//! Pages in content codings: what a browser gets, and what of it the site has to do.
+
+use std::{
+    collections::HashSet,
+    io::Read,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    http::{HeaderMap, HeaderName, HeaderValue},
+    routing::get as route,
+};
+use perennial::{Key, Refresh};
+use tower_http::compression::CompressionLayer;
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{
+    Layer,
+    layer::{Context, SubscriberExt},
+};
+
+use crate::support::{Folder, Origin, Reply, request, serve, until};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+const CODINGS: [&str; 3] = ["br", "zstd", "gzip"];
+
+/// As today's browsers send it.
+const BROWSER: &str = "gzip, deflate, br, zstd";
+
+/// The site of an origin, whose pages are long, and have these headers.
+fn router(origin: &Origin, headers: &[(&'static str, &'static str)]) -> Router {
+    let headers = headers.iter().map(|(name, value)| {
+        let name = HeaderName::from_static(name);
+        (name, HeaderValue::from_static(value))
+    });
+    let (origin, headers) = (origin.clone(), HeaderMap::from_iter(headers));
+    Router::new().fallback(route(async move || {
+        let (status, text) = origin.run("a page").await;
+        (status, headers, page(&text))
+    }))
+}
+
+fn page(text: &str) -> String {
+    let lines = (0..500).map(|line| format!("<li>{} {text}</li>\n", line * line % 97));
+    lines.collect()
+}
+
+async fn ask(address: std::net::SocketAddr, accepts: &str) -> Reply {
+    request(address, "GET", "/", &[("accept-encoding", accepts)]).await
+}
+
+/// What the page is asked for in, when it is to be had in that.
+async fn coded(address: std::net::SocketAddr, accepts: &str, coding: &str) -> Reply {
+    let mut reply = None;
+    until(&format!("there is one in {coding}"), async || {
+        let asked = ask(address, accepts).await;
+        assert!(["", coding].contains(&text(&asked, "content-encoding")));
+        assert!(asked.status == 200 && plain(&asked).starts_with("<li>0 run 1 of"));
+        let found = text(&asked, "content-encoding") == coding;
+        reply = Some(asked);
+        found
+    })
+    .await;
+    reply.expect("is there")
+}
+
+fn text<'a>(reply: &'a Reply, name: &str) -> &'a str {
+    let mut values = reply.headers.get_all(name).into_iter();
+    let value = values.next();
+    assert!(values.next().is_none(), "{name} is there twice: {reply:?}");
+    value.map_or("", |value| value.to_str().expect("text"))
+}
+
+/// What a browser reads.
+fn plain(reply: &Reply) -> String {
+    let (body, mut plain) = (&*reply.body, String::new());
+    let read = match text(reply, "content-encoding") {
+        "" => {
+            plain = String::from_utf8(body.to_vec()).expect("text");
+            Ok(0)
+        }
+        "br" => brotli::Decompressor::new(body, 4096).read_to_string(&mut plain),
+        "gzip" => flate2::read::GzDecoder::new(body).read_to_string(&mut plain),
+        "zstd" => {
+            let mut decoder = zstd::stream::Decoder::new(body).expect("starts");
+            decoder.read_to_string(&mut plain)
+        }
+        other => panic!("{other} was not asked for"),
+    };
+    read.expect("is readable");
+    plain
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_is_the_same_in_each_coding_with_a_tag_of_its_own() {
+    let (folder, origin) = (Folder::new(), Origin::default());
+    let layer = folder.site().await.layer(Refresh::every(LONG));
+    let html = ("content-type", "text/html; charset=utf-8");
+    let address = serve(router(&origin, &[html]).layer(layer)).await;
+
+    // Nobody waits for it to be compressed.
+    let first = ask(address, BROWSER).await;
+    assert_eq!(text(&first, "content-encoding"), "");
+    assert_eq!(plain(&first), page("run 1 of a page"));
+
+    let mut tags = HashSet::new();
+    for (accepts, coding) in [
+        ("", ""),
+        ("identity", ""),
+        ("deflate", ""),
+        ("identity;q=0, deflate", ""),
+        (BROWSER, "br"),
+        ("*", "br"),
+        ("br;q=0, *", "zstd"),
+        ("gzip, identity;q=0.5", "gzip"),
+    ] {
+        let reply = coded(address, accepts, coding).await;
+        assert_eq!(plain(&reply), page("run 1 of a page"), "{accepts}");
+        assert_eq!(text(&reply, "vary"), "accept-encoding");
+        assert_eq!(text(&reply, "content-type"), html.1);
+        assert_eq!(text(&reply, "content-length"), reply.body.len().to_string());
+        assert!(coding.is_empty() || reply.body.len() * 5 < first.body.len());
+        let tag = text(&reply, "etag");
+        tags.insert(tag.to_owned());
+
+        let asked = [("accept-encoding", accepts)];
+        let head = request(address, "HEAD", "/", &asked).await;
+        for name in ["content-encoding", "content-length", "etag", "vary"] {
+            assert_eq!(text(&head, name), text(&reply, name), "HEAD {accepts}");
+        }
+        for method in ["GET", "HEAD"] {
+            let asked = [asked[0], ("if-none-match", tag)];
+            let unchanged = request(address, method, "/", &asked).await;
+            assert_eq!((unchanged.status, unchanged.body.len()), (304, 0));
+            assert_eq!(text(&unchanged, "etag"), tag);
+            assert_eq!(text(&unchanged, "vary"), "accept-encoding");
+            assert_eq!(text(&unchanged, "content-encoding"), "");
+            let asked = [asked[0], ("if-none-match", "\"other\"")];
+            assert_eq!(request(address, method, "/", &asked).await.status, 200);
+        }
+        // Another release of an encoder may make other bytes of it, so there are no parts.
+        let part = request(address, "GET", "/", &[asked[0], ("range", "bytes=0-4")]).await;
+        let (status, ranges) = if coding.is_empty() {
+            (206, "bytes")
+        } else {
+            (200, "none")
+        };
+        assert_eq!(
+            (part.status, text(&part, "accept-ranges")),
+            (status, ranges)
+        );
+    }
+    assert_eq!(tags.len(), 4, "{tags:?}");
+    // A tag is that of its coding alone.
+    for coding in CODINGS {
+        for tag in &tags {
+            let asked = [("accept-encoding", coding), ("if-none-match", tag)];
+            let reply = request(address, "GET", "/", &asked).await;
+            let own = tag.ends_with(&format!("-{coding}\""));
+            assert_eq!(reply.status, if own { 304 } else { 200 }, "{coding} {tag}");
+        }
+    }
+    assert_eq!(origin.begun(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_text_or_has_a_coding_or_may_not_be_changed_is_left_as_it_is() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    for (number, headers) in [
+        ("content-type", "image/png"),
+        ("content-type", "text/event-stream"),
+        ("content-encoding", "x-own"),
+        ("content-encoding", "gzip"),
+        ("cache-control", "max-age=60, no-transform"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let html = ("content-type", "text/html");
+        let all = if headers.0 == html.0 {
+            vec![headers]
+        } else {
+            vec![html, headers]
+        };
+        let origin = Origin::default();
+        let layer = site
+            .layer(Refresh::every(LONG))
+            .key(Key::name(number.to_string()));
+        let app = router(&origin, &all);
+        let address = serve(app.layer(layer)).await;
+        for _ in 0..2 {
+            for accepts in ["", BROWSER, "identity;q=0, gzip"] {
+                let reply = ask(address, accepts).await;
+                assert_eq!(reply.body, page("run 1 of a page"), "{headers:?}");
+                assert_eq!(text(&reply, "vary"), "");
+                let own = if headers.0 == "content-encoding" {
+                    headers.1
+                } else {
+                    ""
+                };
+                assert_eq!(text(&reply, "content-encoding"), own);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_compressed_twice_by_a_layer_beneath_or_above() {
+    let (folder, html) = (Folder::new(), ("content-type", "text/html"));
+    let site = folder.site().await;
+    let layer = |name: &'static str| site.layer(Refresh::every(LONG)).key(Key::name(name));
+    for (name, beneath, above) in [
+        ("beneath", true, false),
+        ("above", false, true),
+        ("both", true, true),
+    ] {
+        let origin = Origin::default();
+        let mut app = router(&origin, &[html]);
+        if beneath {
+            app = app.layer(CompressionLayer::new());
+        }
+        app = app.layer(layer(name));
+        if above {
+            app = app.layer(CompressionLayer::new());
+        }
+        let address = serve(app).await;
+        let read = |reply: &Reply| {
+            assert_eq!(plain(reply), page("run 1 of a page"), "{name}");
+            let vary = text(reply, "vary");
+            assert_eq!(vary, "accept-encoding", "{name}");
+        };
+        read(&ask(address, "").await);
+        for coding in CODINGS {
+            // Ours is known by its tag.
+            until("there is ours", async || {
+                let reply = ask(address, coding).await;
+                read(&reply);
+                let tag = text(&reply, "etag");
+                text(&reply, "content-encoding") == coding && tag.ends_with(&format!("-{coding}\""))
+            })
+            .await;
+        }
+        read(&ask(address, BROWSER).await);
+        assert_eq!(origin.begun(), 1, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_compresses_by_a_header_of_the_key_is_left_to_it() {
+    let (folder, origin) = (Folder::new(), Origin::default());
+    let key = Key::new().header(axum::http::header::ACCEPT_ENCODING);
+    let layer = folder.site().await.layer(Refresh::every(LONG)).key(key);
+    let app = router(&origin, &[("content-type", "text/html")]).layer(CompressionLayer::new());
+    let address = serve(app.layer(layer)).await;
+    for run in 1..=3 {
+        let coding = CODINGS[run - 1];
+        for _ in 0..3 {
+            let reply = ask(address, coding).await;
+            assert_eq!(text(&reply, "content-encoding"), coding);
+            assert_eq!(plain(&reply), page(&format!("run {run} of a page")));
+        }
+    }
+}
+
+/// The codings of what has been compressed, as the log tells.
+#[derive(Clone, Default)]
+struct Compressed(Arc<Mutex<Vec<String>>>);
+
+impl Compressed {
+    fn take(&self) -> Vec<String> {
+        let mut codings = std::mem::take(&mut *self.0.lock().expect("not poisoned"));
+        codings.sort();
+        codings
+    }
+
+    fn are(&self, count: usize) -> bool {
+        self.0.lock().expect("not poisoned").len() == count
+    }
+}
+
+impl Visit for Compressed {
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "coding" {
+            self.0.lock().expect("not poisoned").push(value.to_owned());
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Compressed {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        event.record(&mut self.clone());
+    }
+}
+
+// On one thread, whose log is heard.
+#[tokio::test]
+async fn each_coding_is_made_once_a_version_and_for_the_next_one_before_it_is_asked_for() {
+    let compressed = Compressed::default();
+    let subscriber = tracing_subscriber::registry().with(compressed.clone());
+    let _heard = tracing::subscriber::set_default(subscriber);
+    let (folder, origin) = (Folder::new(), Origin::default());
+    let site = folder.site().await;
+    let layer = site.layer(Refresh::every(LONG));
+    let address = serve(router(&origin, &[("content-type", "text/html")]).layer(layer)).await;
+
+    let visit = async |accepts: &str, count: usize| {
+        for _ in 0..count {
+            assert_eq!(ask(address, accepts).await.status, 200);
+        }
+    };
+    visit("", 20).await;
+    assert_eq!(compressed.take(), [""; 0]);
+    coded(address, "br", "br").await;
+    visit(BROWSER, 20).await;
+    visit("*", 20).await;
+    assert_eq!(compressed.take(), ["br"]);
+    coded(address, "gzip", "gzip").await;
+    visit("gzip", 20).await;
+    assert_eq!(compressed.take(), ["gzip"]);
+
+    // Another version: without an `Accept-Encoding`.
+    site.invalidate("/").await.expect("is invalidated");
+    until("there is another one", async || {
+        ask(address, "").await.body.starts_with(b"<li>0 run 2")
+    })
+    .await;
+    until("it is compressed", async || compressed.are(2)).await;
+    visit(BROWSER, 20).await;
+    assert_eq!(compressed.take(), ["br", "gzip"]);
+}
+
+// As above.
+#[tokio::test]
+async fn the_same_content_again_is_not_compressed_again() {
+    let compressed = Compressed::default();
+    let subscriber = tracing_subscriber::registry().with(compressed.clone());
+    let _heard = tracing::subscriber::set_default(subscriber);
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let runs = Origin::default();
+    let made = runs.clone();
+    let app = Router::new().fallback(route(async move || {
+        made.run("a page").await;
+        ([("content-type", "text/html")], page("the same"))
+    }));
+    let address = serve(app.layer(site.layer(Refresh::every(LONG)))).await;
+    let in_br = async || text(&ask(address, BROWSER).await, "content-encoding") == "br";
+    until("it is compressed", in_br).await;
+    assert_eq!(compressed.take(), ["br"]);
+    for run in 2..5 {
+        site.invalidate("/").await.expect("is invalidated");
+        until("it is made again", async || {
+            assert!(in_br().await);
+            runs.ended() == run
+        })
+        .await;
+    }
+    assert!(in_br().await);
+    assert_eq!(compressed.take(), [""; 0]);
+}
