@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Response, header};
 use tokio::{runtime::Handle, task};
 
 use crate::{
@@ -69,6 +69,9 @@ impl Engine {
         let Some(coded) = &version.coded else {
             return &version.plain;
         };
+        if !request.contains_key(header::ACCEPT_ENCODING) {
+            return &version.plain;
+        }
         let accepted = Accepted::of(request);
         let best = accepted.best(|_| true);
         let made = best.and_then(|best| {

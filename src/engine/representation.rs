@@ -1,16 +1,30 @@
 //! What of a version is given to visitors: its content, as it is or in a content coding (RFC 9110 §8).
 
-use std::sync::{PoisonError, RwLock};
+use std::{
+    cell::RefCell,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 
 use crate::refresh::Client;
 
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Of how many representations a thread keeps the headers.
+const RECENT: usize = 64;
+
+thread_local! {
+    /// What the last hits were given in this thread, by the representation's number: no thread waits for another one, whether for
+    /// a lock or for the count of a value's uses.
+    static GIVEN: RefCell<[Option<(u64, Said, HeaderMap)>; RECENT]> = const { RefCell::new([const { None }; RECENT]) };
+}
+
 pub(crate) struct Representation {
     pub(crate) content: Response<Bytes>,
-    /// The headers that its last hit was given.
-    given: RwLock<Option<(Said, HeaderMap)>>,
+    /// Another one for each.
+    number: u64,
 }
 
 /// What a hit says beside what is kept: another thing each second.
@@ -27,37 +41,41 @@ impl Representation {
         share(content.headers_mut());
         Self {
             content,
-            given: RwLock::default(),
+            number: NEXT.fetch_add(1, Relaxed),
         }
     }
 
-    /// What is taken of the headers of a hit that says this, which are made once for all of the same second.
+    /// What is taken of the headers of a hit that says this, which a thread makes once for all of its hits of the same second.
     pub(crate) fn given(
         &self,
         said: Said,
-        make: impl FnOnce() -> HeaderMap,
-        take: impl FnOnce(&HeaderMap) -> HeaderMap,
+        make: impl Fn() -> HeaderMap,
+        take: impl Fn(&HeaderMap) -> HeaderMap,
     ) -> HeaderMap {
-        let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((last, headers)) = &*given
-            && *last == said
-        {
-            return take(headers);
-        }
-        drop(given);
-        let headers = make();
-        let taken = take(&headers);
-        let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
-        *given = Some((said, headers));
-        taken
+        let given = GIVEN.try_with(|given| {
+            let mut given = given.borrow_mut();
+            let last = &mut given[self.number as usize % RECENT];
+            match last {
+                Some((number, of, headers)) if *number == self.number && *of == said => {
+                    take(headers)
+                }
+                _ => {
+                    let (_, _, headers) = last.insert((self.number, said, make()));
+                    share(headers);
+                    take(headers)
+                }
+            }
+        });
+        // Not while the thread ends.
+        given.unwrap_or_else(|_| take(&make()))
     }
 
     /// What it takes of memory, in bytes.
     pub(super) fn weight(&self) -> usize {
-        let lines = self.content.headers().iter().map(|(name, value)| {
-            // Twice: also those of the last hit.
-            2 * (name.as_str().len() + value.len() + size_of::<HeaderValue>() * 2)
-        });
+        let lines =
+            self.content.headers().iter().map(|(name, value)| {
+                name.as_str().len() + value.len() + size_of::<HeaderValue>() * 3
+            });
         self.content.body().len() + lines.sum::<usize>()
     }
 }
@@ -74,7 +92,7 @@ const COMMON: [&str; 8] = [
     "nosniff",
 ];
 
-/// Makes values cheap to clone, which each hit does: the common ones count no uses, the others do so in one place.
+/// Makes values cheap to clone, which each hit does: the common ones count no uses, the others do so in one place, which is theirs alone.
 fn share(headers: &mut HeaderMap) {
     let mut buffer = Vec::new();
     for value in headers.values() {

@@ -1,0 +1,125 @@
+//! Hits of Perennial and of other caches that are Tower layers, each set up as its documentation says, on the same axum router.
+//!
+//! `cargo run --release` in this folder measures all of them in turns in one process and prints a table; `cargo run --release -- serve
+//! SIDE ADDRESS` serves one over HTTP, for `scripts/bench`.
+
+mod sides;
+
+use std::time::{Duration, Instant};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, Response, StatusCode, header},
+};
+use http_body_util::BodyExt;
+use tower::Service;
+
+use sides::{PATH, Side};
+
+/// One way of each side: so long is a turn, and so many there are.
+const TURN: Duration = Duration::from_millis(50);
+const TURNS: usize = 15;
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => measure().await,
+        ["serve", name, address] => serve(name, address).await,
+        _ => eprintln!(
+            "nothing, to measure all; or serve SIDE ADDRESS, where SIDE is one of: {}",
+            Side::ALL.map(Side::name).join(", ")
+        ),
+    }
+}
+
+async fn serve(name: &str, address: &str) {
+    let side = Side::ALL.into_iter().find(|side| side.name() == name);
+    let side = side.unwrap_or_else(|| panic!("there is no side {name}"));
+    let size = std::env::var("SIZE").ok();
+    let size = size.and_then(|size| size.parse().ok()).unwrap_or(1 << 10);
+    let app = side.router(size).await;
+    let listener = tokio::net::TcpListener::bind(address).await;
+    let listener = listener.expect("the address is free");
+    axum::serve(listener, app).await.expect("serves");
+}
+
+async fn measure() {
+    println!("| | 1 KiB | | 64 KiB | | 1 MiB | |");
+    println!("|---|---|---|---|---|---|---|");
+    let mut columns = Vec::new();
+    for size in [1 << 10, 1 << 16, 1 << 20] {
+        let mut apps = Vec::new();
+        for side in Side::ALL {
+            let mut app = side.router(size).await;
+            warm(&mut app, size).await;
+            apps.push(app);
+        }
+        let mut times = vec![Vec::new(); apps.len()];
+        for _ in 0..TURNS {
+            for (app, times) in apps.iter_mut().zip(&mut times) {
+                times.push(turn(app).await);
+            }
+        }
+        columns.push(times);
+    }
+    for (number, side) in Side::ALL.into_iter().enumerate() {
+        let mut row = format!("| {} |", side.name());
+        for times in &columns {
+            let ratio = |i: usize| times[number][i].as_secs_f64() / times[0][i].as_secs_f64();
+            let ratios = (0..TURNS).map(ratio).collect();
+            let times = times[number].clone();
+            row += &format!(
+                " {:.2?} | {:.2} |",
+                median(times, Duration::cmp),
+                median(ratios, f64::total_cmp)
+            );
+        }
+        println!("{row}");
+    }
+}
+
+fn median<T: Copy>(mut values: Vec<T>, by: impl FnMut(&T, &T) -> std::cmp::Ordering) -> T {
+    values.sort_by(by);
+    values[values.len() / 2]
+}
+
+/// Asks until it is kept.
+async fn warm(app: &mut Router, size: usize) {
+    for _ in 0..3 {
+        let response = ask(app).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(response.headers().contains_key(header::CONTENT_TYPE));
+        let body = response.into_body().collect().await.expect("a body");
+        assert_eq!(body.to_bytes().len(), size);
+        // One of them stores in a task of its own.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The time of a request, by as many as there are in a turn.
+async fn turn(app: &mut Router) -> Duration {
+    let start = Instant::now();
+    let mut requests = 0;
+    while start.elapsed() < TURN {
+        // The clock is not what is measured.
+        for _ in 0..20 {
+            let mut body = ask(app).await.into_body();
+            while let Some(frame) = body.frame().await {
+                std::hint::black_box(frame.expect("a frame"));
+            }
+            requests += 1;
+            if start.elapsed() > TURN {
+                break;
+            }
+        }
+    }
+    start.elapsed() / requests
+}
+
+async fn ask(app: &mut Router) -> Response<Body> {
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = PATH.parse().expect("a path");
+    app.call(request).await.expect("infallible")
+}

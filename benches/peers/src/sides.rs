@@ -1,0 +1,159 @@
+//! The sides: the same page behind each cache.
+
+use std::{
+    pin::Pin,
+    sync::Mutex,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    error_handling::HandleErrorLayer,
+    http::{Response, StatusCode, header},
+    routing::get,
+};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use perennial::{DAY, Perennial, Refresh};
+use tower::{BoxError, ServiceBuilder};
+
+pub const PATH: &str = "/best-sellers";
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Copy)]
+pub enum Side {
+    /// A handler that answers with the page.
+    Bare,
+    /// The layer on the route.
+    Perennial,
+    /// The layer around the router.
+    PerennialAround,
+    AxumResponseCache,
+    TowerHttpCache,
+    /// In its faster format; the default is JSON.
+    Hitbox,
+    HttpCacheTowerServer,
+}
+
+impl Side {
+    pub const ALL: [Self; 7] = [
+        Self::Bare,
+        Self::Perennial,
+        Self::PerennialAround,
+        Self::AxumResponseCache,
+        Self::TowerHttpCache,
+        Self::Hitbox,
+        Self::HttpCacheTowerServer,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Perennial => "perennial",
+            Self::PerennialAround => "perennial-around",
+            Self::AxumResponseCache => "axum-response-cache",
+            Self::TowerHttpCache => "tower-http-cache",
+            Self::Hitbox => "hitbox",
+            Self::HttpCacheTowerServer => "http-cache-tower-server",
+        }
+    }
+
+    pub async fn router(self, size: usize) -> Router {
+        let body: &'static [u8] = vec![b'x'; size].leak();
+        // One of them keeps nothing without a Cache-Control.
+        let page = get(async move || {
+            let headers = [
+                (header::CONTENT_TYPE, "text/html"),
+                (header::CACHE_CONTROL, "max-age=3600"),
+            ];
+            (headers, body)
+        });
+        let router = Router::new().route(PATH, page);
+        let router = match self {
+            Self::Bare => router,
+            Self::Perennial => router.layer(site().await.layer(Refresh::every(DAY))),
+            Self::PerennialAround => {
+                let layer = site().await.layer(Refresh::every(DAY));
+                let around = ServiceBuilder::new().layer(layer).service(router);
+                Router::new().fallback_service(around)
+            }
+            Self::AxumResponseCache => {
+                router.layer(axum_response_cache::CacheLayer::with_lifespan(HOUR))
+            }
+            Self::TowerHttpCache => {
+                use tower_http_cache::prelude::{CacheLayer, InMemoryBackend};
+                let cache = CacheLayer::builder(InMemoryBackend::new(10_000)).ttl(HOUR);
+                let layers = ServiceBuilder::new()
+                    .layer(HandleErrorLayer::new(failed))
+                    .layer(cache.build())
+                    .map_response(Synchronous::response);
+                router.layer(layers)
+            }
+            Self::Hitbox => {
+                use hitbox_http::{
+                    extractors::{Method, path::PathExtractor},
+                    predicates::{NeutralRequestPredicate, NeutralResponsePredicate},
+                };
+                let policy = hitbox::policy::PolicyConfig::builder().ttl(HOUR).build();
+                let config = hitbox::Config::builder()
+                    .request_predicate(NeutralRequestPredicate::new())
+                    .response_predicate(NeutralResponsePredicate::new())
+                    .extractor(Method::new().path("/{path}*"))
+                    .policy(policy)
+                    .build();
+                let memory = hitbox_moka::MokaBackend::builder()
+                    .max_entries(1000)
+                    .value_format(hitbox_backend::format::BincodeFormat)
+                    .build();
+                let cache = hitbox_tower::Cache::builder()
+                    .backend(memory)
+                    .config(config);
+                router.layer(cache.build())
+            }
+            Self::HttpCacheTowerServer => {
+                let memory = http_cache::MokaManager::new(http_cache::MokaCache::new(1000));
+                let cache = http_cache_tower_server::ServerCacheLayer::new(memory);
+                let failed = HandleErrorLayer::new(failed);
+                router.layer(ServiceBuilder::new().layer(failed).layer(cache))
+            }
+        };
+        router.with_state(())
+    }
+}
+
+async fn site() -> Perennial {
+    Perennial::open("sqlite::memory:").await.expect("opens")
+}
+
+async fn failed(error: BoxError) -> (StatusCode, String) {
+    (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+}
+
+/// A body as tower-http-cache needs it, which axum's is not.
+pub struct Synchronous(Mutex<Body>);
+
+impl Synchronous {
+    fn response(response: Response<Body>) -> Response<Self> {
+        response.map(|body| Self(Mutex::new(body)))
+    }
+}
+
+impl http_body::Body for Synchronous {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let body = self.0.get_mut().expect("not poisoned");
+        Pin::new(body).poll_frame(cx)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.lock().expect("not poisoned").size_hint()
+    }
+}
