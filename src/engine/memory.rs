@@ -30,11 +30,14 @@ use crate::{
     terms::{self, Terms},
 };
 
-/// What a key costs beside its own bytes: map entries, counters, pointers.
-const OVERHEAD: usize = 256;
+/// What a key costs beside its own bytes: its version, map entries, counters, pointers.
+const OVERHEAD: usize = 256 + size_of::<Version>();
 
 /// And the request that regenerates it.
-const SEED: usize = 768;
+const SEED: usize = 1280;
+
+/// What a small entry weighs in all.
+const SMALL: u64 = 2048;
 
 pub(crate) struct Memory(Cache<String, Slot, Weight, RandomState>);
 
@@ -315,7 +318,9 @@ impl Memory {
         let shards = (bytes / (largest as u64).saturating_mul(4).max(1)).clamp(1, 64);
         let options = OptionsBuilder::new()
             .shards(1 << shards.ilog2())
-            .estimated_items_capacity(10_000)
+            // So many keys that have gone are remembered: those that come again stay.
+            .estimated_items_capacity((bytes / SMALL) as usize)
+            .ghost_allocation(1.0)
             .weight_capacity(bytes)
             .build()
             .expect("both capacities are given");

@@ -27,10 +27,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 pub enum Side {
     /// A handler that answers with the page.
     Bare,
-    /// The layer on the route.
     Perennial,
-    /// The layer around the router.
-    PerennialAround,
     AxumResponseCache,
     TowerHttpCache,
     /// In its faster format; the default is JSON.
@@ -39,10 +36,9 @@ pub enum Side {
 }
 
 impl Side {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 6] = [
         Self::Bare,
         Self::Perennial,
-        Self::PerennialAround,
         Self::AxumResponseCache,
         Self::TowerHttpCache,
         Self::Hitbox,
@@ -53,7 +49,6 @@ impl Side {
         match self {
             Self::Bare => "bare",
             Self::Perennial => "perennial",
-            Self::PerennialAround => "perennial-around",
             Self::AxumResponseCache => "axum-response-cache",
             Self::TowerHttpCache => "tower-http-cache",
             Self::Hitbox => "hitbox",
@@ -75,11 +70,6 @@ impl Side {
         let router = match self {
             Self::Bare => router,
             Self::Perennial => router.layer(site().await.layer(Refresh::every(DAY))),
-            Self::PerennialAround => {
-                let layer = site().await.layer(Refresh::every(DAY));
-                let around = ServiceBuilder::new().layer(layer).service(router);
-                Router::new().fallback_service(around)
-            }
             Self::AxumResponseCache => {
                 router.layer(axum_response_cache::CacheLayer::with_lifespan(HOUR))
             }
