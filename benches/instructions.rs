@@ -1,5 +1,6 @@
 //! Hits to count instructions of, which don't depend on how busy the machine is: `scripts/instructions` does.
 
+#[allow(dead_code, reason = "the benchmark of hits needs more of it")]
 mod sides;
 
 use bytes::Bytes;

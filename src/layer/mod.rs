@@ -49,6 +49,10 @@ const MAX_KEYS: usize = 10_000;
 /// `Cache-Control: private` or `no-store`, or with a `Vary` that names what is not in the key is given to nobody: each request is answered by the service itself, which
 /// is remembered for the policy's interval, and an older version is removed. So is any other status, remembered for the cooldown.
 ///
+/// A `Vary` by `Accept-Encoding` is no such thing: the service is asked without one, so that all can read what it answers. With the feature
+/// `compression` the layer itself answers in `br`, `zstd` or `gzip` (RFC 9110 §12.5.3): text of 256 bytes and more that has no `Content-Encoding` and does not
+/// say `no-transform`, compressed once a version, off the async threads, from when it is first asked for; until then as it is.
+///
 /// A body is read whole before it is given out: a route whose response never ends, as an event stream, is not to be layered.
 ///
 /// # What the service sees
