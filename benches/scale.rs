@@ -1,7 +1,7 @@
 //! What a site of many processes asks of its database: the real engine, a store in memory that counts, and time that passes as fast as
 //! there is nothing to do.
 //!
-//! `cargo bench --bench scale` prints the table of `docs/scale.md`; the largest row needs some 12 GB of memory.
+//! `cargo bench --bench scale` prints the table of `docs/scale.md`, the largest row after some minutes.
 
 use std::{
     collections::HashMap,

@@ -7,15 +7,29 @@ use std::sync::{
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, header};
-use tokio::{runtime::Handle, task};
+use tokio::{runtime::Handle, sync::Semaphore, task};
 
 use crate::{
     compression::{self, Accepted, Coding},
     engine::{Engine, Representation, Slot, Version},
 };
 
-/// How many are made at a time: the other cores are the visitors'.
-pub(super) const AT_ONCE: usize = 1;
+/// Bounds the compressions of a process.
+pub(super) struct Compressions {
+    /// One at a time: the other cores are the visitors'.
+    running: Semaphore,
+    /// That one, and those that wait for it. Where more are asked for, they are to be asked for again.
+    queued: Arc<Semaphore>,
+}
+
+impl Default for Compressions {
+    fn default() -> Self {
+        Self {
+            running: Semaphore::new(1),
+            queued: Arc::new(Semaphore::new(1000)),
+        }
+    }
+}
 
 /// Shared by versions of the same content.
 #[derive(Default)]
@@ -84,7 +98,7 @@ impl Engine {
     }
 
     /// Makes a version in those codings that the one before it was asked for in.
-    pub(super) fn code_like(self: &Arc<Self>, before: Option<&Version>, version: &Arc<Version>) {
+    pub(super) fn code_like(self: &Arc<Self>, before: Option<&Version>, version: &Version) {
         let Some(before) = before.and_then(|before| before.coded.as_ref()) else {
             return;
         };
@@ -95,47 +109,55 @@ impl Engine {
         }
     }
 
-    /// Once; a task that is dropped before it has ended leaves the version without.
-    fn code(self: &Arc<Self>, version: &Arc<Version>, coding: Coding) {
+    /// Once; what is not in memory any more when it is its turn is left, and may be asked for again.
+    fn code(self: &Arc<Self>, version: &Version, coding: Coding) {
         let Some(coded) = version.coded.clone() else {
             return;
         };
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        if coded.is_begun(coding) || coded.begun.fetch_or(bit(coding), Relaxed) & bit(coding) != 0 {
+        if coded.is_begun(coding) {
             return;
         }
-        let (engine, version) = (Arc::clone(self), Arc::clone(version));
+        let Ok(queued) = Arc::clone(&self.compressions.queued).try_acquire_owned() else {
+            return;
+        };
+        if coded.begun.fetch_or(bit(coding), Relaxed) & bit(coding) != 0 {
+            return;
+        }
+        // Not the version: while it waits, that may have to make room for others.
+        let (engine, key) = (Arc::clone(self), version.key().to_owned());
         runtime.spawn(async move {
-            let Ok(_permit) = engine.compressions.acquire().await else {
-                return;
-            };
-            let is_held = |held: &Version| {
-                let held = held.coded.as_ref();
-                held.is_some_and(|held| Arc::ptr_eq(held, &coded))
-            };
-            match engine.memory.get(version.key()) {
-                Some(Slot::Version(held)) if is_held(&held) => {}
-                // Replaced meanwhile.
-                _ => return,
+            engine.make(&key, &coded, coding).await;
+            if coded.get(coding).is_none() {
+                coded.begun.fetch_and(!bit(coding), Relaxed);
             }
-            let content = version.content().clone();
-            let Ok(made) = task::spawn_blocking(move || coding.encoded(&content)).await else {
-                return;
-            };
-            let bytes = made.as_ref().map(|made| made.body().len());
-            tracing::debug!(
-                key = version.key(),
-                coding = coding.token(),
-                bytes,
-                "compressed"
-            );
-            engine.memory.change(version.key(), |held| {
-                if is_held(held) {
-                    coded.put(coding, made);
-                }
-            });
+            drop(queued);
+        });
+    }
+
+    async fn make(&self, key: &str, coded: &Arc<Coded>, coding: Coding) {
+        let Ok(_permit) = self.compressions.running.acquire().await else {
+            return;
+        };
+        let is_for = |held: &Version| {
+            let held = held.coded.as_ref();
+            held.is_some_and(|held| Arc::ptr_eq(held, coded))
+        };
+        let content = match self.memory.get(key) {
+            Some(Slot::Version(held)) if is_for(&held) => held.content().clone(),
+            _ => return,
+        };
+        let made = task::spawn_blocking(move || coding.encoded(&content)).await;
+        // An encoder that panics would do so again.
+        let made = made.ok().flatten();
+        let bytes = made.as_ref().map(|made| made.body().len());
+        tracing::debug!(key, coding = coding.token(), bytes, "compressed");
+        self.memory.change(key, |held| {
+            if is_for(held) {
+                coded.put(coding, made);
+            }
         });
     }
 }

@@ -67,9 +67,8 @@ pub(crate) struct Engine {
     /// Bounds the regenerations at once.
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
-    /// Bounds the compressions at once.
     #[cfg(feature = "compression")]
-    compressions: Semaphore,
+    compressions: coded::Compressions,
     /// Hears of invalidations, if it is to, until the engine is dropped.
     #[cfg(feature = "postgres")]
     listening: std::sync::OnceLock<tokio_util::task::AbortOnDropHandle<()>>,
@@ -169,7 +168,7 @@ impl Engine {
             permits: Arc::new(Semaphore::new(regenerations)),
             tasks: TaskTracker::new(),
             #[cfg(feature = "compression")]
-            compressions: Semaphore::new(coded::AT_ONCE),
+            compressions: coded::Compressions::default(),
             #[cfg(feature = "postgres")]
             listening: std::sync::OnceLock::new(),
             closing: AtomicBool::new(false),
