@@ -38,6 +38,8 @@ pub(crate) struct Coded {
     made: [OnceLock<Option<Representation>>; 3],
     /// A bit for each coding that is made, or about to be.
     begun: AtomicU8,
+    /// A bit for each that has been asked for.
+    asked: AtomicU8,
 }
 
 impl Coded {
@@ -59,18 +61,17 @@ impl Coded {
         let _ = self.made[coding as usize].set(made.map(Representation::new));
     }
 
-    fn is_begun(&self, coding: Coding) -> bool {
-        self.begun.load(Relaxed) & bit(coding) != 0
-    }
-
     pub(super) fn weight(&self) -> usize {
         let made = self.made.iter().filter_map(|made| made.get()?.as_ref());
         size_of::<Self>() + made.map(Representation::weight).sum::<usize>()
     }
 }
 
-fn bit(coding: Coding) -> u8 {
-    1 << coding as u8
+/// Sets the bit of a coding; whether it was set.
+fn note(bits: &AtomicU8, coding: Coding) -> bool {
+    let bit = 1 << coding as u8;
+    // Mostly it is, and nothing is written that other cores read.
+    bits.load(Relaxed) & bit != 0 || bits.fetch_or(bit, Relaxed) & bit != 0
 }
 
 impl Engine {
@@ -90,7 +91,12 @@ impl Engine {
         let best = accepted.best(|_| true);
         let made = best.and_then(|best| {
             let other = || accepted.best(|it| matches!(coded.get(it), Some(Some(_))));
-            let made = coded.get(best).or_else(|| coded.get(other()?));
+            note(&coded.asked, best);
+            let made = coded.get(best);
+            if made.is_some() {
+                return made;
+            }
+            let made = other().and_then(|other| coded.get(other));
             self.code(version, best);
             made
         });
@@ -103,7 +109,7 @@ impl Engine {
             return;
         };
         for coding in Coding::ALL {
-            if before.is_begun(coding) {
+            if before.asked.load(Relaxed) & 1 << coding as u8 != 0 {
                 self.code(version, coding);
             }
         }
@@ -111,27 +117,22 @@ impl Engine {
 
     /// Once; what is not in memory any more when it is its turn is left, and may be asked for again.
     fn code(self: &Arc<Self>, version: &Version, coding: Coding) {
-        let Some(coded) = version.coded.clone() else {
+        let (Some(coded), Ok(runtime)) = (&version.coded, Handle::try_current()) else {
             return;
         };
-        let Ok(runtime) = Handle::try_current() else {
-            return;
-        };
-        if coded.is_begun(coding) {
-            return;
-        }
         let Ok(queued) = Arc::clone(&self.compressions.queued).try_acquire_owned() else {
             return;
         };
-        if coded.begun.fetch_or(bit(coding), Relaxed) & bit(coding) != 0 {
+        if self.is_closing() || note(&coded.begun, coding) {
             return;
         }
+        let coded = Arc::clone(coded);
         // Not the version: while it waits, that may have to make room for others.
         let (engine, key) = (Arc::clone(self), version.key().to_owned());
         runtime.spawn(async move {
             engine.make(&key, &coded, coding).await;
             if coded.get(coding).is_none() {
-                coded.begun.fetch_and(!bit(coding), Relaxed);
+                coded.begun.fetch_and(!(1 << coding as u8), Relaxed);
             }
             drop(queued);
         });

@@ -363,6 +363,8 @@ impl Memory {
             }
             EntryAction::Retain(())
         });
+        // Counted, it may be more than there is room for; only this and an insertion look.
+        self.0.set_capacity(self.0.capacity());
     }
 
     pub(crate) fn insert(&self, key: &str, slot: Slot) {
@@ -408,6 +410,12 @@ mod tests {
             slots.put(crate::compression::Coding::Br, Some(coded));
         });
         assert_eq!(memory.0.weight(), plain + 500);
+        let heavy = Response::new(Bytes::from(vec![b'y'; 2 << 20]));
+        memory.change("/", |version| {
+            let slots = version.coded.as_ref().expect("is compressible");
+            slots.put(crate::compression::Coding::Gzip, Some(heavy));
+        });
+        assert!(memory.0.weight() <= 1 << 20, "it has to go");
         memory.change("/elsewhere", |_| panic!("there is none"));
         let version = Version::new("/", content, 2, Tick(0), Notes::default());
         memory.insert("/", Slot::Version(Arc::new(version)));

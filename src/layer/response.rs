@@ -62,13 +62,14 @@ fn is_shareable(headers: &HeaderMap) -> bool {
     !headers.contains_key(header::SET_COOKIE) && !list(headers, &header::CACHE_CONTROL).any(forbids)
 }
 
-/// Whether all that the response says it depends on is in the key (RFC 9111 §4.1), or can be left to the service: without an
-/// `Accept-Encoding`, it has answered so that everybody can read it.
+/// Whether all that the response says it depends on is in the key (RFC 9111 §4.1), or is of no matter: what has no content coding can be read
+/// by everybody, whatever they accept.
 fn varies_by_key(headers: &HeaderMap, key: &Key) -> bool {
+    let plain = !headers.contains_key(header::CONTENT_ENCODING);
     let missing = list(headers, &header::VARY).find(|field| {
         let field = field.trim();
         let name = field.parse::<HeaderName>();
-        let counts = |name| key.has(&name) || name == header::ACCEPT_ENCODING;
+        let counts = |name| key.has(&name) || (plain && name == header::ACCEPT_ENCODING);
         !field.is_empty() && !name.is_ok_and(counts)
     });
     if let Some(field) = &missing {
@@ -234,6 +235,7 @@ pub(super) fn validating(whole: &HeaderMap) -> HeaderMap {
             header::AGE
                 | header::CACHE_CONTROL
                 | header::CONTENT_LOCATION
+                | header::DATE
                 | header::ETAG
                 | header::EXPIRES
                 | header::VARY
@@ -245,10 +247,22 @@ pub(super) fn validating(whole: &HeaderMap) -> HeaderMap {
     headers
 }
 
-pub(super) fn bodiless<B>(status: StatusCode, headers: HeaderMap) -> Response<ResponseBody<B>> {
+/// A 304 with these headers.
+pub(super) fn not_modified<B>(headers: HeaderMap) -> Response<ResponseBody<B>> {
     let mut response = Response::new(ResponseBody::stored(Bytes::new()));
-    *response.status_mut() = status;
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
     *response.headers_mut() = headers;
+    response
+}
+
+/// A 412, which is nobody else's.
+pub(super) fn precondition_failed<B>() -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::stored(Bytes::new()));
+    *response.status_mut() = StatusCode::PRECONDITION_FAILED;
+    let no_store = HeaderValue::from_static("no-store");
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, no_store);
     response
 }
 
@@ -265,6 +279,10 @@ pub(super) fn part<B>(
     *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
+    // They are of the whole (RFC 9530).
+    for digest in ["content-digest", "content-md5"] {
+        headers.remove(digest);
+    }
     if let Ok(content_range) = HeaderValue::try_from(content_range) {
         headers.insert(header::CONTENT_RANGE, content_range);
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response};
 use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
@@ -157,29 +157,26 @@ impl RefreshLayer {
             ttl: version.ttl(now, &self.policy, &self.engine.known),
             client: self.policy.client,
         };
-        let make = |how| {
+        let how = made.unwrap_or(How::Hit { ttl: said.ttl });
+        let make = || {
             let mut headers = kept.headers().clone();
             response::say_age(&mut headers, said);
             self.say(&mut headers, how);
             headers
         };
         let headers = |take: fn(&HeaderMap) -> HeaderMap| match made {
-            Some(how) => take(&make(how)),
-            None => {
-                let how = How::Hit { ttl: said.ttl };
-                representation.given(said, || make(how), take)
-            }
+            Some(_) => take(&make()),
+            None => representation.given(said, make, take),
         };
         match conditional::evaluate(request.headers(), kept, head) {
             Outcome::Whole => response::give(kept, headers(HeaderMap::clone), head),
             Outcome::Part(part) => response::part(kept, headers(HeaderMap::clone), part),
-            Outcome::NotModified => {
-                response::bodiless(StatusCode::NOT_MODIFIED, headers(response::validating))
+            Outcome::NotModified => response::not_modified(headers(response::validating)),
+            Outcome::PreconditionFailed => {
+                let mut response = response::precondition_failed();
+                self.say(response.headers_mut(), how);
+                response
             }
-            Outcome::PreconditionFailed => response::bodiless(
-                StatusCode::PRECONDITION_FAILED,
-                headers(response::validating),
-            ),
         }
     }
 

@@ -244,6 +244,7 @@ async fn keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_
         })
         .await;
     }
+    #[cfg(feature = "mysql")]
     if kind == "mysql" {
         // Compared as bytes, whatever the collation.
         let text = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";

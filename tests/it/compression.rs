@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     io::Read,
-    sync::{Arc, Mutex},
+    sync::{Mutex, Once},
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use tracing::{
 };
 use tracing_subscriber::{
     Layer,
+    filter::Targets,
     layer::{Context, SubscriberExt},
 };
 
@@ -211,6 +212,23 @@ async fn what_is_no_text_or_has_a_coding_or_may_not_be_changed_is_left_as_it_is(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_service_has_compressed_unasked_is_given_to_nobody_else() {
+    let (folder, origin) = (Folder::new(), Origin::default());
+    let headers = [("content-encoding", "gzip"), ("vary", "Accept-Encoding")];
+    let layer = folder.site().await.layer(Refresh::every(LONG));
+    let address = serve(router(&origin, &headers).layer(layer)).await;
+    for accepts in ["gzip", "identity", "br"] {
+        let runs = origin.begun();
+        let reply = ask(address, accepts).await;
+        assert_eq!(text(&reply, "content-encoding"), "gzip");
+        assert!(
+            origin.begun() > runs,
+            "{accepts} was answered from what is kept"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_compressed_twice_by_a_layer_beneath_or_above() {
     let (folder, html) = (Folder::new(), ("content-type", "text/html"));
     let site = folder.site().await;
@@ -268,47 +286,65 @@ async fn a_service_that_compresses_by_a_header_of_the_key_is_left_to_it() {
     }
 }
 
-/// The codings of what has been compressed, as the log tells.
-#[derive(Clone, Default)]
-struct Compressed(Arc<Mutex<Vec<String>>>);
+/// What has been compressed in this program, key and coding, as the log tells.
+static COMPRESSED: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
-impl Compressed {
-    fn take(&self) -> Vec<String> {
-        let mut codings = std::mem::take(&mut *self.0.lock().expect("not poisoned"));
-        codings.sort();
-        codings
-    }
+/// Listens to the log; once for all tests, as one that is heard by a single thread may be turned off by others.
+fn listen() {
+    static LISTENING: Once = Once::new();
+    LISTENING.call_once(|| {
+        let target = Targets::new().with_target("perennial::engine::coded", tracing::Level::DEBUG);
+        let subscriber = tracing_subscriber::registry().with(Compressed.with_filter(target));
+        tracing::subscriber::set_global_default(subscriber).expect("the only one");
+    });
+}
 
-    fn are(&self, count: usize) -> bool {
-        self.0.lock().expect("not poisoned").len() == count
+/// The codings of a key, in their order, since the last call.
+fn take(key: &str) -> Vec<String> {
+    let mut all = COMPRESSED.lock().expect("not poisoned");
+    let of_key = all.extract_if(.., |(it, _)| it == key);
+    let mut codings: Vec<String> = of_key.map(|(_, coding)| coding).collect();
+    codings.sort();
+    codings
+}
+
+struct Compressed;
+
+impl<S: Subscriber> Layer<S> for Compressed {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let Fields { key, coding } = fields;
+        COMPRESSED.lock().expect("not poisoned").push((key, coding));
     }
 }
 
-impl Visit for Compressed {
+#[derive(Default)]
+struct Fields {
+    key: String,
+    coding: String,
+}
+
+impl Visit for Fields {
     fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "coding" {
-            self.0.lock().expect("not poisoned").push(value.to_owned());
+        match field.name() {
+            "key" => value.clone_into(&mut self.key),
+            "coding" => value.clone_into(&mut self.coding),
+            _ => {}
         }
     }
 }
 
-impl<S: Subscriber> Layer<S> for Compressed {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        event.record(&mut self.clone());
-    }
-}
-
-// On one thread, whose log is heard.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn each_coding_is_made_once_a_version_and_for_the_next_one_before_it_is_asked_for() {
-    let compressed = Compressed::default();
-    let subscriber = tracing_subscriber::registry().with(compressed.clone());
-    let _heard = tracing::subscriber::set_default(subscriber);
+    listen();
     let (folder, origin) = (Folder::new(), Origin::default());
     let site = folder.site().await;
-    let layer = site.layer(Refresh::every(LONG));
+    let layer = site
+        .layer(Refresh::every(LONG))
+        .key(Key::name("once a version"));
     let address = serve(router(&origin, &[("content-type", "text/html")]).layer(layer)).await;
 
     let visit = async |accepts: &str, count: usize| {
@@ -317,32 +353,38 @@ async fn each_coding_is_made_once_a_version_and_for_the_next_one_before_it_is_as
         }
     };
     visit("", 20).await;
-    assert_eq!(compressed.take(), [""; 0]);
+    assert_eq!(take("once a version"), [""; 0]);
     coded(address, "br", "br").await;
     visit(BROWSER, 20).await;
     visit("*", 20).await;
-    assert_eq!(compressed.take(), ["br"]);
+    assert_eq!(take("once a version"), ["br"]);
     coded(address, "gzip", "gzip").await;
     visit("gzip", 20).await;
-    assert_eq!(compressed.take(), ["gzip"]);
+    assert_eq!(take("once a version"), ["gzip"]);
 
     // Another version: without an `Accept-Encoding`.
-    site.invalidate("/").await.expect("is invalidated");
+    site.invalidate("once a version")
+        .await
+        .expect("is invalidated");
     until("there is another one", async || {
         ask(address, "").await.body.starts_with(b"<li>0 run 2")
     })
     .await;
-    until("it is compressed", async || compressed.are(2)).await;
+    let mut codings = Vec::new();
+    until("it is compressed", async || {
+        codings.append(&mut take("once a version"));
+        codings.len() == 2
+    })
+    .await;
+    codings.sort();
+    assert_eq!(codings, ["br", "gzip"]);
     visit(BROWSER, 20).await;
-    assert_eq!(compressed.take(), ["br", "gzip"]);
+    assert_eq!(take("once a version"), [""; 0]);
 }
 
-// As above.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_same_content_again_is_not_compressed_again() {
-    let compressed = Compressed::default();
-    let subscriber = tracing_subscriber::registry().with(compressed.clone());
-    let _heard = tracing::subscriber::set_default(subscriber);
+    listen();
     let folder = Folder::new();
     let site = folder.site().await;
     let runs = Origin::default();
@@ -351,12 +393,13 @@ async fn the_same_content_again_is_not_compressed_again() {
         made.run("a page").await;
         ([("content-type", "text/html")], page("the same"))
     }));
-    let address = serve(app.layer(site.layer(Refresh::every(LONG)))).await;
+    let address =
+        serve(app.layer(site.layer(Refresh::every(LONG)).key(Key::name("the same")))).await;
     let in_br = async || text(&ask(address, BROWSER).await, "content-encoding") == "br";
     until("it is compressed", in_br).await;
-    assert_eq!(compressed.take(), ["br"]);
+    assert_eq!(take("the same"), ["br"]);
     for run in 2..5 {
-        site.invalidate("/").await.expect("is invalidated");
+        site.invalidate("the same").await.expect("is invalidated");
         until("it is made again", async || {
             assert!(in_br().await);
             runs.ended() == run
@@ -364,5 +407,5 @@ async fn the_same_content_again_is_not_compressed_again() {
         .await;
     }
     assert!(in_br().await);
-    assert_eq!(compressed.take(), [""; 0]);
+    assert_eq!(take("the same"), [""; 0]);
 }
