@@ -93,10 +93,20 @@ async fn storm(processes: usize) {
     for address in &addresses {
         support::get(*address, "/").await;
     }
-    let (mut stale, mut fresh) = (Vec::new(), Vec::new());
+    // Of each round the median and the 99th of a hundred.
+    let (mut stale, mut fresh) = ([const { Vec::new() }; 2], [const { Vec::new() }; 2]);
+    let burst = async |kinds: &mut [Vec<Duration>; 2]| {
+        // Before each the machine is idle for as long.
+        tokio::time::sleep(interval / 2).await;
+        let mut times = burst(&addresses).await;
+        times.sort();
+        for (part, kind) in [50, 99].into_iter().zip(kinds) {
+            kind.push(times[VISITORS * part / 100 - 1]);
+        }
+    };
     for round in 1..=EXTENT.rounds {
-        tokio::time::sleep(interval + Duration::from_millis(200)).await;
-        stale.append(&mut burst(&addresses).await);
+        tokio::time::sleep(interval * 3 / 4).await;
+        burst(&mut stale).await;
         support::until("it has been generated", async || {
             generated.load(Relaxed) == round + 1
         })
@@ -107,22 +117,21 @@ async fn storm(processes: usize) {
             })
             .await;
         }
-        fresh.append(&mut burst(&addresses).await);
+        burst(&mut fresh).await;
     }
     assert_eq!(generated.load(Relaxed), EXTENT.rounds + 1);
-    let part = |times: &mut Vec<Duration>, part: f64| {
+    let median = |mut times: Vec<Duration>| {
         times.sort();
-        times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3
+        times[times.len() / 2].as_secs_f64() * 1e3
     };
-    let [s50, s99] = [0.5, 0.99].map(|it| part(&mut stale, it));
-    let [f50, f99] = [0.5, 0.99].map(|it| part(&mut fresh, it));
+    let ([s50, s99], [f50, f99]) = (stale.map(median), fresh.map(median));
     println!(
-        "| {VISITORS} visitors at once on {processes} process{}, generator {:?}: stale p50 / p99, fresh p50 / p99 | {s50:.1} / {s99:.1} ms, \
-         {f50:.1} / {f99:.1} ms: p99 {:.2} ×; {} generations in {} rounds |",
+        "| {VISITORS} visitors at once on {processes} process{}, generator {:?}, medians of {} rounds: stale p50 / p99, fresh p50 / p99 | \
+         {s50:.1} / {s99:.1} ms, {f50:.1} / {f99:.1} ms: p99 {:.2} ×; {} generations |",
         if processes == 1 { "" } else { "es" },
         EXTENT.generator,
-        s99 / f99,
         EXTENT.rounds,
+        s99 / f99,
         EXTENT.rounds,
     );
 }

@@ -51,7 +51,7 @@ pub(crate) use notes::Notes;
 pub(crate) use representation::{Representation, Said};
 
 /// What the names of the locks of regenerations begin with; the key follows.
-const LOCK_PREFIX: &str = "refresh/";
+pub(crate) const LOCK_PREFIX: &str = "refresh/";
 
 pub(crate) struct Engine {
     store: Guarded,

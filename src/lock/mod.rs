@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::{
+    engine::LOCK_PREFIX,
     error::Error,
     layer::{ExclusiveLayer, IdempotencyLayer},
     refresh::{DEFAULT_LEASE, bounded_lease},
@@ -421,7 +422,7 @@ impl Locks {
 
 /// Refuses names that are Perennial's own.
 fn check(name: &LockName) -> Result<(), Error> {
-    let own = ["refresh/", ONCE_PREFIX, IDEMPOTENCY_PREFIX, "perennial/"];
+    let own = [LOCK_PREFIX, ONCE_PREFIX, IDEMPOTENCY_PREFIX, "perennial/"];
     match own.iter().find(|own| name.as_str().starts_with(**own)) {
         None => Ok(()),
         Some(own) => Err(Error::invalid(format!(
