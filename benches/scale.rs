@@ -371,27 +371,27 @@ impl Store for Shared {
     // What nothing here asks for.
 
     fn remove<'a>(&'a self, _: &'a str, _: &'a LeaseRow) -> StoreFuture<'a, bool> {
-        unimplemented!()
+        unreachable!("the simulation does not ask for it")
     }
 
     fn invalidate<'a>(&'a self, _: &'a str) -> StoreFuture<'a, i64> {
-        unimplemented!()
+        unreachable!("the simulation does not ask for it")
     }
 
     fn purge<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, ()> {
-        unimplemented!()
+        unreachable!("the simulation does not ask for it")
     }
 
     fn inspect<'a>(&'a self, _: &'a str) -> StoreFuture<'a, Option<LockRow>> {
-        unimplemented!()
+        unreachable!("the simulation does not ask for it")
     }
 
     fn held(&self) -> StoreFuture<'_, Vec<LockRow>> {
-        unimplemented!()
+        unreachable!("the simulation does not ask for it")
     }
 
     fn break_lock<'a>(&'a self, _: &'a str) -> StoreFuture<'a, bool> {
-        unimplemented!()
+        unreachable!("the simulation does not ask for it")
     }
 
     // Seldom, and for a process that runs for longer.

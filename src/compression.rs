@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
+use crate::terms;
+
 /// A smaller body fits the first packets of a connection as it is.
 const LEAST: usize = 256;
 
@@ -108,13 +110,11 @@ pub(crate) fn is_compressible(content: &Response<Bytes>) -> bool {
     let headers = content.headers();
     let kind = headers.get(header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let directives = headers.get_all(header::CACHE_CONTROL).into_iter();
-    let mut directives = directives.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
     content.body().len() >= LEAST
         && content.status() != StatusCode::PARTIAL_CONTENT
         && !headers.contains_key(header::CONTENT_ENCODING)
         && !DIGESTS.iter().any(|digest| headers.contains_key(*digest))
-        && !directives.any(|it| it.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
+        && !terms::directives(headers).any(|(name, _)| name == "no-transform")
         && is_text(kind)
 }
 
@@ -146,20 +146,6 @@ fn is_text(kind: &str) -> bool {
         "image/x-icon",
     ];
     suffixes.iter().any(|suffix| kind.ends_with(suffix)) || types.contains(&&*kind)
-}
-
-/// Says that the response to another `Accept-Encoding` is another one (RFC 9110 §12.5.5), unless that is said already.
-pub(crate) fn say_vary(headers: &mut HeaderMap) {
-    let lines = headers.get_all(header::VARY).into_iter();
-    let mut fields = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
-    let is_said = |field: &[u8]| {
-        let field = field.trim_ascii();
-        field == b"*" || field.eq_ignore_ascii_case(b"accept-encoding")
-    };
-    if !fields.any(is_said) {
-        let field = HeaderValue::from_static("accept-encoding");
-        headers.append(header::VARY, field);
-    }
 }
 
 /// What a request accepts (RFC 9110 §12.5.3): the weight of each coding, and that of none, in thousandths.

@@ -10,6 +10,7 @@ mod decide;
 mod engine;
 mod error;
 mod extensions;
+mod fields;
 mod key;
 pub mod layer;
 mod lock;

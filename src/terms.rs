@@ -4,6 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, header};
 
+use crate::fields::list;
+
 /// How long a version may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
@@ -69,16 +71,11 @@ fn expires(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// The directives of Cache-Control: names in lowercase, values without quotes.
-fn directives(headers: &HeaderMap) -> impl Iterator<Item = (String, String)> {
-    let lines = headers.get_all(header::CACHE_CONTROL).into_iter();
-    lines.flat_map(|line| {
-        let line = String::from_utf8_lossy(line.as_bytes()).into_owned();
-        let directives = line.split(',').map(|directive| {
-            let (name, value) = directive.split_once('=').unwrap_or((directive, ""));
-            let value = value.trim().trim_matches('"').to_owned();
-            (name.trim().to_ascii_lowercase(), value)
-        });
-        directives.collect::<Vec<_>>()
+pub(crate) fn directives(headers: &HeaderMap) -> impl Iterator<Item = (String, String)> {
+    list(headers, &header::CACHE_CONTROL).map(|directive| {
+        let (name, value) = directive.split_once('=').unwrap_or((&*directive, ""));
+        let value = value.trim().trim_matches('"').to_owned();
+        (name.trim().to_ascii_lowercase(), value)
     })
 }
 

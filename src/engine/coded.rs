@@ -12,6 +12,7 @@ use tokio::{runtime::Handle, sync::Semaphore, task};
 use crate::{
     compression::{self, Accepted, Coding},
     engine::{Engine, Representation, Slot, Version},
+    fields,
 };
 
 /// Bounds the compressions of a process.
@@ -48,7 +49,7 @@ impl Coded {
         if !compression::is_compressible(&content) {
             return (content, None);
         }
-        compression::say_vary(content.headers_mut());
+        fields::say_vary(content.headers_mut(), &header::ACCEPT_ENCODING);
         (content, Some(Arc::default()))
     }
 

@@ -5,7 +5,10 @@ use std::{borrow::Cow, fmt, sync::Arc};
 use form_urlencoded::byte_serialize;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
 
-use crate::key::{self, Query};
+use crate::{
+    fields,
+    key::{self, Query},
+};
 
 /// What of a request names the resource that it asks for, and is therefore all of it that the generator sees.
 ///
@@ -167,11 +170,7 @@ impl Key {
     /// Says to other caches which headers decide on the content, where the response doesn't.
     pub(super) fn say_vary(&self, headers: &mut HeaderMap) {
         for name in &self.headers {
-            let said = super::response::list(headers, &header::VARY);
-            let is_said = |field: String| field.trim().eq_ignore_ascii_case(name.as_str());
-            if !said.into_iter().any(is_said) {
-                headers.append(header::VARY, HeaderValue::from(name.clone()));
-            }
+            fields::say_vary(headers, name);
         }
     }
 

@@ -49,7 +49,7 @@ const MAX_KEYS: usize = 10_000;
 /// `Cache-Control: private` or `no-store`, or with a `Vary` that names what is not in the key is given to nobody: each request is answered by the service itself, which
 /// is remembered for the policy's interval, and an older version is removed. So is any other status, remembered for the cooldown.
 ///
-/// A `Vary` by `Accept-Encoding` is no such thing: the service is asked without one, so that all can read what it answers. With the feature
+/// A `Vary` by `Accept-Encoding` is no such thing where the response has no `Content-Encoding`, so that all can read it. With the feature
 /// `compression` the layer itself answers in `br`, `zstd` or `gzip` (RFC 9110 §12.5.3): text of 256 bytes and more that has no `Content-Encoding` and does not
 /// say `no-transform`, compressed once a version, off the async threads, from when it is first asked for; until then as it is.
 ///

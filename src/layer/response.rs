@@ -14,9 +14,11 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     engine::Said,
+    fields::list,
     key,
     layer::{Key, ResponseBody, cache_status::CACHE_STATUS},
     refresh::Client,
+    terms,
 };
 
 /// What is done with a response, by its head.
@@ -54,12 +56,9 @@ fn is_heuristically_cacheable(status: StatusCode) -> bool {
 
 /// RFC 9111 §3: what a shared cache may not store; and what is somebody's own by its nature.
 fn is_shareable(headers: &HeaderMap) -> bool {
-    let forbids = |directive: String| {
-        // `private="field"` is taken for `private`, as §5.2.2.7 allows.
-        let name = directive.split('=').next().unwrap_or_default().trim();
-        name.eq_ignore_ascii_case("private") || name.eq_ignore_ascii_case("no-store")
-    };
-    !headers.contains_key(header::SET_COOKIE) && !list(headers, &header::CACHE_CONTROL).any(forbids)
+    // `private="field"` is taken for `private`, as §5.2.2.7 allows.
+    let forbids = |(name, _): (String, _)| matches!(&*name, "private" | "no-store");
+    !headers.contains_key(header::SET_COOKIE) && !terms::directives(headers).any(forbids)
 }
 
 /// Whether all that the response says it depends on is in the key (RFC 9111 §4.1), or is of no matter: what has no content coding can be read
@@ -80,14 +79,6 @@ fn varies_by_key(headers: &HeaderMap, key: &Key) -> bool {
         );
     }
     missing.is_none()
-}
-
-/// The members of a header that is a list, in all its lines.
-pub(super) fn list(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = String> {
-    headers.get_all(name).into_iter().flat_map(|line| {
-        let line = String::from_utf8_lossy(line.as_bytes());
-        line.split(',').map(str::to_owned).collect::<Vec<_>>()
-    })
 }
 
 /// What headers take, names and values, in bytes.
