@@ -4,6 +4,8 @@
 //! n-th argument, of those that [`Dialect`] lists. Each is one statement in autocommit, and one step of the protocol.
 
 use super::session::Statements;
+#[cfg(feature = "postgres")]
+use crate::key::hex;
 
 /// The statements of one database.
 pub(super) struct Dialect {
@@ -75,12 +77,12 @@ pub(super) enum Arguments {
     Numbered,
     /// Bound to `?`, in the order in which they stand.
     Ordered,
-    /// Written into the statement: a number as it is, a text or bytes in hexadecimal digits in place of `{}`. So a statement is one message
-    /// and leaves nothing behind, which is what a pooler that gives out its connections by the transaction asks for. (sqlx
-    /// prepares a statement in one exchange and runs it in another; such a pooler may hand the two to different servers.)
+    /// Written into the statement, a number as it is. So a statement is one message and leaves nothing behind, which is what a
+    /// pooler that gives out its connections by the transaction asks for. (sqlx prepares a statement in one exchange and runs
+    /// it in another; such a pooler may hand the two to different servers.)
     Written {
-        text: &'static str,
-        bytes: &'static str,
+        text: fn(&str) -> String,
+        bytes: fn(&[u8]) -> String,
     },
 }
 
@@ -175,16 +177,32 @@ pub(super) const SQLITE: Dialect = Dialect {
     forbidden: &[],
 };
 
+/// What means the same in every encoding and under every setting: ASCII without quotes, and the rest in escapes.
+///
+/// A literal has the collation of the column with which it is compared. (`convert_from(…)` has that of the type `name`, "C", with
+/// which no index of another collation can be used.)
+#[cfg(feature = "postgres")]
+fn escaped(text: &str) -> String {
+    let mut literal = "E'".to_owned();
+    for c in text.chars() {
+        match c {
+            ' '..='~' if c != '\'' && c != '\\' => literal.push(c),
+            _ => literal.push_str(&format!("\\U{:08X}", u32::from(c))),
+        }
+    }
+    literal.push('\'');
+    literal
+}
+
 #[cfg(feature = "postgres")]
 pub(super) const POSTGRES: Dialect = Dialect {
     // Not `now()`, which stands still inside a transaction.
     now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     quote: '"',
     text: "CAST({key} AS TEXT)",
-    // No backslash: what it means in a literal is a setting.
     arguments: Arguments::Written {
-        text: "convert_from(decode('{}', 'hex'), 'UTF8')",
-        bytes: "decode('{}', 'hex')",
+        text: escaped,
+        bytes: |bytes| format!("decode('{}', 'hex')", hex(bytes)),
     },
     socket: true,
     begin: "BEGIN",

@@ -12,7 +12,6 @@ use tracing::{Dispatch, instrument::WithSubscriber};
 
 use crate::{
     error::Error,
-    key::hex,
     sql::dialect::{self, Arguments, Dialect},
     store::{BoxError, StoreFuture},
 };
@@ -208,8 +207,8 @@ impl Statement {
         };
         let sql = substitute(self.sql.as_str(), |argument| match arguments[argument] {
             Arg::Int(value) => value.to_string(),
-            Arg::Text(value) => text.replace("{}", &hex(value.as_bytes())),
-            Arg::Bytes(value) => bytes.replace("{}", &hex(value)),
+            Arg::Text(value) => text(value),
+            Arg::Bytes(value) => bytes(value),
         });
         Some(trusted(sql))
     }
@@ -229,7 +228,7 @@ fn substitute(template: &str, mut argument: impl FnMut(usize) -> String) -> Stri
     sql
 }
 
-/// Nothing but our own templates, names that `Claims` has passed and conditions that are part of the program, a prefix that `schema::check_prefix` has passed, numbers and hexadecimal digits.
+/// Nothing but our own templates, names that `Claims` has passed and conditions that are part of the program, a prefix that `schema::check_prefix` has passed, numbers and literals of a dialect's making.
 fn trusted(sql: String) -> SqlStr {
     AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str()
 }

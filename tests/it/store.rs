@@ -13,7 +13,10 @@ use http::{HeaderValue, Response, StatusCode};
 use perennial::store::{Edition, LeaseRow, Store};
 use tokio::task::JoinSet;
 
-use crate::{databases::Db, support::HANG};
+use crate::{
+    databases::Db,
+    support::{HANG, until},
+};
 
 const LEASE: Duration = Duration::from_secs(60);
 const NONE: Duration = Duration::ZERO;
@@ -597,5 +600,96 @@ async fn of_those_who_come_in_the_same_microsecond_one_gets_the_lock(db: Db) {
         }
         assert!(publish(&*store, "k", &lease, &content("1")).await);
         assert!(store.release(&lease, NONE).await.expect("answers"));
+    }
+}
+
+#[cfg(feature = "postgres")]
+on_database! {
+    reads_postgres = crate::databases::Db::postgres();
+    no_statement_reads_all_rows_of_postgres
+}
+#[cfg(feature = "mysql")]
+on_database! {
+    reads_mysql = crate::databases::Db::mysql();
+    no_statement_reads_all_rows_of_mysql
+}
+
+#[cfg(feature = "postgres")]
+async fn no_statement_reads_all_rows_of_postgres(db: Db) {
+    let pool = sqlx::PgPool::connect(db.url()).await.expect("opens");
+    request_among_many_rows(&db, pool.clone().into()).await;
+    // A session counts when it ends.
+    pool.close().await;
+    let count = async |what| {
+        let sql = format!("SELECT sum({what})::bigint FROM pg_stat_user_tables");
+        db.int(&sql).await.expect("a number")
+    };
+    until("what was read is counted", async || {
+        count("idx_scan").await >= 20
+    })
+    .await;
+    let read = count("seq_tup_read + idx_tup_fetch").await;
+    assert!(read < ROWS, "{read} rows were read");
+}
+
+#[cfg(feature = "mysql")]
+async fn no_statement_reads_all_rows_of_mysql(db: Db) {
+    // A session's counters are its own.
+    let pool = sqlx::mysql::MySqlPoolOptions::new().max_connections(1);
+    let pool = pool.connect(db.url()).await.expect("opens");
+    request_among_many_rows(&db, pool.clone().into()).await;
+    let counters = "SHOW SESSION STATUS WHERE Variable_name IN ('Handler_read_key', 'Handler_read_next', 'Handler_read_rnd_next')";
+    let counted: Vec<(String, String)> = sqlx::query_as(counters)
+        .fetch_all(&pool)
+        .await
+        .expect("reads");
+    let counted: Vec<i64> = counted
+        .iter()
+        .map(|(_, count)| count.parse().expect("a number"))
+        .collect();
+    let [by_key, next, any] = counted[..] else {
+        panic!("{counted:?}")
+    };
+    assert!(by_key >= 20, "what was read is counted");
+    assert!(next + any < ROWS, "{} rows were read", next + any);
+}
+
+const ROWS: i64 = 10_000;
+
+/// What requests and locks ask of a store, among so many rows of each table.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+async fn request_among_many_rows(db: &Db, database: perennial::store::Database) {
+    let store = database.store("perennial_").await.expect("prepares");
+    let digits: Vec<_> = (0..10).map(|n| format!("SELECT {n} AS d")).collect();
+    let digits = digits.join(" UNION ALL ");
+    for (columns, values) in [
+        ("lock (name, fence, acquired_at, expires_at)", "1, 1, 1"),
+        ("invalidation (name, epoch)", "1"),
+        (
+            "entry (entry_key, fence, generated_at, keep_until, notes, status, headers, body)",
+            "1, 1, 4102444800000000, '', 200, '', ''",
+        ),
+    ] {
+        let sql = format!(
+            "INSERT INTO perennial_{columns} SELECT concat('/page/', a.d, b.d, c.d, d.d), {values}
+            FROM ({digits}) a CROSS JOIN ({digits}) b CROSS JOIN ({digits}) c CROSS JOIN ({digits}) d"
+        );
+        assert_eq!(db.execute(&sql).await, ROWS.cast_unsigned());
+    }
+    let content = content("of a page");
+    for key in ["/page/0815", "/page/4711", "/another"] {
+        let taken = lock(&*store, key, LEASE).await;
+        assert!(store.extend(&taken, LEASE).await.expect("answers"));
+        assert!(publish(&*store, key, &taken, &content).await);
+        let (fence, _) = stored(&*store, key).await.expect("is there");
+        assert!(store.release(&taken, NONE).await.expect("answers"));
+        let taken = lock(&*store, key, LEASE).await;
+        assert!(renew(&*store, key, &taken, fence).await);
+        let epoch = store.invalidate(key).await.expect("answers");
+        let since = store.invalidated(epoch - 1).await.expect("answers");
+        assert!(since.iter().any(|(name, _)| name == key));
+        assert!(store.remove(key, &taken).await.expect("answers"));
+        assert!(store.inspect(key).await.expect("answers").is_some());
+        assert!(store.break_lock(key).await.expect("answers"));
     }
 }
