@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use crate::{
+    clock,
     error::Error,
     lock::{Lease, LockName, Locks, check},
 };
@@ -21,9 +22,9 @@ use crate::{
 /// How long an attempt waits unless told otherwise.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Between two tries: at least so long, and up to so much more. The same for all who wait, however long they have, so that of those who wait
+/// Between two tries: at least so long, and so long at most. The same for all who wait, however long they have, so that of those who wait
 /// each has the same chance whenever the lock is released.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(100));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(125));
 
 /// How many try for a name at a time in one process; the others queue. So a crowd of visitors doesn't become one of statements.
 const AT_ONCE: usize = 8;
@@ -139,8 +140,7 @@ impl LockAttempt {
 }
 
 pub(super) fn pause() -> Duration {
-    let [random, ..] = uuid::Uuid::new_v4().into_bytes();
-    PAUSE.0 + PAUSE.1 * u32::from(random) / 255
+    clock::random(PAUSE.0, PAUSE.1)
 }
 
 impl IntoFuture for LockAttempt {

@@ -11,13 +11,18 @@ use tokio::time::timeout;
 use tracing::{Dispatch, instrument::WithSubscriber};
 
 use crate::{
+    clock,
     error::Error,
     sql::dialect::{self, Arguments, Dialect},
     store::{BoxError, StoreFuture},
 };
 
-/// The pause after which a statement is not tried again.
+/// The longest pause before a statement is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// How often a statement is tried: one that lost to another one, which wins in the end, and one whose connection is no more, as a server that
+/// is away may stay so. That is for some two seconds, and for a fifth of one.
+const TRIES: (u32, u32) = (20, 9);
 
 /// How long a connection may take to answer when it is given back.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
@@ -362,14 +367,23 @@ impl<DB: Driver> Connections<DB> {
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
         let mut pause = Duration::from_millis(1);
+        let mut tried = 0;
         loop {
-            match self.once(statement, arguments).await {
-                Err(error) if pause < LONGEST_PAUSE && again(&error) => {
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
-                }
+            let error = match self.once(statement, arguments).await {
+                Err(error) if again(&error) => error,
                 done => return done,
+            };
+            tried += 1;
+            let tries = if is_contended::<DB>(&error) {
+                TRIES.0
+            } else {
+                TRIES.1
+            };
+            if tried >= tries {
+                return Err(error);
             }
+            tokio::time::sleep(clock::random(pause / 2, pause)).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
         }
     }
 }

@@ -356,6 +356,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
         for (feature, built) in [
             ("postgres", cfg!(feature = "postgres")),
             ("mysql", cfg!(feature = "mysql")),
+            ("compression", cfg!(feature = "compression")),
         ] {
             if built {
                 build.args(["--features", feature]);
