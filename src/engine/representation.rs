@@ -1,6 +1,7 @@
 //! What of a version is given to visitors: its content, as it is or in a content coding (RFC 9110 §8).
 
 use std::{
+    borrow::Cow,
     cell::RefCell,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
@@ -10,15 +11,15 @@ use http::{HeaderMap, HeaderValue, Response};
 
 use crate::refresh::Client;
 
-static NEXT: AtomicU64 = AtomicU64::new(0);
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Of how many representations a thread keeps the headers.
 const RECENT: usize = 64;
 
 thread_local! {
     /// What the last hits were given in this thread, by the representation's number: no thread waits for another one, whether for
-    /// a lock or for the count of a value's uses.
-    static GIVEN: RefCell<[Option<(u64, Said, HeaderMap)>; RECENT]> = const { RefCell::new([const { None }; RECENT]) };
+    /// a lock or for the count of a value's uses. Of one that is asked for the first time the number alone is noted.
+    static GIVEN: RefCell<[(u64, Option<(Said, HeaderMap)>); RECENT]> = const { RefCell::new([const { (0, None) }; RECENT]) };
 }
 
 pub(crate) struct Representation {
@@ -50,24 +51,27 @@ impl Representation {
         &self,
         said: Said,
         make: impl Fn() -> HeaderMap,
-        take: impl Fn(&HeaderMap) -> HeaderMap,
+        take: impl Fn(Cow<'_, HeaderMap>) -> HeaderMap,
     ) -> HeaderMap {
         let given = GIVEN.try_with(|given| {
             let mut given = given.borrow_mut();
-            let last = &mut given[self.number as usize % RECENT];
-            match last {
-                Some((number, of, headers)) if *number == self.number && *of == said => {
-                    take(headers)
-                }
-                _ => {
-                    let (_, _, headers) = last.insert((self.number, said, make()));
-                    share(headers);
-                    take(headers)
-                }
+            let (number, last) = &mut given[self.number as usize % RECENT];
+            if *number != self.number {
+                (*number, *last) = (self.number, None);
+                return take(Cow::Owned(make()));
             }
+            let headers = match last {
+                Some((of, headers)) if *of == said => headers,
+                _ => {
+                    let (_, headers) = last.insert((said, make()));
+                    share(headers);
+                    headers
+                }
+            };
+            take(Cow::Borrowed(headers))
         });
         // Not while the thread ends.
-        given.unwrap_or_else(|_| take(&make()))
+        given.unwrap_or_else(|_| take(Cow::Owned(make())))
     }
 
     /// What it takes of memory, in bytes.

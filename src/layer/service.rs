@@ -1,6 +1,7 @@
 //! The service.
 
 use std::{
+    borrow::Cow,
     fmt,
     marker::PhantomData,
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -164,14 +165,16 @@ impl RefreshLayer {
             self.say(&mut headers, how);
             headers
         };
-        let headers = |take: fn(&HeaderMap) -> HeaderMap| match made {
-            Some(_) => take(&make()),
+        let headers = |take: fn(Cow<'_, HeaderMap>) -> HeaderMap| match made {
+            Some(_) => take(Cow::Owned(make())),
             None => representation.given(said, make, take),
         };
         match conditional::evaluate(request.headers(), kept, head) {
-            Outcome::Whole => response::give(kept, headers(HeaderMap::clone), head),
-            Outcome::Part(part) => response::part(kept, headers(HeaderMap::clone), part),
-            Outcome::NotModified => response::not_modified(headers(response::validating)),
+            Outcome::Whole => response::give(kept, headers(|whole| whole.into_owned()), head),
+            Outcome::Part(part) => response::part(kept, headers(|whole| whole.into_owned()), part),
+            Outcome::NotModified => {
+                response::not_modified(headers(|whole| response::validating(&whole)))
+            }
             Outcome::PreconditionFailed => {
                 let mut response = response::precondition_failed();
                 self.say(response.headers_mut(), how);
