@@ -177,8 +177,8 @@ fn compare<A, B>(
         "{name:<32}  {bare_time:>9?}  {:>9?}  {:>5.2}  {} / {}",
         times[EXTENT.batches / 2].1,
         ratios[EXTENT.batches / 2],
-        allocations(bare, request(0)),
-        allocations(layered, request(0)),
+        allocations(bare, request),
+        allocations(layered, request),
     );
 }
 
@@ -211,13 +211,17 @@ where
     total / tasks as u32
 }
 
-fn allocations<B>(app: &impl Side<B>, request: Request<Body>) -> u64
+/// Those of a request, of as many as there are in a batch.
+fn allocations<B>(app: &impl Side<B>, request: &dyn Fn(usize) -> Request<Body>) -> u64
 where
     B: http_body::Body<Data = Bytes>,
 {
     let mut app = app.clone();
+    let requests: Vec<_> = (0..EXTENT.batch).map(request).collect();
     let info = allocation_counter::measure(|| {
-        serve(&mut app, request).expect("is a hit");
+        for request in requests {
+            serve(&mut app, request).expect("is a hit");
+        }
     });
-    info.count_total
+    info.count_total / EXTENT.batch as u64
 }

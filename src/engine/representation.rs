@@ -13,13 +13,15 @@ use crate::refresh::Client;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Of how many representations a thread keeps the headers.
+/// Of how many representations a thread keeps the headers: one whose number has the same rest takes another one's place.
 const RECENT: usize = 64;
 
+/// The number of a representation and, if it was asked for again, what its last hits said and were given.
+type Given = (u64, Option<(Said, HeaderMap)>);
+
 thread_local! {
-    /// What the last hits were given in this thread, by the representation's number: no thread waits for another one, whether for
-    /// a lock or for the count of a value's uses. Of one that is asked for the first time the number alone is noted.
-    static GIVEN: RefCell<[(u64, Option<(Said, HeaderMap)>); RECENT]> = const { RefCell::new([const { (0, None) }; RECENT]) };
+    /// Each thread has its own: none waits for another one, whether for a lock or for the count of a value's uses.
+    static GIVEN: RefCell<[Given; RECENT]> = const { RefCell::new([const { (0, None) }; RECENT]) };
 }
 
 pub(crate) struct Representation {
@@ -46,7 +48,8 @@ impl Representation {
         }
     }
 
-    /// What is taken of the headers of a hit that says this, which a thread makes once for all of its hits of the same second.
+    /// What is taken of the headers of a hit that says this, which a thread that is asked again makes once for all of its hits of the
+    /// same second.
     pub(crate) fn given(
         &self,
         said: Said,

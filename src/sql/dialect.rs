@@ -177,7 +177,7 @@ pub(super) const SQLITE: Dialect = Dialect {
     forbidden: &[],
 };
 
-/// What means the same in every encoding and under every setting: ASCII without quotes, and the rest in escapes.
+/// What means the same under every setting: ASCII without quotes, and the rest in escapes. (A database in SQL_ASCII refuses those.)
 ///
 /// A literal has the collation of the column with which it is compared. (`convert_from(…)` has that of the type `name`, "C", with
 /// which no index of another collation can be used.)
@@ -190,7 +190,7 @@ fn escaped(text: &str) -> String {
             _ => literal.push_str(&format!("\\U{:08X}", u32::from(c))),
         }
     }
-    literal.push('\'');
+    literal.push_str("'::text");
     literal
 }
 

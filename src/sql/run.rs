@@ -367,19 +367,19 @@ impl<DB: Driver> Connections<DB> {
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
         let mut pause = Duration::from_millis(1);
-        let mut tried = 0;
+        let (mut lost, mut broken) = TRIES;
         loop {
             let error = match self.once(statement, arguments).await {
                 Err(error) if again(&error) => error,
                 done => return done,
             };
-            tried += 1;
-            let tries = if is_contended::<DB>(&error) {
-                TRIES.0
+            let left = if is_contended::<DB>(&error) {
+                &mut lost
             } else {
-                TRIES.1
+                &mut broken
             };
-            if tried >= tries {
+            *left -= 1;
+            if *left == 0 {
                 return Err(error);
             }
             tokio::time::sleep(clock::random(pause / 2, pause)).await;

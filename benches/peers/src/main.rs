@@ -3,6 +3,9 @@
 //! `cargo run --release` in this folder measures all of them in turns in one process and prints a table; `cargo run --release -- serve
 //! SIDE ADDRESS` serves one over HTTP, for `scripts/bench`.
 
+#[allow(dead_code, reason = "of the other benchmarks' pages one is needed")]
+#[path = "../../sides/mod.rs"]
+mod pages;
 mod sides;
 
 use std::time::{Duration, Instant};
@@ -14,6 +17,7 @@ use axum::{
 };
 use http_body_util::BodyExt;
 use tower::Service;
+use tower_http::compression::CompressionLayer;
 
 use sides::{PATH, Side};
 
@@ -28,20 +32,31 @@ async fn main() {
         [] => measure().await,
         ["serve", name, address] => serve(name, address).await,
         _ => eprintln!(
-            "nothing, to measure all; or serve SIDE ADDRESS, where SIDE is one of: {}",
+            "nothing, to measure all; or serve SIDE ADDRESS, where SIDE is one of: {}; or around, compressed, precompressed",
             Side::ALL.map(Side::name).join(", ")
         ),
     }
 }
 
 async fn serve(name: &str, address: &str) {
-    let side = Side::ALL.into_iter().find(|side| side.name() == name);
-    let side = side.unwrap_or_else(|| panic!("there is no side {name}"));
     let size = std::env::var("SIZE").ok();
     let size = size.and_then(|size| size.parse().ok()).unwrap_or(1 << 10);
-    let app = side.router(size).await;
     let listener = tokio::net::TcpListener::bind(address).await;
     let listener = listener.expect("the address is free");
+    let app = match name {
+        "around" => {
+            let service = sides::around(size).await;
+            let serving = axum::serve(listener, tower::make::Shared::new(service));
+            return serving.await.expect("serves");
+        }
+        "compressed" => pages::shop().layer(CompressionLayer::new()),
+        "precompressed" => pages::shop().layer(sides::layer().await),
+        name => {
+            let side = Side::ALL.into_iter().find(|side| side.name() == name);
+            let side = side.unwrap_or_else(|| panic!("there is no side {name}"));
+            side.router(size).await
+        }
+    };
     axum::serve(listener, app).await.expect("serves");
 }
 

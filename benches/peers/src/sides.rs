@@ -16,8 +16,11 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use perennial::{DAY, Perennial, Refresh};
-use tower::{BoxError, ServiceBuilder};
+use perennial::{
+    DAY, Perennial, Refresh,
+    layer::{RefreshLayer, RefreshService},
+};
+use tower::{BoxError, Layer, ServiceBuilder};
 
 pub const PATH: &str = "/best-sellers";
 
@@ -57,19 +60,10 @@ impl Side {
     }
 
     pub async fn router(self, size: usize) -> Router {
-        let body: &'static [u8] = vec![b'x'; size].leak();
-        // One of them keeps nothing without a Cache-Control.
-        let page = get(async move || {
-            let headers = [
-                (header::CONTENT_TYPE, "text/html"),
-                (header::CACHE_CONTROL, "max-age=3600"),
-            ];
-            (headers, body)
-        });
-        let router = Router::new().route(PATH, page);
+        let router = bare(size);
         let router = match self {
             Self::Bare => router,
-            Self::Perennial => router.layer(site().await.layer(Refresh::every(DAY))),
+            Self::Perennial => router.layer(layer().await),
             Self::AxumResponseCache => {
                 router.layer(axum_response_cache::CacheLayer::with_lifespan(HOUR))
             }
@@ -114,8 +108,27 @@ impl Side {
     }
 }
 
-async fn site() -> Perennial {
-    Perennial::open("sqlite::memory:").await.expect("opens")
+fn bare(size: usize) -> Router {
+    let body: &'static [u8] = vec![b'x'; size].leak();
+    // One of them keeps nothing without a Cache-Control.
+    let page = get(async move || {
+        let headers = [
+            (header::CONTENT_TYPE, "text/html"),
+            (header::CACHE_CONTROL, "max-age=3600"),
+        ];
+        (headers, body)
+    });
+    Router::new().route(PATH, page)
+}
+
+pub async fn layer() -> RefreshLayer {
+    let site = Perennial::open("sqlite::memory:").await.expect("opens");
+    site.layer(Refresh::every(DAY))
+}
+
+/// Perennial around the router, which a hit does not reach.
+pub async fn around(size: usize) -> RefreshService<Router> {
+    layer().await.layer(bare(size).with_state(()))
 }
 
 async fn failed(error: BoxError) -> (StatusCode, String) {
