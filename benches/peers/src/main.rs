@@ -8,15 +8,20 @@
 mod pages;
 mod sides;
 
-use std::time::{Duration, Instant};
+use std::{
+    convert::Infallible,
+    fmt::Debug,
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
 use axum::{
-    Router,
     body::Body,
     http::{Request, Response, StatusCode, header},
 };
+use bytes::Bytes;
 use http_body_util::BodyExt;
-use tower::Service;
+use tower::{Service, ServiceBuilder};
 use tower_http::compression::CompressionLayer;
 
 use sides::{PATH, Side};
@@ -45,7 +50,9 @@ async fn serve(name: &str, address: &str) {
     let listener = listener.expect("the address is free");
     let app = match name {
         "around" => {
-            let service = sides::around(size).await;
+            let service = ServiceBuilder::new()
+                .map_response(|response: Response<_>| response.map(Body::new))
+                .service(sides::perennial_around(size).await);
             let serving = axum::serve(listener, tower::make::Shared::new(service));
             return serving.await.expect("serves");
         }
@@ -67,20 +74,23 @@ async fn measure() {
     for size in [1 << 10, 1 << 16, 1 << 20] {
         let mut apps = Vec::new();
         for side in Side::ALL {
-            let mut app = side.router(size).await;
-            warm(&mut app, size).await;
-            apps.push(app);
+            apps.push(turns(side.router(size).await, size).await);
         }
+        apps.push(turns(sides::perennial_around(size).await, size).await);
+        apps.push(turns(sides::axum_response_cache_around(size), size).await);
         let mut times = vec![Vec::new(); apps.len()];
         for _ in 0..TURNS {
-            for (app, times) in apps.iter_mut().zip(&mut times) {
-                times.push(turn(app).await);
+            for (turn, times) in apps.iter_mut().zip(&mut times) {
+                times.push(turn().await);
             }
         }
         columns.push(times);
     }
-    for (number, side) in Side::ALL.into_iter().enumerate() {
-        let mut row = format!("| {} |", side.name());
+    let around = [Side::Perennial, Side::AxumResponseCache];
+    let around = around.map(|side| format!("{}, around the router", side.name()));
+    let names = Side::ALL.map(|side| side.name().to_owned()).into_iter();
+    for (number, name) in names.chain(around).enumerate() {
+        let mut row = format!("| {name} |");
         for times in &columns {
             let ratio = |i: usize| times[number][i].as_secs_f64() / times[0][i].as_secs_f64();
             let ratios = (0..TURNS).map(ratio).collect();
@@ -100,10 +110,16 @@ fn median<T: Copy>(mut values: Vec<T>, by: impl FnMut(&T, &T) -> std::cmp::Order
     values[values.len() / 2]
 }
 
-/// Asks until it is kept.
-async fn warm(app: &mut Router, size: usize) {
+type Turn = Box<dyn FnMut() -> Pin<Box<dyn Future<Output = Duration>>>>;
+
+/// The turns of a side, once its page is kept.
+async fn turns<S, B>(mut app: S, size: usize) -> Turn
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+    B: http_body::Body<Data = Bytes, Error: Debug> + Unpin + 'static,
+{
     for _ in 0..3 {
-        let response = ask(app).await;
+        let response = ask(&mut app).await;
         assert_eq!(response.status(), StatusCode::OK);
         assert!(response.headers().contains_key(header::CONTENT_TYPE));
         let body = response.into_body().collect().await.expect("a body");
@@ -111,16 +127,24 @@ async fn warm(app: &mut Router, size: usize) {
         // One of them stores in a task of its own.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    Box::new(move || {
+        let app = app.clone();
+        Box::pin(turn(app))
+    })
 }
 
 /// The time of a request, by as many as there are in a turn.
-async fn turn(app: &mut Router) -> Duration {
+async fn turn<S, B>(mut app: S) -> Duration
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+    B: http_body::Body<Data = Bytes, Error: Debug> + Unpin,
+{
     let start = Instant::now();
     let mut requests = 0;
     while start.elapsed() < TURN {
         // The clock is not what is measured.
         for _ in 0..20 {
-            let mut body = ask(app).await.into_body();
+            let mut body = ask(&mut app).await.into_body();
             while let Some(frame) = body.frame().await {
                 std::hint::black_box(frame.expect("a frame"));
             }
@@ -133,8 +157,13 @@ async fn turn(app: &mut Router) -> Duration {
     start.elapsed() / requests
 }
 
-async fn ask(app: &mut Router) -> Response<Body> {
+async fn ask<S, B>(app: &mut S) -> Response<B>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+{
     let mut request = Request::new(Body::empty());
     *request.uri_mut() = PATH.parse().expect("a path");
-    app.call(request).await.expect("infallible")
+    app.call(request)
+        .await
+        .unwrap_or_else(|never| match never {})
 }
