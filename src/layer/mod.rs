@@ -63,6 +63,25 @@ const MAX_KEYS: usize = 10_000;
 /// tells of the visitor (axum's `ConnectInfo`, a session that an outer middleware has put there) is to be taken out
 /// [by name](Self::without_extension), or the layer put outside that middleware.
 ///
+/// # Around a router
+///
+/// Where each GET of a router is to be kept, the layer can be put around it in place of on its routes: then a hit doesn't get as far as the
+/// routing, which is most of its time. `axum::serve` takes axum's own body alone:
+///
+/// ```
+/// # async fn f(site: perennial::Perennial, router: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
+/// use axum::{body::Body, http::Response};
+/// use perennial::{DAY, Refresh};
+/// use tower::{ServiceBuilder, make::Shared};
+///
+/// let app = ServiceBuilder::new()
+///     .map_response(|response: Response<_>| response.map(Body::new))
+///     .layer(site.layer(Refresh::every(DAY)))
+///     .service(router);
+/// axum::serve(listener, Shared::new(app)).await
+/// # }
+/// ```
+///
 /// # Readiness
 ///
 /// The layered service is always ready. The inner one is cloned and its readiness awaited when it is called, so that
