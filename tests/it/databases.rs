@@ -176,6 +176,13 @@ impl Db {
     }
 }
 
+/// What gives 10,000 rows of four digits each, `a.d` to `d.d`, in any dialect.
+pub(crate) fn four_digits() -> String {
+    let digits: Vec<_> = (0..10).map(|n| format!("SELECT {n} AS d")).collect();
+    let digits = digits.join(" UNION ALL ");
+    format!("({digits}) a CROSS JOIN ({digits}) b CROSS JOIN ({digits}) c CROSS JOIN ({digits}) d")
+}
+
 /// A pool such as an application has.
 pub(crate) async fn pool_of(url: &str, connections: u32) -> Database {
     use sqlx::pool::PoolOptions;

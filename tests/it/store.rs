@@ -659,8 +659,7 @@ const ROWS: i64 = 10_000;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 async fn request_among_many_rows(db: &Db, database: perennial::store::Database) {
     let store = database.store("perennial_").await.expect("prepares");
-    let digits: Vec<_> = (0..10).map(|n| format!("SELECT {n} AS d")).collect();
-    let digits = digits.join(" UNION ALL ");
+    let digits = crate::databases::four_digits();
     for (columns, values) in [
         ("lock (name, fence, acquired_at, expires_at)", "1, 1, 1"),
         ("invalidation (name, epoch)", "1"),
@@ -671,7 +670,7 @@ async fn request_among_many_rows(db: &Db, database: perennial::store::Database) 
     ] {
         let sql = format!(
             "INSERT INTO perennial_{columns} SELECT concat('/page/', a.d, b.d, c.d, d.d), {values}
-            FROM ({digits}) a CROSS JOIN ({digits}) b CROSS JOIN ({digits}) c CROSS JOIN ({digits}) d"
+            FROM {digits}"
         );
         assert_eq!(db.execute(&sql).await, ROWS.cast_unsigned());
     }
