@@ -153,7 +153,12 @@ async fn measure(url: &str, extent: Extent) {
             size / 1024
         );
     }
-    for table in ["bench_lock", "bench_entry", "bench_schema"] {
+    for table in [
+        "bench_lock",
+        "bench_entry",
+        "bench_invalidation",
+        "bench_schema",
+    ] {
         let drop = format!("DROP TABLE {table}");
         admin
             .execute(sqlx::raw_sql(AssertSqlSafe(drop)))

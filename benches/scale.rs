@@ -97,6 +97,7 @@ async fn run(case: Case) {
                 .memory(1 << 30)
                 .regenerations(usize::MAX)
                 .with_store(store)
+                .expect("opens")
         })
         .collect();
     // One interval, in which each process comes to know what there is; and one that counts.

@@ -16,7 +16,7 @@ pub enum ErrorKind {
     Invalid,
     /// The database refused a statement or cannot be reached.
     Database,
-    /// The database did not answer within the statement limit.
+    /// The database did not answer within the time that the step may take: the [statement limit](crate::Builder::statement_limit), or what the method says.
     Timeout,
     /// The tables in the database belong to a newer release.
     Schema,
@@ -27,7 +27,7 @@ pub enum ErrorKind {
     /// The generator failed and there is no older version.
     Generator,
     /// There is no version yet, and nobody made one within the time that the policy allows to wait, or may make one now: after
-    /// a failure, or during a shutdown.
+    /// a failure, or during a shutdown. From [`regenerate_now`](crate::Perennial::regenerate_now): no new one.
     Unavailable,
 }
 

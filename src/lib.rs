@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -25,7 +26,7 @@ mod terms;
 pub use content::Content;
 pub use error::{Error, ErrorKind};
 pub use extensions::{Fence, RefreshAfter, Tags};
-pub use layer::Key;
+pub use layer::keying::Key;
 pub use lock::{Holder, Lease, LockAttempt, LockInfo, LockName, Locks, Once, OnceRetried, Outcome};
 #[cfg(feature = "_sql")]
 pub use lock::{SessionLock, changed_one};

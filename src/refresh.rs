@@ -38,6 +38,7 @@ pub struct Refresh {
 /// What browsers and other caches on the way may do with a response, where the generator doesn't say it itself by `Cache-Control` or
 /// `Expires`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Client {
     /// Keep it, but ask each time whether it still holds (`no-cache`, RFC 9111 §5.2.2.4): a 304 if it does.
     Revalidate,
@@ -50,6 +51,7 @@ pub enum Client {
 
 /// What visitors get while the first version ever is made by somebody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum First {
     /// Wait for it, at most so long; then 503 with `Retry-After`.
     Wait(Duration),

@@ -19,10 +19,6 @@ use crate::{
     store::{BoxError, Guarded, Store},
 };
 
-/// How long the tables may take to be made or upgraded.
-#[cfg(feature = "_sql")]
-const PREPARE_LIMIT: Duration = Duration::from_secs(60);
-
 /// A site whose content regrows by itself: one database, shared by all its processes, and this process's memory.
 ///
 /// Cheap to clone. Make one a process and database: a second one would have a memory of its own.
@@ -41,7 +37,7 @@ impl Perennial {
     /// # Errors
     ///
     /// The URL cannot be used, the database cannot be opened (a server is waited for no longer than two seconds), its tables belong to
-    /// a newer release, or they are not there and the role may not make them (see [`Builder::ddl`]).
+    /// a newer release, they can't be made within 60 s, or they are not there and the role may not make them (see [`Builder::ddl`]).
     #[cfg(feature = "_sql")]
     pub async fn open(url: &str) -> Result<Self, Error> {
         Self::builder().open(url).await
@@ -49,7 +45,7 @@ impl Perennial {
 
     /// Uses the application's own sqlx pool; makes or upgrades Perennial's tables.
     ///
-    /// No connection is held while content is generated: two to five do. A connection that doesn't answer in time is closed and not
+    /// No connection is held while content is generated: two to five connections are enough. A connection that doesn't answer in time is closed and not
     /// given back, on servers. On SQLite, WAL mode and a busy timeout are recommended.
     ///
     /// # Errors
@@ -110,6 +106,10 @@ impl Perennial {
     /// Only where there is no version to serve: [the generator failed](Error::is_generator), also by content larger than
     /// [`Builder::max_body`], or [nobody made one in time](Error::is_unavailable). [`Invalid`](crate::ErrorKind::Invalid): the key is
     /// empty or begins with `/`.
+    ///
+    /// # Panics
+    ///
+    /// When `generate` itself does. A panic of the future that it returns is a failure of the generator.
     ///
     /// # Cancel safety
     ///
@@ -201,12 +201,16 @@ impl Perennial {
     /// Removes a resource and its variants from the database and from all processes: it is not served any more, and the next visitors
     /// wait as for a first version. What is being generated meanwhile is not published.
     ///
-    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon. (Variants of a key of more than 128 bytes are not served any more,
-    /// but leave the database only when they are made anew, or pruned.)
+    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served for as long as
+    /// the purge is remembered, which is the [retention](Builder::retention), but leave the database only when they are made anew, or pruned.)
     ///
     /// # Errors
     ///
     /// The database fails: it may have been done in part, and can be done again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, it has been done, in part, or not.
     pub async fn purge(&self, key: &str) -> Result<(), Error> {
         self.engine.purge(&key::canonical(key)).await
     }
@@ -277,8 +281,8 @@ impl Perennial {
     /// Begins no further regeneration, waits for those that run and so releases their leases. Call it after the server has drained.
     ///
     /// Versions go on being served. What has none is answered by the service itself. Each regeneration is bounded by its policy's
-    /// [`timeout`](Refresh::timeout) and, where the database fails, by trying to publish for as long as its lease; dropped earlier, this future cancels
-    /// none of them.
+    /// [`timeout`](Refresh::timeout) and, where the database fails, by trying to publish for 15 s. A request that is done [once](Self::idempotency) has no limit of its
+    /// own, and is waited for, too: put a timeout beneath its layer, or around this. Dropped earlier, this future cancels none of them.
     pub async fn shutdown(&self) {
         self.engine.shutdown().await;
     }
@@ -388,7 +392,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used.
+    /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used, an empty revision, or [`listen`](Self::listen) on a
+    /// database other than PostgreSQL.
     #[cfg(feature = "_sql")]
     pub async fn open(self, url: &str) -> Result<Perennial, Error> {
         let database = Database::open(url).await?;
@@ -399,20 +404,14 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used, or an empty revision.
+    /// As for [`open`](Self::open).
     #[cfg(feature = "_sql")]
     pub async fn build(self, pool: impl Into<Database>) -> Result<Perennial, Error> {
-        if self.settings.revision.as_deref() == Some("") {
-            return Err(Error::invalid(
-                "the revision is empty: write what tells this version of the code from others, or leave out `Builder::revision`",
-            ));
-        }
+        self.check()?;
         let database = pool.into();
         #[cfg(feature = "postgres")]
         let listens = self.listen.then(|| database.clone());
-        let store = database.store(&self.table_prefix);
-        let store = tokio::time::timeout(PREPARE_LIMIT, store).await;
-        let store = store.map_err(|_| Error::timeout("preparing the tables", PREPARE_LIMIT))??;
+        let store = database.store(&self.table_prefix).await?;
         let prefix = self.table_prefix.clone();
         let site = self.site(store, Some(prefix.clone()));
         #[cfg(feature = "postgres")]
@@ -449,9 +448,23 @@ impl Builder {
         crate::sql::ddl(url, &self.table_prefix)
     }
 
-    /// Uses a store of the program's own; the table prefix means nothing then.
-    pub fn with_store(self, store: Box<dyn Store>) -> Perennial {
-        self.site(store, None)
+    /// Uses a store of the program's own, in place of an SQL database. The table prefix means nothing then, and nothing is listened to.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for an empty revision.
+    pub fn with_store(self, store: Box<dyn Store>) -> Result<Perennial, Error> {
+        self.check()?;
+        Ok(self.site(store, None))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.settings.revision.as_deref() == Some("") {
+            return Err(Error::invalid(
+                "the revision is empty: write what tells this version of the code from others, or leave out `Builder::revision`",
+            ));
+        }
+        Ok(())
     }
 
     fn site(self, store: Box<dyn Store>, prefix: Option<String>) -> Perennial {

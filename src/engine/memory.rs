@@ -280,7 +280,8 @@ impl Version {
         known: &Invalidations,
     ) -> bool {
         let terms = self.terms(policy);
-        let excusable = self.age(now) < terms.interval.saturating_add(terms.if_error)
+        let excusable = !terms.if_error.is_zero()
+            && self.age(now) < terms.interval.saturating_add(terms.if_error)
             && self.void(known) != Void::Purged;
         if excusable {
             self.excused.store(until.0, Relaxed);

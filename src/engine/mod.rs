@@ -240,6 +240,7 @@ impl Engine {
         policy: &Refresh,
         generate: impl FnOnce() -> (Generator, Option<Arc<dyn Seed>>),
     ) -> Visited {
+        let (arrived, since) = (Instant::now(), self.clock.now());
         self.synced().await;
         let mut generate = Some(generate);
         loop {
@@ -250,14 +251,19 @@ impl Engine {
                     return Visited { answer, leads };
                 }
             };
-            let (answer, leads) = (visitor.wait(self, policy).await, visitor.leads);
+            let answer = visitor.wait(self, policy, arrived).await;
+            let leads = visitor.leads;
             match &answer {
-                // It was purged when it had been made; the regeneration that made it is still ending.
-                Answer::Version(version) if !leads && version.void(&self.known) == Void::Purged => {
-                    let end = visitor.end();
-                    if tokio::time::timeout(policy.first.limit(), end)
+                // The regeneration that made it is still ending, and it has expired or been purged meanwhile.
+                Answer::Version(version)
+                    if !leads
+                        && !version.is_made_since(since)
+                        && version.freshness(self.clock.now(), policy, &self.known)
+                            == Freshness::Expired =>
+                {
+                    if within(arrived, policy.first.limit(), visitor.end())
                         .await
-                        .is_err()
+                        .is_none()
                     {
                         let answer = Answer::Pass;
                         return Visited { answer, leads };
@@ -301,8 +307,9 @@ impl Engine {
         // Under the lock: a shutdown that comes now waits for it.
         let token = self.tasks.token();
         drop(running);
-        let (generator, seed) = generate();
+        // Before a caller's closure is called: if that panics, dropping it lets others begin.
         let mut regeneration = Regeneration::new(Arc::clone(self), key, *policy, version, sender);
+        let (generator, seed) = generate();
         regeneration.seed = seed;
         let span = tracing::debug_span!("regeneration", key);
         let run = regeneration.run(generator);
@@ -347,8 +354,8 @@ impl Visitor {
         while self.stage.changed().await.is_ok() {}
     }
 
-    async fn wait(&mut self, engine: &Engine, policy: &Refresh) -> Answer {
-        let arrived = Instant::now();
+    /// Waits for an answer, as long as the policy allows somebody who arrived then.
+    async fn wait(&mut self, engine: &Engine, policy: &Refresh, arrived: Instant) -> Answer {
         loop {
             let mut stage = self.stage.borrow_and_update().clone();
             if let Stage::Stale { version, .. } = &stage
@@ -371,23 +378,43 @@ impl Visitor {
                 Stage::First if self.leads => None,
                 Stage::First | Stage::Elsewhere => Some(policy.first.limit()),
             };
-            let change = self.stage.changed();
-            let changed = match limit.and_then(|limit| arrived.checked_add(limit)) {
-                Some(deadline) => tokio::time::timeout_at(deadline, change).await,
-                None => Ok(change.await),
+            let changed = within(
+                arrived,
+                limit.unwrap_or(Duration::MAX),
+                self.stage.changed(),
+            );
+            // `None`: not in time. An error: never, as the regeneration itself has panicked.
+            let in_time = match changed.await {
+                Some(Ok(())) => continue,
+                Some(Err(_)) => true,
+                None => false,
             };
-            // Neither in time nor ever: the regeneration itself has panicked.
-            let Ok(Ok(())) = changed else {
-                return match stage {
-                    Stage::Stale { version, .. } if version.void(&engine.known) == Void::Purged => {
-                        Answer::Pass
-                    }
-                    Stage::Stale { version, .. } => Answer::Version(version),
-                    _ => Answer::Unavailable {
-                        retry_in: policy.cooldown(),
-                    },
+            let Stage::Stale { version, .. } = stage else {
+                return Answer::Unavailable {
+                    retry_in: policy.cooldown(),
                 };
             };
+            match version.freshness(engine.clock.now(), policy, &engine.known) {
+                Freshness::Fresh | Freshness::Stale => return Answer::Version(version),
+                Freshness::Expired if version.void(&engine.known) == Void::Purged => {
+                    return Answer::Pass;
+                }
+                Freshness::Expired if in_time => {
+                    return Answer::Unavailable {
+                        retry_in: policy.cooldown(),
+                    };
+                }
+                // While it was waited for: from now on as for a first version.
+                Freshness::Expired => {}
+            }
         }
+    }
+}
+
+/// What comes of it within the limit, counted from when somebody arrived.
+async fn within<T>(arrived: Instant, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    match arrived.checked_add(limit) {
+        Some(deadline) => tokio::time::timeout_at(deadline, work).await.ok(),
+        None => Some(work.await),
     }
 }

@@ -24,9 +24,13 @@ use crate::{
     error::Error,
     extensions::{RefreshAfter, Tags},
     lock::Lease,
+    name::bounded,
     refresh::Refresh,
     store::{Edition, Probe},
 };
+
+/// How long a publish that fails is tried at most.
+const PUBLISHING: Duration = Duration::from_secs(15);
 
 /// How far a regeneration has come, for those who wait.
 #[derive(Clone, Debug)]
@@ -90,7 +94,9 @@ impl Regeneration {
         {
             // The lock's fence is the version's own unless somebody has acquired it since: no probe is needed to know.
             match self.try_lease(own.fence).await {
-                Ok(Some((lease, _permit))) => return self.regenerate(lease, generator).await,
+                Ok(Some((lease, permit))) => {
+                    return self.regenerate(lease, permit, generator).await;
+                }
                 Ok(None) => {}
                 Err(error) => return self.without_database(&error, generator).await,
             }
@@ -112,7 +118,9 @@ impl Regeneration {
             }
             let pause = match decide::turn(&probe.lock, self.servable().is_some(), polls) {
                 Turn::Try { seen } => match self.try_lease(seen).await {
-                    Ok(Some((lease, _permit))) => return self.regenerate(lease, generator).await,
+                    Ok(Some((lease, permit))) => {
+                        return self.regenerate(lease, permit, generator).await;
+                    }
                     Ok(None) if self.servable().is_some() => return self.rest(RECHECK),
                     Ok(None) => decide::backoff(polls),
                     Err(error) => return self.without_database(&error, generator).await,
@@ -189,11 +197,18 @@ impl Regeneration {
         Ok(lease.map(|lease| (lease, permit)))
     }
 
-    /// Generates under the lease, publishes, releases.
-    async fn regenerate(&mut self, lease: Lease, generator: Generator) {
+    /// Generates under the lease and the permit, publishes, releases.
+    async fn regenerate(
+        &mut self,
+        lease: Lease,
+        permit: Option<OwnedSemaphorePermit>,
+        generator: Generator,
+    ) {
         let Some(generated) = self.generate(Some(&lease), generator).await else {
             return self.rest(RECHECK);
         };
+        // A publish that fails is tried for a while, and keeps nobody else from generating.
+        drop(permit);
         let cooldown = match generated {
             Generated::Content(content) => return self.publish(lease, content).await,
             Generated::Unshareable { .. } => {
@@ -235,7 +250,7 @@ impl Regeneration {
     }
 
     /// Publishes under the fence. Where the database fails or takes its time, the version is served unsaved, and the publish tried
-    /// again for as long as a lease.
+    /// again for as long as the lease, or [`PUBLISHING`].
     async fn publish(&mut self, lease: Lease, content: Response<Bytes>) {
         let content = self.dated(content, lease.fence());
         let fence = lease.row().fence;
@@ -243,7 +258,7 @@ impl Regeneration {
         let keep = new
             .interval(&self.policy)
             .saturating_add(self.engine.settings.retention);
-        let give_up = self.engine.clock.now() + self.policy.lease;
+        let give_up = self.engine.clock.now() + self.policy.lease.min(PUBLISHING);
         let mut pause = Duration::from_millis(100);
         let mut unsaved = false;
         loop {
@@ -522,7 +537,7 @@ impl Regeneration {
     }
 
     fn lock_name(&self) -> String {
-        format!("{LOCK_PREFIX}{}", self.key)
+        format!("{LOCK_PREFIX}{}", bounded(&self.key))
     }
 }
 

@@ -30,8 +30,8 @@ const WAIT: Duration = Duration::from_secs(5);
 /// and when the client has gone, which drops the service's future, or the service panics.
 ///
 /// A request that does not get the lock in time is answered by 409 Conflict ([`too_many_requests`](Self::too_many_requests): 429), and one for which
-/// the database fails by 503, with a body that says so (RFC 9457: `title`, `status`, `detail`, `resource`, `action`) and `Retry-After`. The service's own errors
-/// are passed on.
+/// the database fails by 503, with a body that says so (RFC 9457: `title`, `status`, `detail`, `resource`, `action`) and `Retry-After`. A name that is [Perennial's own](Locks) is
+/// answered by 500, with an error in the log. The service's own errors are passed on.
 ///
 /// **The name must be what the service goes by**, not how a visitor writes it: `/albums/7`, `/albums/07` and `/albums/%37` may be one album, and have three paths. So
 /// decode and parse what of the path makes the name, as the service does; see `examples/exclusive.rs`.
@@ -143,8 +143,9 @@ impl ExclusiveLayer {
         let (status, detail) = match (error, &*self.action) {
             (Some(error), _) if !error.is_database() => {
                 tracing::error!(%error, "a request can't be served: correct the name of its lock");
-                let detail = "the name of its lock cannot be used".to_owned();
-                (StatusCode::INTERNAL_SERVER_ERROR, detail)
+                let status = StatusCode::INTERNAL_SERVER_ERROR;
+                let detail = "the name of its lock cannot be used";
+                return problem(status, detail, &self.members(name), None);
             }
             // The store has logged it.
             (Some(_), _) => {

@@ -24,7 +24,8 @@ use crate::{engine::Engine, extensions::Tags};
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped while the service is at it (the client has gone), what it has done is not known, and the tags are invalidated.
+/// If the future is dropped while the service is at it (the client has gone), what it has done is not known, and the tags are invalidated. So whoever may call the
+/// service can make what bears the tags regrow: authorization belongs in a layer outside this one, not in the service.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct InvalidateLayer {

@@ -8,6 +8,7 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Uri, header}
 use crate::{
     fields,
     key::{self, Query},
+    lock::IDEMPOTENCY_PREFIX,
 };
 
 /// What of a request names the resource that it asks for, and is therefore all of it that the generator sees.
@@ -66,7 +67,8 @@ impl Key {
 
     /// Always this name: for a layer on one route, which needs no more. The generator sees the path, without a query.
     ///
-    /// Content has the same kind of keys: a name is to be used for one of them only.
+    /// Content has the same kind of keys: a name is to be used for one of them only. One that begins with `idempotency/`, which is Perennial's own, keeps nothing:
+    /// requests pass straight through.
     pub fn name(name: impl Into<Arc<str>>) -> Self {
         Self {
             base: Base::Name(name.into()),
@@ -74,7 +76,7 @@ impl Key {
         }
     }
 
-    /// What the function makes of the request; `None` lets it pass straight through. The generator sees the path, without a query, and the key as a
+    /// What the function makes of the request; `None` lets it pass straight through, as does what begins with `idempotency/`, which is Perennial's own. The generator sees the path, without a query, and the key as a
     /// [`GeneratedKey`](crate::layer::GeneratedKey) among its extensions.
     pub fn by(function: impl Fn(&Asked<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
         Self {
@@ -122,6 +124,11 @@ impl Key {
                 extensions: request.extensions(),
             })?),
         };
+        if base.starts_with(IDEMPOTENCY_PREFIX) {
+            // The answers to somebody's requests are kept there.
+            tracing::debug!(%base, "a request passes, as its key is Perennial's own");
+            return None;
+        }
         if self.headers.is_empty() && !self.host {
             return Some(base);
         }

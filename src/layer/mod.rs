@@ -1,4 +1,4 @@
-//! The Tower layer.
+//! The Tower layers and their services.
 
 mod admission;
 mod body;
@@ -8,7 +8,7 @@ mod exclusive;
 mod future;
 mod idempotency;
 mod invalidating;
-mod keying;
+pub(crate) mod keying;
 mod problem;
 mod request;
 mod response;
@@ -22,13 +22,14 @@ use tower_layer::Layer;
 use crate::{engine::Engine, extensions::Tags, refresh::Refresh};
 
 use admission::Admission;
+use keying::Key;
 
 pub use body::ResponseBody;
 pub use exclusive::{ExclusiveLayer, ExclusiveService};
 pub use future::ResponseFuture;
 pub use idempotency::{IdempotencyLayer, IdempotencyService};
 pub use invalidating::{InvalidateLayer, InvalidateService};
-pub use keying::{Asked, Key};
+pub use keying::Asked;
 pub use request::GeneratedKey;
 pub use service::RefreshService;
 
@@ -37,7 +38,8 @@ const MAX_KEYS: usize = 10_000;
 
 /// Keeps the responses of a service and regenerates them when they are stale; from [`Perennial::layer`](crate::Perennial::layer).
 ///
-/// Works on `Router::layer`, `MethodRouter::layer` and any Tower service for HTTP.
+/// Works on `Router::layer`, `MethodRouter::layer` and any Tower service for HTTP that is `Clone + Send + 'static`, takes requests whose body has a
+/// `Default` (an empty one, for the generator) and answers with bodies of `Bytes`. Its futures need Tokio.
 ///
 /// # What is kept
 ///
@@ -45,9 +47,11 @@ const MAX_KEYS: usize = 10_000;
 /// of the same name keep their order. HEAD is answered from what is kept for GET. Other methods and upgrades pass straight through.
 ///
 /// A response is stored when its status is one that RFC 9110 §15.1 calls heuristically cacheable (200 and 404 among them).
-/// A status of 500 or more, or 429, is a failure: an old version outlives it. A response with `Set-Cookie`, with
+/// A status of 500 or more, or 429, is a failure: an old version outlives it, and where there is none it is given to those in this process who wait; others get a 503
+/// with `Retry-After` until the cooldown is over. Any other response with `Set-Cookie`, with
 /// `Cache-Control: private` or `no-store`, or with a `Vary` that names what is not in the key is given to nobody: each request is answered by the service itself, which
-/// is remembered for the policy's interval, and an older version is removed. So is any other status, remembered for the cooldown.
+/// is remembered for the policy's interval, and an older version is removed. So is any
+/// other status, remembered for the cooldown. (A failure that says it is somebody's own is given to the request that caused it alone.)
 ///
 /// A `Vary` by `Accept-Encoding` is no such thing where the response has no `Content-Encoding`, so that all can read it. With the feature
 /// `compression` the layer itself answers in `br`, `zstd` or `gzip` (RFC 9110 §12.5.3): text of 256 bytes and more that has no `Content-Encoding` and does not
@@ -61,7 +65,8 @@ const MAX_KEYS: usize = 10_000;
 /// sorted query, no header), an empty body and the extensions of the request that caused it. What isn't in the key is not to be seen, so that one visitor's page can't be stored for another.
 /// Extensions are carried because routing keeps its own there, which can't be told apart by type from others: one that
 /// tells of the visitor (axum's `ConnectInfo`, a session that an outer middleware has put there) is to be taken out
-/// [by name](Self::without_extension), or the layer put outside that middleware.
+/// [by name](Self::without_extension), or the layer put outside that middleware. So is one that holds something scarce, as a connection: memory keeps the
+/// request that makes a page for as long as the page, for [`regenerate_now`](crate::Perennial::regenerate_now).
 ///
 /// # Around a router
 ///

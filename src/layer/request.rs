@@ -17,7 +17,14 @@ use crate::{
 ///
 /// A layer for the same key beneath, which would wait for itself, lets the request pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GeneratedKey(pub Arc<str>);
+pub struct GeneratedKey(Arc<str>);
+
+impl GeneratedKey {
+    /// The key, as [`Key`] makes it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
 
 /// The key of what is asked for. `None`: the request passes straight through.
 pub(super) fn key<'a, B>(request: &'a Request<B>, key: &Key) -> Option<Cow<'a, str>> {

@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Content,
     /// Given to nobody. `lasting`: because it says that it is somebody's own; otherwise by its status.
     Unshareable { lasting: bool },
-    /// Given to those who wait, not stored; one that may not be shared is given to nobody.
+    /// Given to those who wait, not stored; one that may not be shared, to whoever caused it.
     Failure { shareable: bool },
 }
 

@@ -132,7 +132,7 @@ impl<S> fmt::Debug for RefreshService<S> {
 enum Direct<B, E> {
     /// A response that is too large to be kept.
     TooLarge(Response<ResponseBody<B>>),
-    /// The service's error, or its answer in failure, too large to be kept as well.
+    /// The service's error, or its answer in failure: too large, or somebody's own.
     Failed(Result<Response<ResponseBody<B>>, E>),
 }
 
@@ -369,7 +369,11 @@ where
             let tags = tags();
             return Generated::Unshareable { lasting, tags };
         }
-        Kind::Failure { shareable: false } => return failed(status.into(), None),
+        Kind::Failure { shareable: false } => {
+            let response = Response::from_parts(head, ResponseBody::streamed(body));
+            let _ = direct.send(Direct::Failed(Ok(response)));
+            return failed(status.into(), None);
+        }
         Kind::Content if response::size(&head.headers) > layer.engine.settings.max_headers => {
             let response = Response::from_parts(head, ResponseBody::streamed(body));
             let _ = direct.send(Direct::TooLarge(response));

@@ -258,7 +258,7 @@ impl Locks {
     }
 
     /// Waits for requests that are being done [once](Self::idempotency) though their clients have gone, and for their responses to be stored. Call it after the server has
-    /// drained; [`Perennial::shutdown`](crate::Perennial::shutdown) does.
+    /// drained; [`Perennial::shutdown`](crate::Perennial::shutdown) does. Such a request has no limit of its own: put a timeout beneath its layer, or around this.
     pub async fn shutdown(&self) {
         self.tasks.close();
         self.tasks.wait().await;

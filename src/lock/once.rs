@@ -108,7 +108,7 @@ impl Once {
     }
 
     /// Remembers that it is done, in a transaction of the application's own (on a connection that has none it is committed at once): that is so if it is committed, and never was if it is rolled back. `Ran`:
-    /// what is to be done once can be done in the same transaction.
+    /// what is to be done once can be done in the same transaction. It must be one in the site's own database, which has Perennial's tables.
     ///
     /// Of two transactions that come to it at once, one waits for the other until that is committed or rolled back, for half the statement limit: on SQLite those that write at all
     /// (begin them with `BEGIN IMMEDIATE` if they read before), on servers those with the same name. On PostgreSQL a transaction that is isolated more strictly than READ COMMITTED may fail with a
@@ -132,6 +132,11 @@ impl Once {
     /// # Errors
     ///
     /// The database fails, or another transaction has held the name for too long: roll back. Or the store is not one in an SQL database.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, or after a [timeout](crate::ErrorKind::Timeout), what it has done is not known: roll back, and on MySQL and MariaDB close the connection, whose
+    /// `innodb_lock_wait_timeout` may be left shortened.
     #[cfg(feature = "_sql")]
     pub async fn mark_in(
         &self,

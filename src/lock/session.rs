@@ -122,7 +122,7 @@ impl SessionLock {
     fn keep(name: LockName, named: Named, session: Box<dyn Session>) -> Self {
         let (lost, watched) = watch::channel(false);
         let (release, released) = oneshot::channel();
-        let keeper = keep(session, named, lost, released);
+        let keeper = keep(session, name.clone(), named, lost, released);
         Self {
             name,
             lost: watched,
@@ -180,6 +180,7 @@ impl SessionLock {
 /// Holds the connection until it is to be given up, or is lost.
 async fn keep(
     mut session: Box<dyn Session>,
+    name: LockName,
     named: Named,
     lost: watch::Sender<bool>,
     mut release: oneshot::Receiver<oneshot::Sender<bool>>,
@@ -201,6 +202,7 @@ async fn keep(
             held => {
                 let error = held.err();
                 tracing::warn!(
+                    name = name.as_str(),
                     ?error,
                     "a lock is lost: its connection doesn't hold it any more"
                 );

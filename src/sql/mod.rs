@@ -13,7 +13,6 @@ mod sqlite;
 mod store;
 mod wire;
 
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 use std::time::Duration;
 
 use self::{run::Connections, store::SqlStore};
@@ -21,8 +20,11 @@ use crate::{error::Error, store::Store};
 pub use claims::{Claim, Claims, Value};
 pub use connection::Connection;
 
+/// How long the tables may take to be made or upgraded.
+const PREPARE_LIMIT: Duration = Duration::from_secs(60);
+
 /// How many connections a pool of ours has at most.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 const CONNECTIONS: u32 = 5;
 
 /// How long such a pool tries to get one.
@@ -179,17 +181,22 @@ impl Database {
     /// # Errors
     ///
     /// The table prefix cannot be used, the database fails, its tables belong to a newer release, or they are not there and the role
-    /// may not make them.
+    /// may not make them. All that may take 60 s.
     pub async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
         schema::check_prefix(prefix)?;
-        Ok(match self.0 {
-            #[cfg(feature = "sqlite")]
-            Pool::Sqlite(pool) => Box::new(SqlStore::open(pool, prefix).await?),
-            #[cfg(feature = "postgres")]
-            Pool::Postgres(pool) => Box::new(SqlStore::open(pool, prefix).await?),
-            #[cfg(feature = "mysql")]
-            Pool::MySql(pool) => Box::new(SqlStore::open(pool, prefix).await?),
-        })
+        let open = async {
+            let store: Box<dyn Store> = match self.0 {
+                #[cfg(feature = "sqlite")]
+                Pool::Sqlite(pool) => Box::new(SqlStore::open(pool, prefix).await?),
+                #[cfg(feature = "postgres")]
+                Pool::Postgres(pool) => Box::new(SqlStore::open(pool, prefix).await?),
+                #[cfg(feature = "mysql")]
+                Pool::MySql(pool) => Box::new(SqlStore::open(pool, prefix).await?),
+            };
+            Ok(store)
+        };
+        let opened = tokio::time::timeout(PREPARE_LIMIT, open).await;
+        opened.map_err(|_| Error::timeout("preparing the tables", PREPARE_LIMIT))?
     }
 }
 

@@ -7,7 +7,7 @@ use sqlx::sqlite::{
 };
 use tokio::time::Instant;
 
-use crate::error::Error;
+use crate::{error::Error, sql::CONNECTIONS};
 
 /// How long a statement waits for another writer of the same SQLite file. Below the default statement limit, so that
 /// SQLite's own message comes first.
@@ -54,7 +54,7 @@ pub(super) async fn open(url: &str) -> Result<SqlitePool, Error> {
             .idle_timeout(None)
             .max_lifetime(None)
     } else {
-        pool.max_connections(4)
+        pool.max_connections(CONNECTIONS)
     };
     let give_up = Instant::now() + BUSY_TIMEOUT;
     loop {

@@ -305,13 +305,12 @@ impl<DB: Driver> Store for SqlStore<DB> {
                 .connections
                 .run(&self.keys, &[Arg::Text(&variants)])
                 .await?;
-            let mut doomed = vec![(format!("{lock_prefix}{key}"), bounded(key).into_owned())];
+            let mut doomed = vec![bounded(key).into_owned()];
             for row in &done.rows {
-                let stored = row.name(0)?;
-                doomed.push((format!("{lock_prefix}{stored}"), stored));
+                doomed.push(row.name(0)?);
             }
-            for (lock, stored) in &doomed {
-                self.break_lock(lock).await?;
+            for stored in &doomed {
+                self.break_lock(&format!("{lock_prefix}{stored}")).await?;
                 self.connections
                     .run(&self.delete, &[Arg::Text(stored)])
                     .await?;

@@ -21,7 +21,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> +
 /// # Contract
 ///
 /// - **One clock.** Every age and expiry is reckoned by one clock that all processes share (a database's), and never by theirs.
-/// - **Each method is one atomic step**, seen by all processes in one order.
+/// - **Each method is one atomic step**, seen by all processes in one order; but [`purge`](Self::purge) and the two that prune, which may be done in part and
+///   are then called again.
 /// - **Fences only grow.** Each [`try_lock`](Self::try_lock) that succeeds gives the lock a greater fence than it ever
 ///   had, also when its lease has expired or was released in between, or it was [pruned](Self::prune_locks): by the clock, say, and what it had.
 /// - **Nothing waits for another lease.** A lock that is taken is an answer, not a reason to wait.
@@ -89,8 +90,9 @@ pub trait Store: Send + Sync + 'static {
     /// What has been invalidated after the epoch `since`: each name with its latest epoch.
     fn invalidated(&self, since: i64) -> StoreFuture<'_, Vec<(String, i64)>>;
 
-    /// Removes the entries of `key` and of its variants (keys that begin with it and a `#`), whatever is being made of them: each one's lock,
-    /// whose name is that of the key after `lock_prefix`, is taken from its holder.
+    /// Removes the entries of `key` and of its variants (keys that begin with it and a `#`), whatever is being made of them: each one's lock
+    /// is taken from its holder. Its name is `lock_prefix` and the key; of a key that is longer than 180 bytes (or empty, or with a NUL) its first 128 bytes, a `~` and its digest, as
+    /// rule 7 of `docs/protocol.md` has it.
     fn purge<'a>(&'a self, key: &'a str, lock_prefix: &'a str) -> StoreFuture<'a, ()>;
 
     /// Removes, of the first few entries, or the next ones after `after`, those that were to be kept no longer. Returns where to go on;
@@ -100,7 +102,7 @@ pub trait Store: Send + Sync + 'static {
     /// A lock as it stands; `None`: there is none of this name.
     fn inspect<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<LockRow>>;
 
-    /// The locks that have not expired, in the order of their names.
+    /// The locks that have not expired, in the order of their names; but those whose names begin with `once/` and that have no owner.
     fn held(&self) -> StoreFuture<'_, Vec<LockRow>>;
 
     /// Takes a lock from whoever has it, whose fence is then no longer the lock's, and lets it be free; `false`: there is none of this name.

@@ -12,7 +12,7 @@ use std::{
 use perennial::{Content, Error, ErrorKind, Perennial, Refresh};
 use tokio::task::JoinSet;
 
-use crate::support::{Folder, until};
+use crate::support::{Folder, HANG, until};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
@@ -161,4 +161,22 @@ async fn content_within_content_does_not_wait_for_a_permit() {
         .await
         .expect("hangs");
     assert_eq!(page.expect("is made").text(), "page with sidebar");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closure_that_panics_leaves_nobody_waiting() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    const POLICY: Refresh = Refresh::every(LONG);
+    let panicking = {
+        let site = site.clone();
+        tokio::spawn(async move {
+            let panics = || -> std::future::Ready<Result<String, Error>> { panic!("on purpose") };
+            let _ = site.content("sidebar", &POLICY, panics).await;
+        })
+    };
+    assert!(panicking.await.expect_err("panics").is_panic());
+    let fine = site.content("sidebar", &POLICY, || async { Ok::<_, Error>("fine") });
+    let made = tokio::time::timeout(HANG, fine).await.expect("is answered");
+    assert_eq!(made.expect("is made").text(), "fine");
 }

@@ -353,6 +353,40 @@ async fn what_is_one_visitors_own_is_given_to_nobody_else() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_that_is_one_visitors_own_is_given_to_nobody_else() {
+    for (status, name, value) in [
+        (429, header::CACHE_CONTROL, "no-store"),
+        (500, header::SET_COOKIE, "session=1"),
+    ] {
+        let folder = Folder::new();
+        let (runs, own) = (Runs::default(), name.clone());
+        let page = {
+            let runs = runs.clone();
+            route(async move || {
+                let failed = runs.run(Failing::Status(status), 0).await;
+                ([(own, value)], failed)
+            })
+        };
+        let policy = Refresh::every(LONG).retry_after(COOLDOWN);
+        let address =
+            serve(Router::new().route("/", page.layer(site(&folder).await.layer(policy)))).await;
+        let replies = Crowd::visit(50, &[address], "/").rest().await;
+        let (own, others): (Vec<_>, Vec<_>) = replies.iter().partition(|reply| {
+            reply.headers.get(&name).is_some_and(|it| it == value) && reply.status == status
+        });
+        assert_eq!(own.len(), 1, "{replies:?}");
+        assert_eq!(own[0].text(), "failed");
+        for other in others {
+            assert_eq!(other.status, 503);
+            assert!(other.headers.contains_key("retry-after"));
+            assert!(!other.headers.contains_key(header::SET_COOKIE));
+        }
+        assert_eq!(runs.begun(), 1);
+        assert_eq!(stored(&folder).await, 0);
+    }
+}
+
 fn name_of(value: &str) -> header::HeaderName {
     match value {
         "*" => header::VARY,

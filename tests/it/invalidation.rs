@@ -28,6 +28,8 @@ on_each_database! {
     prefixes_and_tags_regrow_in_every_process
     what_is_invalidated_while_it_is_made_is_stale_when_it_is_made
     what_is_purged_is_not_served_any_more
+    a_long_variant_that_is_made_while_it_is_purged_is_not_published
+    content_that_took_longer_than_its_interval_is_fresh_when_it_is_made
     a_process_that_was_idle_serves_nothing_that_was_invalidated_meanwhile_as_fresh
     content_is_invalidated_and_purged_by_its_key
     a_new_revision_makes_older_content_stale_once
@@ -276,6 +278,62 @@ async fn what_is_purged_is_not_served_any_more(db: Db) {
         !stored.starts_with(&format!("run {} ", begun + 1)),
         "{stored}"
     );
+}
+
+async fn a_long_variant_that_is_made_while_it_is_purged_is_not_published(db: Db) {
+    let origin = Origin::default();
+    let keyed =
+        |layer: RefreshLayer| layer.key(Key::new().header("x-lang".parse().expect("a name")));
+    let process = Process::new(&db, &origin, keyed).await;
+    let long = "de".repeat(200);
+    let visit = async || request(process.address, "GET", "/p", &[("x-lang", &long)]).await;
+    assert_eq!(visit().await.run(), 1);
+    let stored = async || {
+        let count = "SELECT count(*) FROM perennial_entry";
+        db.int(count).await.expect("a number")
+    };
+    assert_eq!(stored().await, 1);
+    process.site.invalidate("/p").await.expect("is done");
+    origin.hold();
+    let made = {
+        let (address, long) = (process.address, long.clone());
+        tokio::spawn(async move { request(address, "GET", "/p", &[("x-lang", &long)]).await })
+    };
+    until("it generates", async || origin.begun() == 2).await;
+    process.site.purge("/p").await.expect("is done");
+    assert_eq!(stored().await, 0);
+    origin.let_go();
+    made.await.expect("is answered");
+    until("it has ended", async || origin.ended() >= 2).await;
+    process.site.shutdown().await;
+    assert_eq!(stored().await, 0, "it was published");
+}
+
+/// Its age counts from the publish, in all processes, and not from when it was begun.
+async fn content_that_took_longer_than_its_interval_is_fresh_when_it_is_made(db: Db) {
+    let origin = Origin::default();
+    let interval = Duration::from_secs(3);
+    let app = async || {
+        let layer = db.site().await.layer(Refresh::every(interval));
+        crate::support::serve(origin.router().layer(layer)).await
+    };
+    let (maker, other) = (app().await, app().await);
+    origin.hold();
+    let crowd = Crowd::visit(1, &[maker], "/");
+    until("it generates", async || origin.begun() == 1).await;
+    tokio::time::sleep(interval * 3 / 2).await;
+    origin.let_go();
+    assert_eq!(crowd.rest().await[0].run(), 1);
+    for address in [maker, other] {
+        let reply = get(address, "/").await;
+        let status = reply.headers["cache-status"].to_str().expect("text");
+        assert!(
+            status.starts_with("perennial; hit; ttl=") && !status.contains('-'),
+            "{status}"
+        );
+        assert_eq!(reply.run(), 1);
+    }
+    assert_eq!(origin.begun(), 1);
 }
 
 async fn a_process_that_was_idle_serves_nothing_that_was_invalidated_meanwhile_as_fresh(db: Db) {

@@ -22,6 +22,27 @@ async fn site(folder: &Folder) -> (Origin, SocketAddr) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_perennials_own_keeps_nothing() {
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let site = folder.site().await;
+    let keys = [
+        Key::name("idempotency/x"),
+        Key::by(|asked| Some(asked.uri.path()[1..].to_owned())),
+    ];
+    for key in keys {
+        let layer = site.layer(Refresh::every(LONG)).key(key);
+        let address = serve(origin.router().layer(layer)).await;
+        for _ in 0..2 {
+            let run = origin.begun() + 1;
+            let reply = get(address, "/idempotency//%2Fpay/key").await;
+            assert_eq!(reply.headers["cache-status"], "perennial; fwd=bypass");
+            assert_eq!(reply.run(), run);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn different_resources_are_never_mixed_up() {
     let long = "x".repeat(10 * 1024);
     let paths: Vec<String> = [

@@ -142,7 +142,7 @@ impl Site {
             deaf: Arc::clone(&deaf),
         };
         let builder = Perennial::builder().statement_limit(STATEMENT);
-        let site = builder.with_store(Box::new(store));
+        let site = builder.with_store(Box::new(store)).expect("opens");
         let policy = Refresh::every(INTERVAL).lease(lease).retry_after(INTERVAL);
         let address = serve(origin.router().layer(site.layer(policy))).await;
         Self {

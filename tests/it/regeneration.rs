@@ -328,3 +328,116 @@ async fn a_version_of_ones_own_does_not_hide_a_fresh_one_of_another_process() {
     let a_has = async || get(a, "/").await.run();
     assert_eq!(a_has().await, 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_new_version_is_not_given_one_that_has_expired_meanwhile() {
+    let folder = Folder::new();
+    let policy = Refresh::every(SHORT).max_stale(SHORT).wait(4 * SHORT);
+    let (origin, address) = stale_site(&folder, policy).await;
+    let crowd = Crowd::visit(1, &[address], "/");
+    until("it generates", async || origin.begun() == 2).await;
+    tokio::time::sleep(6 * SHORT).await;
+    origin.let_go();
+    assert!(all_of_run(&crowd.rest().await, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_invalidated_version_is_not_served_beyond_max_stale_because_regenerating_it_failed() {
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let site = folder.site().await;
+    let interval = Duration::from_secs(3);
+    let policy = Refresh::every(interval)
+        .max_stale(Duration::ZERO)
+        .retry_after(LONG);
+    let address = serve(origin.router().layer(site.layer(policy))).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    site.invalidate("/").await.expect("is done");
+    origin.status(500);
+    assert_eq!(get(address, "/").await.run(), 1);
+    assert_eq!(origin.begun(), 2, "has failed");
+    tokio::time::sleep(interval).await;
+    assert_eq!(get(address, "/").await.status, 503);
+    assert_eq!(origin.begun(), 2, "the cooldown is kept");
+}
+
+/// A page whose publishes the database refuses from now on.
+async fn unpublishable(folder: &Folder, path: &str) {
+    let pool = sqlx::SqlitePool::connect(&folder.url())
+        .await
+        .expect("opens");
+    let forbid = format!(
+        "CREATE TRIGGER t BEFORE UPDATE ON perennial_entry WHEN new.entry_key = '{path}' BEGIN SELECT RAISE(ABORT, 'refused'); END"
+    );
+    let forbid = sqlx::raw_sql(sqlx::AssertSqlSafe(forbid));
+    forbid.execute(&pool).await.expect("is made");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_expires_while_its_publish_is_tried_again_is_not_served() {
+    let folder = Folder::new();
+    let policy = Refresh::every(SHORT)
+        .max_stale(SHORT)
+        .first(First::Wait(SHORT));
+    let (origin, address) = stale_site(&folder, policy).await;
+    unpublishable(&folder, "/").await;
+    origin.let_go();
+    assert_eq!(get(address, "/").await.run(), 2, "is served unsaved");
+    tokio::time::sleep(3 * SHORT).await;
+    assert_eq!(get(address, "/").await.run(), 3, "by the service itself");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publish_that_fails_takes_no_permit() {
+    let folder = Folder::new();
+    let builder = perennial::Perennial::builder().regenerations(1);
+    let site = builder.open(&folder.url()).await.expect("opens");
+    let origin = Origin::default();
+    let policy = Refresh::every(SHORT).in_background().lease(2 * HANG);
+    let address = serve(origin.router().layer(site.layer(policy))).await;
+    for page in ["/a", "/b"] {
+        get(address, page).await;
+    }
+    unpublishable(&folder, "/a").await;
+    becomes_stale().await;
+    for (page, before) in [("/a", 1), ("/b", 2)] {
+        until("it regrows", async || {
+            get(address, page).await.run() > before
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jitter_shortens_each_keys_interval_by_a_part_of_its_own_that_all_processes_agree_on() {
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let policy = Refresh::every(LONG).jitter(0.5);
+    let mut addresses = Vec::new();
+    for _ in 0..2 {
+        let site = folder.site().await;
+        addresses.push(serve(origin.router().layer(site.layer(policy))).await);
+    }
+    let mut lengths = Vec::new();
+    for page in 0..20 {
+        let page = format!("/{page}");
+        get(addresses[0], &page).await;
+        let mut ttls = Vec::new();
+        for address in &addresses {
+            let reply = get(*address, &page).await;
+            let status = reply.headers["cache-status"].to_str().expect("text");
+            let ttl = status.strip_prefix("perennial; hit; ttl=").expect(status);
+            ttls.push(ttl.parse::<i64>().expect(status));
+        }
+        let whole = LONG.as_secs() as i64;
+        assert!((ttls[0] - ttls[1]).abs() < 60, "{ttls:?}");
+        assert!((whole / 2 - 60..=whole).contains(&ttls[0]), "{ttls:?}");
+        lengths.push(ttls[0]);
+    }
+    let (least, most) = (lengths.iter().min(), lengths.iter().max());
+    assert!(
+        most.zip(least)
+            .is_some_and(|(most, least)| most - least > 600),
+        "{lengths:?}"
+    );
+}

@@ -36,8 +36,10 @@ use crate::{
 /// | whose request was begun, and nobody knows what came of it | 409 Conflict |
 /// | that was done, but whose response could not be stored, as it was too large or broke off | 409 Conflict |
 /// | that is missing, empty, too long, or given twice | 400 Bad Request ([`optional`](Self::optional): a missing one passes) |
+/// | whose body breaks off, or is larger than [`max_body`](Self::max_body) | 400 Bad Request, 413 Content Too Large: nothing is done |
+/// | whose response breaks off | 500: it was done |
 ///
-/// What is no response of the service's has a body that says so (RFC 9457). While the database fails the answer is 503, and nothing is done.
+/// What is no response of the service's has a body that says so (RFC 9457). While the database fails, or the runtime shuts down, the answer is 503, and nothing is done.
 ///
 /// # Who is asking
 ///
