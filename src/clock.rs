@@ -7,6 +7,12 @@ use std::{ops, time::Duration};
 
 use tokio::time::Instant;
 
+/// Of 365 days.
+pub(crate) const YEAR: Duration = Duration::from_hours(365 * 24);
+
+/// Longer than anything is kept; what is added to it still fits a column.
+pub(crate) const FOREVER: Duration = Duration::from_hours(1000 * 365 * 24);
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(Instant);
 

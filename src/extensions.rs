@@ -1,4 +1,4 @@
-//! What a generator says of its content, by extensions of its response.
+//! What a generator says of its content, by extensions of its response, and what an exclusive route is told, by one of its request.
 
 use std::{sync::Arc, time::Duration};
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::clock::YEAR;
+
 /// One day, for intervals: `Refresh::every(30 * DAY)`.
 pub const DAY: Duration = Duration::from_hours(24);
 
@@ -199,10 +201,7 @@ impl Refresh {
     }
 }
 
-/// The longest time for which a row says that a lock is taken.
-const YEAR: Duration = Duration::from_hours(365 * 24);
-
-/// A lease that can be held and will end.
+/// A lease that can be held and will end: of a year at most.
 pub(crate) const fn bounded_lease(length: Duration) -> Duration {
     if length.as_millis() < 10 {
         Duration::from_millis(10)

@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::{
-    clock::{self, Tick},
+    clock::{self, Tick, YEAR},
     decide::{self, Freshness, PATIENCE, RECHECK, Turn},
     engine::{
         Answer, Engine, Failure, Generated, Generator, LOCK_PREFIX, Notes, Seed, Slot, Standing,
@@ -581,7 +581,6 @@ async fn try_publish(
 
 /// The date of microseconds since 1970, if they are such: another store's fences may count something else.
 fn http_date(micros: i64) -> Option<HeaderValue> {
-    const YEAR: Duration = Duration::from_hours(365 * 24);
     let since = clock::duration(micros);
     if since < 30 * YEAR || since > 8000 * YEAR {
         return None;

@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use crate::{
+    clock::FOREVER,
     error::Error,
     lock::{Lease, LockInfo, LockName, Locks, ONCE_PREFIX},
 };
 
 #[cfg(feature = "_sql")]
 use crate::sql::connection::{Mark, Marked};
-
-/// For ever.
-const KEEP: Duration = Duration::from_hours(24 * 365 * 1000);
 
 /// Something that is done at most once, by whichever process comes first; from [`Locks::once`].
 ///
@@ -58,14 +56,14 @@ impl Once {
         Self {
             locks,
             name: marked(name),
-            keep: KEEP,
+            keep: FOREVER,
             after: None,
         }
     }
 
     /// How long it is remembered that it was done. Default: for ever. After that it can be done again.
     pub fn keep(mut self, time: Duration) -> Self {
-        self.keep = time.min(KEEP);
+        self.keep = time.min(FOREVER);
         self
     }
 

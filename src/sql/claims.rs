@@ -9,7 +9,7 @@ use std::{
 use tracing::Instrument;
 
 use crate::{
-    clock::micros,
+    clock::{FOREVER, micros},
     error::Error,
     sql::{
         Database,
@@ -30,9 +30,6 @@ const LATER: [Duration; 3] = [
 
 /// How long a claim holds at least.
 const SHORTEST: Duration = Duration::from_millis(100);
-
-/// How long a claim holds at most.
-const FOREVER: Duration = Duration::from_hours(24 * 365 * 1000);
 
 /// Rows of a table that many workers share out among themselves: each claims up to so many, which nobody else gets.
 ///
@@ -193,7 +190,7 @@ impl Claims {
         self
     }
 
-    /// Claims up to so many rows that nobody has claimed, or whose claims have expired. None: there are none at the moment.
+    /// Claims up to so many rows that nobody has claimed, or whose claims have expired. A claim without rows: there are none at the moment.
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@ use http::{Response, StatusCode};
 use sqlx::Pool;
 
 use crate::{
-    clock::{duration, micros},
+    clock::{FOREVER, duration, micros},
     error::Error,
     lock::KEPT,
     name::bounded,
@@ -157,9 +157,6 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(fence == Some(lease.fence))
     }
 }
-
-/// Longer than anything is kept; what is added to it still fits a column.
-const FOREVER: Duration = Duration::from_hours(24 * 365 * 1000);
 
 impl<DB: Driver> Store for SqlStore<DB> {
     fn probe<'a>(&'a self, key: &'a str, name: &'a str, known: i64) -> StoreFuture<'a, Probe> {
