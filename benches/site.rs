@@ -45,7 +45,7 @@ struct Extent {
 static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
     if std::env::args().any(|argument| argument == "--bench") {
         Extent {
-            rounds: 10,
+            rounds: 20,
             generator: Duration::from_secs(2),
             load: Duration::from_secs(20),
             pages: 1_000_000,

@@ -285,7 +285,14 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// The upgrade that is asked for, or agreed to. Not that to h2c, whose requests would go by the tunnel unseen (RFC 9113 §3.1 has taken it back).
 fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let asks = text(header::CONNECTION)?.to_ascii_lowercase();
+    let protocol = text(header::UPGRADE)?.to_ascii_lowercase();
+    if !asks.contains("upgrade") || protocol.contains("h2c") {
+        return None;
+    }
     headers.get(header::UPGRADE).cloned()
 }
 

@@ -75,7 +75,9 @@ enum Repr {
     },
     #[error("the generator failed: {0}")]
     Generator(#[source] Source),
-    #[error("there is no version yet; try again in {0:?}")]
+    #[error(
+        "there is no version yet: making one failed a moment ago, or takes its time; try again in {0:.0?}"
+    )]
     Unavailable(Duration),
 }
 

@@ -27,7 +27,14 @@ pub(crate) fn of_uri<'a>(uri: &'a Uri, counts: &Query) -> Option<Cow<'a, str>> {
     };
     Some(match &*query {
         "" => Cow::Borrowed(whole.path()),
-        query if is_sorted(query) && whole.query() == Some(query) => Cow::Borrowed(whole.as_str()),
+        // `http://host?query` has the path `/` without writing it.
+        query
+            if is_sorted(query)
+                && whole.query() == Some(query)
+                && whole.as_str().starts_with('/') =>
+        {
+            Cow::Borrowed(whole.as_str())
+        }
         query => Cow::Owned(format!("{}?{}", whole.path(), sorted(query))),
     })
 }
@@ -127,6 +134,8 @@ mod tests {
             );
         }
         assert_eq!(key("http://example.com/a?b=1"), "/a?b=1");
+        assert_eq!(key("http://example.com?b=1"), "/?b=1");
+        assert_eq!(key("http://example.com"), "/");
     }
 
     proptest! {

@@ -82,7 +82,8 @@ impl Perennial {
 
     /// Content that is not a whole response: a part of a page, say.
     ///
-    /// Kept, regenerated and served as a route's is, under a key that does not begin with `/`. The future that `generate`
+    /// Kept, regenerated and served as a route's is, under a key that does not begin with `/`, and is no route's [`Key::name`](crate::Key::name). (A generator that
+    /// asks for its own key waits for itself until it times out.) The future that `generate`
     /// returns runs in a task of its own, and only if this call is the one that regenerates. So it owns what it uses: clone a pool and
     /// write `move || async move { … }`. It returns a `Result`; where nothing can fail, name an error all the same, as in
     /// `Ok::<_, std::convert::Infallible>(html)`.
@@ -201,7 +202,7 @@ impl Perennial {
     /// Removes a resource and its variants from the database and from all processes: it is not served any more, and the next visitors
     /// wait as for a first version. What is being generated meanwhile is not published.
     ///
-    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served for as long as
+    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon; but a cooldown after a failure is ended. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served for as long as
     /// the purge is remembered, which is the [retention](Builder::retention), but leave the database only when they are made anew, or pruned.)
     ///
     /// # Errors

@@ -31,7 +31,7 @@ pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
     // What can't be read is taken for no time at all (§4.2.1).
     let seconds = |name| {
         let value = find(name)?;
-        Some(Duration::from_secs(value.parse().unwrap_or(0)))
+        Some(Duration::from_secs(delta_seconds(value).unwrap_or(0)))
     };
     let lifetime = if find("no-cache").is_some() {
         Some(Duration::ZERO)
@@ -54,19 +54,27 @@ pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
 /// How old it was when it was received, in seconds (RFC 9111 §5.1).
 pub(crate) fn age(headers: &HeaderMap) -> u64 {
     let said = headers.get(header::AGE).and_then(|age| age.to_str().ok());
-    said.and_then(|age| age.parse().ok()).unwrap_or(0)
+    said.and_then(delta_seconds).unwrap_or(0)
+}
+
+/// What is too large is as large as can be told apart (RFC 9111 §1.2.2).
+fn delta_seconds(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().unwrap_or(1 << 31))
+}
+
+/// The date in a header.
+pub(crate) fn date(headers: &HeaderMap, name: &HeaderName) -> Option<SystemTime> {
+    let value = headers.get(name)?.to_str().ok()?;
+    httpdate::parse_http_date(value).ok()
 }
 
 /// The time from `Date` to `Expires`.
 fn expires(headers: &HeaderMap) -> Option<Duration> {
-    let date = |name: HeaderName| {
-        let value = headers.get(name)?.to_str().ok()?;
-        httpdate::parse_http_date(value).ok()
-    };
     headers.get(header::EXPIRES)?;
-    let made = date(header::DATE).unwrap_or(SystemTime::UNIX_EPOCH);
+    let made = date(headers, &header::DATE).unwrap_or(SystemTime::UNIX_EPOCH);
     // `0` and all else that is no date is in the past (§5.3).
-    let until = date(header::EXPIRES).unwrap_or(SystemTime::UNIX_EPOCH);
+    let until = date(headers, &header::EXPIRES).unwrap_or(SystemTime::UNIX_EPOCH);
     Some(until.duration_since(made).unwrap_or_default())
 }
 
@@ -98,6 +106,16 @@ mod tests {
             (cc("max-age=60, max-age=10"), Some((60, 0, 0))),
             (cc("max-age=soon"), Some((0, 0, 0))),
             (cc("max-age=-1"), Some((0, 0, 0))),
+            (cc("max-age=+1"), Some((0, 0, 0))),
+            (cc("max-age="), Some((0, 0, 0))),
+            (cc("max-age=99999999999999999999"), Some((1 << 31, 0, 0))),
+            (
+                vec![
+                    ("cache-control", "max-age=60"),
+                    ("age", "99999999999999999999"),
+                ],
+                Some((0, 0, 0)),
+            ),
             (cc("no-cache"), Some((0, 0, 0))),
             (cc("no-cache, max-age=60"), Some((0, 0, 0))),
             (

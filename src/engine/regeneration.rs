@@ -364,11 +364,12 @@ impl Regeneration {
         match generated {
             Generated::Content(_) => unreachable!("content is published"),
             Generated::Unshareable { lasting, tags } => {
-                tracing::debug!(
-                    key = self.key,
-                    lasting,
-                    "the response is not everybody's: each request goes to the service"
-                );
+                if lasting {
+                    tracing::info!(
+                        key = self.key,
+                        "the response is not everybody's, as its Set-Cookie, Cache-Control or Vary says: each request goes to the service"
+                    );
+                }
                 let time = if lasting {
                     self.policy.interval
                 } else {

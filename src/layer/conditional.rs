@@ -24,9 +24,9 @@ pub(super) enum Outcome {
 
 /// Evaluates the preconditions of a GET or HEAD in the order of RFC 9110 §13.2.2.
 ///
-/// Only of what would be a 200. A range that is not a single one of bytes, or not satisfiable, is ignored, as §14.2 lets a server.
+/// Only of what would be a success (§13.2.1). A range that is not a single one of bytes, or not satisfiable, is ignored, as §14.2 lets a server.
 pub(super) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) -> Outcome {
-    if kept.status() != StatusCode::OK || !request.keys().any(is_conditional) {
+    if !kept.status().is_success() || !request.keys().any(is_conditional) {
         return Outcome::Whole;
     }
     if is_revalidation(request, kept) {
@@ -63,9 +63,9 @@ pub(super) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) 
         return Outcome::NotModified;
     }
 
-    // §14.2: a Range is ignored for other methods than GET; and where none are (§14.3).
+    // §14.2: a Range is ignored for other methods than GET, and of what would be no 200; and where none are (§14.3).
     let ranges = kept.headers().get(header::ACCEPT_RANGES);
-    if head || ranges.is_some_and(|unit| unit == "none") {
+    if head || kept.status() != StatusCode::OK || ranges.is_some_and(|unit| unit == "none") {
         return Outcome::Whole;
     }
     let applies = match tags::<IfRange>(request) {
@@ -88,12 +88,13 @@ fn is_revalidation(request: &HeaderMap, kept: &Response<Bytes>) -> bool {
         && first.is_some_and(|(name, value)| *name == header::IF_NONE_MATCH && Some(value) == tag)
 }
 
-/// A header with entity tags, if those have only what may stand in them (RFC 9110 §8.8.3): the parser takes that for granted, and panics in a debug build.
+/// A header with entity tags, if those have only what may stand in them (RFC 9110 §8.8.3), and end in the line in which they begin: the parser takes that for
+/// granted, and panics in a debug build.
 fn tags<H: Header>(headers: &HeaderMap) -> Option<H> {
     let well_formed = headers.get_all(H::name()).iter().all(|line| {
-        let parts = line.as_bytes().split(|&byte| byte == b'"');
-        let mut quoted = parts.skip(1).step_by(2).flatten();
-        quoted.all(|&byte| byte > b' ' && byte != 0x7f)
+        let parts: Vec<_> = line.as_bytes().split(|&byte| byte == b'"').collect();
+        let mut quoted = parts.iter().copied().skip(1).step_by(2).flatten();
+        parts.len() % 2 == 1 && quoted.all(|&byte| byte > b' ' && byte != 0x7f)
     });
     if well_formed {
         headers.typed_get()
@@ -143,7 +144,12 @@ mod tests {
     const AFTER: &str = "Sat, 29 Oct 1994 19:43:32 GMT";
 
     fn outcome(head: bool, request: &[(&str, &str)]) -> Outcome {
+        outcome_of(StatusCode::OK, head, request)
+    }
+
+    fn outcome_of(status: StatusCode, head: bool, request: &[(&str, &str)]) -> Outcome {
         let mut kept = Response::new(Bytes::from_static(b"0123456789"));
+        *kept.status_mut() = status;
         let headers = kept.headers_mut();
         headers.insert("etag", "\"v1\"".parse().expect("a value"));
         headers.insert("last-modified", MODIFIED.parse().expect("a value"));
@@ -178,6 +184,8 @@ mod tests {
             (&[("if-none-match", "\"v1\", \"\t\"")], Whole),
             (&[("if-none-match", "\"a\" b \"c\"")], Whole),
             (&[("if-match", "W/\"v 1\"")], Whole),
+            (&[("if-none-match", "\"a"), ("if-none-match", "b\"")], Whole),
+            (&[("if-match", "\"v1\", \"")], Whole),
             (&[("if-modified-since", MODIFIED)], NotModified),
             (&[("if-modified-since", AFTER)], NotModified),
             (&[("if-modified-since", BEFORE)], Whole),
@@ -214,6 +222,26 @@ mod tests {
             for head in [false, true] {
                 assert_eq!(outcome(head, request), *expected, "{request:?}");
             }
+        }
+    }
+
+    /// RFC 9110 §13.2.1.
+    #[test]
+    fn preconditions_count_for_what_would_be_a_success_and_ranges_for_a_200() {
+        let table = [
+            (("if-none-match", "\"v1\""), Outcome::NotModified),
+            (("if-match", "\"v2\""), Outcome::PreconditionFailed),
+            (("range", "bytes=0-4"), Outcome::Whole),
+        ];
+        for (header, expected) in table {
+            assert_eq!(
+                outcome_of(StatusCode::NON_AUTHORITATIVE_INFORMATION, false, &[header]),
+                expected
+            );
+            assert_eq!(
+                outcome_of(StatusCode::NOT_FOUND, false, &[header]),
+                Outcome::Whole
+            );
         }
     }
 

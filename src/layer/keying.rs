@@ -8,6 +8,7 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Uri, header}
 use crate::{
     fields,
     key::{self, Query},
+    layer::request::host,
     lock::IDEMPOTENCY_PREFIX,
 };
 
@@ -21,7 +22,7 @@ use crate::{
 ///
 /// let layer = site
 ///     .layer(Refresh::every(DAY))
-///     .key(Key::new().query(["page"]).header(http::header::ACCEPT_LANGUAGE));
+///     .key(Key::new().query(["page"]).header(axum::http::header::ACCEPT_LANGUAGE));
 /// # }
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -107,7 +108,8 @@ impl Key {
         self
     }
 
-    /// And the host, in lowercase: the `Host` header, or the authority of HTTP/2. For a server that answers to several names.
+    /// And the host, in lowercase: that of the URI where it has one, as in HTTP/2, else the `Host` header (RFC 9112 §3.2.2). For a server that answers to several
+    /// names.
     pub fn host(mut self) -> Self {
         self.host = true;
         self
@@ -136,7 +138,7 @@ impl Key {
         let mut key = base.into_owned();
         key.push('#');
         if self.host {
-            let host = host(request)?;
+            let host = host(request.uri(), request.headers())?;
             key.push_str("host=");
             key.extend(byte_serialize(&host));
         }
@@ -163,11 +165,14 @@ impl Key {
     pub(super) fn copy_headers<B>(&self, from: &Request<B>, to: &mut HeaderMap) {
         for name in &self.headers {
             for value in from.headers().get_all(name) {
-                to.append(name, value.clone());
+                // Copied, as it may be a part of the buffer in which the whole request was read, and memory keeps it.
+                if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
+                    to.append(name, value);
+                }
             }
         }
         if self.host
-            && let Some(host) = host(from)
+            && let Some(host) = host(from.uri(), from.headers())
             && let Ok(host) = HeaderValue::try_from(host)
         {
             to.insert(header::HOST, host);
@@ -185,15 +190,6 @@ impl Key {
     pub(super) fn has(&self, header: &HeaderName) -> bool {
         self.headers.contains(header) || (self.host && header == header::HOST)
     }
-}
-
-fn host<B>(request: &Request<B>) -> Option<Vec<u8>> {
-    let header = request.headers().get(header::HOST);
-    let host = match header {
-        Some(host) => host.as_bytes(),
-        None => request.uri().authority()?.as_str().as_bytes(),
-    };
-    Some(host.to_ascii_lowercase())
 }
 
 impl fmt::Debug for Base {

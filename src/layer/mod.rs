@@ -44,7 +44,8 @@ const MAX_KEYS: usize = 10_000;
 /// # What is kept
 ///
 /// Responses to GET, each under its [key](Self::key); by default, under its path and its query: the parameters are sorted by name, those
-/// of the same name keep their order. HEAD is answered from what is kept for GET. Other methods and upgrades pass straight through.
+/// of the same name keep their order. HEAD is answered from what is kept for GET. Other methods and upgrades pass straight through, each request to the service:
+/// a route that takes no upgrades can refuse them in a layer outside this one.
 ///
 /// A response is stored when its status is one that RFC 9110 §15.1 calls heuristically cacheable (200 and 404 among them).
 /// A status of 500 or more, or 429, is a failure: an old version outlives it, and where there is none it is given to those in this process who wait; others get a 503
@@ -71,7 +72,8 @@ const MAX_KEYS: usize = 10_000;
 /// # Around a router
 ///
 /// Where each GET of a router is to be kept, the layer can be put around it in place of on its routes: then a hit doesn't get as far as the
-/// routing, which is most of its time. `axum::serve` takes axum's own body alone:
+/// routing, which is most of its time. `axum::serve` takes a service that is [shared](https://docs.rs/tower/latest/tower/make/struct.Shared.html) among connections, and axum's own body alone (else
+/// it says that `Service<IncomingStream<'_, _>>` is not implemented, or that it expected `Response<Body>`):
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial, router: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {

@@ -9,6 +9,7 @@ use http::{
 };
 
 use crate::{
+    fields::list,
     key::{self, Query},
     layer::Key,
 };
@@ -47,11 +48,24 @@ pub(super) fn asked_path(parts: &Parts) -> &str {
     parts.uri.path()
 }
 
-/// An upgrade that a server may take up; that to h2c no longer is one (RFC 9113 §3.1), though clients still offer it.
+/// The host that is asked, in lowercase (RFC 9112 §3.2.2).
+pub(super) fn host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> {
+    let host = match uri.authority() {
+        // Without what may stand before the host.
+        Some(authority) => authority.as_str().rsplit('@').next()?.as_bytes(),
+        None => headers.get(header::HOST)?.as_bytes(),
+    };
+    Some(host.to_ascii_lowercase())
+}
+
+/// An upgrade that a server may take up (RFC 9110 §7.8); that to h2c no longer is one (RFC 9113 §3.1), though clients still offer it.
 fn is_upgrade(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::UPGRADE)
-        .is_some_and(|protocol| !protocol.as_bytes().eq_ignore_ascii_case(b"h2c"))
+    let names = |field, name: &str| {
+        list(headers, &field).any(|member| member.trim().eq_ignore_ascii_case(name))
+    };
+    headers.contains_key(header::UPGRADE)
+        && names(header::CONNECTION, "upgrade")
+        && !names(header::UPGRADE, "h2c")
 }
 
 #[cfg(not(feature = "axum"))]

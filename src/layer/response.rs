@@ -130,6 +130,9 @@ where
     Ok(Read::Whole(bytes.into_boxed_slice().into()))
 }
 
+/// So much of an age is put down to clocks that differ, and to dates being whole seconds: equal content would differ by it.
+const CLOCKS: Duration = Duration::from_secs(5);
+
 /// A response to be kept, or to be given to several: without what belongs to one connection or one moment.
 pub(super) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
     let mut response = Response::new(body);
@@ -142,11 +145,20 @@ pub(super) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
         }
     }
     remove_hop_by_hop(headers);
+    let now = SystemTime::now();
+    let date = terms::date(headers, &header::DATE);
+    // The apparent age (RFC 9111 §4.2.3), which nothing tells any more when the date is gone.
+    let apparent = date.and_then(|date| now.duration_since(date).ok());
+    if let Some(apparent) = apparent.filter(|apparent| *apparent > CLOCKS) {
+        let age = apparent.as_secs().max(terms::age(headers));
+        headers.insert(header::AGE, HeaderValue::from(age));
+    }
     if headers.contains_key(header::EXPIRES) {
         // Which counts from it.
-        let now = HttpDate::from(SystemTime::now()).to_string();
-        if let Ok(now) = HeaderValue::try_from(now) {
-            headers.entry(header::DATE).or_insert(now);
+        if date.is_none()
+            && let Ok(now) = HeaderValue::try_from(HttpDate::from(now).to_string())
+        {
+            headers.insert(header::DATE, now);
         }
     } else {
         // The server says when it answers; kept, equal content would differ by it.

@@ -213,6 +213,9 @@ where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
     let mut response = call(service, request).await?;
+    if why != Why::Method {
+        layer.key.say_vary(response.headers_mut());
+    }
     layer.say(response.headers_mut(), How::Passed(why));
     Ok(response.map(ResponseBody::streamed))
 }
@@ -357,7 +360,8 @@ where
             return failed("the service returned an error".into(), None);
         }
     };
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
+    layer.key.say_vary(&mut head.headers);
     let kind = response::kind(&head, &layer.key);
     let tags = || {
         let own = head.extensions.get::<Tags>().cloned();
@@ -392,7 +396,6 @@ where
         (Ok(Read::Whole(body)), Kind::Content) => {
             let mut content = response::validated(response::keepable(&head, body));
             content.extensions_mut().insert(tags());
-            layer.key.say_vary(content.headers_mut());
             if let Some(after) = head.extensions.get::<RefreshAfter>() {
                 content.extensions_mut().insert(*after);
             }

@@ -16,7 +16,7 @@ use crate::{
 ///
 /// Dropping it releases the lock in a task of its own, not before drop returns; where no runtime is left to do so, the
 /// lock is free after the lease. [`release`](Self::release) tells when it is done.
-#[must_use = "the lock is released when the lease is dropped"]
+#[must_use = "the lock is released when the lease is dropped: keep it in a variable, as in `let _lease`; `let _` and `is_some()` drop it at once"]
 pub struct Lease {
     held: Held,
     keeper: AbortOnDropHandle<()>,

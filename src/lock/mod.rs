@@ -162,6 +162,8 @@ impl Locks {
 
     /// Takes the lock if it is free; `None` if somebody holds it. Never waits for the holder.
     ///
+    /// Keep the lease for as long as you work (`if let Some(lease) = …`): `is_some()` alone drops it, and the lock is free.
+    ///
     /// # Errors
     ///
     /// The database fails or does not answer within the statement limit. [`Invalid`](crate::ErrorKind::Invalid): the name is Perennial's own.

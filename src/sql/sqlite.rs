@@ -14,8 +14,16 @@ use crate::{error::Error, sql::CONNECTIONS};
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) async fn open(url: &str) -> Result<SqlitePool, Error> {
-    let cannot =
-        |error: sqlx::Error| Error::database(format!("cannot open the database {url:?}"), error);
+    let cannot = |error: sqlx::Error| {
+        // SQLITE_CANTOPEN, of which SQLite says no more.
+        let hint = match code(&error) {
+            Some(14) => {
+                " (may this process write in its folder, and is the file there if it is only to be read?)"
+            }
+            _ => "",
+        };
+        Error::database(format!("cannot open the database {url:?}{hint}"), error)
+    };
     let options = SqliteConnectOptions::from_str(url)
         .map_err(cannot)?
         .create_if_missing(true)
@@ -69,9 +77,12 @@ pub(super) async fn open(url: &str) -> Result<SqlitePool, Error> {
     }
 }
 
-/// SQLITE_BUSY, in the lowest byte of an extended code.
 fn is_busy(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.and_then(|code| code.parse::<u32>().ok())
-        .is_some_and(|code| code & 0xff == 5)
+    code(error) == Some(5)
+}
+
+/// SQLite's primary code, which is the lowest byte of an extended one.
+fn code(error: &sqlx::Error) -> Option<u32> {
+    let code = error.as_database_error()?.code()?;
+    Some(code.parse::<u32>().ok()? & 0xff)
 }

@@ -137,6 +137,23 @@ async fn what_is_not_stored_is_streamed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_asks_for_no_upgrade_or_for_h2c_is_not_passed_on_as_one() {
+    let folder = Folder::new();
+    let app = Router::new()
+        .fallback(async |request: Request| format!("{:?}", request.headers().get(header::UPGRADE)));
+    let gateway = Gateway::start(serve(app).await, &folder.url(), "--every 1h");
+    for (connection, upgrade) in [
+        ("upgrade, http2-settings", "h2c"),
+        ("upgrade", "echo, H2C"),
+        ("keep-alive", "echo"),
+    ] {
+        let headers = [("connection", connection), ("upgrade", upgrade)];
+        let reply = request(gateway.address, "POST", "/", &headers).await;
+        assert_eq!(reply.text(), "None", "{headers:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_upgraded_connection_is_tunnelled() {
     let folder = Folder::new();
     let app = Router::new().route(

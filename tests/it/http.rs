@@ -332,3 +332,57 @@ async fn a_stale_page_outlives_failures_for_as_long_as_it_says() {
         .await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_old_when_it_comes_is_so_by_its_date() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let now = std::time::SystemTime::now();
+    let date = |time| httpdate::fmt_http_date(time);
+    let (before, soon) = (date(now - 50 * MINUTE), date(now + 10 * MINUTE));
+    // Its headers; for how long it is fresh, and how old it is, in seconds, at most a minute ago.
+    type Case<'a> = (&'a [(&'a str, &'a str)], i64, u64);
+    let table: [Case<'_>; 4] = [
+        (&[("date", &before), ("expires", &soon)], 600, 3000),
+        (
+            &[("date", &before), ("cache-control", "max-age=3600")],
+            600,
+            3000,
+        ),
+        (
+            &[
+                ("date", &before),
+                ("cache-control", "max-age=3600"),
+                ("age", "3300"),
+            ],
+            300,
+            3300,
+        ),
+        (&[("date", "yesterday"), ("expires", &soon)], 600, 0),
+    ];
+    for (headers, fresh, age) in table {
+        let said: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect();
+        let page = route(async move || {
+            let mut response = axum::http::Response::new(axum::body::Body::from("page"));
+            for (name, value) in &said {
+                let name: header::HeaderName = name.parse().expect("a name");
+                response
+                    .headers_mut()
+                    .append(name, value.parse().expect("a value"));
+            }
+            response
+        });
+        let folder = Folder::new();
+        let layer = folder.site().await.layer(Refresh::from_generator(LONG));
+        let address = serve(Router::new().route("/", page).layer(layer)).await;
+        get(address, "/").await;
+        let reply = get(address, "/").await;
+        let ttl = text(&reply, "cache-status").strip_prefix("perennial; hit; ttl=");
+        let ttl: i64 = ttl.expect("is a hit").parse().expect("a number");
+        assert!((fresh - 60..=fresh).contains(&ttl), "{headers:?}: {ttl}");
+        let said: u64 = text(&reply, "age").parse().expect("a number");
+        assert!((age..=age + 60).contains(&said), "{headers:?}: {said}");
+    }
+}

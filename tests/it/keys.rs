@@ -196,6 +196,68 @@ async fn odd_bytes_are_no_server_error() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_host_is_that_of_the_uri_where_it_has_one() {
+    let folder = Folder::new();
+    let layer = folder.site().await.layer(Refresh::every(LONG));
+    let address = serve(mirror().layer(layer.key(Key::new().host()))).await;
+    for (path, seen) in [
+        ("/a", "/a host=test"),
+        ("http://Shop.example/a", "/a host=shop.example"),
+        ("http://me@shop.example:8080/a", "/a host=shop.example:8080"),
+    ] {
+        assert_eq!(request(address, "GET", path, &[]).await.text(), seen);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_passes_and_what_only_looks_like_one_is_served() {
+    let folder = Folder::new();
+    let origin = Origin::default();
+    let layer = folder.site().await.layer(Refresh::every(LONG));
+    let address = serve(origin.router().layer(layer)).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    let upgrade = |protocol, connection| [("upgrade", protocol), ("connection", connection)];
+    for (headers, run) in [
+        (upgrade("websocket", "keep-alive, Upgrade"), 2),
+        (upgrade("websocket", "keep-alive"), 1),
+        (upgrade("h2c", "upgrade, http2-settings"), 1),
+        (upgrade("x, h2c", "upgrade"), 1),
+    ] {
+        let reply = request(address, "GET", "/", &headers).await;
+        assert_eq!(reply.run(), run, "{headers:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_kept_says_what_it_varies_by_too() {
+    let folder = Folder::new();
+    let url = folder.url();
+    let site = perennial::Perennial::builder()
+        .max_body(10)
+        .open(&url)
+        .await;
+    let keyed = site
+        .expect("opens")
+        .layer(Refresh::every(LONG))
+        .key(Key::new().header(header::ACCEPT_LANGUAGE));
+    // Too large; and beyond the number of keys.
+    for (layer, status) in [
+        (keyed.clone(), "fwd=miss"),
+        (keyed.max_keys(0), "fwd=bypass"),
+    ] {
+        let address = serve(Origin::default().router().layer(layer)).await;
+        let reply = request(address, "GET", "/a", &[("accept-language", "de")]).await;
+        assert_eq!(reply.headers["vary"], "accept-language");
+        assert!(
+            reply.headers["cache-status"]
+                .to_str()
+                .expect("text")
+                .contains(status)
+        );
+    }
+}
+
 /// What the generator sees, as its answer.
 fn mirror() -> Router {
     Router::new().fallback(async |request: Request| {

@@ -4,11 +4,12 @@ use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
 use form_urlencoded::Serializer;
-use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts, uri::Authority};
+use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 use sha2::{Digest, Sha256};
 
 use crate::{
     key::hex,
+    layer::request::host,
     store::{Entry, Probe},
 };
 
@@ -137,10 +138,9 @@ fn tells_who(name: &str) -> bool {
         "account", "api", "auth", "cert", "cookie", "customer", "identity", "jwt", "key", "secret",
         "session", "subject", "tenant", "token", "user",
     ];
-    name == "host"
-        || !matches!(name, "idempotency-key" | "user-agent")
-            && !name.starts_with("sec-")
-            && words.iter().any(|word| name.contains(word))
+    !matches!(name, "idempotency-key" | "user-agent")
+        && !name.starts_with("sec-")
+        && words.iter().any(|word| name.contains(word))
 }
 
 /// What tells one request from another that has the same key.
@@ -156,8 +156,8 @@ pub(super) fn what(parts: &Parts, body: &Bytes) -> String {
 
 /// What tells one caller from another, where the name of the lock doesn't.
 pub(super) fn who(parts: &Parts) -> String {
-    let authority = parts.uri.authority().map(Authority::as_str);
-    let mut said = vec![authority.unwrap_or_default().as_bytes().to_vec()];
+    // Whatever version of HTTP it comes by.
+    let mut said = vec![host(&parts.uri, &parts.headers).unwrap_or_default()];
     // Sorted, as the lines of different names may come in any order.
     let names = BTreeSet::from_iter(parts.headers.keys().map(HeaderName::as_str));
     for name in names.into_iter().filter(|name| tells_who(name)) {
@@ -323,7 +323,6 @@ mod tests {
     #[test]
     fn headers_tell_who_is_asking_by_their_names() {
         for name in [
-            "host",
             "authorization",
             "proxy-authorization",
             "cookie",
@@ -353,6 +352,25 @@ mod tests {
         ] {
             assert!(!tells_who(name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_caller_is_the_same_by_whichever_version_of_http_it_comes() {
+        let who = |uri: &str, host: Option<&str>, cookie: &str| {
+            let mut request = http::Request::builder().uri(uri).header("cookie", cookie);
+            if let Some(host) = host {
+                request = request.header("host", host);
+            }
+            who(&request.body(()).expect("a request").into_parts().0)
+        };
+        let one = who("/pay", Some("shop.example"), "a");
+        assert_eq!(who("https://Shop.example/pay", None, "a"), one);
+        assert_eq!(
+            who("https://shop.example/pay", Some("shop.example"), "a"),
+            one
+        );
+        assert_ne!(who("/pay", Some("other.example"), "a"), one);
+        assert_ne!(who("/pay", Some("shop.example"), "b"), one);
     }
 
     #[test]
