@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, header};
 
 use crate::terms;
 
@@ -111,7 +111,6 @@ pub(crate) fn is_compressible(content: &Response<Bytes>) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     content.body().len() >= LEAST
-        && content.status() != StatusCode::PARTIAL_CONTENT
         && !headers.contains_key(header::CONTENT_ENCODING)
         && !DIGESTS.iter().any(|digest| headers.contains_key(*digest))
         && !terms::directives(headers).any(|(name, _)| name == "no-transform")
@@ -232,6 +231,8 @@ fn member(member: &[u8]) -> Option<(&[u8], u16)> {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+
+    use http::StatusCode;
 
     use super::*;
 

@@ -128,6 +128,13 @@ impl Regeneration {
                 // No longer than a cooldown lasts: the database's clock may have been set back.
                 Turn::Leave(time) => return self.rest(time.min(longest)),
                 Turn::Poll(pause) => {
+                    if polls == 0 {
+                        tracing::info!(
+                            key = self.key,
+                            "another process makes the first version, or did when it died; its lease ends in {:.1?}",
+                            probe.lock.remaining
+                        );
+                    }
                     held_until = self.engine.clock.now() + probe.lock.remaining.min(longest);
                     pause
                 }
