@@ -287,13 +287,15 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 
 /// The upgrade that is asked for, or agreed to. Not that to h2c, whose requests would go by the tunnel unseen (RFC 9113 §3.1 has taken it back).
 fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let asks = text(header::CONNECTION)?.to_ascii_lowercase();
-    let protocol = text(header::UPGRADE)?.to_ascii_lowercase();
-    if !asks.contains("upgrade") || protocol.contains("h2c") {
-        return None;
-    }
-    headers.get(header::UPGRADE).cloned()
+    let names = |field, name: &str| {
+        let lines = headers.get_all(field).into_iter();
+        let mut members = lines
+            .filter_map(|line| line.to_str().ok())
+            .flat_map(|line| line.split(','));
+        members.any(|member| member.trim().eq_ignore_ascii_case(name))
+    };
+    let asks = names(header::CONNECTION, "upgrade") && !names(header::UPGRADE, "h2c");
+    headers.get(header::UPGRADE).filter(|_| asks).cloned()
 }
 
 fn request_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {

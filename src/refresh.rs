@@ -92,7 +92,8 @@ impl Refresh {
 
     /// Stale as each response says itself, and `default` where it says nothing: for a gateway, or handlers that know best.
     ///
-    /// What counts is what counts for a shared cache (RFC 9111 §4.2, RFC 5861): `s-maxage`, `max-age` or `Expires`, less `Age`. Served stale it is only for
+    /// What counts is what counts for a shared cache (RFC 9111 §4.2, RFC 5861): `s-maxage`, `max-age` or `Expires`, less `Age` or, if that is more (and than 5 s), the
+    /// time since `Date` by this process's clock. Served stale it is only for
     /// as long as `stale-while-revalidate` says, or `stale-if-error` when regenerating it fails, and not at all with `no-cache`,
     /// `must-revalidate` or `proxy-revalidate`: then visitors wait as for a first version. [`max_stale`](Self::max_stale) and [`jitter`](Self::jitter)
     /// count where the response says nothing.

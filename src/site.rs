@@ -83,7 +83,7 @@ impl Perennial {
     /// Content that is not a whole response: a part of a page, say.
     ///
     /// Kept, regenerated and served as a route's is, under a key that does not begin with `/`, and is no route's [`Key::name`](crate::Key::name). (A generator that
-    /// asks for its own key waits for itself until it times out.) The future that `generate`
+    /// asks for its own key waits for itself, for as long as [`Refresh::first`] allows.) The future that `generate`
     /// returns runs in a task of its own, and only if this call is the one that regenerates. So it owns what it uses: clone a pool and
     /// write `move || async move { … }`. It returns a `Result`; where nothing can fail, name an error all the same, as in
     /// `Ok::<_, std::convert::Infallible>(html)`.
@@ -106,7 +106,7 @@ impl Perennial {
     ///
     /// Only where there is no version to serve: [the generator failed](Error::is_generator), also by content larger than
     /// [`Builder::max_body`], or [nobody made one in time](Error::is_unavailable). [`Invalid`](crate::ErrorKind::Invalid): the key is
-    /// empty or begins with `/`.
+    /// empty, or begins with `/` or `idempotency/`.
     ///
     /// # Panics
     ///
@@ -202,7 +202,7 @@ impl Perennial {
     /// Removes a resource and its variants from the database and from all processes: it is not served any more, and the next visitors
     /// wait as for a first version. What is being generated meanwhile is not published.
     ///
-    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon; but a cooldown after a failure is ended. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served for as long as
+    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon; but a cooldown after a failure is ended, if it is not that of a variant without an entry. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served for as long as
     /// the purge is remembered, which is the [retention](Builder::retention), but leave the database only when they are made anew, or pruned.)
     ///
     /// # Errors
@@ -282,7 +282,7 @@ impl Perennial {
     /// Begins no further regeneration, waits for those that run and so releases their leases. Call it after the server has drained.
     ///
     /// Versions go on being served. What has none is answered by the service itself. Each regeneration is bounded by its policy's
-    /// [`timeout`](Refresh::timeout) and, where the database fails, by trying to publish for 15 s. A request that is done [once](Self::idempotency) has no limit of its
+    /// [`timeout`](Refresh::timeout) and, where the database fails, by trying to publish for as long as a lease, 15 s at most. A request that is done [once](Self::idempotency) has no limit of its
     /// own, and is waited for, too: put a timeout beneath its layer, or around this. Dropped earlier, this future cancels none of them.
     pub async fn shutdown(&self) {
         self.engine.shutdown().await;
@@ -393,7 +393,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used, an empty revision, or [`listen`](Self::listen) on a
+    /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a table prefix that cannot be used, an empty revision, or `listen` on a
     /// database other than PostgreSQL.
     #[cfg(feature = "_sql")]
     pub async fn open(self, url: &str) -> Result<Perennial, Error> {

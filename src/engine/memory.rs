@@ -54,8 +54,11 @@ pub(crate) enum Slot {
         until: Tick,
         standing: Arc<Standing>,
     },
-    /// There is no version that may be served, and after a failure nobody tries before then.
-    Cooldown { until: Tick },
+    /// There is no version that may be served, and after a failure nobody tries before then, unless it is purged.
+    Cooldown {
+        until: Tick,
+        standing: Arc<Standing>,
+    },
 }
 
 /// What is noted of what was made, and what the invalidations make of that.

@@ -223,9 +223,12 @@ impl Engine {
             {
                 Look::Answer(Answer::Pass)
             }
-            Some(Slot::Cooldown { until }) if now < until => Look::Answer(Answer::Unavailable {
-                retry_in: until - now,
-            }),
+            Some(Slot::Cooldown { until, standing })
+                if now < until && standing.void(key, &self.known) != Void::Purged =>
+            {
+                let retry_in = until - now;
+                Look::Answer(Answer::Unavailable { retry_in })
+            }
             Some(_) | None => Look::Visit { stale: false },
         }
     }
@@ -265,7 +268,12 @@ impl Engine {
                         .await
                         .is_none()
                     {
-                        let answer = Answer::Pass;
+                        let answer = match version.void(&self.known) {
+                            Void::Purged => Answer::Pass,
+                            Void::No | Void::Stale => Answer::Unavailable {
+                                retry_in: policy.cooldown(),
+                            },
+                        };
                         return Visited { answer, leads };
                     }
                 }

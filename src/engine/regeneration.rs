@@ -104,6 +104,7 @@ impl Regeneration {
         // Until when another process is known to be at it.
         let mut held_until = self.engine.clock.now();
         let longest = self.policy.cooldown().max(RECHECK);
+        let mut told = false;
         for polls in 0.. {
             let probe = match self.probe().await {
                 Ok(probe) => probe,
@@ -128,10 +129,10 @@ impl Regeneration {
                 // No longer than a cooldown lasts: the database's clock may have been set back.
                 Turn::Leave(time) => return self.rest(time.min(longest)),
                 Turn::Poll(pause) => {
-                    if polls == 0 {
+                    if !std::mem::replace(&mut told, true) {
                         tracing::info!(
                             key = self.key,
-                            "another process makes the first version, or did when it died; its lease ends in {:.1?}",
+                            "there is nothing to serve; another process is at it, or was when it died: its lease ends in {:.1?}",
                             probe.lock.remaining
                         );
                     }
@@ -257,7 +258,7 @@ impl Regeneration {
     }
 
     /// Publishes under the fence. Where the database fails or takes its time, the version is served unsaved, and the publish tried
-    /// again for as long as the lease, or [`PUBLISHING`].
+    /// again for as long as a lease, but not longer than [`PUBLISHING`], and only while it may be served.
     async fn publish(&mut self, lease: Lease, content: Response<Bytes>) {
         let content = self.dated(content, lease.fence());
         let fence = lease.row().fence;
@@ -306,6 +307,10 @@ impl Regeneration {
                 }
                 Err(_) if give_up < published_at => break,
                 Err(_) => {}
+            }
+            if self.servable().is_none() {
+                // Who comes now is to begin anew.
+                break;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RECHECK);
@@ -414,9 +419,7 @@ impl Regeneration {
                 if servable {
                     self.rest(cooldown);
                 } else {
-                    self.remember(Slot::Cooldown {
-                        until: self.engine.clock.now() + cooldown,
-                    });
+                    self.remember_cooldown(cooldown);
                     self.end(Answer::Failed(failure));
                 }
                 cooldown
@@ -436,6 +439,10 @@ impl Regeneration {
     fn rest(&self, time: Duration) {
         if let Some(version) = &self.version {
             version.rest_until(self.engine.clock.now() + time);
+            if self.servable().is_none() && version.void(&self.engine.known) != Void::Purged {
+                // It has expired since it was decided that it may be served.
+                return self.end(Answer::Unavailable { retry_in: time });
+            }
         }
         self.end_with_newest();
     }
@@ -453,10 +460,16 @@ impl Regeneration {
         if self.is_servable_for(time) {
             return self.rest(time);
         }
+        self.remember_cooldown(time);
+        self.end(Answer::Unavailable { retry_in: time });
+    }
+
+    fn remember_cooldown(&self, time: Duration) {
+        let notes = self.notes(Tags::default(), None);
         self.remember(Slot::Cooldown {
             until: self.engine.clock.now() + time,
+            standing: Arc::new(Standing::new(notes)),
         });
-        self.end(Answer::Unavailable { retry_in: time });
     }
 
     fn pass_for(&self, time: Duration, tags: Tags) {

@@ -142,14 +142,21 @@ async fn what_asks_for_no_upgrade_or_for_h2c_is_not_passed_on_as_one() {
     let app = Router::new()
         .fallback(async |request: Request| format!("{:?}", request.headers().get(header::UPGRADE)));
     let gateway = Gateway::start(serve(app).await, &folder.url(), "--every 1h");
-    for (connection, upgrade) in [
-        ("upgrade, http2-settings", "h2c"),
-        ("upgrade", "echo, H2C"),
-        ("keep-alive", "echo"),
+    for (connection, upgrade, passed_on) in [
+        ("upgrade, http2-settings", "h2c", "None"),
+        ("upgrade", "echo, H2C", "None"),
+        ("keep-alive", "echo", "None"),
+        ("x-upgrade", "echo", "None"),
+        ("x", "echo", "Some(\"echo\")"),
     ] {
-        let headers = [("connection", connection), ("upgrade", upgrade)];
+        let second = if connection == "x" { "Upgrade" } else { "x" };
+        let headers = [
+            ("connection", connection),
+            ("connection", second),
+            ("upgrade", upgrade),
+        ];
         let reply = request(gateway.address, "POST", "/", &headers).await;
-        assert_eq!(reply.text(), "None", "{headers:?}");
+        assert_eq!(reply.text(), passed_on, "{headers:?}");
     }
 }
 

@@ -30,6 +30,7 @@ on_each_database! {
     what_is_purged_is_not_served_any_more
     a_long_variant_that_is_made_while_it_is_purged_is_not_published
     content_that_took_longer_than_its_interval_is_fresh_when_it_is_made
+    a_purge_ends_a_cooldown_in_every_process
     a_process_that_was_idle_serves_nothing_that_was_invalidated_meanwhile_as_fresh
     content_is_invalidated_and_purged_by_its_key
     a_new_revision_makes_older_content_stale_once
@@ -309,10 +310,24 @@ async fn a_long_variant_that_is_made_while_it_is_purged_is_not_published(db: Db)
     assert_eq!(stored().await, 0, "it was published");
 }
 
+async fn a_purge_ends_a_cooldown_in_every_process(db: Db) {
+    let origin = Origin::default();
+    origin.status(500);
+    let [a, b] = pair(&db, &origin, &[], |layer| layer).await;
+    let status = async |process: &Process| get(process.address, "/").await.status;
+    assert_eq!([status(&a).await, status(&b).await], [500, 503]);
+    origin.status(200);
+    assert_eq!([status(&a).await, status(&b).await], [503, 503]);
+    a.site.purge("/").await.expect("is done");
+    assert_eq!(status(&a).await, 200);
+    until("the other hears of it", async || status(&b).await == 200).await;
+    assert_eq!(origin.begun(), 2);
+}
+
 /// Its age counts from the publish, in all processes, and not from when it was begun.
 async fn content_that_took_longer_than_its_interval_is_fresh_when_it_is_made(db: Db) {
     let origin = Origin::default();
-    let interval = Duration::from_secs(3);
+    let interval = Duration::from_secs(8);
     let app = async || {
         let layer = db.site().await.layer(Refresh::every(interval));
         crate::support::serve(origin.router().layer(layer)).await
@@ -321,7 +336,7 @@ async fn content_that_took_longer_than_its_interval_is_fresh_when_it_is_made(db:
     origin.hold();
     let crowd = Crowd::visit(1, &[maker], "/");
     until("it generates", async || origin.begun() == 1).await;
-    tokio::time::sleep(interval * 3 / 2).await;
+    tokio::time::sleep(interval * 5 / 4).await;
     origin.let_go();
     assert_eq!(crowd.rest().await[0].run(), 1);
     for address in [maker, other] {

@@ -242,12 +242,12 @@ async fn what_is_not_kept_says_what_it_varies_by_too() {
         .layer(Refresh::every(LONG))
         .key(Key::new().header(header::ACCEPT_LANGUAGE));
     // Too large; and beyond the number of keys.
-    for (layer, status) in [
-        (keyed.clone(), "fwd=miss"),
-        (keyed.max_keys(0), "fwd=bypass"),
+    for (layer, path, status) in [
+        (keyed.clone(), "/a", "fwd=miss"),
+        (keyed.max_keys(0), "/b", "fwd=bypass"),
     ] {
         let address = serve(Origin::default().router().layer(layer)).await;
-        let reply = request(address, "GET", "/a", &[("accept-language", "de")]).await;
+        let reply = request(address, "GET", path, &[("accept-language", "de")]).await;
         assert_eq!(reply.headers["vary"], "accept-language");
         assert!(
             reply.headers["cache-status"]

@@ -39,7 +39,8 @@ use crate::{
 /// | whose body breaks off, or is larger than [`max_body`](Self::max_body) | 400 Bad Request, 413 Content Too Large: nothing is done |
 /// | whose response breaks off | 500: it was done |
 ///
-/// What is no response of the service's has a body that says so (RFC 9457). While the database fails, or the runtime shuts down, the answer is 503, and nothing is done.
+/// What is no response of the service's has a body that says so (RFC 9457). While the database fails the answer is 503, and nothing is done; so it is
+/// when the runtime shuts down, and then nobody knows.
 ///
 /// # Who is asking
 ///

@@ -179,7 +179,7 @@ impl Keyed {
             (Turn::Unknown, _) => {
                 tracing::warn!(
                     name,
-                    "nobody knows what has come of a request with an `Idempotency-Key`, as whoever did it is no more: find out, and if it was not done,                      `Locks::break_lock` on this name lets it be done"
+                    "nobody knows what has come of a request with an `Idempotency-Key`, as whoever did it is no more: find out, and if it was not done, `Locks::break_lock` on this name lets it be done"
                 );
                 let detail = "the first request with this `Idempotency-Key` was begun, and it is not known what has come of it: it is not done again. Ask whoever runs this service; a new key would have it done again";
                 return refused(StatusCode::CONFLICT, detail, None);
