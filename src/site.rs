@@ -202,7 +202,7 @@ impl Perennial {
     /// Removes a resource and its variants from the database and from all processes: it is not served any more, and the next visitors
     /// wait as for a first version. What is being generated meanwhile is not published.
     ///
-    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon; but a cooldown after a failure is ended, if it is not that of a variant without an entry. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served for as long as
+    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon; but a cooldown after a failure is ended. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served for as long as
     /// the purge is remembered, which is the [retention](Builder::retention), but leave the database only when they are made anew, or pruned.)
     ///
     /// # Errors

@@ -40,19 +40,26 @@ bounded() {
     printf %s "$1" | sha256sum | cut -c1-64 | tr -d '\n'
 }
 
+# Runs a client no longer than what is left of the lease: a server may never answer.
+since=$SECONDS
+limited() {
+    local left=$((lease + 1 - SECONDS + since))
+    timeout --foreground "$((left > 1 ? left : 1))" "$@"
+}
+
 name_hex=$(bounded "$name" | hex)
 owner_hex=$(printf '%s shell %s\t%s' "$(head -c 16 /dev/urandom | hex)" "$$" "${1##*/}" | head -c 200 | whole | hex)
 case $url in
 sqlite:*)
     file=${url#sqlite:} file=${file#//} file=${file%%\?*}
     [ -e "$file" ] || { echo "there is no database $file" >&2; exit 69; }
-    sql() { sqlite3 -batch -cmd '.timeout 4000' "$file" "$1"; }
+    sql() { limited sqlite3 -batch -cmd '.timeout 4000' "$file" "$1"; }
     now="(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)"
     text() { printf "CAST(x'%s' AS TEXT)" "$1"; }
     changed() { sql "$1 RETURNING 1"; }
     ;;
 postgres://* | postgresql://*)
-    sql() { psql -X -A -t -q -v ON_ERROR_STOP=1 "$url" -c "$1"; }
+    sql() { limited psql -X -A -t -q -v ON_ERROR_STOP=1 "$url" -c "$1"; }
     now="(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
     # In the column's collation, without which its index cannot be used.
     text() { printf "convert_from(decode('%s', 'hex'), 'UTF8') COLLATE \"default\"" "$1"; }
@@ -63,7 +70,7 @@ mysql://*)
     MYSQL_PWD=$(printf '%b' "${BASH_REMATCH[3]//%/\\x}")
     export MYSQL_PWD
     server=(--batch --skip-column-names -u "${BASH_REMATCH[1]}" -h "${BASH_REMATCH[4]}" -P "${BASH_REMATCH[6]:-3306}" "${BASH_REMATCH[7]}")
-    sql() { mariadb "${server[@]}" -e "$1"; }
+    sql() { limited mariadb "${server[@]}" -e "$1"; }
     now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     text() { printf "x'%s'" "$1"; }
     changed() { sql "$1; SELECT IF(ROW_COUNT() > 0, 1, 0)" | sed 's/^0$//'; }
@@ -100,15 +107,17 @@ try() {
     esac
 }
 
-end=$((SECONDS + wait))
+end=$((SECONDS + wait)) errors=$(mktemp)
+trap 'rm -f "$errors"' EXIT
 while true; do
     since=$SECONDS
-    if ! fence=$(try 2>&1); then
+    if ! fence=$(try 2>"$errors"); then
         # Somebody was faster, as the protocol has it.
-        grep -qiE 'lock timeout|lock wait timeout|deadlock|serialize|database is locked' <<<"$fence" || { printf '%s\n' "$fence" >&2; exit 69; }
+        grep -qiE 'lock timeout|lock wait timeout|deadlock|serialize|database is locked' "$errors" || { echo "the database fails: $(<"$errors")" >&2; exit 69; }
         fence=
     fi
-    [ -z "$fence" ] || break
+    # A warning is no fence, and an answer that comes after the lease too late.
+    if [[ $fence =~ ^[0-9]+$ ]] && [ "$((SECONDS - since))" -le "$lease" ]; then break; fi
     [ "$SECONDS" -lt "$end" ] || { echo "the lock $name is held by somebody else" >&2; exit 75; }
     sleep "0.$((RANDOM % 9 + 1))"
 done
@@ -157,6 +166,6 @@ exec 8>&-
 kept=0
 wait "$keeper" || kept=$?
 [ "$kept" -ne 74 ] || status=74
-until="acquired_at + $hold * 1000000"
+until="acquired_at + $hold * 1000000" since=$SECONDS
 sql "UPDATE $table SET owner = NULL, expires_at = CASE WHEN $until > $now THEN $until ELSE 0 END WHERE $ours" >/dev/null || true
 exit "$status"

@@ -63,7 +63,7 @@ class Locks:
 
     def try_lock(self, name, seconds=15, action=""):
         """A Lease, or None: somebody has it. Never waits for the holder."""
-        name, owner = bounded(name), f"{uuid.uuid4().hex} {self.label}\t{action}"
+        name, owner = bounded(name), f"{uuid.uuid4().hex} {plain(self.label)}\t{plain(action)}"
         try:
             cursor = self.run(ACQUIRE[self.kind], name=name, owner=owner, length=int(seconds * 1e6))
         except Exception as error:
@@ -98,6 +98,7 @@ class Lease:
     def run(self, sql, **arguments):
         return self.locks.run(sql, name=self.name, owner=self.owner, fence=self.fence, **arguments).rowcount > 0
 
+def plain(text): return "".join(c if c.isprintable() else " " for c in text).encode()[:100].decode(errors="ignore")
 def bounded(name):
     """The name as its column holds it."""
     data = name.encode()

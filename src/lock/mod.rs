@@ -95,11 +95,13 @@ pub(crate) const PRUNE: Duration = Duration::from_hours(24);
 pub(crate) const KEPT: Duration = Duration::from_hours(24 * 90);
 
 /// When it is looked whether a try of which there was no answer has taken the lock.
-const LATER: [Duration; 4] = [
+const LATER: [Duration; 6] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
     Duration::from_secs(20),
     Duration::from_secs(60),
+    Duration::from_secs(300),
+    Duration::from_secs(900),
 ];
 
 /// The longest text of a label and of an action that is kept, in bytes.
@@ -435,7 +437,7 @@ fn check(name: &LockName) -> Result<(), Error> {
 }
 
 /// Releases what a try may have taken whose answer is not known, or may take yet: the statement may still wait for something.
-async fn give_back(store: Guarded, name: String, owner: String, length: Duration) {
+async fn give_back(store: Guarded, mut name: String, mut owner: String, length: Duration) {
     for pause in LATER {
         tokio::time::sleep(pause).await;
         // No lock has that fence: only one that never was is taken, and who has it is told so.
@@ -446,9 +448,10 @@ async fn give_back(store: Guarded, name: String, owner: String, length: Duration
         if let Ok(Some(fence)) = tried.await {
             let row = LeaseRow { name, owner, fence };
             let released = store.call("release", |store| store.release(&row, Duration::ZERO));
-            // Unreleased, it expires.
-            let _ = released.await;
-            return;
+            if released.await.is_ok() {
+                return;
+            }
+            LeaseRow { name, owner, .. } = row;
         }
     }
 }

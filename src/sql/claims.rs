@@ -218,6 +218,10 @@ impl Claims {
         claim.ids = match (claimed, self.limited("claim", ids).await) {
             (_, Ok(ids)) if !ids.texts.is_empty() => ids.texts,
             (Ok(claimed), Ok(_)) if claimed.changed == 0 => Vec::new(),
+            // It has expired before it was read back.
+            (Ok(_), Ok(_)) if claim.remaining().is_some_and(|left| left.is_zero()) => {
+                return Err(Error::timeout("claim", claim.begun.elapsed()));
+            }
             (Ok(_), Ok(_)) => {
                 return Err(Error::invalid(format!(
                     "rows of {:?} were claimed, and are not found by what was written to them: write the name of a column of at least 33 \

@@ -431,7 +431,7 @@ pub(super) const MYSQL: Dialect = Dialect {
     // As above; what is done has no owner.
     mark: "INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
         SELECT $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT {now} AS at) n
-        WHERE $3 = '*' OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.name = $3 AND a.owner IS NULL AND a.expires_at > n.at)
+        WHERE $3 = '*' OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.name = $3 AND a.owner IS NULL AND a.expires_at > n.at LOCK IN SHARE MODE)
         ON DUPLICATE KEY UPDATE
             owner = IF(expires_at <= VALUES(acquired_at), NULL, owner),
             fence = IF(expires_at <= VALUES(acquired_at), LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
@@ -507,14 +507,16 @@ pub(super) const HELD: &str =
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.expires_at > n.at
     WHERE NOT (l.owner IS NULL AND l.name LIKE 'once/%') ORDER BY l.name";
 
-/// Takes the lock from whoever has it, so that what is being made can't be published.
-/// name
-pub(super) const BREAK: &str =
-    "UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0 WHERE name = $1";
+/// Takes the lock from whoever has it with this fence, so that what is being made can't be published.
+/// name, fence
+pub(super) const BREAK: &str = "UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0 WHERE name = $1 AND fence = $2";
 
 /// The beginning of a key -> keys
 pub(super) const KEYS: &str =
     "SELECT entry_key FROM {p}entry WHERE substr(entry_key, 1, length($1)) = $1";
+
+/// The beginning of a name -> names
+pub(super) const LOCKS: &str = "SELECT name FROM {p}lock WHERE substr(name, 1, length($1)) = $1";
 
 /// key
 pub(super) const DELETE: &str = "DELETE FROM {p}entry WHERE entry_key = $1";
@@ -533,10 +535,11 @@ pub(super) const NEXT_LOCKS: &str = "SELECT max(n.name) FROM (
         SELECT name FROM {p}lock WHERE name > $1 ORDER BY name LIMIT 100
     ) n";
 
-/// last name, the last one of the next few, time unused, the same of a request of which nobody knows what has come
+/// last name, the last one of the next few, time unused, the same of a request of which nobody knows what has come; that of one that was done is an hour at
+/// least, so that who has just looked, and found nothing, doesn't find nothing again
 pub(super) const PRUNE_LOCKS: &str =
     "DELETE FROM {p}lock WHERE name > $1 AND name <= $2 AND acquired_at < {now} - $3 AND expires_at < {now} - $3
-    AND (owner IS NULL OR name NOT LIKE 'idempotency/%' OR acquired_at < {now} - $4)";
+    AND (name NOT LIKE 'idempotency/%' OR acquired_at < {now} - CASE WHEN owner IS NULL THEN 3600000000 ELSE $4 END)";
 
 /// epoch, time for which what was purged is remembered
 pub(super) const FORGET: &str = "DELETE FROM {p}invalidation WHERE

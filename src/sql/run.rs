@@ -441,10 +441,8 @@ pub(super) async fn dialect_of<DB: Driver>(pool: &Pool<DB>) -> Result<&'static D
     }
     let failed = |error| Error::database("cannot ask the server for its version", error);
     let version = Statement::new(DB::DIALECT, "", "SELECT version()");
-    let mut connection = pool.acquire().await.map_err(failed)?;
-    let done = DB::run(&mut connection, &version, &[])
-        .await
-        .map_err(failed)?;
+    let connections = Connections(pool.clone());
+    let done = connections.run(&version, &[]).await.map_err(failed)?;
     let row = done.rows.first().ok_or(sqlx::Error::RowNotFound);
     let version = row.and_then(|row| row.name(0)).map_err(failed)?;
     let mut relatives = DB::RELATIVES.iter();

@@ -1,6 +1,9 @@
 //! The store over SQL, written once for every database.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -21,6 +24,9 @@ use crate::{
     store::{BoxError, Edition, Entry, LeaseRow, LockRow, LockState, Probe, Store, StoreFuture},
 };
 
+/// How long a statement may still run on the server after its connection broke, by and large.
+const SETTLING: Duration = Duration::from_millis(250);
+
 /// The store in a database, its tables prepared.
 pub(super) struct SqlStore<DB: Driver> {
     connections: Connections<DB>,
@@ -35,6 +41,7 @@ pub(super) struct SqlStore<DB: Driver> {
     invalidate: Statement,
     invalidated: Statement,
     keys: Statement,
+    locks: Statement,
     break_lock: Statement,
     inspect: Statement,
     held: Statement,
@@ -65,6 +72,7 @@ impl<DB: Driver> SqlStore<DB> {
             invalidate: statement(dialect.invalidate),
             invalidated: statement(dialect::INVALIDATED),
             keys: statement(dialect::KEYS),
+            locks: statement(dialect::LOCKS),
             break_lock: statement(dialect::BREAK),
             inspect: statement(dialect::INSPECT),
             held: statement(dialect::HELD),
@@ -127,6 +135,30 @@ impl<DB: Driver> SqlStore<DB> {
             self.connections.run(remove, &arguments).await?;
         }
         Ok(last)
+    }
+
+    /// The stored names that begin so.
+    async fn names(&self, statement: &Statement, prefix: &str) -> Result<Vec<String>, BoxError> {
+        let done = self
+            .connections
+            .run(statement, &[Arg::Text(prefix)])
+            .await?;
+        let names = done.rows.iter().map(|row| row.name(0));
+        Ok(names.collect::<Result<_, _>>()?)
+    }
+
+    /// Takes a lock from whoever has it now; a second run of the statement finds another fence, and takes nothing from the next one.
+    async fn break_stored(&self, name: &str) -> Result<bool, BoxError> {
+        let name = Arg::Text(name);
+        let found = self.connections.run(&self.inspect, &[name]).await?;
+        let Some(row) = found.rows.first() else {
+            return Ok(false);
+        };
+        let fence = Arg::Int(row.number(2)?);
+        self.connections
+            .run(&self.break_lock, &[name, fence])
+            .await?;
+        Ok(true)
     }
 
     async fn write_entry(
@@ -200,15 +232,33 @@ impl<DB: Driver> Store for SqlStore<DB> {
                 Arg::Int(micros(length)),
                 Arg::Int(seen.unwrap_or(-1)),
             ];
+            let broke = AtomicBool::new(false);
             // Who loses does not try again.
-            let tried = self
-                .connections
-                .run_while(is_broken::<DB>, &self.try_lock, &arguments);
-            match tried.await {
-                Ok(done) => Ok(number(&done)?),
-                Err(error) if is_contended::<DB>(&error) => Ok(None),
-                Err(error) => Err(error.into()),
+            let again = |error: &_| {
+                let is_broken = is_broken::<DB>(error);
+                broke.fetch_or(is_broken, Relaxed);
+                is_broken
+            };
+            for settles in [true, false] {
+                let tried = self
+                    .connections
+                    .run_while(again, &self.try_lock, &arguments);
+                match tried.await {
+                    Ok(done) => {
+                        if let Some(fence) = number(&done)? {
+                            return Ok(Some(fence));
+                        }
+                    }
+                    Err(error) if is_contended::<DB>(&error) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                if !settles || !broke.load(Relaxed) {
+                    break;
+                }
+                // The one whose connection broke may be taking it yet, which only its owner is told.
+                tokio::time::sleep(SETTLING).await;
             }
+            Ok(None)
         })
     }
 
@@ -297,19 +347,20 @@ impl<DB: Driver> Store for SqlStore<DB> {
 
     fn purge<'a>(&'a self, key: &'a str, lock_prefix: &'a str) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            let variants = format!("{key}#");
-            let done = self
-                .connections
-                .run(&self.keys, &[Arg::Text(&variants)])
+            // Also of variants that are being made for the first time.
+            let mut locks = self
+                .names(&self.locks, &format!("{lock_prefix}{key}#"))
                 .await?;
-            let mut doomed = vec![bounded(key).into_owned()];
-            for row in &done.rows {
-                doomed.push(row.name(0)?);
+            let mut keys = self.names(&self.keys, &format!("{key}#")).await?;
+            keys.push(bounded(key).into_owned());
+            let lock_of = |key: &String| bounded(&format!("{lock_prefix}{key}")).into_owned();
+            locks.extend(keys.iter().map(lock_of));
+            for lock in &locks {
+                self.break_stored(lock).await?;
             }
-            for stored in &doomed {
-                self.break_lock(&format!("{lock_prefix}{stored}")).await?;
+            for key in &keys {
                 self.connections
-                    .run(&self.delete, &[Arg::Text(stored)])
+                    .run(&self.delete, &[Arg::Text(key)])
                     .await?;
             }
             Ok(())
@@ -335,14 +386,7 @@ impl<DB: Driver> Store for SqlStore<DB> {
     }
 
     fn break_lock<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool> {
-        Box::pin(async move {
-            let name = bounded(name);
-            let done = self
-                .connections
-                .run(&self.break_lock, &[Arg::Text(&name)])
-                .await?;
-            Ok(done.changed > 0)
-        })
+        Box::pin(async move { self.break_stored(&bounded(name)).await })
     }
 
     fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<String>> {

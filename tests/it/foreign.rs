@@ -7,7 +7,11 @@ use std::{
 
 use perennial::Locks;
 
-use crate::{databases::Db, herd::Contender, support::until};
+use crate::{
+    databases::Db,
+    herd::Contender,
+    support::{Folder, HANG, until},
+};
 
 on_each_database! {
     of_three_languages_one_wins_each_round
@@ -275,6 +279,51 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
         .expect("runs");
     assert_eq!(again.status.code(), Some(75));
     drop(locks.lock("held").await.expect("is free in time"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warning_is_no_fence_and_a_client_that_hangs_loses_the_lock() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let (db, folder) = (Db::sqlite().await.expect("is there"), Folder::new());
+    let locks = locks(&db).await;
+    let real = Command::new("sh")
+        .args(["-c", "command -v sqlite3"])
+        .output();
+    let real = String::from_utf8(real.expect("runs").stdout).expect("text");
+    let (client, hangs) = (folder.path().join("sqlite3"), folder.path().join("hangs"));
+    let script = format!(
+        "#!/bin/sh\necho 'WARNING: 1 of 2' >&2\n[ ! -e {} ] || exec sleep 600\nexec {} \"$@\"\n",
+        hangs.display(),
+        real.trim(),
+    );
+    std::fs::write(&client, script).expect("is written");
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&client, executable).expect("are set");
+    let lock = |rest: &[&str]| {
+        let mut command = lock(&db, "job", rest);
+        let path = std::env::var("PATH").expect("is set");
+        command.env("PATH", format!("{}:{path}", folder.path().display()));
+        command
+    };
+
+    let lease = locks.try_lock("job").await.expect("answers");
+    let lease = lease.expect("is free");
+    let refused = lock(&["--", "true"]).output().await.expect("runs");
+    assert_eq!(refused.status.code(), Some(75), "{refused:?}");
+    lease.release().await.expect("is ours");
+
+    let mut held = lock(&["--lease", "3", "--", "sleep", "600"])
+        .spawn()
+        .expect("starts");
+    until("it is held", async || {
+        let info = locks.inspect("job").await.expect("answers");
+        info.is_some_and(|info| info.holder.is_some())
+    })
+    .await;
+    std::fs::write(&hangs, "").expect("is written");
+    let ended = tokio::time::timeout(HANG, held.wait()).await;
+    assert_eq!(ended.expect("in time").expect("ends").code(), Some(74));
 }
 
 async fn hard_names_are_the_same_in_every_language(db: Db) {

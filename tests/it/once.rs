@@ -14,6 +14,7 @@ on_each_database! {
     a_mark_in_a_transaction_is_the_same_as_one_outside
     a_transaction_that_waits_for_another_one_is_told_in_time_and_leaves_the_session_as_it_was
     one_that_waited_learns_that_it_is_done
+    a_link_does_not_go_out_after_one_that_is_rolled_back
     what_failed_under_a_lock_that_is_held_at_least_is_not_done
     of_many_guarded_updates_one_has_changed_the_row
 }
@@ -249,6 +250,28 @@ async fn one_that_waited_learns_that_it_is_done(db: Db) {
     });
     let listed = site.locks().list().await.expect("answers");
     assert!(listed.is_empty(), "what is done is no lock: {listed:?}");
+}
+
+async fn a_link_does_not_go_out_after_one_that_is_rolled_back(db: Db) {
+    let [site, other] = sites(&db).await;
+    with_pool!(db, pool => {
+        let is_mysql = db.url().starts_with("mysql");
+        let mut first = pool.begin().await.expect("begins");
+        let marked = site.once_in(&mut first, "1").await.expect("answers");
+        assert_eq!(marked, Outcome::Ran(()));
+        let late = tokio::spawn(async move {
+            let mut connection = pool.acquire().await.expect("is free");
+            if is_mysql {
+                // Where it would see what nobody has committed.
+                let dirty = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED";
+                sqlx::query(dirty).execute(&mut *connection).await.expect("is set");
+            }
+            other.once("2").after("1").mark_in(&mut *connection).await.expect("answers")
+        });
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        first.rollback().await.expect("is rolled back");
+        assert_eq!(late.await.expect("no panic"), Outcome::NotYet);
+    });
 }
 
 async fn what_failed_under_a_lock_that_is_held_at_least_is_not_done(db: Db) {

@@ -460,9 +460,12 @@ async fn what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused(db: Db) 
         assert!(publish(&*store, key, &lease, &content("1")).await);
         leases.push(lease);
     }
+    // One that is made for the first time.
+    let new = lock(&*store, &lock_of("/a#new"), LEASE).await;
     for key in ["/a", &long, "/none"] {
         store.purge(key, "refresh/").await.expect("answers");
     }
+    assert!(!publish(&*store, "/a#new", &new, &content("1")).await);
     for (key, lease) in keys.iter().zip(&leases) {
         let purged = matches!(*key, "/a" | "/a#&accept=x") || key.len() > 180;
         assert_eq!(stored(&*store, key).await.is_none(), purged, "{key}");
@@ -540,6 +543,9 @@ async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
         }
         locks
     };
+    // Somebody may just have looked whether this was done, and begin.
+    let request = lock(&*store, "idempotency/x", LEASE).await;
+    store.release(&request, NONE).await.expect("answers");
     all(None).await;
     all(Some(hour)).await;
     assert!(locks().await.into_iter().all(|is_there| is_there));
@@ -547,6 +553,8 @@ async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
     for (n, is_there) in locks().await.into_iter().enumerate() {
         assert_eq!(is_there, n % 5 == 0, "{n}: jobs, and what is held");
     }
+    let request = store.inspect("idempotency/x").await.expect("answers");
+    assert!(request.is_some(), "was done a moment ago");
     for (n, name) in names.iter().enumerate() {
         assert_eq!(stored(&*store, name).await.is_some(), n % 2 == 1, "{name}");
     }
