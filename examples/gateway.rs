@@ -289,10 +289,8 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let names = |field, name: &str| {
         let lines = headers.get_all(field).into_iter();
-        let mut members = lines
-            .filter_map(|line| line.to_str().ok())
-            .flat_map(|line| line.split(','));
-        members.any(|member| member.trim().eq_ignore_ascii_case(name))
+        let mut members = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
+        members.any(|member| member.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
     };
     let asks = names(header::CONNECTION, "upgrade") && !names(header::UPGRADE, "h2c");
     headers.get(header::UPGRADE).filter(|_| asks).cloned()

@@ -40,11 +40,12 @@ bounded() {
     printf %s "$1" | sha256sum | cut -c1-64 | tr -d '\n'
 }
 
-# Runs a client no longer than what is left of the lease: a server may never answer.
+# Runs a client for a third of the lease, 10 s at most, and no longer than what is left of it: a server may never answer.
 since=$SECONDS
 limited() {
-    local left=$((lease + 1 - SECONDS + since))
-    timeout --foreground "$((left > 1 ? left : 1))" "$@"
+    local left=$((lease - SECONDS + since)) most=$((lease < 30 ? lease / 3 : 10))
+    [ "$left" -le "$most" ] || left=$most
+    timeout --foreground -s KILL "$((left > 2 ? left : 2))" "$@"
 }
 
 name_hex=$(bounded "$name" | hex)
@@ -53,7 +54,7 @@ case $url in
 sqlite:*)
     file=${url#sqlite:} file=${file#//} file=${file%%\?*}
     [ -e "$file" ] || { echo "there is no database $file" >&2; exit 69; }
-    sql() { limited sqlite3 -batch -cmd '.timeout 4000' "$file" "$1"; }
+    sql() { limited sqlite3 -batch -cmd '.timeout 1500' "$file" "$1"; }
     now="(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)"
     text() { printf "CAST(x'%s' AS TEXT)" "$1"; }
     changed() { sql "$1 RETURNING 1"; }
@@ -107,17 +108,27 @@ try() {
     esac
 }
 
+micros() { echo "${EPOCHREALTIME/[^0-9]/}"; }
+# What may have been taken, though it was not told in time.
+give_back() { since=$SECONDS; sql "UPDATE $table SET owner = NULL, expires_at = 0 WHERE name = $n AND owner = $o" >/dev/null 2>&1 || true; }
 end=$((SECONDS + wait)) errors=$(mktemp)
 trap 'rm -f "$errors"' EXIT
 while true; do
-    since=$SECONDS
+    since=$SECONDS begun=$(micros)
     if ! fence=$(try 2>"$errors"); then
         # Somebody was faster, as the protocol has it.
-        grep -qiE 'lock timeout|lock wait timeout|deadlock|serialize|database is locked' "$errors" || { echo "the database fails: $(<"$errors")" >&2; exit 69; }
+        grep -qiE 'lock timeout|lock wait timeout|deadlock|serialize|database is locked' "$errors" || {
+            echo "the database fails: $(grep . "$errors" || echo "it does not answer")" >&2
+            give_back
+            exit 69
+        }
         fence=
     fi
-    # A warning is no fence, and an answer that comes after the lease too late.
-    if [[ $fence =~ ^[0-9]+$ ]] && [ "$((SECONDS - since))" -le "$lease" ]; then break; fi
+    # A warning is no fence.
+    if [[ $fence =~ ^[0-9]+$ ]]; then
+        [ "$(($(micros) - begun))" -ge $((lease * 1000000)) ] || break
+        give_back
+    fi
     [ "$SECONDS" -lt "$end" ] || { echo "the lock $name is held by somebody else" >&2; exit 75; }
     sleep "0.$((RANDOM % 9 + 1))"
 done

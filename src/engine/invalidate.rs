@@ -80,7 +80,9 @@ impl Engine {
         self.memory.remove(key);
         self.store
             .call("purge", |store| store.purge(key, LOCK_PREFIX))
-            .await
+            .await?;
+        // Who asked meanwhile may have found a cooldown that had not been ended yet.
+        self.invalidate(Target::Purged(key)).await.map(drop)
     }
 
     /// Regenerates a resource that this process has in memory, fresh or not. `false`: it hasn't, or nothing makes it

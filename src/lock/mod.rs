@@ -403,8 +403,8 @@ impl Locks {
 
     /// Forgets the locks that nobody has held for so long, so that the table doesn't grow by names that are used once.
     ///
-    /// Fences go on growing all the same, as they follow the database's clock. What is [done](Self::once) is not forgotten, and for 90 days neither is that nobody knows what has come of a
-    /// [request](Self::idempotency).
+    /// Fences go on growing all the same, as they follow the database's clock. What is [done](Self::once) is not forgotten; nor, for an hour, that a
+    /// [request](Self::idempotency) was done, and for 90 days that nobody knows what has come of one.
     ///
     /// # Errors
     ///

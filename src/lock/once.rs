@@ -68,6 +68,8 @@ impl Once {
     }
 
     /// It is done only when another thing has been: a link of a chain, of which each goes out once and in its turn.
+    ///
+    /// (On MySQL and MariaDB with READ UNCOMMITTED, [`run`](Self::run) sees what a transaction has marked and may yet roll back; [`mark_in`](Self::mark_in) waits for it there.)
     pub fn after(mut self, name: impl Into<LockName>) -> Self {
         self.after = Some(marked(&name.into()));
         self
@@ -109,7 +111,7 @@ impl Once {
     /// what is to be done once can be done in the same transaction. It must be one in the site's own database, which has Perennial's tables.
     ///
     /// Of two transactions that come to it at once, one waits for the other until that is committed or rolled back, for half the statement limit: on SQLite those that write at all
-    /// (begin them with `BEGIN IMMEDIATE` if they read before), on servers those with the same name. On PostgreSQL a transaction that is isolated more strictly than READ COMMITTED may fail with a
+    /// (begin them with `BEGIN IMMEDIATE` if they read before), on servers those with the same name, and on MySQL and MariaDB one that marks what this comes [after](Self::after). On PostgreSQL a transaction that is isolated more strictly than READ COMMITTED may fail with a
     /// serialisation error, as by any write; on MySQL and MariaDB some of several that have waited may fail with a deadlock when the one that they have waited for is rolled back. Such a transaction
     /// is to be made again.
     ///

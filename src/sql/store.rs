@@ -1,6 +1,7 @@
 //! The store over SQL, written once for every database.
 
 use std::{
+    collections::BTreeSet,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
@@ -348,9 +349,8 @@ impl<DB: Driver> Store for SqlStore<DB> {
     fn purge<'a>(&'a self, key: &'a str, lock_prefix: &'a str) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             // Also of variants that are being made for the first time.
-            let mut locks = self
-                .names(&self.locks, &format!("{lock_prefix}{key}#"))
-                .await?;
+            let variants = format!("{lock_prefix}{key}#");
+            let mut locks = BTreeSet::from_iter(self.names(&self.locks, &variants).await?);
             let mut keys = self.names(&self.keys, &format!("{key}#")).await?;
             keys.push(bounded(key).into_owned());
             let lock_of = |key: &String| bounded(&format!("{lock_prefix}{key}")).into_owned();

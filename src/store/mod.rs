@@ -108,8 +108,8 @@ pub trait Store: Send + Sync + 'static {
     /// Takes a lock from whoever has it, whose fence is then no longer the lock's, and lets it be free; `false`: there is none of this name.
     fn break_lock<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool>;
 
-    /// In the same way, locks that nobody has held for so long; those whose names begin with `idempotency/` and that still have an owner after 90 days at the
-    /// earliest.
+    /// In the same way, locks that nobody has held for so long; those whose names begin with `idempotency/` an hour after they were acquired at the earliest, and if they still have
+    /// an owner, after 90 days.
     fn prune_locks<'a>(
         &'a self,
         unused: Duration,

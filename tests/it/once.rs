@@ -259,6 +259,7 @@ async fn a_link_does_not_go_out_after_one_that_is_rolled_back(db: Db) {
         let mut first = pool.begin().await.expect("begins");
         let marked = site.once_in(&mut first, "1").await.expect("answers");
         assert_eq!(marked, Outcome::Ran(()));
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
         let late = tokio::spawn(async move {
             let mut connection = pool.acquire().await.expect("is free");
             if is_mysql {
@@ -266,8 +267,10 @@ async fn a_link_does_not_go_out_after_one_that_is_rolled_back(db: Db) {
                 let dirty = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED";
                 sqlx::query(dirty).execute(&mut *connection).await.expect("is set");
             }
+            ready.send(()).expect("is awaited");
             other.once("2").after("1").mark_in(&mut *connection).await.expect("answers")
         });
+        is_ready.await.expect("is told");
         tokio::time::sleep(Duration::from_millis(500)).await;
         first.rollback().await.expect("is rolled back");
         assert_eq!(late.await.expect("no panic"), Outcome::NotYet);

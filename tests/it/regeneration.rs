@@ -378,13 +378,13 @@ async fn unpublishable(folder: &Folder, path: &str) {
 async fn a_version_that_expires_while_its_publish_is_tried_again_is_not_served() {
     let folder = Folder::new();
     let policy = Refresh::every(SHORT)
-        .max_stale(SHORT)
-        .first(First::Wait(HANG));
+        .max_stale(Duration::from_secs(2))
+        .first(First::Wait(Duration::from_secs(10)));
     let (origin, address) = stale_site(&folder, policy).await;
     unpublishable(&folder, "/").await;
     origin.let_go();
     assert_eq!(get(address, "/").await.run(), 2, "is served unsaved");
-    tokio::time::sleep(3 * SHORT).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     let replies = Crowd::visit(20, &[address], "/").rest().await;
     assert!(all_of_run(&replies, 3), "{replies:?}");
 }
