@@ -30,7 +30,9 @@ pub struct Perennial {
 impl Perennial {
     /// Opens a database by its URL, with a small pool of its own; makes or upgrades Perennial's tables.
     ///
-    /// `sqlite://site.db` is a file in the current folder. It is made if it isn't there, and set to WAL mode. With their features,
+    /// `sqlite://site.db` is a file in the current folder. It is made if it isn't there, and set to WAL mode with `synchronous = NORMAL`: a
+    /// crash of the process loses nothing, but when the power fails what was written a moment before may be lost, and be done
+    /// again. (Where that matters, set up a pool of your own, which sqlx opens with `FULL`, for [`new`](Self::new).) With their features,
     /// `postgres://user:password@host/database` and `mysql://user:password@host/database` (MariaDB too) are opened as well; such a
     /// pool has at most five connections.
     ///

@@ -199,8 +199,12 @@ pub(crate) async fn pool_of(url: &str, connections: u32) -> Database {
             pool.connect(url).await.expect("opens").into()
         }
         _ => {
+            // As `Perennial::open` sets it. SQLite serves its writers by chance: where each commit waits for a slow disk, which is
+            // sqlx's default, one of many may wait for longer than a step may take.
+            let options: sqlx::sqlite::SqliteConnectOptions = url.parse().expect("a URL");
+            let options = options.synchronous(sqlx::sqlite::SqliteSynchronous::Normal);
             let pool = PoolOptions::<sqlx::Sqlite>::new().max_connections(connections);
-            pool.connect(url).await.expect("opens").into()
+            pool.connect_with(options).await.expect("opens").into()
         }
     }
 }
