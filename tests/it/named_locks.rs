@@ -24,7 +24,7 @@ on_each_database! {
     what_failed_is_done_again_until_it_succeeds
 }
 
-const LEASE: Duration = Duration::from_millis(300);
+const LEASE: Duration = Duration::from_secs(1);
 
 async fn locks(db: &Db) -> Locks {
     Locks::new(db.database().await).await.expect("opens")

@@ -304,8 +304,12 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let (asked, begun) = (proxy.asked(), origin.begun());
-        refresh(&site).await;
-        assert_eq!(origin.begun(), begun + 1);
+        // Who comes while the one before is still ending, or has waited half a second for a slow database, has the former version.
+        until("it is made", async || {
+            refresh(&site).await;
+            origin.begun() > begun
+        })
+        .await;
         until("the lock is released", async || {
             db.int(free).await == Some(1)
         })

@@ -18,31 +18,40 @@ on_each_server! {
     no_two_names_are_one
 }
 
+/// A name of the test's own: on MySQL and MariaDB these locks are the server's, which the tests share.
+fn one(url: &str) -> String {
+    format!("one of {url}")
+}
+
+async fn try_one(db: &Db) -> Option<SessionLock> {
+    try_lock(db, &one(db.url())).await
+}
+
 async fn try_lock(db: &Db, name: &str) -> Option<SessionLock> {
     let pool = pool_of(db.url(), 2).await;
     SessionLock::try_lock(pool, name).await.expect("answers")
 }
 
 async fn one_of_many_has_the_lock_and_it_is_free_when_it_is_released_or_dropped(db: Db) {
-    let pool = pool_of(db.url(), 2).await;
+    let (pool, one) = (pool_of(db.url(), 2).await, one(db.url()));
     for round in 0..5 {
         let mut tries = JoinSet::new();
         for _ in 0..10 {
-            let pool = pool.clone();
-            tries.spawn(async move { SessionLock::try_lock(pool, "one").await.expect("answers") });
+            let tried = SessionLock::try_lock(pool.clone(), one.clone());
+            tries.spawn(async move { tried.await.expect("answers") });
         }
         let mut won: Vec<_> = tries.join_all().await.into_iter().flatten().collect();
         assert_eq!(won.len(), 1, "round {round}");
         let lock = won.remove(0);
-        assert_eq!(lock.name(), "one");
+        assert_eq!(lock.name(), one);
         assert_eq!(lock.guard(async { 7 }).await.expect("is held"), 7);
         if round % 2 == 0 {
             lock.release().await.expect("is held");
         } else {
             drop(lock);
-            until("it is free", async || try_lock(&db, "one").await.is_some()).await;
+            until("it is free", async || try_one(&db).await.is_some()).await;
             until("and again", async || {
-                let lock = try_lock(&db, "one").await;
+                let lock = try_one(&db).await;
                 lock.expect("nobody else is here").release().await.is_ok()
             })
             .await;
@@ -51,20 +60,20 @@ async fn one_of_many_has_the_lock_and_it_is_free_when_it_is_released_or_dropped(
 }
 
 async fn who_waits_gets_it_or_is_told(db: Db) {
-    let lock = try_lock(&db, "one").await.expect("is free");
-    let pool = pool_of(db.url(), 2).await;
+    let lock = try_one(&db).await.expect("is free");
+    let (pool, one) = (pool_of(db.url(), 2).await, one(db.url()));
     let wait = Duration::from_millis(300);
     let start = Instant::now();
-    let error = SessionLock::lock(pool.clone(), "one", wait).await;
+    let error = SessionLock::lock(pool.clone(), &*one, wait).await;
     let error = error.expect_err("is taken");
     assert!(error.is_taken() && start.elapsed() >= wait, "{error}");
     assert!(
         error
             .to_string()
-            .contains("\"one\" was not free within 300ms"),
+            .contains(&format!("{one:?} was not free within 300ms")),
         "{error}"
     );
-    let waiting = tokio::spawn(SessionLock::lock(pool, "one", HANG));
+    let waiting = tokio::spawn(SessionLock::lock(pool, one, HANG));
     tokio::time::sleep(wait).await;
     lock.release().await.expect("is held");
     let lock = waiting.await.expect("no panic").expect("is free in time");
@@ -75,17 +84,18 @@ async fn who_waits_gets_it_or_is_told(db: Db) {
 }
 
 async fn a_lock_whose_connection_is_killed_is_lost_and_free(db: Db) {
-    let lock = try_lock(&db, "one").await.expect("is free");
+    let lock = try_one(&db).await.expect("is free");
     if db.url().starts_with("postgres") {
         let kill = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         db.execute(kill).await;
     } else {
-        let holder = "SELECT CAST(IS_USED_LOCK(SHA2('one', 256)) AS SIGNED)";
-        let holder = db.int(holder).await.expect("somebody");
+        let one = one(db.url());
+        let holder = format!("SELECT CAST(IS_USED_LOCK(SHA2('{one}', 256)) AS SIGNED)");
+        let holder = db.int(&holder).await.expect("somebody");
         db.execute(&format!("KILL {holder}")).await;
     }
-    until("it is free", async || try_lock(&db, "one").await.is_some()).await;
+    until("it is free", async || try_one(&db).await.is_some()).await;
     let guarded = lock.guard(std::future::pending::<()>());
     let guarded = tokio::time::timeout(HANG, guarded)
         .await
@@ -108,10 +118,10 @@ async fn a_killed_process_gives_the_lock_up_at_once(db: Db) {
         .kill_on_drop(true)
         .spawn()
         .expect("starts");
-    until("it is held", async || try_lock(&db, "one").await.is_none()).await;
+    until("it is held", async || try_one(&db).await.is_none()).await;
     process.kill().await.expect("is alive");
     let killed = Instant::now();
-    until("it is free", async || try_lock(&db, "one").await.is_some()).await;
+    until("it is free", async || try_one(&db).await.is_some()).await;
     let delay = killed.elapsed();
     assert!(delay < Duration::from_secs(5), "{delay:?}");
 }
@@ -124,7 +134,7 @@ async fn holder() {
         return;
     };
     // The test may look just now.
-    let lock = SessionLock::lock(pool_of(&url, 1).await, "one", HANG).await;
+    let lock = SessionLock::lock(pool_of(&url, 1).await, one(&url), HANG).await;
     lock.expect("is free").lost().await;
 }
 
@@ -157,11 +167,12 @@ on_database! { pooled = crate::databases::Db::postgres_pooled(); a_pooler_that_s
 #[cfg(feature = "postgres")]
 async fn a_pooler_that_shares_its_connections_is_an_error(db: Db) {
     // Whoever is first can't know; nobody who comes is let in beside it.
-    let first = try_lock(&db, "one").await.expect("is free");
-    for name in ["one", "two"] {
+    let first = try_one(&db).await.expect("is free");
+    let one = one(db.url());
+    for name in [&*one, "two"] {
         let pool = pool_of(db.url(), 1).await;
         match SessionLock::try_lock(pool, name).await {
-            Ok(None) => assert_eq!(name, "one", "by another of the pooler's connections"),
+            Ok(None) => assert_eq!(name, one, "by another of the pooler's connections"),
             Ok(Some(_)) => assert_eq!(name, "two", "by another of the pooler's connections"),
             Err(error) => assert!(error.to_string().contains("a pooler's"), "{error}"),
         }

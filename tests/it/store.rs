@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::{databases::Db, support::HANG};
 
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(3600);
 const NONE: Duration = Duration::ZERO;
 
 pub(crate) async fn open(db: &Db) -> Arc<dyn Store> {
