@@ -49,10 +49,11 @@ const fn case(
     }
 }
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 9] = [
     case(1, 100, 60, 1, 100),
     case(10, 100, 60, 1, 100),
     case(10, 100, 60, 1, 1000),
+    case(10, 100, 60, 8, 1000),
     case(100, 100, 60, 1, 100),
     case(100, 100, 60, 1, 1000),
     case(100, 100, 600, 1, 100),
@@ -60,14 +61,18 @@ const CASES: [Case; 8] = [
     case(1000, 10_000, 600, 1, 20),
 ];
 
+/// So often a second a process gets requests.
+const STEPS: u32 = 20;
+const STEP: Duration = Duration::from_millis(1000 / STEPS as u64);
+
 /// What a statement takes.
 const ROUND_TRIP: Duration = Duration::from_millis(1);
 
 fn main() {
     println!(
-        "| processes | keys | interval | requests a second | reads a second | of the model | writes a second | of the model | refused tries a second | requests a statement |"
+        "| processes | keys | interval | generator | requests a second | reads a second | of the model | writes a second | of the model | refused tries a second | requests a statement |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let all = std::env::args().any(|argument| argument == "--bench");
     let runs = if all { CASES.len() } else { 1 };
     for case in &CASES[..runs] {
@@ -108,11 +113,11 @@ async fn run(case: Case) {
             let mut random = Random(random.below(u64::MAX));
             processes.spawn(async move {
                 // They don't keep step.
-                let offset = Duration::from_secs(1) * number as u32 / case.processes as u32;
+                let offset = STEP * number as u32 / case.processes as u32;
                 let start = Instant::now() + offset;
-                for second in 0..case.interval {
-                    tokio::time::sleep_until(start + Duration::from_secs(second)).await;
-                    for _ in 0..case.requests {
+                for step in 0..case.interval as u32 * STEPS {
+                    tokio::time::sleep_until(start + STEP * step).await;
+                    for _ in 0..case.requests / STEPS as usize {
                         let key = name(random.below(case.keys as u64) as usize);
                         let content = site.content(&key, &policy, || generate(case.generator));
                         content.await.expect("is there");
@@ -144,13 +149,15 @@ fn row(case: Case, [reads, writes, refused]: [u64; 3]) {
     let second = |count: u64| count as f64 / interval as f64;
     // How often a process that is asked for a key looks for a newer version: in each second in which another one makes it, and when that
     // has been made; it can't be more often than it is asked.
-    let asked = rate as f64 * interval as f64 / keys as f64;
+    let asked = rate as f64 * (interval + generator) as f64 / keys as f64;
     let looks = (1.0 + generator as f64).min(asked);
-    let regenerations = keys as f64 / interval as f64;
+    // A version is as old as it is since it was made.
+    let regenerations = keys as f64 / (interval + generator) as f64;
     let reads_modelled = regenerations * (processes - 1) as f64 * looks + processes as f64;
-    let writes_modelled = 3.0 * regenerations;
+    // A lease is extended at a third of its 15 s.
+    let writes_modelled = (3 + generator / 5) as f64 * regenerations;
     println!(
-        "| {processes} | {keys} | {interval} s | {:.0} | {:.1} | {:.0} % of {reads_modelled:.1} | {:.1} | {:.0} % of {writes_modelled:.1} | {:.1} | {:.0} |",
+        "| {processes} | {keys} | {interval} s | {generator} s | {:.0} | {:.1} | {:.0} % of {reads_modelled:.1} | {:.1} | {:.0} % of {writes_modelled:.1} | {:.1} | {:.0} |",
         second(requests),
         second(reads),
         100.0 * second(reads) / reads_modelled,

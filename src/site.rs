@@ -318,7 +318,9 @@ impl Builder {
         self
     }
 
-    /// How many bytes of entries are kept in memory. Default: 64 MiB. What doesn't fit is read from the database.
+    /// How many bytes of entries are kept in memory, with what they are compressed in. Default: 64 MiB. What doesn't fit is read from the database.
+    ///
+    /// Each thread that serves keeps the headers of 64 entries at most beside that.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.settings.memory = bytes;
         self

@@ -76,7 +76,8 @@ fn note(bits: &AtomicU8, coding: Coding) -> bool {
 }
 
 impl Engine {
-    /// The representation that a request accepts best, of those that there are. One that it would rather have is made from now on.
+    /// The representation that a request accepts best, of those that there are. One that it would rather have is made from now on; if
+    /// that would be no smaller, it gets the content as it is.
     pub(crate) fn represent<'a>(
         self: &Arc<Self>,
         version: &'a Arc<Version>,

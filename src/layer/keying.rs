@@ -116,10 +116,10 @@ impl Key {
     }
 
     /// The key of a request. `None`: it has none and passes straight through.
-    pub(super) fn of<'a, B>(&self, request: &'a Request<B>) -> Option<Cow<'a, str>> {
+    pub(super) fn of<'a, B>(&'a self, request: &'a Request<B>) -> Option<Cow<'a, str>> {
         let base = match &self.base {
             Base::Uri(query) => super::request::uri_key(request, query)?,
-            Base::Name(name) => Cow::Owned(name.to_string()),
+            Base::Name(name) => Cow::Borrowed(&**name),
             Base::By(function) => Cow::Owned(function(&Asked {
                 uri: request.uri(),
                 headers: request.headers(),

@@ -28,7 +28,7 @@ impl GeneratedKey {
 }
 
 /// The key of what is asked for. `None`: the request passes straight through.
-pub(super) fn key<'a, B>(request: &'a Request<B>, key: &Key) -> Option<Cow<'a, str>> {
+pub(super) fn key<'a, B>(request: &'a Request<B>, key: &'a Key) -> Option<Cow<'a, str>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) || is_upgrade(request.headers()) {
         return None;
     }
