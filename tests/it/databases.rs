@@ -18,6 +18,7 @@ macro_rules! on_each_database {
 }
 
 /// The same on servers alone.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 macro_rules! on_each_server {
     ($($test:ident)*) => {
         #[cfg(feature = "postgres")]
@@ -67,9 +68,11 @@ macro_rules! with_pool {
 
 pub(crate) struct Db {
     url: String,
+    #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
     home: Home,
     pool: OnceCell<AnyPool>,
     /// What is said on each new connection of [`Db::database`].
+    #[cfg(feature = "mysql")]
     session: &'static [&'static str],
 }
 
@@ -100,6 +103,7 @@ impl Db {
             url,
             home,
             pool: OnceCell::new(),
+            #[cfg(feature = "mysql")]
             session: &[],
         }
     }

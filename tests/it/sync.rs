@@ -14,7 +14,7 @@ use tower::{Layer, Service, ServiceExt};
 
 use crate::{
     databases::Db,
-    invalidation::{HEARD, Process, hears, pair},
+    invalidation::{HEARD, Process, hears},
     support::{Crowd, Folder, Origin, get, serve, until},
 };
 
@@ -280,7 +280,10 @@ async fn nested_routes_are_invalidated_by_what_was_asked_for() {
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod on_servers {
     use super::*;
-    use crate::proxy::{Proxy, Weather};
+    use crate::{
+        invalidation::pair,
+        proxy::{Proxy, Weather},
+    };
 
     #[cfg(feature = "postgres")]
     on_database! {
