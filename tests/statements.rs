@@ -110,8 +110,10 @@ async fn a_hit_costs_none_a_refresh_three_and_everyone_else_one_a_recheck_interv
 
     let folder = tempfile::tempdir().expect("a folder");
     let url = format!("sqlite://{}", folder.path().join("site.db").display());
-    const INTERVAL: Duration = Duration::from_millis(400);
-    let policy = Refresh::every(INTERVAL).in_background();
+    const INTERVAL: Duration = Duration::from_secs(2);
+    let policy = Refresh::every(INTERVAL)
+        .lease(Duration::from_secs(600))
+        .in_background();
     let runs = Arc::new(AtomicUsize::new(0));
     let held = tokio::sync::watch::Sender::new(false);
 

@@ -147,7 +147,10 @@ fn pending<T>(steps: &[T], version: i64) -> Result<&[T], Error> {
 
 #[cfg(all(test, feature = "sqlite"))]
 mod tests {
-    use sqlx::{SqlitePool, sqlite::SqlitePoolOptions};
+    use sqlx::{
+        SqlitePool,
+        sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous},
+    };
 
     use super::*;
 
@@ -223,13 +226,17 @@ mod tests {
             "sqlite://{}?mode=rwc",
             folder.path().join("site.db").display()
         );
-        let first = SqlitePool::connect(&url).await.expect("opens");
+        // All of them write, one after the other, and none waits for that and the disk for ever.
+        let options: SqliteConnectOptions = url.parse().expect("a URL");
+        let options = options.synchronous(SqliteSynchronous::Off);
+        let first = SqlitePool::connect_with(options.clone()).await;
+        let first = first.expect("opens");
         old(&first).await;
         let upgrades: Vec<_> = (0..8)
             .map(|_| {
-                let url = url.clone();
+                let pool = SqlitePool::connect_with(options.clone());
                 tokio::spawn(async move {
-                    let pool = SqlitePool::connect(&url).await.expect("opens");
+                    let pool = pool.await.expect("opens");
                     prepare(&pool, "p_", NEW).await
                 })
             })

@@ -71,11 +71,17 @@ async fn without_the_lock_the_count_goes_wrong(db: Db) {
     let programs = two(&db, "--work 50ms --unlocked");
     let first = request(programs[0].address, "POST", "/albums/7/photos", &[]).await;
     assert_eq!(first.text(), "1\n");
-    for reply in fifty_changes(&programs).await {
-        assert_eq!(reply.status, 200, "{reply:?}");
-    }
-    let count = get(programs[1].address, "/albums/7").await;
-    assert_ne!(count.text(), "11\n", "the other test can't fail");
+    // Or the other test can't fail.
+    let mut right = 1;
+    until("the count goes wrong", async || {
+        for reply in fifty_changes(&programs).await {
+            assert_eq!(reply.status, 200, "{reply:?}");
+        }
+        right += 10;
+        let count = get(programs[1].address, "/albums/7").await;
+        count.text() != format!("{right}\n")
+    })
+    .await;
 }
 
 /// What a sync that was refused is told.
@@ -85,11 +91,11 @@ fn assert_refused(reply: &Reply) {
 }
 
 async fn one_device_of_a_customer_syncs_while_other_customers_go_on(db: Db) {
-    let [a, b] = two(&db, "--sync 2s").map(|program| (program.address, program));
+    let [a, b] = two(&db, "--sync 4s").map(|program| (program.address, program));
     let sync = |address: SocketAddr, path: &'static str| {
         tokio::spawn(async move { request(address, "POST", path, &[]).await })
     };
-    for round in 0..3 {
+    for round in 0..2 {
         let begun = Instant::now();
         // Two devices at once, at two processes: one of them syncs.
         let devices = [sync(a.0, "/sync/ann"), sync(b.0, "/sync/ann")];
@@ -99,21 +105,21 @@ async fn one_device_of_a_customer_syncs_while_other_customers_go_on(db: Db) {
             let reply = device.await.expect("is answered");
             if reply.status != 200 {
                 assert_refused(&reply);
-                assert!(reply.took < Duration::from_secs(1), "{reply:?}");
+                assert!(reply.took < Duration::from_secs(3), "{reply:?}");
             }
             statuses.push(reply.status);
         }
         statuses.sort_unstable();
         assert_eq!(statuses, [200, 409], "round {round}");
         assert_eq!(other.await.expect("is answered").status, 200);
-        assert!(begun.elapsed() < Duration::from_secs(4), "side by side");
+        assert!(begun.elapsed() < Duration::from_secs(8), "side by side");
     }
 }
 
 async fn a_killed_process_keeps_its_customer_for_no_longer_than_its_lease(db: Db) {
     let [a, b] = [
-        Program::start("exclusive", db.url(), "--sync 60s --lease 1s"),
-        Program::start("exclusive", db.url(), "--sync 10ms --lease 1s"),
+        Program::start("exclusive", db.url(), "--sync 60s --lease 3s"),
+        Program::start("exclusive", db.url(), "--sync 10ms --lease 3s"),
     ];
     let address = a.address;
     tokio::spawn(async move { request(address, "POST", "/sync/ann", &[]).await });
@@ -121,26 +127,31 @@ async fn a_killed_process_keeps_its_customer_for_no_longer_than_its_lease(db: Db
     let locks = Locks::new(db.database().await).await.expect("opens");
     until_taken(&locks, "sync/bookmarks/ann").await;
     // It is extended while the process lives.
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    tokio::time::sleep(Duration::from_millis(4500)).await;
     assert_refused(&sync().await);
     a.signal(Signal::KILL);
     let killed = Instant::now();
     until("b syncs", async || sync().await.status == 200).await;
     let delay = killed.elapsed();
-    assert!(delay < Duration::from_secs(4), "{delay:?}");
+    assert!(delay < Duration::from_secs(10), "{delay:?}");
 }
 
 async fn what_a_stopped_process_writes_when_it_was_overtaken_is_refused(db: Db) {
     let [slow, quick] = [
-        Program::start("exclusive", db.url(), "--work 700ms --lease 1s"),
+        Program::start("exclusive", db.url(), "--work 3s --lease 1s"),
         Program::start("exclusive", db.url(), "--work 1ms --lease 1s --wait 30s"),
     ];
     let add = |address| {
         tokio::spawn(async move { request(address, "POST", "/albums/7/photos", &[]).await })
     };
     assert_eq!(add(quick.address).await.expect("answers").text(), "1\n");
-    let held_up = add(slow.address);
     let locks = Locks::new(db.database().await).await.expect("opens");
+    until("the lock is free", async || {
+        let lock = locks.inspect("album/7").await.expect("answers");
+        lock.is_some_and(|lock| lock.holder.is_none())
+    })
+    .await;
+    let held_up = add(slow.address);
     until_taken(&locks, "album/7").await;
     slow.signal(Signal::STOP);
     assert_eq!(add(quick.address).await.expect("answers").text(), "2\n");

@@ -166,8 +166,8 @@ async fn a_lease_of_another_language_is_respected_and_the_other_way_round(db: Db
     lease.release().await.expect("is ours");
 
     // A lease that runs out is anybody's, whoever let it.
+    let over = Instant::now() + Duration::from_millis(450);
     assert!(told(&mut python, "brief b").parse::<i64>().is_ok());
-    let over = Instant::now() + Duration::from_millis(400);
     let lease = locks.lock("b").await.expect("is free in time");
     assert!(Instant::now() > over);
     assert_eq!(told(&mut python, "extend b"), "False");
@@ -229,30 +229,39 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
     waiting.kill().await.expect("is alive");
 
     // It is extended for as long as the command runs, and the command stopped when it is lost.
-    let mut long = lock(&db, "long", &["--lease", "1", "--", "sleep", "60"])
+    let mut long = lock(&db, "long", &["--lease", "3", "--", "sleep", "60"])
         .spawn()
         .expect("starts");
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    tokio::time::sleep(Duration::from_millis(4500)).await;
     assert!(locks.try_lock("long").await.expect("answers").is_none());
     assert!(locks.break_lock("long").await.expect("answers"));
     assert_eq!(long.wait().await.expect("ends").code(), Some(74));
 
     // It is held for as long as the command runs, also if the script is killed; and no longer.
-    let mut killed = lock(&db, "killed", &["--lease", "1", "--", "sleep", "4"])
+    let mut killed = lock(&db, "killed", &["--lease", "3", "--", "sleep", "12"])
         .spawn()
         .expect("starts");
-    until("it is held", async || {
-        locks.inspect("killed").await.expect("answers").is_some()
+    let expiry = "SELECT expires_at FROM perennial_lock WHERE name = 'killed'";
+    let mut first = None;
+    until("it is extended", async || {
+        let expiry = db.int(expiry).await;
+        first = first.or(expiry);
+        expiry > first
     })
     .await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
     killed.kill().await.expect("is alive");
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(
         locks.try_lock("killed").await.expect("answers").is_none(),
         "the command runs"
     );
-    drop(locks.lock("killed").await.expect("is free in time"));
+    drop(
+        locks
+            .lock("killed")
+            .wait(HANG)
+            .await
+            .expect("is free in time"),
+    );
 
     // Errors are not taken for a lock that is held.
     let nowhere = tokio::process::Command::new("bash")
@@ -271,14 +280,16 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
     db.execute("ALTER TABLE elsewhere RENAME TO perennial_lock")
         .await;
 
-    let held = lock(&db, "held", &["--hold", "2", "--", "true"]).status();
+    let held = lock(&db, "held", &["--hold", "60", "--", "true"]).status();
     assert!(held.await.expect("runs").success());
     let again = lock(&db, "held", &["--", "true"])
         .output()
         .await
         .expect("runs");
     assert_eq!(again.status.code(), Some(75));
-    drop(locks.lock("held").await.expect("is free in time"));
+    assert!(locks.break_lock("held").await.expect("answers"));
+    let again = lock(&db, "held", &["--", "true"]).status();
+    assert!(again.await.expect("runs").success());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -103,7 +103,7 @@ pub(crate) async fn hears(process: &Process, path: &str, old: usize) -> usize {
         if run != old {
             return run;
         }
-        assert!(start.elapsed() < HEARD, "{path} is never heard of");
+        assert!(start.elapsed() < 5 * HEARD, "{path} is never heard of");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -198,7 +198,7 @@ async fn prefixes_and_tags_regrow_in_every_process(db: Db) {
         .await;
         let start = Instant::now();
         while all(b).await != new {
-            assert!(start.elapsed() < HEARD, "{what} is never heard of");
+            assert!(start.elapsed() < 5 * HEARD, "{what} is never heard of");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         old = new;
@@ -251,7 +251,7 @@ async fn what_is_purged_is_not_served_any_more(db: Db) {
     let replies = crowd.rest().await;
     let late = replies
         .iter()
-        .filter(|reply| reply.took > Duration::from_millis(200));
+        .filter(|reply| reply.took > Duration::from_millis(500));
     assert!(
         late.clone().count() >= 5,
         "all of a's and the later ones of b's wait"
@@ -436,7 +436,8 @@ async fn a_new_revision_makes_older_content_stale_once(db: Db) {
         assert_eq!(reply.run(), first);
     }
     origin.let_go();
-    assert_eq!(crowd.rest().await[0].run(), first + 1);
+    crowd.rest().await;
+    assert_eq!(hears(&new, "/p", first).await, first + 1);
     assert_eq!(
         hears(&old, "/p", first).await,
         first + 1,
@@ -728,7 +729,7 @@ impl Client {
         let start = Instant::now();
         for address in 0..2 {
             while self.visit(address, path).await == (0, false) {
-                assert!(start.elapsed() < HEARD, "{path} is not heard of");
+                assert!(start.elapsed() < 5 * HEARD, "{path} is not heard of");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }

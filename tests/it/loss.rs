@@ -25,7 +25,7 @@ use crate::{
 
 const INTERVAL: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(2);
-const STATEMENT: Duration = Duration::from_secs(2);
+const STATEMENT: Duration = Duration::from_secs(4);
 /// More than it may take on any machine, and less than any wait that is too long.
 const SLACK: Duration = Duration::from_secs(10);
 
@@ -143,7 +143,11 @@ impl Site {
         };
         let builder = Perennial::builder().statement_limit(STATEMENT);
         let site = builder.with_store(Box::new(store)).expect("opens");
-        let policy = Refresh::every(INTERVAL).lease(lease).retry_after(INTERVAL);
+        // Whose request regenerates waits for no generator that is held up.
+        let policy = Refresh::every(INTERVAL)
+            .lease(lease)
+            .retry_after(INTERVAL)
+            .wait(INTERVAL / 2);
         let address = serve(origin.router().layer(site.layer(policy))).await;
         Self {
             origin,

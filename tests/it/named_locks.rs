@@ -1,6 +1,12 @@
 //! Locks that are waited for, looked at, broken and forgotten.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
 
 use perennial::{ErrorKind, Locks, Outcome};
 use tokio::task::JoinSet;
@@ -33,17 +39,18 @@ async fn locks(db: &Db) -> Locks {
 async fn nobody_who_waits_is_passed_over(db: Db) {
     const WAITERS: usize = 10;
     let processes = [locks(&db).await, locks(&db).await];
-    let start = Instant::now();
+    let left = Arc::new(AtomicUsize::new(500));
     let mut waiters = JoinSet::new();
     for waiter in 0..WAITERS {
-        let locks = processes[waiter % 2].clone();
+        let (locks, left) = (processes[waiter % 2].clone(), Arc::clone(&left));
         waiters.spawn(async move {
             let mut turns = 0;
-            while start.elapsed() < Duration::from_secs(6) {
+            while left.load(SeqCst) > 0 {
                 let lease = locks.lock("one").wait(HANG).await.expect("is free in time");
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 lease.release().await.expect("is ours");
                 turns += 1;
+                let _ = left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
                 // As one that has gone away and come back.
                 tokio::time::sleep(Duration::from_millis(30)).await;
             }

@@ -5,7 +5,10 @@ use std::time::Duration;
 use perennial::{ErrorKind, Outcome, Perennial, changed_one};
 use tokio::task::JoinSet;
 
-use crate::{databases::Db, support::until};
+use crate::{
+    databases::Db,
+    support::{HANG, until},
+};
 
 on_each_database! {
     a_mark_is_committed_or_rolled_back_with_its_transaction
@@ -20,7 +23,12 @@ on_each_database! {
 }
 
 async fn sites(db: &Db) -> [Perennial; 2] {
-    [db.site().await, db.site().await]
+    // On servers one mark waits for another one's transaction, for half of that.
+    let open = async || {
+        let builder = Perennial::builder().statement_limit(HANG);
+        builder.open(db.url()).await.expect("opens")
+    };
+    [open().await, open().await]
 }
 
 async fn a_mark_is_committed_or_rolled_back_with_its_transaction(db: Db) {
@@ -150,12 +158,12 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
     with_pool!(db, pool => {
         let mut connection = pool.acquire().await.expect("is free");
         // Done outside, and again after its time.
-        let brief = site.once("brief").keep(Duration::from_millis(300));
+        let brief = site.once("brief").keep(Duration::from_secs(3));
         let ran = brief.clone().run(|| async {}).await.expect("answers");
         assert_eq!(ran, Outcome::Ran(()));
         let marked = brief.mark_in(&mut *connection).await.expect("answers");
         assert!(matches!(marked, Outcome::AlreadyDone { .. }), "{marked:?}");
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        tokio::time::sleep(Duration::from_millis(3100)).await;
         let marked = brief.mark_in(&mut *connection).await.expect("answers");
         assert_eq!(marked, Outcome::Ran(()));
         assert!(brief.forget().await.expect("answers"));
@@ -163,7 +171,7 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
         assert_eq!(ran, Outcome::Ran(()));
 
         // While another one is at it, and after that has been killed in the middle: as its lease is at an end.
-        let held = other.locks().lease(Duration::from_millis(500)).without_extension();
+        let held = other.locks().lease(Duration::from_secs(3)).without_extension();
         let running = held.once("held").retry_if_failed();
         let running = tokio::spawn(running.run(std::future::pending::<Result<(), ()>>));
         let lock = async || site.locks().inspect("once/held").await.expect("answers");
@@ -173,9 +181,11 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
         assert_eq!(marked, Outcome::InProgress);
         let fence = lock().await.expect("is there").fence;
         assert!(running.await.expect("no panic").expect_err("its lease ends").is_lost());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let marked = held.mark_in(&mut *connection).await.expect("answers");
-        assert_eq!(marked, Outcome::Ran(()));
+        // By the database's clock it ends a moment later.
+        until("it is done", async || {
+            held.mark_in(&mut *connection).await.expect("answers") == Outcome::Ran(())
+        })
+        .await;
         let info = lock().await;
         assert!(info.is_some_and(|info| info.fence > fence && info.holder.is_none()));
         assert!(held.done().await.expect("answers").is_some());

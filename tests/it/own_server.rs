@@ -71,6 +71,13 @@ impl OwnServer {
                 let mut command = Command::new(script);
                 command.arg(name).arg(self.folder.path());
                 command.arg(self.port.to_string());
+                // What is killed is the server, not the machine.
+                command.arg(match self.kind {
+                    #[cfg(feature = "postgres")]
+                    Kind::Postgres => "--fsync=off",
+                    #[cfg(feature = "mysql")]
+                    Kind::MariaDb => "--innodb-flush-log-at-trx-commit=2",
+                });
                 command.stdout(Stdio::null()).stderr(Stdio::null());
                 self.child = Some(command.spawn().expect("starts"));
             }

@@ -34,7 +34,7 @@ async fn one_generation_cold_and_one_stale_for_any_number_of_processes(db: Db) {
     for processes in [2, 4] {
         let origin = Origin::default();
         let address = origin.serve().await;
-        let options = "--every 1s --wait 60s";
+        let options = "--every 3s --wait 60s";
         let gateways: Vec<_> = (0..processes)
             .map(|_| Gateway::start(address, db.url(), options))
             .collect();
@@ -57,13 +57,19 @@ async fn one_generation_cold_and_one_stale_for_any_number_of_processes(db: Db) {
                 "cold, {processes} processes, round {round}"
             );
 
-            tokio::time::sleep(EVERY + Duration::from_millis(50)).await;
+            tokio::time::sleep(3 * EVERY + Duration::from_millis(50)).await;
             origin.hold();
             let mut crowd = Crowd::visit(200, &addresses, &path);
             // While it is generated: all but the one whose request does it.
             assert!(all_of_run(&crowd.first(199).await, before + 1));
             origin.let_go();
-            assert!(all_of_run(&crowd.rest().await, before + 2));
+            // That one waits for it, but not for a slow database.
+            let last = crowd.rest().await;
+            assert!(all_of_run(&last, before + 1) || all_of_run(&last, before + 2));
+            until("the new version is served", async || {
+                get(addresses[0], &path).await.run() == before + 2
+            })
+            .await;
             assert_eq!(
                 origin.begun(),
                 before + 2,
@@ -76,14 +82,18 @@ async fn one_generation_cold_and_one_stale_for_any_number_of_processes(db: Db) {
 async fn every_process_gets_the_new_version(db: Db) {
     let origin = Origin::default();
     let address = origin.serve().await;
-    let options = "--every 3s";
+    let options = "--every 6s";
     let [a, b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
     assert_eq!(get(a.address, "/").await.run(), 1);
     assert_eq!(get(b.address, "/").await.run(), 1);
-    tokio::time::sleep(3 * EVERY).await;
-    assert_eq!(get(a.address, "/").await.run(), 2);
+    tokio::time::sleep(6 * EVERY).await;
     // b's own copy is stale: it finds a's in the database and generates nothing.
-    assert_eq!(get(b.address, "/").await.run(), 2);
+    for gateway in [a, b] {
+        until("it has the new version", async || {
+            get(gateway.address, "/").await.run() == 2
+        })
+        .await;
+    }
     assert_eq!(origin.begun(), 2);
 }
 
@@ -149,9 +159,9 @@ async fn a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_else
 async fn overtaken(db: &Db, cold: bool) {
     let origin = Origin::default();
     let address = origin.serve().await;
-    let options = "--every 200ms --lease 300ms --in-background";
+    let options = "--every 200ms --lease 1s --in-background";
     let [mut a, mut b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
-    for round in 0..8 {
+    for round in 0..5 {
         let path = format!("/{round}");
         if !cold {
             assert_eq!(
@@ -238,7 +248,7 @@ async fn a_visitor_who_leaves_a_gateway_cancels_nothing(db: Db) {
 async fn failures_are_rare_for_all_processes_together(db: Db) {
     let origin = Origin::default();
     let address = origin.serve().await;
-    let options = "--every 500ms --retry-after 30s";
+    let options = "--every 3s --retry-after 60s";
     let gateways = [(); 3].map(|()| Gateway::start(address, db.url(), options));
     let addresses = gateways.each_ref().map(|gateway| gateway.address);
     assert!(all_of_run(
@@ -246,7 +256,7 @@ async fn failures_are_rare_for_all_processes_together(db: Db) {
         1
     ));
     origin.status(500);
-    tokio::time::sleep(EVERY).await;
+    tokio::time::sleep(3 * EVERY).await;
     for _ in 0..3 {
         assert!(all_of_run(
             &Crowd::visit(60, &addresses, "/").rest().await,

@@ -168,7 +168,7 @@ async fn processes_whose_clocks_differ_behave_alike(db: Db) {
     let Some(library) = faketime() else {
         return;
     };
-    const INTERVAL: Duration = Duration::from_secs(2);
+    const INTERVAL: Duration = Duration::from_secs(6);
     let origin = Origin::default();
     let address = origin.serve().await;
     let gateways = ["-1h", "+0", "+1h"].map(|clock| {
@@ -180,7 +180,7 @@ async fn processes_whose_clocks_differ_behave_alike(db: Db) {
         Gateway::start_with(
             address,
             db.url(),
-            "--every 2s --lease 1s --in-background",
+            "--every 6s --lease 5s --in-background",
             &environment,
         )
     });
@@ -202,7 +202,7 @@ async fn processes_whose_clocks_differ_behave_alike(db: Db) {
     // Nobody takes a lease for expired that is being extended.
     origin.hold();
     let start = Instant::now();
-    while start.elapsed() < 2 * INTERVAL {
+    while start.elapsed() < INTERVAL {
         assert!(visit_all().await.iter().all(|seen| *seen == 3));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -341,7 +341,8 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     origin.hold();
     let regenerating = refresh(&site);
     let others = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        let begun = origin.begun();
+        until("it is at it", async || origin.begun() > begun).await;
         refresh(&second).await;
         let (asked, start) = (other.asked(), Instant::now());
         while start.elapsed() < Duration::from_millis(3500) {
@@ -351,7 +352,7 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
         let seconds = start.elapsed().as_secs() as usize + 1;
         let asked = other.asked() - asked;
         assert!(
-            (4..=2 * seconds + 1).contains(&asked),
+            (4..=10 * seconds).contains(&asked),
             "{asked} times in {seconds} s"
         );
         origin.let_go();
