@@ -200,7 +200,7 @@ async fn all_who_wait_for_a_first_version_are_answered_as_soon_as_it_fails() {
     let crowd = Crowd::visit(200, &[address], "/");
     until("it generates", async || origin.begun() == 1).await;
     // Let all of them arrive.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     origin.let_go();
     let replies = crowd.rest().await;
     let failed = replies

@@ -125,7 +125,7 @@ async fn a_response_says_how_old_it_is_and_how_it_came_about() {
     origin.hold();
     let crowd = Crowd::visit(5, &[address], "/");
     until("it generates", async || origin.begun() == 1).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    tokio::time::sleep(SHORT).await;
     origin.let_go();
     let mut first: Vec<_> = crowd.rest().await.iter().map(status).collect();
     first.sort();
@@ -134,17 +134,18 @@ async fn a_response_says_how_old_it_is_and_how_it_came_about() {
 
     let hit = get(address, "/").await;
     assert!(
-        ["perennial; hit; ttl=1", "perennial; hit; ttl=2"].contains(&&*status(&hit)),
+        ["0", "1", "2"].contains(&status(&hit).replace("perennial; hit; ttl=", "").as_str()),
         "{hit:?}"
     );
-    assert_eq!(text(&hit, "age"), "0");
+    let age = |reply: &Reply| text(reply, "age").parse::<u64>().expect("seconds");
+    assert!(age(&hit) < 2, "{hit:?}");
     tokio::time::sleep(3 * SHORT).await;
     let stale = get(address, "/").await;
     assert!(
         status(&stale).starts_with("perennial; hit; ttl=-"),
         "{stale:?}"
     );
-    assert_eq!(text(&stale, "age"), "3");
+    assert!((3..30).contains(&age(&stale)), "{stale:?}");
 
     let post = request(address, "POST", "/", &[]).await;
     assert_eq!(status(&post), "perennial; fwd=method");
@@ -154,10 +155,10 @@ async fn a_response_says_how_old_it_is_and_how_it_came_about() {
     let (_, waiting) = serve_origin(&folder.site().await, Refresh::every(SHORT)).await;
     get(waiting, "/waited").await;
     tokio::time::sleep(2 * SHORT).await;
-    assert_eq!(
-        status(&get(waiting, "/waited").await),
-        "perennial; fwd=stale; stored"
-    );
+    until("who regenerates waits for it", async || {
+        status(&get(waiting, "/waited").await) == "perennial; fwd=stale; stored"
+    })
+    .await;
 
     // Another process has made it: kept is kept.
     let (_, other) = serve_origin(&folder.site().await, Refresh::every(LONG)).await;

@@ -93,7 +93,7 @@ async fn a_form_that_is_posted_fifty_times_on_two_processes_charges_once(db: Db)
 }
 
 async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
-    let [a, b] = two(&db, "--bank 2s --lease 1s");
+    let [a, b] = two(&db, "--bank 6s --lease 3s");
     let address = a.address;
     tokio::spawn(async move { pay(address, "k").await });
     let locks = Locks::new(db.database().await).await.expect("opens");
@@ -403,7 +403,7 @@ async fn what_is_too_large_is_told_so(db: Db) {
 }
 
 async fn a_key_is_new_after_its_lifetime_and_on_another_path(db: Db) {
-    let route = Counted::new(&db, |layer| layer.lifetime(Duration::from_millis(800))).await;
+    let route = Counted::new(&db, |layer| layer.lifetime(Duration::from_secs(3))).await;
     let key = [("idempotency-key", "k")];
     let first = route.send("/a", &key, "x").await;
     assert_eq!(route.send("/a", &key, "x").await.body, first.body);
@@ -411,7 +411,7 @@ async fn a_key_is_new_after_its_lifetime_and_on_another_path(db: Db) {
         assert_ne!(route.send(path, &key, "x").await.body, first.body);
     }
     assert_eq!(route.runs(), 3);
-    tokio::time::sleep(Duration::from_millis(900)).await;
+    tokio::time::sleep(Duration::from_millis(3100)).await;
     let new = route.send("/a", &key, "another").await;
     assert_eq!(new.status, 201, "{new:?}");
     assert_eq!(route.runs(), 4);
@@ -454,7 +454,7 @@ async fn what_cannot_be_stored_or_read_is_not_done_again(db: Db) {
             "who asked gets it all the same"
         );
         if !comes_back {
-            tokio::time::sleep(Duration::from_secs(7)).await;
+            tokio::time::sleep(Duration::from_secs(12)).await;
         }
         db.execute("ALTER TABLE elsewhere RENAME TO perennial_entry")
             .await;
