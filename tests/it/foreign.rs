@@ -287,6 +287,8 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
         .await
         .expect("runs");
     assert_eq!(again.status.code(), Some(75));
+    let held = locks.inspect("held").await.expect("answers");
+    assert!(held.is_some_and(|held| held.remaining <= Duration::from_secs(60)));
     assert!(locks.break_lock("held").await.expect("answers"));
     let again = lock(&db, "held", &["--", "true"]).status();
     assert!(again.await.expect("runs").success());

@@ -122,6 +122,10 @@ stepped! {
     prune_locks(unused: Duration, after: Option<&'a str>) -> Option<String>;
 }
 
+fn policy(lease: Duration) -> Refresh {
+    Refresh::every(INTERVAL).lease(lease).retry_after(INTERVAL)
+}
+
 /// A site whose steps can be stopped at.
 struct Site {
     origin: Origin,
@@ -131,7 +135,7 @@ struct Site {
 }
 
 impl Site {
-    async fn open(origin: Origin, url: &str, lease: Duration) -> Self {
+    async fn open(origin: Origin, url: &str, policy: Refresh) -> Self {
         let database = Database::open(url).await.expect("opens");
         let store = database.store("perennial_").await.expect("prepares");
         let stops = Stops::default();
@@ -143,11 +147,6 @@ impl Site {
         };
         let builder = Perennial::builder().statement_limit(STATEMENT);
         let site = builder.with_store(Box::new(store)).expect("opens");
-        // Whose request regenerates waits for no generator that is held up.
-        let policy = Refresh::every(INTERVAL)
-            .lease(lease)
-            .retry_after(INTERVAL)
-            .wait(INTERVAL / 2);
         let address = serve(origin.router().layer(site.layer(policy))).await;
         Self {
             origin,
@@ -208,7 +207,9 @@ async fn lost_in_each_step(kind: Kind) {
     for ending in [Ending::Kill, Ending::Stop] {
         for path in ["/idle", "/try_lock", "/generation", "/publish", "/release"] {
             let step = &path[1..];
-            let site = Site::open(Origin::default(), &server.url(), LEASE).await;
+            // Whose request regenerates waits for no generator that is held up.
+            let policy = policy(LEASE).wait(INTERVAL / 2);
+            let site = Site::open(Origin::default(), &server.url(), policy).await;
             let db = Db::at(&server.url());
             get(site.address, path).await;
             let visitors = site.visitors(path, true);
@@ -255,7 +256,7 @@ async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
     // A publish is more than one exchange; each may be the one that is lost.
     for (after, path) in ["/0", "/1", "/2", "/3", "/4", "/5"].into_iter().enumerate() {
         let proxy = Proxy::before(db.url()).await;
-        let site = Site::open(Origin::default(), &proxy.url(db.url()), 10 * LEASE).await;
+        let site = Site::open(Origin::default(), &proxy.url(db.url()), policy(10 * LEASE)).await;
         assert_eq!(get(site.address, path).await.run(), 1);
         let visitors = site.visitors(path, true);
         let mut reached = site.stop_at("publish");
@@ -281,7 +282,7 @@ async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
 }
 
 async fn a_publish_that_was_done_unheard_is_not_done_again(db: Db) {
-    let site = Site::open(Origin::default(), db.url(), HANG).await;
+    let site = Site::open(Origin::default(), db.url(), policy(HANG)).await;
     assert_eq!(get(site.address, "/").await.run(), 1);
     tokio::time::sleep(INTERVAL).await;
     site.deaf.store(true, SeqCst);
@@ -305,7 +306,7 @@ async fn no_visitor_of_a_warm_page_waits_for_the_network(db: Db) {
         (Weather::Blackout, "/dark", "/dark/cold"),
     ] {
         let proxy = Proxy::before(db.url()).await;
-        let site = Site::open(Origin::default(), &proxy.url(db.url()), LEASE).await;
+        let site = Site::open(Origin::default(), &proxy.url(db.url()), policy(LEASE)).await;
         get(site.address, path).await;
         let visitors = site.visitors(path, true);
         proxy.weather(weather);
@@ -337,7 +338,7 @@ async fn the_locks_promises_hold_in_all_weathers(db: Db) {
         let site = Site::open(
             origin.clone(),
             &proxy.url(db.url()),
-            Duration::from_millis(300),
+            policy(Duration::from_millis(300)),
         )
         .await;
         sites.push((proxy, site));

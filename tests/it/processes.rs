@@ -88,7 +88,7 @@ async fn every_process_gets_the_new_version(db: Db) {
     assert_eq!(get(b.address, "/").await.run(), 1);
     tokio::time::sleep(6 * EVERY).await;
     // b's own copy is stale: it finds a's in the database and generates nothing.
-    for gateway in [a, b] {
+    for gateway in [&a, &b] {
         until("it has the new version", async || {
             get(gateway.address, "/").await.run() == 2
         })
