@@ -14,9 +14,6 @@ pub(crate) const SYNC: Duration = Duration::from_secs(1);
 /// none has to wait.
 pub(crate) const OVERDUE: Duration = Duration::from_millis(1250);
 
-/// How long a visitor for whom there is a version waits for the database's answers.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
-
 /// The first and the longest pause between two looks of a process that waits for another's first version.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 

@@ -104,7 +104,7 @@ impl Refresh {
     }
 
     /// How long the one regenerating request waits for the new version before it, too, gets the old. Default: 5 s; until the lock
-    /// is taken, no longer than half a second, so that a database that doesn't answer holds nobody up.
+    /// is taken, no longer than [`Builder::database_patience`](crate::Builder::database_patience), so that a database that doesn't answer holds nobody up.
     ///
     /// The regeneration goes on in any case, also when that visitor disconnects.
     pub const fn wait(mut self, limit: Duration) -> Self {

@@ -72,6 +72,7 @@ impl Perennial {
                 revision: None,
             },
             statement_limit: Duration::from_secs(5),
+            database_patience: Duration::from_millis(500),
             #[cfg(feature = "postgres")]
             listen: false,
         }
@@ -304,6 +305,7 @@ pub struct Builder {
     table_prefix: String,
     settings: Settings,
     statement_limit: Duration,
+    database_patience: Duration,
     #[cfg(feature = "postgres")]
     listen: bool,
 }
@@ -393,6 +395,23 @@ impl Builder {
         self
     }
 
+    /// The longest time that a request waits for the database although the request can be answered without the database. Default: 500 ms.
+    ///
+    /// | a request that | waits for | and after this time gets |
+    /// |---|---|---|
+    /// | is the first for more than a second | what other processes have invalidated | the version in memory, which may have been purged |
+    /// | starts the regeneration of a stale version | the lock | the stale version |
+    /// | waits for a version that has just been generated | the version to be stored | this version, which is stored later |
+    /// | ran an [exclusive](Perennial::exclusive) route | the lock's release | the route's response; the lease is released afterwards |
+    ///
+    /// The first two lines together take no longer than this time. The statement in the database goes on in each case, up to its own
+    /// [limit](Self::statement_limit). With zero, no such request waits. A request for which there is no version waits for the database as long as the
+    /// statement limit allows.
+    pub fn database_patience(mut self, limit: Duration) -> Self {
+        self.database_patience = limit;
+        self
+    }
+
     /// As [`Perennial::open`], with these settings.
     ///
     /// # Errors
@@ -473,7 +492,8 @@ impl Builder {
     }
 
     fn site(self, store: Box<dyn Store>, prefix: Option<String>) -> Perennial {
-        let store = Guarded::new(store, self.statement_limit, prefix);
+        let (limit, patience) = (self.statement_limit, self.database_patience);
+        let store = Guarded::new(store, limit, patience, prefix);
         let engine = Engine::new(store, self.settings);
         Perennial {
             engine: Arc::new(engine),

@@ -33,7 +33,7 @@ use tracing::Instrument;
 
 use crate::{
     clock::{Clock, Tick},
-    decide::{self, Freshness, PATIENCE},
+    decide::{self, Freshness},
     extensions::Tags,
     lock::Locks,
     refresh::Refresh,
@@ -381,7 +381,7 @@ impl Visitor {
                     return Answer::Version(version.clone());
                 }
                 Stage::Stale { begun: true, .. } => Some(policy.wait),
-                Stage::Stale { begun: false, .. } => Some(policy.wait.min(PATIENCE)),
+                Stage::Stale { begun: false, .. } => Some(policy.wait.min(engine.store.patience())),
                 // Its own work: bounded by the policy's timeout.
                 Stage::First if self.leads => None,
                 Stage::First | Stage::Elsewhere => Some(policy.first.limit()),

@@ -16,7 +16,7 @@ use tracing::Instrument;
 
 use crate::{
     clock::{self, Tick, YEAR},
-    decide::{self, Freshness, PATIENCE, RECHECK, Turn},
+    decide::{self, Freshness, RECHECK, Turn},
     engine::{
         Answer, Engine, Failure, Generated, Generator, LOCK_PREFIX, Notes, Seed, Slot, Standing,
         Version, Void, memory::same_content,
@@ -274,7 +274,7 @@ impl Regeneration {
             let (engine, old) = (Arc::clone(&self.engine), self.version.clone());
             let published = {
                 let mut publish = pin!(try_publish(&engine, &lease, old.as_deref(), &new, keep));
-                match tokio::time::timeout(PATIENCE, &mut publish).await {
+                match tokio::time::timeout(engine.store.patience(), &mut publish).await {
                     Ok(published) => published,
                     Err(_) => {
                         if !unsaved {

@@ -10,7 +10,7 @@ use tracing::Instrument;
 
 use crate::{
     clock::Tick,
-    decide::{OVERDUE, PATIENCE, SYNC},
+    decide::{OVERDUE, SYNC},
     engine::Engine,
     error::Error,
 };
@@ -71,7 +71,7 @@ impl Engine {
         self.attempt(self.now());
     }
 
-    /// Waits for the answer, if it is to be waited for, for half a second at most.
+    /// Waits for the answer, if it is to be waited for, as long as the site's patience lasts.
     pub(super) async fn synced(self: &Arc<Self>) {
         let now = self.now();
         if now.0 >= self.sync.quiet_until.load(Relaxed)
@@ -79,14 +79,15 @@ impl Engine {
             && let Some(Attempt { begun, ended, .. }) = self.awaited(now)
         {
             // Without an answer what is in memory is served.
-            let _ = tokio::time::timeout(begun + PATIENCE - now, end_of(ended)).await;
+            let limit = begun + self.store.patience() - now;
+            let _ = tokio::time::timeout(limit, end_of(ended)).await;
         }
     }
 
     /// The attempt that runs, or a new one, if it is to be waited for.
     fn awaited(self: &Arc<Self>, now: Tick) -> Option<Attempt> {
         let attempt = self.attempt(now);
-        let waits = attempt.awaited && now < attempt.begun + PATIENCE;
+        let waits = attempt.awaited && now < attempt.begun + self.store.patience();
         if !waits {
             self.sync.quiet_until(now + SYNC);
         }

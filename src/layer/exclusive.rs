@@ -13,7 +13,6 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
-    decide::PATIENCE,
     error::Error,
     extensions::Fence,
     layer::{ResponseBody, ResponseFuture, future::oneshot, problem::problem},
@@ -130,7 +129,7 @@ impl ExclusiveLayer {
         if self.until_sent {
             return Ok(response.map(|body| ResponseBody::leased(body, lease)));
         }
-        release(lease).await;
+        release(lease, self.locks.store().patience()).await;
         Ok(response.map(ResponseBody::streamed))
     }
 
@@ -166,8 +165,8 @@ impl ExclusiveLayer {
 }
 
 /// Gives the lock up before the response is given out: who asks next finds it free. If the database takes its time, afterwards.
-async fn release(lease: Lease) {
-    if let Ok(Err(error)) = timeout(PATIENCE, lease.release()).await
+async fn release(lease: Lease, patience: Duration) {
+    if let Ok(Err(error)) = timeout(patience, lease.release()).await
         && error.is_lost()
     {
         tracing::warn!(%error, "the service has finished all the same");

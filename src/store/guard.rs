@@ -17,6 +17,7 @@ pub(crate) struct Guarded(Arc<Inner>);
 struct Inner {
     store: Box<dyn Store>,
     limit: Duration,
+    patience: Duration,
     /// What the names of the tables begin with, if it is a store of ours.
     #[cfg_attr(not(feature = "_sql"), allow(dead_code))]
     prefix: Option<String>,
@@ -25,10 +26,16 @@ struct Inner {
 }
 
 impl Guarded {
-    pub(crate) fn new(store: Box<dyn Store>, limit: Duration, prefix: Option<String>) -> Self {
+    pub(crate) fn new(
+        store: Box<dyn Store>,
+        limit: Duration,
+        patience: Duration,
+        prefix: Option<String>,
+    ) -> Self {
         Self(Arc::new(Inner {
             store,
             limit,
+            patience,
             prefix,
             failing: Mutex::default(),
         }))
@@ -45,6 +52,11 @@ impl Guarded {
     #[cfg(feature = "_sql")]
     pub(crate) fn limit(&self) -> Duration {
         self.0.limit
+    }
+
+    /// The longest wait of a request that can be answered without the database.
+    pub(crate) fn patience(&self) -> Duration {
+        self.0.patience
     }
 
     /// Bounds what is done, on a connection of ours or the application's.

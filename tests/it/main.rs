@@ -26,6 +26,7 @@ mod named_locks;
 mod once;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod own_server;
+mod patience;
 mod processes;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod proxy;
