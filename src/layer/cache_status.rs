@@ -26,19 +26,38 @@ pub(super) enum How {
 pub(super) enum Why {
     /// Only GET and HEAD are kept.
     Method,
-    /// What it asks for is not kept.
-    Bypass,
+    /// The response is neither looked up nor stored, for this reason.
+    Bypass(Option<Detail>),
     /// There was nothing.
     Miss,
     /// What there was is stale.
     Stale,
 }
 
+/// The reason for a bypass, in the parameter `detail` (RFC 9211 §2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(dead_code, reason = "the checks that return these follow")]
+pub(super) enum Detail {
+    /// A request extension that neither the layer nor the site declares.
+    UndeclaredExtension,
+    /// A function given to `RefreshLayer::bypass_if` returned `true`.
+    BypassIf,
+}
+
+impl Detail {
+    fn token(self) -> &'static str {
+        match self {
+            Self::UndeclaredExtension => "undeclared-extension",
+            Self::BypassIf => "bypass-if",
+        }
+    }
+}
+
 impl Why {
     fn token(self) -> &'static str {
         match self {
             Self::Method => "method",
-            Self::Bypass => "bypass",
+            Self::Bypass(_) => "bypass",
             Self::Miss => "miss",
             Self::Stale => "stale",
         }
@@ -60,6 +79,9 @@ impl How {
                 if stored { "; stored" } else { "" },
                 if collapsed { "; collapsed" } else { "" },
             ),
+            Self::Passed(Why::Bypass(Some(detail))) => {
+                format!("perennial; fwd=bypass; detail={}", detail.token())
+            }
             Self::Passed(why) => format!("perennial; fwd={}", why.token()),
             Self::Unavailable => "perennial; detail=unavailable".to_owned(),
         };

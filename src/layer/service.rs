@@ -84,7 +84,7 @@ where
         let head = request.method() == Method::HEAD;
         let Some(key) = request::key(&request, &layer.key) else {
             let kept = head || request.method() == Method::GET;
-            let why = if kept { Why::Bypass } else { Why::Method };
+            let why = if kept { Why::Bypass(None) } else { Why::Method };
             return ResponseFuture::waiting(pass(layer.clone(), self.0.inner(), request, why));
         };
         let now = layer.engine.now();
@@ -98,7 +98,7 @@ where
             }
             Look::Answer(Answer::Pass | Answer::Failed(_)) => {
                 let inner = self.0.inner();
-                ResponseFuture::waiting(pass(layer.clone(), inner, request, Why::Bypass))
+                ResponseFuture::waiting(pass(layer.clone(), inner, request, Why::Bypass(None)))
             }
             Look::Visit { stale } => {
                 // Never no time at all, in which nothing would count.
@@ -109,7 +109,7 @@ where
                         layer.clone(),
                         inner,
                         request,
-                        Why::Bypass,
+                        Why::Bypass(None),
                     ));
                 }
                 let key = key.into_owned();
@@ -237,7 +237,7 @@ where
     let (layer, service) = (shared.layer.clone(), shared.inner());
     let head = request.method() == Method::HEAD;
     let Some(generating) = request::to_generate(&request, &key, &layer.key, &layer.hidden) else {
-        return pass(layer, service, request, Why::Bypass).await;
+        return pass(layer, service, request, Why::Bypass(None)).await;
     };
     let (direct, mut own) = oneshot::channel();
     let make = || -> (Generator, Option<Arc<dyn Seed>>) {
