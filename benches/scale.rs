@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http::Response;
 use perennial::{
     Perennial, Refresh,
-    store::{Edition, Entry, LeaseRow, LockRow, LockState, Probe, Store, StoreFuture},
+    store::{Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture},
 };
 use tokio::{task::JoinSet, time::Instant};
 
@@ -404,7 +404,7 @@ impl Store for Shared {
 
     // Seldom, and for a process that runs for longer.
 
-    fn prune_entries<'a>(&'a self, _: Option<&'a str>) -> StoreFuture<'a, Option<String>> {
+    fn prune_entries<'a>(&'a self, _: Option<&'a str>) -> StoreFuture<'a, Option<Pruned>> {
         answer(None)
     }
 
@@ -416,7 +416,7 @@ impl Store for Shared {
         answer(None)
     }
 
-    fn forget_invalidated(&self, _: i64, _: Duration) -> StoreFuture<'_, ()> {
+    fn forget_invalidated(&self, _: i64, _: Duration, _: i64) -> StoreFuture<'_, ()> {
         answer(())
     }
 }

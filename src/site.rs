@@ -205,8 +205,8 @@ impl Perennial {
     /// Removes a resource and its variants from the database and from all processes: it is not served any more, and the next visitors
     /// wait as for a first version. What is being generated meanwhile is not published.
     ///
-    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon; but a cooldown after a failure is ended. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served for as long as
-    /// the purge is remembered, which is the [retention](Builder::retention), but leave the database only when they are made anew, or pruned.)
+    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon; but a cooldown after a failure is ended. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served any more, but
+    /// leave the database only when they are made anew, or pruned.)
     ///
     /// # Errors
     ///
@@ -371,8 +371,8 @@ impl Builder {
 
     /// How long an entry is kept after it has become stale without having been made anew, and a lock unused. Default: 90 days.
     ///
-    /// One process a day, at a request, removes them, a hundred at a time. A purge is remembered for as long, too: no process should be without requests
-    /// for longer.
+    /// One process a day, at a request, removes them, a hundred at a time (with a shorter retention that often, every 10 s at most). A purge is remembered for as long, too, an hour
+    /// at least, and until no older entry is stored: no process should be without requests for longer.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings.retention = retention;
         self

@@ -67,10 +67,10 @@ class Locks:
         try:
             cursor = self.run(ACQUIRE[self.kind], name=name, owner=owner, length=int(seconds * 1e6))
         except Exception as error:
-            # Somebody was faster: lock_not_available, serialization_failure, deadlock_detected; lock wait timeout, deadlock.
+            # Somebody was faster: lock_not_available, serialization_failure, deadlock_detected; lock wait timeout, deadlock, changed since it was read, not waited for.
             if getattr(error, "pgcode", getattr(error, "sqlstate", None)) in ("55P03", "40001", "40P01"):
                 return None
-            if self.kind == "mysql" and error.args[:1] and error.args[0] in (1205, 1213):
+            if self.kind == "mysql" and error.args[:1] and error.args[0] in (1205, 1213, 1020, 3572):
                 return None
             raise
         if self.kind == "mysql":

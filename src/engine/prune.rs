@@ -10,6 +10,12 @@ use crate::{
 
 const PRUNE_LOCK: &str = "perennial/prune";
 
+/// The least time between two prunings, however short the retention is.
+const LEAST: Duration = Duration::from_secs(10);
+
+/// The least time for which a purge is remembered: longer than a generation that had begun before the purge.
+const PURGED: Duration = Duration::from_hours(1);
+
 impl Engine {
     /// Removes what has long been unused, in one process a day.
     pub(super) async fn prune(&self) -> Result<(), Error> {
@@ -22,18 +28,20 @@ impl Engine {
             self.invalidate(Target::Prefix("")).await?;
         }
         let everything = self.known.everything();
+        // An entry that is published behind this look was begun after the purges that are forgotten here: they are an hour old.
+        let oldest = self.locks.prune_entries().await?;
+        let purged = self.settings.retention.max(PURGED);
         store
             .call("prune", |store| {
-                store.forget_invalidated(everything, self.settings.retention)
+                store.forget_invalidated(everything, purged, oldest)
             })
             .await?;
-        self.locks.prune_entries().await?;
         self.locks.prune(self.settings.retention).await?;
         // Until then the lock is in cooldown.
         lease.release_after(self.prune_interval()).await
     }
 
     pub(super) fn prune_interval(&self) -> Duration {
-        self.settings.retention.min(PRUNE)
+        self.settings.retention.clamp(LEAST, PRUNE)
     }
 }

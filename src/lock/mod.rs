@@ -291,17 +291,20 @@ impl Locks {
         tokio::spawn(async { drop(prune.await) });
     }
 
-    pub(crate) async fn prune_entries(&self) -> Result<(), Error> {
-        let mut next = None;
+    /// Removes the entries that are to be kept no longer. Returns the smallest epoch that is noted in any.
+    pub(crate) async fn prune_entries(&self) -> Result<i64, Error> {
+        let (mut next, mut oldest) = (None, i64::MAX);
         loop {
-            let after = next.as_deref();
-            next = self
+            let after: Option<String> = next;
+            let pruned = self
                 .store
-                .call("prune", |store| store.prune_entries(after))
+                .call("prune", |store| store.prune_entries(after.as_deref()))
                 .await?;
-            if next.is_none() {
-                return Ok(());
-            }
+            let Some(pruned) = pruned else {
+                return Ok(oldest);
+            };
+            oldest = oldest.min(pruned.oldest);
+            next = Some(pruned.last);
         }
     }
 

@@ -8,6 +8,7 @@ use crate::{
     clock::micros,
     name::bounded,
     sql::{
+        dialect,
         run::{Arg, Driver, Statement, number},
         store::lock_row,
     },
@@ -90,10 +91,10 @@ async fn mark_on<DB: Driver>(
     connection: &mut DB::Connection,
     mark: &Mark<'_>,
 ) -> Result<Marked, BoxError> {
-    let dialect = DB::DIALECT;
-    let statement = |template| Statement::new(dialect, mark.prefix, template);
+    let ours = DB::DIALECT;
+    let statement = |template| Statement::new(ours, mark.prefix, template);
     let wait = i64::try_from(mark.wait.as_millis()).unwrap_or(i64::MAX);
-    if let Some([before, _]) = dialect.bounds {
+    if let Some([before, _]) = ours.bounds {
         DB::run(connection, &statement(before), &[Arg::Int(wait)]).await?;
     }
     // One statement, which writes: a transaction that reads first may be refused at once (SQLite), or have an old view (MySQL).
@@ -103,8 +104,8 @@ async fn mark_on<DB: Driver>(
         Arg::Int(micros(mark.keep)),
         Arg::Text(after.as_deref().unwrap_or("*")),
     ];
-    let done = DB::run(connection, &statement(dialect.mark), &arguments).await;
-    if let Some([_, after]) = dialect.bounds {
+    let done = DB::run(connection, &statement(ours.mark), &arguments).await;
+    if let Some([_, after]) = ours.bounds {
         let restored = DB::run(connection, &statement(after), &[]).await;
         // A transaction that has failed takes nothing more, and will be rolled back.
         if done.is_ok() {
@@ -114,11 +115,13 @@ async fn mark_on<DB: Driver>(
     if number(&done?)?.is_some() {
         return Ok(Marked::Now);
     }
+    // A lock from before the clock was set back, which may be a holder's that has crashed, ends after its length.
+    DB::run(connection, &statement(dialect::REDATE), &[Arg::Text(&name)]).await?;
     let mut locks = [None, None];
     for (name, lock) in [Some(name), after].into_iter().zip(&mut locks) {
         if let Some(name) = name {
             let arguments = [Arg::Text(&name)];
-            let found = DB::run(connection, &statement(dialect.inspect_now), &arguments).await?;
+            let found = DB::run(connection, &statement(ours.inspect_now), &arguments).await?;
             *lock = found.rows.first().map(lock_row::<DB>).transpose()?;
         }
     }

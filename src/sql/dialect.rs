@@ -29,7 +29,7 @@ pub(super) struct Dialect {
     pub(super) raced: &'static [&'static str],
     /// The tables: each element leads from the version that is its index to the next one. None is ever edited after a release.
     pub(super) schema: &'static [&'static [&'static str]],
-    /// key, lock name, known fence -> lock: fence, owned, remaining; epoch; entry: fence, age, status, headers, body, notes
+    /// key, lock name, known fence -> lock: fence, owned, remaining; epoch; entry: fence, age, status, headers, body, notes; lock: age
     pub(super) probe: &'static str,
     /// name, owner, length, seen fence or -1 -> fence, if it was taken; also if this owner has it already, who was not told so
     pub(super) try_lock: &'static str,
@@ -53,6 +53,12 @@ pub(super) struct Dialect {
     pub(super) remove: &'static str,
     /// key -> fence
     pub(super) fence_of: &'static str,
+    /// The first key, the first one behind the range -> keys
+    pub(super) keys: &'static str,
+    /// The first name, the first one behind the range -> names
+    pub(super) locks: &'static str,
+    /// The epoch in an entry's `notes`, for `{noted}`; NULL where the notes have none.
+    pub(super) noted: &'static str,
     /// name -> the new epoch. They queue for one row, so that whoever sees an epoch sees all smaller ones. A revision keeps its first one.
     pub(super) invalidate: &'static str,
     /// lock id, number of rows, values of filters -> nothing; claims rows of `{table}`, of those that are `{free}`, in that order, by setting what says that they are `{claimed}`
@@ -61,7 +67,7 @@ pub(super) struct Dialect {
     pub(super) session: Option<Statements>,
     /// The codes of errors by which the database resolves a contention: somebody else was faster, and nothing was done.
     pub(super) contended: &'static [&'static str],
-    /// The codes of errors with which a server takes its leave: the connection is no more.
+    /// The codes of errors by which a server says that it is ending, or that it is not the primary (any more): the connection is closed.
     pub(super) gone: &'static [&'static str],
     /// The codes of errors that say that this role may not make tables.
     pub(super) forbidden: &'static [&'static str],
@@ -85,6 +91,17 @@ pub(super) enum Arguments {
         bytes: fn(&[u8]) -> String,
     },
 }
+
+/// A lock that was acquired further in the future is from before the database's clock was set back, in microseconds. Less is the difference between the clocks of a cluster's
+/// nodes, or a step by which a clock is kept right. Nothing depends on the exact time: [`REDATE`] ends no lease early, and less would only cost a contended try a write.
+pub(super) const SET_BACK: i64 = 5_000_000;
+
+/// Moves a lock from before the clock was set back into the present, where the whole of its time begins again. A holder that lives extends its lease meanwhile, and what
+/// was left by a holder that has crashed, or is a cooldown, ends after its length and not when the clock comes there again.
+/// name
+pub(super) const REDATE: &str =
+    "UPDATE {p}lock SET expires_at = expires_at - (acquired_at - {now}), acquired_at = {now}
+    WHERE name = $1 AND acquired_at > {now} + {set_back}";
 
 const FENCE_OF: &str = "SELECT fence FROM {p}entry WHERE entry_key = $1";
 
@@ -132,12 +149,14 @@ pub(super) const SQLITE: Dialect = Dialect {
     try_lock: "INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)
         SELECT $1, $2, n.at, n.at, n.at + $3 FROM (SELECT {now} AS at) n WHERE true
         ON CONFLICT (name) DO UPDATE SET
-            owner = excluded.owner,
-            fence = CASE WHEN l.owner = $2 THEN l.fence ELSE max(l.fence + 1, excluded.fence) END,
+            owner = CASE WHEN l.owner = $2 OR l.expires_at <= excluded.acquired_at THEN $2 ELSE l.owner END,
+            fence = CASE WHEN l.owner = $2 OR l.expires_at > excluded.acquired_at THEN l.fence ELSE max(l.fence + 1, excluded.fence) END,
             acquired_at = excluded.acquired_at,
-            expires_at = excluded.expires_at
-        WHERE l.owner = $2 OR (l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4))
-        RETURNING fence",
+            expires_at = CASE WHEN l.owner = $2 OR l.expires_at <= excluded.acquired_at THEN excluded.expires_at
+                ELSE l.expires_at - (l.acquired_at - excluded.acquired_at) END
+        WHERE l.owner = $2 OR CASE WHEN l.expires_at <= excluded.acquired_at THEN $4 < 0 OR l.fence = $4
+            ELSE l.acquired_at > excluded.acquired_at + {set_back} END
+        RETURNING CASE WHEN owner = $2 THEN fence END",
     mark: MARK,
     inspect_now: INSPECT,
     // The pool's busy timeout.
@@ -164,6 +183,9 @@ pub(super) const SQLITE: Dialect = Dialect {
         RETURNING fence",
     remove: REMOVE,
     fence_of: FENCE_OF,
+    keys: KEYS,
+    locks: LOCKS,
+    noted: "CASE WHEN notes LIKE 'epoch=%' THEN CAST(substr(notes, 7) AS INTEGER) END",
     // What it reads can't change before it writes: there is one writer at a time.
     invalidate: "INSERT INTO {p}invalidation AS i (name, epoch)
         SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
@@ -194,6 +216,49 @@ fn escaped(text: &str) -> String {
     literal
 }
 
+/// PostgreSQL's tables, with what follows the type of a name: by bytes, an index finds all names that begin alike.
+#[cfg(feature = "postgres")]
+macro_rules! postgres_schema {
+    ($collate:literal) => {
+        &[&[
+            concat!(
+                "CREATE TABLE {p}lock (
+            name TEXT",
+                $collate,
+                " NOT NULL PRIMARY KEY,
+            owner TEXT,
+            fence BIGINT NOT NULL,
+            acquired_at BIGINT NOT NULL,
+            expires_at BIGINT NOT NULL
+        )"
+            ),
+            concat!(
+                "CREATE TABLE {p}entry (
+            entry_key TEXT",
+                $collate,
+                " NOT NULL PRIMARY KEY,
+            fence BIGINT NOT NULL,
+            generated_at BIGINT NOT NULL,
+            keep_until BIGINT NOT NULL,
+            notes TEXT NOT NULL,
+            status BIGINT NOT NULL,
+            headers BYTEA NOT NULL,
+            body BYTEA NOT NULL
+        )"
+            ),
+            concat!(
+                "CREATE TABLE {p}invalidation (
+            name TEXT",
+                $collate,
+                " NOT NULL PRIMARY KEY,
+            epoch BIGINT NOT NULL
+        )"
+            ),
+            "CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)",
+        ]]
+    };
+}
+
 #[cfg(feature = "postgres")]
 pub(super) const POSTGRES: Dialect = Dialect {
     // Not `now()`, which stands still inside a transaction.
@@ -214,37 +279,14 @@ pub(super) const POSTGRES: Dialect = Dialect {
     // unique_violation (in the catalogue), duplicate_table, duplicate_object (its type): IF NOT EXISTS does not see what is not
     // committed.
     raced: &["23505", "42P07", "42710"],
-    schema: &[&[
-        "CREATE TABLE {p}lock (
-            name TEXT NOT NULL PRIMARY KEY,
-            owner TEXT,
-            fence BIGINT NOT NULL,
-            acquired_at BIGINT NOT NULL,
-            expires_at BIGINT NOT NULL
-        )",
-        "CREATE TABLE {p}entry (
-            entry_key TEXT NOT NULL PRIMARY KEY,
-            fence BIGINT NOT NULL,
-            generated_at BIGINT NOT NULL,
-            keep_until BIGINT NOT NULL,
-            notes TEXT NOT NULL,
-            status BIGINT NOT NULL,
-            headers BYTEA NOT NULL,
-            body BYTEA NOT NULL
-        )",
-        "CREATE TABLE {p}invalidation (
-            name TEXT NOT NULL PRIMARY KEY,
-            epoch BIGINT NOT NULL
-        )",
-        "CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)",
-    ]],
+    schema: postgres_schema!(" COLLATE \"C\""),
     // Another form of bytes may be the role's default.
     probe: "WITH n AS (
             SELECT {now} AS at, set_config('bytea_output', 'hex', true)
         )
         SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
             coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
-            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.notes
+            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.notes, n.at - l.acquired_at
         FROM n
         LEFT JOIN {p}lock l ON l.name = $2
         LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3",
@@ -266,6 +308,9 @@ pub(super) const POSTGRES: Dialect = Dialect {
             SELECT $1, $2, n.at, n.at, n.at + $3 FROM n WHERE NOT EXISTS (SELECT 1 FROM {p}lock WHERE name = $1)
             ON CONFLICT (name) DO NOTHING
             RETURNING fence
+        ), s AS (
+            UPDATE {p}lock l SET acquired_at = n.at, expires_at = l.expires_at - (l.acquired_at - n.at)
+            FROM n WHERE l.name = $1 AND l.acquired_at > n.at + {set_back} AND l.expires_at > n.at AND l.owner IS DISTINCT FROM $2
         )
         SELECT fence FROM u UNION ALL SELECT fence FROM i",
     mark: MARK,
@@ -301,6 +346,9 @@ pub(super) const POSTGRES: Dialect = Dialect {
         RETURNING e.fence",
     remove: REMOVE,
     fence_of: FENCE_OF,
+    keys: KEYS,
+    locks: LOCKS,
+    noted: "CAST(substring(notes FROM '^epoch=([0-9]+)') AS BIGINT)",
     // The row is one of another table, as in the form for the relatives.
     invalidate: "WITH n AS (
             INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
@@ -337,8 +385,9 @@ pub(super) const POSTGRES: Dialect = Dialect {
     }),
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
-    // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout
-    gone: &["57P01", "57P02", "57P03", "57P05"],
+    // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout; read_only_sql_transaction: a standby, which the primary has become, or a name that
+    // leads to another server now
+    gone: &["57P01", "57P02", "57P03", "57P05", "25006"],
     // insufficient_privilege
     forbidden: &["42501"],
 };
@@ -347,17 +396,23 @@ pub(super) const POSTGRES: Dialect = Dialect {
 /// Settings for one statement have no effect there.
 #[cfg(feature = "postgres")]
 pub(super) const POSTGRES_RELATIVE: Dialect = Dialect {
+    // Without a collation in the tables, as CockroachDB's are by language.
+    schema: postgres_schema!(""),
+    keys: "SELECT entry_key FROM {p}entry WHERE substr(entry_key, 1, length($1)) = $1",
+    locks: "SELECT name FROM {p}lock WHERE substr(name, 1, length($1)) = $1",
     probe: PROBE,
     try_lock: "INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)
         SELECT $1, $2, n.at, n.at, n.at + $3 FROM (SELECT {now} AS at) n
-        WHERE NOT EXISTS (SELECT 1 FROM {p}lock h WHERE h.name = $1 AND h.expires_at > n.at AND h.owner <> $2)
+        WHERE NOT EXISTS (SELECT 1 FROM {p}lock h WHERE h.name = $1 AND h.expires_at > n.at AND h.owner <> $2 AND h.acquired_at <= n.at + {set_back})
         ON CONFLICT (name) DO UPDATE SET
-            owner = excluded.owner,
-            fence = CASE WHEN l.owner = $2 THEN l.fence ELSE greatest(l.fence + 1, excluded.fence) END,
+            owner = CASE WHEN l.owner = $2 OR l.expires_at <= excluded.acquired_at THEN $2 ELSE l.owner END,
+            fence = CASE WHEN l.owner = $2 OR l.expires_at > excluded.acquired_at THEN l.fence ELSE greatest(l.fence + 1, excluded.fence) END,
             acquired_at = excluded.acquired_at,
-            expires_at = excluded.expires_at
-        WHERE l.owner = $2 OR (l.expires_at <= excluded.acquired_at AND ($4 < 0 OR l.fence = $4))
-        RETURNING l.fence",
+            expires_at = CASE WHEN l.owner = $2 OR l.expires_at <= excluded.acquired_at THEN excluded.expires_at
+                ELSE l.expires_at - (l.acquired_at - excluded.acquired_at) END
+        WHERE l.owner = $2 OR CASE WHEN l.expires_at <= excluded.acquired_at THEN $4 < 0 OR l.fence = $4
+            ELSE l.acquired_at > excluded.acquired_at + {set_back} END
+        RETURNING CASE WHEN l.owner = $2 THEN l.fence END",
     // CockroachDB's say yes to everybody.
     session: None,
     // Without a notification.
@@ -424,10 +479,11 @@ pub(super) const MYSQL: Dialect = Dialect {
         VALUES ($1, $2, LAST_INSERT_ID({now}), {now}, {now} + $3)
         ON DUPLICATE KEY UPDATE
             owner = IF(owner = $2 OR (expires_at <= VALUES(acquired_at) AND ($4 < 0 OR fence = $4)), $2, owner),
-            acquired_at = IF(owner = $2 AND expires_at <= VALUES(acquired_at), VALUES(acquired_at), acquired_at),
             fence = IF(owner = $2, LAST_INSERT_ID(IF(expires_at <= VALUES(acquired_at),
                 GREATEST(fence + 1, VALUES(fence)), fence)), fence + LAST_INSERT_ID(0)),
-            expires_at = IF(owner = $2, VALUES(expires_at), expires_at)",
+            expires_at = IF(owner = $2, VALUES(expires_at), IF(acquired_at > VALUES(acquired_at) + {set_back},
+                expires_at - (acquired_at - VALUES(acquired_at)), expires_at)),
+            acquired_at = IF(owner = $2 OR acquired_at > VALUES(acquired_at) + {set_back}, VALUES(acquired_at), acquired_at)",
     // As above; what is done has no owner.
     mark: "INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
         SELECT $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT {now} AS at) n
@@ -459,11 +515,16 @@ pub(super) const MYSQL: Dialect = Dialect {
             headers = IF({p}entry.fence < VALUES(fence), VALUES(headers), headers),
             `body` = IF({p}entry.fence < VALUES(fence), VALUES(`body`), `body`),
             fence = IF({p}entry.fence < VALUES(fence), LAST_INSERT_ID(VALUES(fence)), {p}entry.fence + LAST_INSERT_ID(0))",
-    renew: "UPDATE {p}entry e JOIN {p}lock l ON l.name = $2 AND l.owner = $3 AND l.fence = $4
-        SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.keep_until = {now} + $6, e.notes = $5
+    // The table within is made first (LIMIT), and its row locked whatever the isolation level.
+    renew: "UPDATE {p}entry e JOIN (
+            SELECT fence FROM {p}lock WHERE name = $2 AND owner = $3 AND fence = $4 LIMIT 1 FOR UPDATE
+        ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.keep_until = {now} + $6, e.notes = $5
         WHERE e.entry_key = $1 AND e.fence = $7 AND e.fence < $4",
     remove: REMOVE,
     fence_of: FENCE_OF,
+    keys: KEYS,
+    locks: LOCKS,
+    noted: "CASE WHEN notes LIKE 'epoch=%' THEN CAST(SUBSTRING_INDEX(SUBSTR(notes, 7), '&', 1) AS SIGNED) END",
     // Row by row, in their order.
     invalidate: "INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), ($1, LAST_INSERT_ID())
         ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))),
@@ -482,8 +543,9 @@ pub(super) const MYSQL: Dialect = Dialect {
     // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, by which Galera also says that a certification failed, ER_LOCK_NOWAIT;
     // of TiDB: pessimistic and optimistic conflicts, and commits that were undone
     contended: &["1020", "1205", "1213", "3572", "8002", "9007", "8022", "8028"],
-    // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT
-    gone: &["1053", "1927", "4031"],
+    // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT; ER_OPTION_PREVENTS_STATEMENT (read_only), ER_READ_ONLY_MODE,
+    // ER_UNKNOWN_COM_ERROR, by which a node of Galera without a quorum answers: another server is the primary now
+    gone: &["1053", "1927", "4031", "1290", "1836", "1047"],
     // ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR
     forbidden: &["1044", "1142"],
 };
@@ -491,7 +553,7 @@ pub(super) const MYSQL: Dialect = Dialect {
 const PROBE: &str =
     "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
         coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
-        e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.notes
+        e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.notes, n.at - l.acquired_at
     FROM (SELECT {now} AS at) n
     LEFT JOIN {p}lock l ON l.name = $2
     LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3";
@@ -505,25 +567,24 @@ pub(super) const INSPECT: &str =
 pub(super) const HELD: &str =
     "SELECT l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.expires_at > n.at
-    WHERE NOT (l.owner IS NULL AND l.name LIKE 'once/%') ORDER BY l.name";
+    WHERE NOT (l.owner IS NULL AND substr(l.name, 1, 5) = 'once/') ORDER BY l.name";
 
 /// Takes the lock from whoever has it with this fence, so that what is being made can't be published.
 /// name, fence
 pub(super) const BREAK: &str = "UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0 WHERE name = $1 AND fence = $2";
 
-/// The beginning of a key -> keys
-pub(super) const KEYS: &str =
-    "SELECT entry_key FROM {p}entry WHERE substr(entry_key, 1, length($1)) = $1";
+/// By the primary key, which is ordered by bytes.
+const KEYS: &str = "SELECT entry_key FROM {p}entry WHERE entry_key >= $1 AND entry_key < $2";
 
-/// The beginning of a name -> names
-pub(super) const LOCKS: &str = "SELECT name FROM {p}lock WHERE substr(name, 1, length($1)) = $1";
+/// By the primary key, which is ordered by bytes.
+const LOCKS: &str = "SELECT name FROM {p}lock WHERE name >= $1 AND name < $2";
 
 /// key
 pub(super) const DELETE: &str = "DELETE FROM {p}entry WHERE entry_key = $1";
 
-/// last key -> the last one of the next few
-pub(super) const NEXT_ENTRIES: &str = "SELECT max(n.entry_key) FROM (
-        SELECT entry_key FROM {p}entry WHERE entry_key > $1 ORDER BY entry_key LIMIT 100
+/// last key -> the last one of the next few, the smallest epoch in their notes
+pub(super) const NEXT_ENTRIES: &str = "SELECT max(entry_key), min({noted}) FROM (
+        SELECT entry_key, notes FROM {p}entry WHERE entry_key > $1 ORDER BY entry_key LIMIT 100
     ) n";
 
 /// last key, the last one of the next few
@@ -535,15 +596,15 @@ pub(super) const NEXT_LOCKS: &str = "SELECT max(n.name) FROM (
         SELECT name FROM {p}lock WHERE name > $1 ORDER BY name LIMIT 100
     ) n";
 
-/// last name, the last one of the next few, time unused, the same of a request of which nobody knows what has come; that of one that was done is an hour at
-/// least, so that who has just looked, and found nothing, doesn't find nothing again
-pub(super) const PRUNE_LOCKS: &str =
-    "DELETE FROM {p}lock WHERE name > $1 AND name <= $2 AND acquired_at < {now} - $3 AND expires_at < {now} - $3
-    AND (name NOT LIKE 'idempotency/%' OR acquired_at < {now} - CASE WHEN owner IS NULL THEN 3600000000 ELSE $4 END)";
+/// last name, the last one of the next few, time unused, the same of a request whose outcome is unknown. A request that is done keeps its lock for an hour,
+/// so that a process that has just looked for its response, and found none, does not find a new key afterwards.
+pub(super) const PRUNE_LOCKS: &str = "DELETE FROM {p}lock WHERE name > $1 AND name <= $2
+    AND CASE WHEN acquired_at < expires_at THEN expires_at ELSE acquired_at END < {now} - CASE
+        WHEN substr(name, 1, 12) <> 'idempotency/' THEN $3 WHEN owner IS NULL THEN 3600000000 ELSE $4 END";
 
-/// epoch, time for which what was purged is remembered
-pub(super) const FORGET: &str = "DELETE FROM {p}invalidation WHERE
-    CASE WHEN name LIKE 'purged:%' THEN epoch < {now} - $2 ELSE epoch < $1 AND name NOT LIKE 'revision:%' END";
+/// epoch, the time for which a purge is remembered, the smallest epoch noted in an entry: a purge is needed as long as there are older entries
+pub(super) const FORGET: &str = "DELETE FROM {p}invalidation WHERE CASE WHEN substr(name, 1, 7) = 'purged:'
+    THEN epoch < {now} - $2 AND epoch <= $3 ELSE epoch < $1 AND substr(name, 1, 9) <> 'revision:' END";
 
 /// known epoch -> name, epoch
 pub(super) const INVALIDATED: &str =
@@ -596,7 +657,8 @@ mod tests {
                 dialect.mark,
                 dialect.claim,
             ] {
-                let statement = words(&statement.replace("{p}", "perennial_"));
+                let statement = statement.replace("{p}", "perennial_");
+                let statement = words(&statement.replace("{set_back}", &SET_BACK.to_string()));
                 assert!(
                     protocol.contains(&statement),
                     "docs/protocol.md lacks: {statement}"

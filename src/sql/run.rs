@@ -180,6 +180,8 @@ impl Statement {
     pub(super) fn new(dialect: &'static Dialect, prefix: &str, template: &str) -> Self {
         let template = template
             .replace("{now}", dialect.now)
+            .replace("{noted}", dialect.noted)
+            .replace("{set_back}", &dialect::SET_BACK.to_string())
             .replace("{p}", prefix);
         let mut order = Vec::new();
         let sql = match dialect.arguments {

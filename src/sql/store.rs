@@ -22,7 +22,9 @@ use crate::{
         },
         schema, wire,
     },
-    store::{BoxError, Edition, Entry, LeaseRow, LockRow, LockState, Probe, Store, StoreFuture},
+    store::{
+        BoxError, Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture,
+    },
 };
 
 /// How long a statement may still run on the server after its connection broke, by and large.
@@ -45,6 +47,7 @@ pub(super) struct SqlStore<DB: Driver> {
     locks: Statement,
     break_lock: Statement,
     inspect: Statement,
+    redate: Statement,
     held: Statement,
     delete: Statement,
     next_entries: Statement,
@@ -72,10 +75,11 @@ impl<DB: Driver> SqlStore<DB> {
             fence_of: statement(dialect.fence_of),
             invalidate: statement(dialect.invalidate),
             invalidated: statement(dialect::INVALIDATED),
-            keys: statement(dialect::KEYS),
-            locks: statement(dialect::LOCKS),
+            keys: statement(dialect.keys),
+            locks: statement(dialect.locks),
             break_lock: statement(dialect::BREAK),
             inspect: statement(dialect::INSPECT),
+            redate: statement(dialect::REDATE),
             held: statement(dialect::HELD),
             delete: statement(dialect::DELETE),
             next_entries: statement(dialect::NEXT_ENTRIES),
@@ -117,33 +121,37 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(self.connections.run(statement, &arguments).await?.changed > 0)
     }
 
-    /// Removes, of the rows that come next, those that are to be; returns the last of them.
+    /// Removes, of the rows that come next, those that are to be; returns the row of `next`, with the last of them.
     async fn prune(
         &self,
         next: &Statement,
         remove: &Statement,
         after: Option<&str>,
         rest: &[Arg<'_>],
-    ) -> Result<Option<String>, BoxError> {
+    ) -> Result<Option<(String, DB::Row)>, BoxError> {
         // No name is empty, which some modes of MariaDB would take for none.
         let after = Arg::Text(after.unwrap_or("\u{1}"));
         let done = self.connections.run(next, &[after]).await?;
-        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let last = row.text(0)?;
-        if let Some(last) = &last {
-            let mut arguments = vec![after, Arg::Text(last)];
-            arguments.extend(rest);
-            self.connections.run(remove, &arguments).await?;
-        }
-        Ok(last)
+        let row = done.rows.into_iter().next();
+        let row = row.ok_or(sqlx::Error::RowNotFound)?;
+        let Some(last) = row.text(0)? else {
+            return Ok(None);
+        };
+        let mut arguments = vec![after, Arg::Text(&last)];
+        arguments.extend(rest);
+        self.connections.run(remove, &arguments).await?;
+        Ok(Some((last, row)))
     }
 
-    /// The stored names that begin so.
-    async fn names(&self, statement: &Statement, prefix: &str) -> Result<Vec<String>, BoxError> {
-        let done = self
-            .connections
-            .run(statement, &[Arg::Text(prefix)])
-            .await?;
+    /// The stored names of the variants of `key`, which begin with it and a `#`.
+    async fn variants(&self, statement: &Statement, key: &str) -> Result<Vec<String>, BoxError> {
+        // A name with a NUL is stored as a digest (and a `NUL` is in no text of PostgreSQL's).
+        if key.contains('\0') {
+            return Ok(Vec::new());
+        }
+        let [first, behind] = [format!("{key}#"), format!("{key}$")];
+        let range = [Arg::Text(&first), Arg::Text(&behind)];
+        let done = self.connections.run(statement, &range).await?;
         let names = done.rows.iter().map(|row| row.name(0));
         Ok(names.collect::<Result<_, _>>()?)
     }
@@ -198,10 +206,18 @@ impl<DB: Driver> Store for SqlStore<DB> {
             let arguments = [Arg::Text(&short_key), Arg::Text(&name), Arg::Int(known)];
             let done = self.connections.run(&self.probe, &arguments).await?;
             let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
+            let (mut remaining, age) = (row.number(2)?, row.int(10)?.unwrap_or_default());
+            if age < -dialect::SET_BACK && remaining > 0 {
+                // Whoever waits for the lock does not try it before.
+                self.connections
+                    .run(&self.redate, &[Arg::Text(&name)])
+                    .await?;
+                remaining += age;
+            }
             let lock = LockState {
                 fence: row.number(0)?,
                 owned: row.number(1)? != 0,
-                remaining: duration(row.number(2)?),
+                remaining: duration(remaining),
             };
             let entry = Self::read_entry(row);
             let unreadable = entry.is_err();
@@ -349,9 +365,9 @@ impl<DB: Driver> Store for SqlStore<DB> {
     fn purge<'a>(&'a self, key: &'a str, lock_prefix: &'a str) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             // Also of variants that are being made for the first time.
-            let variants = format!("{lock_prefix}{key}#");
-            let mut locks = BTreeSet::from_iter(self.names(&self.locks, &variants).await?);
-            let mut keys = self.names(&self.keys, &format!("{key}#")).await?;
+            let lock = format!("{lock_prefix}{key}");
+            let mut locks = BTreeSet::from_iter(self.variants(&self.locks, &lock).await?);
+            let mut keys = self.variants(&self.keys, key).await?;
             keys.push(bounded(key).into_owned());
             let lock_of = |key: &String| bounded(&format!("{lock_prefix}{key}")).into_owned();
             locks.extend(keys.iter().map(lock_of));
@@ -389,8 +405,15 @@ impl<DB: Driver> Store for SqlStore<DB> {
         Box::pin(async move { self.break_stored(&bounded(name)).await })
     }
 
-    fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<String>> {
-        Box::pin(self.prune(&self.next_entries, &self.prune_entries, after, &[]))
+    fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<Pruned>> {
+        Box::pin(async move {
+            let pruned = self.prune(&self.next_entries, &self.prune_entries, after, &[]);
+            let Some((last, row)) = pruned.await? else {
+                return Ok(None);
+            };
+            let oldest = row.int(1)?.unwrap_or(i64::MAX);
+            Ok(Some(Pruned { last, oldest }))
+        })
     }
 
     fn prune_locks<'a>(
@@ -401,14 +424,20 @@ impl<DB: Driver> Store for SqlStore<DB> {
         Box::pin(async move {
             let unused = unused.min(FOREVER);
             let unused = [unused, unused.max(KEPT)].map(|time| Arg::Int(micros(time)));
-            self.prune(&self.next_locks, &self.prune_locks, after, &unused)
-                .await
+            let pruned = self.prune(&self.next_locks, &self.prune_locks, after, &unused);
+            Ok(pruned.await?.map(|(last, _)| last))
         })
     }
 
-    fn forget_invalidated(&self, before: i64, purged: Duration) -> StoreFuture<'_, ()> {
+    fn forget_invalidated(
+        &self,
+        before: i64,
+        purged: Duration,
+        oldest: i64,
+    ) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            let arguments = [Arg::Int(before), Arg::Int(micros(purged.min(FOREVER)))];
+            let purged = Arg::Int(micros(purged.min(FOREVER)));
+            let arguments = [Arg::Int(before), purged, Arg::Int(oldest)];
             self.connections.run(&self.forget, &arguments).await?;
             Ok(())
         })

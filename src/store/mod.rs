@@ -36,6 +36,9 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> +
 /// characters.
 pub trait Store: Send + Sync + 'static {
     /// The entry of `key`, when its fence is greater than `known`, and the state of the lock `name`. Takes no lock, changes nothing.
+    ///
+    /// An exception is a lock that was acquired in the future: the clock was set back. The times of such a lock are moved into the present, here and by
+    /// [`try_lock`](Self::try_lock), so that the lock ends after its length.
     fn probe<'a>(&'a self, key: &'a str, name: &'a str, known: i64) -> StoreFuture<'a, Probe>;
 
     /// Takes the lock `name` for `length`, if it is free: never held before, expired or released, and not in cooldown.
@@ -97,7 +100,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes, of the first few entries, or the next ones after `after`, those that were to be kept no longer. Returns where to go on;
     /// `None`: there are no more.
-    fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<String>>;
+    fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<Pruned>>;
 
     /// A lock as it stands; `None`: there is none of this name.
     fn inspect<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<LockRow>>;
@@ -108,17 +111,18 @@ pub trait Store: Send + Sync + 'static {
     /// Takes a lock from whoever has it, whose fence is then no longer the lock's, and lets it be free; `false`: there is none of this name.
     fn break_lock<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool>;
 
-    /// In the same way, locks that nobody has held for so long; those whose names begin with `idempotency/` an hour after they were acquired at the earliest, and if they still have
-    /// an owner, after 90 days.
+    /// Removes in the same way locks that nobody has held for `unused`. A lock whose name begins with `idempotency/` is removed an hour after it was last held, whatever
+    /// `unused` is; one that still has an owner after 90 days at the earliest. Returns the last name that was looked at.
     fn prune_locks<'a>(
         &'a self,
         unused: Duration,
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>>;
 
-    /// Forgets what was invalidated before this epoch, but names that begin with `revision:`, and those that begin with `purged:`, which are
-    /// kept for so long.
-    fn forget_invalidated(&self, before: i64, purged: Duration) -> StoreFuture<'_, ()>;
+    /// Forgets what was invalidated before the epoch `before`, except two kinds of names: those that begin with `revision:` stay; those that begin with `purged:` go when they
+    /// are older than `purged` and their epoch is not greater than `oldest`, the smallest one noted in a stored entry.
+    fn forget_invalidated(&self, before: i64, purged: Duration, oldest: i64)
+    -> StoreFuture<'_, ()>;
 }
 
 /// What [`Store::probe`] found.
@@ -132,6 +136,15 @@ pub struct Probe {
     pub lock: LockState,
     /// The latest epoch that [`Store::invalidate`] has returned; 0 when there is none.
     pub epoch: i64,
+}
+
+/// A step of [`Store::prune_entries`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pruned {
+    /// The last key that was looked at, where the next step goes on.
+    pub last: String,
+    /// The smallest epoch in the notes of the entries that were looked at (the number behind `epoch=`, with which the notes begin); `i64::MAX` where none has one.
+    pub oldest: i64,
 }
 
 /// What is published of a resource.

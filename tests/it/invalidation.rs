@@ -38,6 +38,7 @@ on_each_database! {
     a_route_that_changes_something_invalidates_what_shows_it
     two_processes_hear_of_everything_under_load
     long_unused_entries_are_pruned_by_requests
+    a_purged_variant_never_comes_back
 }
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -767,6 +768,46 @@ async fn long_unused_entries_are_pruned_by_requests(db: Db) {
     let runs = origin.begun();
     assert_eq!(get(long, "/fresh").await.run(), 2);
     assert_eq!(origin.begun(), runs);
+}
+
+async fn a_purged_variant_never_comes_back(db: Db) {
+    let origin = Origin::default();
+    let keyed =
+        |layer: RefreshLayer| layer.key(Key::new().header("x-lang".parse().expect("a name")));
+    let builder = || Perennial::builder().retention(Duration::from_secs(1));
+    let process = Process::with(&db, builder(), &origin, keyed).await;
+    // A variant of a key so long that the variant's own is stored as a digest, which a purge does not find.
+    let path = format!("/{}", "p".repeat(170));
+    let long = "de".repeat(20);
+    let visit = async |process: &Process| {
+        request(process.address, "GET", &path, &[("x-lang", &long)]).await
+    };
+    assert_eq!(visit(&process).await.run(), 1);
+    until("it is stored", async || {
+        db.int("SELECT count(*) FROM perennial_entry").await == Some(1)
+    })
+    .await;
+    process.site.purge(&path).await.expect("is done");
+    // Two hours pass.
+    db.execute("UPDATE perennial_invalidation SET epoch = epoch - 7200000000")
+        .await;
+    db.execute("UPDATE perennial_entry SET generated_at = generated_at - 7200000000")
+        .await;
+    let pruned = async || {
+        db.int("SELECT fence FROM perennial_lock WHERE name = 'perennial/prune' AND owner IS NULL")
+            .await
+    };
+    until("it is pruned", async || {
+        process.run("/other").await;
+        pruned().await.is_some()
+    })
+    .await;
+    assert_eq!(
+        db.int("SELECT count(*) FROM perennial_entry").await,
+        Some(2)
+    );
+    let other = Process::with(&db, builder(), &origin, keyed).await;
+    assert_eq!(visit(&other).await.run(), origin.begun(), "it came back");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use std::{
 
 use perennial::{
     Perennial, Refresh,
-    store::{Database, Edition, LeaseRow, LockRow, Probe, Store, StoreFuture},
+    store::{Database, Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
@@ -85,8 +85,8 @@ macro_rules! stepped {
                 self.store.held()
             }
 
-            fn forget_invalidated(&self, before: i64, purged: Duration) -> StoreFuture<'_, ()> {
-                self.store.forget_invalidated(before, purged)
+            fn forget_invalidated(&self, before: i64, purged: Duration, oldest: i64) -> StoreFuture<'_, ()> {
+                self.store.forget_invalidated(before, purged, oldest)
             }
 
             $(
@@ -118,7 +118,7 @@ stepped! {
     purge(key: &'a str, lock_prefix: &'a str) -> ();
     inspect(name: &'a str) -> Option<LockRow>;
     break_lock(name: &'a str) -> bool;
-    prune_entries(after: Option<&'a str>) -> Option<String>;
+    prune_entries(after: Option<&'a str>) -> Option<Pruned>;
     prune_locks(unused: Duration, after: Option<&'a str>) -> Option<String>;
 }
 

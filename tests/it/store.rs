@@ -118,7 +118,13 @@ contract! {
     epochs_grow_in_the_order_in_which_they_are_seen
     what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused
     only_what_is_to_be_kept_no_longer_is_pruned
+    a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour
+    a_purge_is_forgotten_only_when_no_entry_is_older
+    keys_that_begin_alike_are_told_apart_by_a_purge
+    a_lock_whose_name_begins_like_a_mark_in_capitals_is_listed
     a_lock_is_inspected_listed_and_broken
+    locks_from_before_the_clock_was_set_back_end_after_their_length
+    a_holder_whose_clock_is_right_keeps_its_lock
 }
 
 async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
@@ -438,14 +444,18 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     );
     let last = store.invalidate("prefix:").await.expect("answers");
     let hour = Duration::from_secs(3600);
-    store.forget_invalidated(last, hour).await.expect("answers");
+    let forget = async |before, purged| {
+        let forgotten = store.forget_invalidated(before, purged, i64::MAX).await;
+        forgotten.expect("answers");
+    };
+    forget(last, hour).await;
     let mut left = store.invalidated(0).await.expect("answers");
     left.sort();
     let left: Vec<_> = left.iter().map(|(name, _)| &**name).collect();
     assert_eq!(left, ["prefix:", "purged:/p", "revision:1"]);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let soon = Duration::from_millis(10);
-    store.forget_invalidated(0, soon).await.expect("answers");
+    forget(0, soon).await;
     assert_eq!(store.invalidated(0).await.expect("answers").len(), 2);
 }
 
@@ -481,14 +491,15 @@ async fn what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused(db: Db) 
 
 /// The name of the lock under which a key's content is made, as docs/protocol.md has it.
 fn lock_of(key: &str) -> String {
-    if key.len() <= 180 {
+    if key.len() <= 180 && !key.contains('\0') {
         return format!("refresh/{key}");
     }
     let digest: String = Sha256::digest(key)
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    format!("refresh/{}~{digest}", &key[..128])
+    let (first, _) = key.split_once('\0').unwrap_or((key, ""));
+    format!("refresh/{first:~<128.128}~{digest}")
 }
 
 async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
@@ -528,7 +539,10 @@ async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
             let after = after.as_deref();
             let pruned = match locks {
                 Some(unused) => store.prune_locks(unused, after).await,
-                None => store.prune_entries(after).await,
+                None => {
+                    let pruned = store.prune_entries(after).await;
+                    pruned.map(|pruned| pruned.map(|pruned| pruned.last))
+                }
             };
             next = pruned.expect("answers");
             if next.is_none() {
@@ -558,6 +572,127 @@ async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
     for (n, name) in names.iter().enumerate() {
         assert_eq!(stored(&*store, name).await.is_some(), n % 2 == 1, "{name}");
     }
+}
+
+async fn a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour(db: Db) {
+    let store = open(&db).await;
+    for name in ["idempotency/done", "job/done"] {
+        let lease = lock(&*store, name, LEASE).await;
+        assert!(store.release(&lease, NONE).await.expect("answers"));
+    }
+    lock(&*store, "idempotency/unknown", LEASE).await;
+    // Two hours ago.
+    let ago = "UPDATE perennial_lock SET acquired_at = acquired_at - 7200000000,
+        expires_at = CASE WHEN expires_at = 0 THEN 0 ELSE expires_at - 7200000000 END";
+    assert_eq!(db.execute(ago).await, 3);
+    let days = Duration::from_hours(24 * 90);
+    let mut next = None;
+    while let Some(last) = store
+        .prune_locks(days, next.as_deref())
+        .await
+        .expect("answers")
+    {
+        next = Some(last);
+    }
+    let mut left = Vec::new();
+    for name in ["idempotency/done", "idempotency/unknown", "job/done"] {
+        left.push(store.inspect(name).await.expect("answers").is_some());
+    }
+    assert_eq!(left, [false, true, true]);
+}
+
+/// The smallest epoch that is noted in an entry.
+async fn oldest(store: &dyn Store) -> i64 {
+    let (mut next, mut oldest) = (None, i64::MAX);
+    while let Some(pruned) = store.prune_entries(next.as_deref()).await.expect("answers") {
+        oldest = oldest.min(pruned.oldest);
+        next = Some(pruned.last);
+    }
+    oldest
+}
+
+async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
+    let store = open(&db).await;
+    let before = store.invalidate("key:/other").await.expect("answers");
+    let purged = store.invalidate("purged:/p").await.expect("answers");
+    let body = content("1");
+    let entry = async |key: &str, notes: &str| {
+        let lease = lock(&*store, &format!("refresh/{key}"), LEASE).await;
+        let edition = Edition {
+            notes,
+            ..edition(&body)
+        };
+        let published = store.publish(key, &lease, &edition).await;
+        assert!(published.expect("answers"));
+        lease
+    };
+    // Published after the purge, by a process that had not heard of the purge when it began.
+    let old = entry("/p#late", &format!("epoch={before}&tag=epoch%3D1")).await;
+    entry("/new", &format!("epoch={purged}")).await;
+    entry("request", "what=epoch%3D1&who=x").await;
+    entry("foreign", "-").await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let forget = async |oldest| {
+        let soon = Duration::from_millis(10);
+        let forgotten = store.forget_invalidated(0, soon, oldest).await;
+        forgotten.expect("answers");
+        let left = store.invalidated(0).await.expect("answers");
+        left.iter().any(|(name, _)| name == "purged:/p")
+    };
+    let known = oldest(&*store).await;
+    assert_eq!(known, before);
+    assert!(forget(known).await, "the entry would be served again");
+    assert!(store.remove("/p#late", &old).await.expect("answers"));
+    let known = oldest(&*store).await;
+    assert_eq!(known, purged);
+    assert!(!forget(known).await);
+}
+
+async fn keys_that_begin_alike_are_told_apart_by_a_purge(db: Db) {
+    let store = open(&db).await;
+    // In the order of some languages `#` counts for little, and `a` and `A` for the same.
+    let (of, others) = (
+        [
+            "/b",
+            "/b#",
+            "/b#\u{1}",
+            "/b#A",
+            "/b#a",
+            "/b#\u{e4}",
+            "/b#\u{1f600}",
+        ],
+        ["/B#a", "/b\"a", "/b$", "/b-#a", "/ba#", "/b%#x"],
+    );
+    let all = of.iter().chain(&others);
+    for key in all.clone() {
+        let lease = lock(&*store, &lock_of(key), LEASE).await;
+        publish(&*store, key, &lease, &content("1")).await;
+        store.release(&lease, NONE).await.expect("answers");
+    }
+    store.purge("/b", "refresh/").await.expect("answers");
+    for key in all {
+        let purged = of.contains(key);
+        assert_eq!(stored(&*store, key).await.is_none(), purged, "{key}");
+    }
+    // PostgreSQL has no text with a NUL.
+    let key = "/nul\0l";
+    let lease = lock(&*store, &lock_of(key), LEASE).await;
+    assert!(publish(&*store, key, &lease, &content("1")).await);
+    store.purge(key, "refresh/").await.expect("answers");
+    assert!(stored(&*store, key).await.is_none());
+    assert!(!store.extend(&lease, LEASE).await.expect("answers"));
+}
+
+async fn a_lock_whose_name_begins_like_a_mark_in_capitals_is_listed(db: Db) {
+    let store = open(&db).await;
+    for name in ["Once/a", "once/a", "ONCE/b"] {
+        let lease = lock(&*store, name, LEASE).await;
+        assert!(store.release(&lease, LEASE).await.expect("answers"));
+    }
+    let held = store.held().await.expect("answers");
+    let mut held: Vec<_> = held.iter().map(|row| &*row.name).collect();
+    held.sort_unstable();
+    assert_eq!(held, ["ONCE/b", "Once/a"]);
 }
 
 async fn a_lock_is_inspected_listed_and_broken(db: Db) {
@@ -711,5 +846,77 @@ async fn request_among_many_rows(db: &Db, database: perennial::store::Database) 
         assert!(store.remove(key, &taken).await.expect("answers"));
         assert!(store.inspect(key).await.expect("answers").is_some());
         assert!(store.break_lock(key).await.expect("answers"));
+        store.purge(key, "").await.expect("answers");
     }
+}
+
+/// As the rows are when the database's clock has been set back by an hour.
+async fn set_back(db: &Db) {
+    let hour = "UPDATE perennial_lock SET acquired_at = acquired_at + 3600000000,
+        expires_at = CASE WHEN expires_at = 0 THEN 0 ELSE expires_at + 3600000000 END";
+    db.execute(hour).await;
+}
+
+async fn locks_from_before_the_clock_was_set_back_end_after_their_length(db: Db) {
+    let store = open(&db).await;
+    let length = Duration::from_secs(2);
+    let cooldown = lock(&*store, "cooldown", LEASE).await;
+    assert!(store.release(&cooldown, length).await.expect("answers"));
+    lock(&*store, "crashed", length).await;
+    lock(&*store, "looked at", length).await;
+    let free = lock(&*store, "free", LEASE).await;
+    assert!(store.release(&free, NONE).await.expect("answers"));
+    let done = lock(&*store, "once/done", length).await;
+    assert!(store.release(&done, LEASE).await.expect("answers"));
+    set_back(&db).await;
+
+    assert!(lock(&*store, "free", LEASE).await.fence > free.fence);
+    let tried = async |name| {
+        let tried = store.try_lock(name, &uuid(), LEASE, None).await;
+        tried.expect("answers").is_some()
+    };
+    for name in ["cooldown", "crashed", "looked at"] {
+        if name != "looked at" {
+            assert!(!tried(name).await, "{name} ends when its time is over");
+        }
+        let probe = store.probe("k", name, 0).await.expect("answers");
+        assert!(probe.lock.remaining <= LEASE / 2, "{name}: {probe:?}");
+        let row = store.inspect(name).await.expect("answers");
+        let row = row.expect("is there");
+        assert!(row.remaining <= LEASE / 2, "{name}: {row:?}");
+    }
+    let start = Instant::now();
+    for name in ["cooldown", "crashed", "looked at"] {
+        while !tried(name).await {
+            assert!(start.elapsed() < HANG, "{name} is stuck");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    assert!(!tried("once/done").await, "what is done stays done");
+    let row = store.inspect("once/done").await.expect("answers");
+    let row = row.expect("is there");
+    assert!(row.owner.is_none() && row.remaining > LEASE / 2, "{row:?}");
+}
+
+async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {
+    let store = open(&db).await;
+    let held = lock(&*store, "a", LEASE).await;
+    for seconds in [0, 4, 3600] {
+        // The clock is set back meanwhile, or each node of a cluster has its own.
+        let ahead = format!(
+            "UPDATE perennial_lock SET acquired_at = acquired_at + {seconds}000000, expires_at = expires_at + {seconds}000000"
+        );
+        db.execute(&ahead).await;
+        for seen in [None, Some(held.fence)] {
+            let tried = store.try_lock("a", &uuid(), LEASE, seen).await;
+            assert_eq!(tried.expect("answers"), None);
+            let probe = store.probe("k", "a", 0).await.expect("answers");
+            assert!(probe.lock.owned && probe.lock.remaining > LEASE / 2);
+        }
+        let again = store.try_lock("a", &held.owner, LEASE, None).await;
+        assert_eq!(again.expect("answers"), Some(held.fence));
+    }
+    assert!(publish(&*store, "k", &held, &content("1")).await);
+    assert!(store.extend(&held, LEASE).await.expect("answers"));
+    assert!(store.release(&held, NONE).await.expect("answers"));
 }
