@@ -11,7 +11,7 @@ on_each_database! {
     two_shops_on_one_database_are_one_site
 }
 
-const OPTIONS: &str = "--best-sellers-every 2s --slow 300ms";
+const OPTIONS: &str = "--best-sellers-every 6s --slow 300ms";
 
 /// When and by whom a list was made.
 fn made(reply: &Reply) -> &str {
@@ -46,7 +46,7 @@ async fn two_shops_on_one_database_are_one_site(db: Db) {
         "the shop was furnished once"
     );
 
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
     until("both have the same new list", async || {
         let second = Crowd::visit(2, &addresses, "/best-sellers").rest().await;
         made(&second[0]) == made(&second[1]) && made(&second[0]) != made(&first[0])
@@ -69,11 +69,13 @@ async fn two_shops_on_one_database_are_one_site(db: Db) {
             .text()
             .contains("A &lt;new&gt; book's &quot;title&quot;")
     };
-    assert!(shows(&get(addresses[0], "/new-releases").await));
-    until("the other knows of it", async || {
-        shows(&get(addresses[1], "/new-releases").await)
-    })
-    .await;
+    // Where the database takes its time, this process serves the old list a moment longer.
+    for address in &addresses {
+        until("its list shows the book", async || {
+            shows(&get(*address, "/new-releases").await)
+        })
+        .await;
+    }
     for address in addresses {
         let home = get(address, "/").await;
         assert!(

@@ -12,7 +12,7 @@ use std::{
 use perennial::{Content, Error, ErrorKind, Perennial, Refresh};
 use tokio::task::JoinSet;
 
-use crate::support::{Folder, HANG, until};
+use crate::support::{Folder, HANG, Origin, patient, until};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
@@ -108,7 +108,7 @@ async fn a_failure_keeps_its_source_for_all_who_wait_and_never_replaces_an_old_v
 #[tokio::test]
 async fn a_key_that_cannot_be_used_and_content_that_is_too_large_are_errors() {
     let folder = Folder::new();
-    let builder = Perennial::builder().max_body(10);
+    let builder = patient().max_body(10);
     let site = builder.open(&folder.url()).await.expect("opens");
     let policy = Refresh::every(LONG);
     for key in ["", "/", "/best-sellers"] {
@@ -130,26 +130,28 @@ async fn a_key_that_cannot_be_used_and_content_that_is_too_large_are_errors() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_leaves_cancels_nothing() {
     let folder = Folder::new();
-    let runs = Arc::new(AtomicUsize::new(0));
-    let site = folder.site().await;
+    let (site, origin) = (folder.site().await, Origin::default());
     let policy = Refresh::every(LONG);
-    let left =
-        tokio::time::timeout(Duration::from_millis(20), top_ten(&site, &policy, &runs)).await;
-    assert!(left.is_err());
-    assert_eq!(
-        top_ten(&site, &policy, &runs)
-            .await
-            .expect("is made")
-            .text(),
-        "run 1"
-    );
+    let content = async || {
+        let origin = origin.clone();
+        let run = || async move { Ok::<_, Error>(origin.run("it").await.1) };
+        site.content("sidebar", &policy, run).await
+    };
+    origin.hold();
+    tokio::select! {
+        _ = content() => unreachable!("it is held"),
+        () = until("it generates", async || origin.begun() == 1) => {}
+    }
+    origin.let_go();
+    assert_eq!(content().await.expect("is made").text(), "run 1 of it");
+    assert_eq!(origin.begun(), 1);
 }
 
 /// A page that holds every permit waits for its sidebar, which must not wait for one.
 #[tokio::test(flavor = "multi_thread")]
 async fn content_within_content_does_not_wait_for_a_permit() {
     let folder = Folder::new();
-    let builder = Perennial::builder().regenerations(1);
+    let builder = patient().regenerations(1);
     let site = builder.open(&folder.url()).await.expect("opens");
     let policy = Refresh::every(LONG);
     let inner = site.clone();
@@ -157,9 +159,7 @@ async fn content_within_content_does_not_wait_for_a_permit() {
         let sidebar = inner.content("sidebar", &policy, || async { Ok::<_, Error>("sidebar") });
         sidebar.await.map(|sidebar| format!("page with {sidebar}"))
     });
-    let page = tokio::time::timeout(Duration::from_secs(20), page)
-        .await
-        .expect("hangs");
+    let page = tokio::time::timeout(HANG, page).await.expect("hangs");
     assert_eq!(page.expect("is made").text(), "page with sidebar");
 }
 

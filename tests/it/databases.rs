@@ -4,7 +4,7 @@ use perennial::{Perennial, store::Database};
 use sqlx::{AnyPool, AssertSqlSafe, Transaction, any::AnyPoolOptions};
 use tokio::sync::OnceCell;
 
-use crate::support::Folder;
+use crate::support::{Folder, patient};
 
 /// Makes a test of each function, for each kind of database that this build knows; each gets a [`Db`] of its own.
 macro_rules! on_each_database {
@@ -113,7 +113,7 @@ impl Db {
     }
 
     pub(crate) async fn site(&self) -> Perennial {
-        Perennial::open(&self.url).await.expect("opens")
+        patient().open(&self.url).await.expect("opens")
     }
 
     /// With a small pool of its own.

@@ -187,6 +187,18 @@ fn lock(db: &Db, name: &str, rest: &[&str]) -> tokio::process::Command {
     command
 }
 
+/// Waits until the lock's lease is extended.
+async fn extended(db: &Db, name: &str) {
+    let expiry = format!("SELECT expires_at FROM perennial_lock WHERE name = '{name}'");
+    let mut first = None;
+    until("it is extended", async || {
+        let expiry = db.int(&expiry).await;
+        first = first.or(expiry);
+        expiry > first
+    })
+    .await;
+}
+
 async fn a_shell_runs_a_command_under_a_lock(db: Db) {
     let locks = locks(&db).await;
     let ran = lock(
@@ -229,28 +241,23 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
     waiting.kill().await.expect("is alive");
 
     // It is extended for as long as the command runs, and the command stopped when it is lost.
-    let mut long = lock(&db, "long", &["--lease", "3", "--", "sleep", "60"])
+    let mut long = lock(&db, "long", &["--lease", "6", "--", "sleep", "120"])
         .spawn()
         .expect("starts");
-    tokio::time::sleep(Duration::from_millis(4500)).await;
+    extended(&db, "long").await;
     assert!(locks.try_lock("long").await.expect("answers").is_none());
     assert!(locks.break_lock("long").await.expect("answers"));
     assert_eq!(long.wait().await.expect("ends").code(), Some(74));
 
     // It is held for as long as the command runs, also if the script is killed; and no longer.
-    let mut killed = lock(&db, "killed", &["--lease", "3", "--", "sleep", "12"])
+    let mut killed = lock(&db, "killed", &["--lease", "5", "--", "sleep", "15"])
         .spawn()
         .expect("starts");
-    let expiry = "SELECT expires_at FROM perennial_lock WHERE name = 'killed'";
-    let mut first = None;
-    until("it is extended", async || {
-        let expiry = db.int(expiry).await;
-        first = first.or(expiry);
-        expiry > first
-    })
-    .await;
+    extended(&db, "killed").await;
     killed.kill().await.expect("is alive");
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    // One extension may just have been under way.
+    extended(&db, "killed").await;
+    extended(&db, "killed").await;
     assert!(
         locks.try_lock("killed").await.expect("answers").is_none(),
         "the command runs"

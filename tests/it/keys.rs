@@ -233,10 +233,7 @@ async fn an_upgrade_passes_and_what_only_looks_like_one_is_served() {
 async fn what_is_not_kept_says_what_it_varies_by_too() {
     let folder = Folder::new();
     let url = folder.url();
-    let site = perennial::Perennial::builder()
-        .max_body(10)
-        .open(&url)
-        .await;
+    let site = crate::support::patient().max_body(10).open(&url).await;
     let keyed = site
         .expect("opens")
         .layer(Refresh::every(LONG))

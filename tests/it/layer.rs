@@ -24,7 +24,7 @@ use http_body_util::{BodyExt, Full};
 use perennial::Refresh;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
-use crate::support::{Crowd, Folder, HANG, Origin, get, request, serve, until};
+use crate::support::{Crowd, Folder, HANG, Origin, get, patient, request, serve, until};
 
 const LONG: Duration = Duration::from_secs(3600);
 const POLICY: Refresh = Refresh::every(LONG);
@@ -456,7 +456,7 @@ async fn a_path_rewritten_to_its_end_is_a_resource_of_its_own() {
 #[tokio::test]
 async fn head_of_a_body_over_the_limit_has_no_body() {
     let folder = Folder::new();
-    let builder = perennial::Perennial::builder().max_body(10);
+    let builder = patient().max_body(10);
     let site = builder.open(&folder.url()).await.expect("opens");
     let large = async |_: http::Request<Full<Bytes>>| {
         Ok::<_, std::convert::Infallible>(Response::new(Full::from(vec![b'x'; 100])))

@@ -30,10 +30,10 @@ on_each_database! {
     what_failed_is_done_again_until_it_succeeds
 }
 
-const LEASE: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(6);
 
 async fn locks(db: &Db) -> Locks {
-    Locks::new(db.database().await).await.expect("opens")
+    db.site().await.locks()
 }
 
 async fn nobody_who_waits_is_passed_over(db: Db) {
@@ -81,7 +81,7 @@ async fn who_waits_for_one_lock_does_not_keep_others_from_another(db: Db) {
             .expect("is free");
         let attempt = tokio::spawn(locks.lock(&name).wait(HANG).into_future());
         held.release().await.expect("is ours");
-        let other = tokio::time::timeout(Duration::from_secs(5), attempt).await;
+        let other = tokio::time::timeout(HANG, attempt).await;
         let other = other.expect("in time").expect("no panic").expect("is free");
         other.release().await.expect("is ours");
     }
@@ -127,14 +127,12 @@ async fn who_waits_in_vain_is_told_by_whom_and_for_what_it_is_held(db: Db) {
 }
 
 async fn a_lock_that_is_held_for_a_time_at_least_is_not_free_before(db: Db) {
-    let least = Duration::from_secs(3);
+    let least = Duration::from_secs(4);
     let locks = locks(&db).await;
     let job = locks.clone().lease(LEASE).hold_at_least(least);
     for dropped in [false, true] {
         let start = Instant::now();
         let lease = job.lock("job").wait(HANG).await.expect("is free");
-        let taken = Instant::now();
-        assert!(lease.remaining() > least / 2);
         match dropped {
             true => drop(lease),
             false => lease.release().await.expect("is ours"),
@@ -143,11 +141,7 @@ async fn a_lock_that_is_held_for_a_time_at_least_is_not_free_before(db: Db) {
         let said = error.expect_err("is not free yet").to_string();
         assert!(dropped || said.contains("may be taken again in"), "{said}");
         drop(locks.lock("job").wait(HANG).await.expect("is free"));
-        assert!(
-            taken.elapsed() > least - Duration::from_millis(200),
-            "{:?}",
-            start.elapsed()
-        );
+        assert!(start.elapsed() >= least, "{:?}", start.elapsed());
     }
 }
 
@@ -166,25 +160,20 @@ async fn what_is_guarded_ends_when_its_lease_is_lost(db: Db) {
 }
 
 async fn a_lease_that_is_not_extended_is_lost_when_it_ends(db: Db) {
-    let locks = locks(&db)
-        .await
-        .lease(Duration::from_secs(3))
-        .without_extension();
+    let locks = locks(&db).await.lease(LEASE).without_extension();
     let lease = locks
         .try_lock("a")
         .await
         .expect("answers")
         .expect("is free");
     let start = Instant::now();
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let before = LEASE / 4;
+    tokio::time::sleep(before).await;
     lease.extend().await.expect("is ours");
-    assert!(lease.remaining() > Duration::from_millis(1500));
     lease.lost().await;
-    assert!(
-        start.elapsed() >= Duration::from_millis(4400),
-        "{:?}",
-        start.elapsed()
-    );
+    // It counts from the extension.
+    let held = start.elapsed();
+    assert!(held >= before + LEASE * 9 / 10, "{held:?}");
     until("another gets it", async || {
         locks.try_lock("a").await.expect("answers").is_some()
     })
@@ -275,14 +264,15 @@ async fn what_was_not_held_for_long_is_forgotten(db: Db) {
         fence = lease.fence();
         lease.release().await.expect("is ours");
     }
-    tokio::time::sleep(LEASE).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     locks
         .prune(Duration::from_secs(3600))
         .await
         .expect("answers");
     let rows = "SELECT count(*) FROM perennial_lock";
     assert_eq!(db.int(rows).await, Some(121));
-    locks.prune(LEASE / 3).await.expect("answers");
+    let brief = Duration::from_millis(300);
+    locks.prune(brief).await.expect("answers");
     assert_eq!(db.int(rows).await, Some(1));
     let again = locks
         .try_lock(["used", "119"])
@@ -324,16 +314,15 @@ async fn what_is_done_once_is_done_by_one_and_not_again(db: Db) {
         );
     }
     // What crashes in the middle is not done again; and after its time it can be.
-    let brief = processes[0].once("brief").keep(Duration::from_secs(4));
+    let brief = processes[0].once("brief");
     let crashed = brief.clone().run(|| async { panic!("in the middle") });
     assert!(tokio::spawn(crashed).await.is_err());
     let again = brief.clone().run(|| async { 1 }).await.expect("answers");
     assert!(matches!(again, Outcome::AlreadyDone { .. }), "{again:?}");
-    until("it can be done again", async || {
-        let again = brief.clone().run(|| async { 1 }).await.expect("answers");
-        again == Outcome::Ran(1)
-    })
-    .await;
+    let expire = "UPDATE perennial_lock SET expires_at = 1 WHERE name = 'once/brief'";
+    assert_eq!(db.execute(expire).await, 1);
+    let again = brief.run(|| async { 1 }).await.expect("answers");
+    assert_eq!(again, Outcome::Ran(1));
 }
 
 async fn what_failed_is_done_again_until_it_succeeds(db: Db) {

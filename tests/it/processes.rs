@@ -1,6 +1,12 @@
 //! Several processes on one database: gateways, killed and stopped with real signals.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
 
 use rustix::process::Signal;
 
@@ -31,10 +37,11 @@ fn all_of_run(replies: &[Reply], run: usize) -> bool {
 }
 
 async fn one_generation_cold_and_one_stale_for_any_number_of_processes(db: Db) {
+    let site = db.site().await;
     for processes in [2, 4] {
         let origin = Origin::default();
         let address = origin.serve().await;
-        let options = "--every 3s --wait 60s";
+        let options = "--every 1h --wait 60s";
         let gateways: Vec<_> = (0..processes)
             .map(|_| Gateway::start(address, db.url(), options))
             .collect();
@@ -57,7 +64,22 @@ async fn one_generation_cold_and_one_stale_for_any_number_of_processes(db: Db) {
                 "cold, {processes} processes, round {round}"
             );
 
-            tokio::time::sleep(3 * EVERY + Duration::from_millis(50)).await;
+            // Who has heard of what was invalidated later has heard of it.
+            let later = format!("/{processes}/{round}/later");
+            let old = get(addresses[0], &later).await.run();
+            for address in &addresses {
+                assert_eq!(get(*address, &later).await.run(), old);
+            }
+            for path in [&path, &later] {
+                site.invalidate(path).await.expect("is done");
+            }
+            for address in &addresses {
+                until("it is stale in every process", async || {
+                    get(*address, &later).await.run() > old
+                })
+                .await;
+            }
+            let begun = origin.begun();
             origin.hold();
             let mut crowd = Crowd::visit(200, &addresses, &path);
             // While it is generated: all but the one whose request does it.
@@ -65,14 +87,16 @@ async fn one_generation_cold_and_one_stale_for_any_number_of_processes(db: Db) {
             origin.let_go();
             // That one waits for it, but not for a slow database.
             let last = crowd.rest().await;
-            assert!(all_of_run(&last, before + 1) || all_of_run(&last, before + 2));
-            until("the new version is served", async || {
-                get(addresses[0], &path).await.run() == before + 2
-            })
-            .await;
+            assert!(all_of_run(&last, before + 1) || all_of_run(&last, begun + 1));
+            for address in &addresses {
+                until("the new version is served", async || {
+                    get(*address, &path).await.run() == begun + 1
+                })
+                .await;
+            }
             assert_eq!(
                 origin.begun(),
-                before + 2,
+                begun + 1,
                 "stale, {processes} processes, round {round}"
             );
         }
@@ -100,18 +124,24 @@ async fn every_process_gets_the_new_version(db: Db) {
 async fn a_killed_regenerator_is_replaced_after_its_lease(db: Db) {
     let origin = Origin::default();
     let address = origin.serve().await;
-    let lease = Duration::from_secs(2);
-    let options = "--every 1s --lease 2s --in-background";
+    let lease = Duration::from_secs(4);
+    let options = "--every 1s --lease 4s --in-background";
     let [a, b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
     get(a.address, "/").await;
     get(b.address, "/").await;
     tokio::time::sleep(EVERY).await;
 
     origin.hold();
-    get(a.address, "/").await;
-    until("a generates", async || origin.begun() == 2).await;
+    until("a generates", async || {
+        // The regeneration before may still be ending.
+        get(a.address, "/").await;
+        origin.begun() == 2
+    })
+    .await;
     a.signal(Signal::KILL);
-    let killed = Instant::now();
+    let locks = db.site().await.locks();
+    let lock = locks.inspect("refresh//").await.expect("answers");
+    assert!(lock.is_some_and(|lock| lock.remaining <= lease));
     until("b generates", async || {
         assert_eq!(
             get(b.address, "/").await.run(),
@@ -121,9 +151,6 @@ async fn a_killed_regenerator_is_replaced_after_its_lease(db: Db) {
         origin.begun() == 3
     })
     .await;
-    let delay = killed.elapsed();
-    // The lease had just been taken; beside it there are a recheck interval and a busy machine.
-    assert!(delay < lease + Duration::from_secs(3), "{delay:?}");
     origin.let_go();
     until("the new version is served", async || {
         get(b.address, "/").await.run() == 3
@@ -159,7 +186,8 @@ async fn a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_else
 async fn overtaken(db: &Db, cold: bool) {
     let origin = Origin::default();
     let address = origin.serve().await;
-    let options = "--every 200ms --lease 1s --in-background";
+    let options = "--every 1h --lease 1s --in-background";
+    let site = db.site().await;
     let [mut a, mut b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
     for round in 0..5 {
         let path = format!("/{round}");
@@ -168,15 +196,22 @@ async fn overtaken(db: &Db, cold: bool) {
                 get(a.address, &path).await.run(),
                 get(b.address, &path).await.run()
             );
-            tokio::time::sleep(Duration::from_millis(250)).await;
+            site.invalidate(&path).await.expect("is done");
         }
         let published = async || db.entry(&path).await.unwrap_or_default();
         let begun = origin.begun();
         let body_of = |run: usize| format!("run {run} of {path}");
 
         origin.hold();
-        let of_a = Crowd::visit(1, &[a.address], &path);
-        until("a generates", async || origin.begun() == begun + 1).await;
+        let mut of_a = Crowd::visit(1, &[a.address], &path);
+        until("a generates", async || {
+            if !cold {
+                // As soon as it has heard that its version is stale.
+                of_a.another(a.address, &path);
+            }
+            origin.begun() == begun + 1
+        })
+        .await;
         a.signal(Signal::STOP);
         let mut of_b = Crowd::visit(1, &[b.address], &path);
         until("b generates", async || {
@@ -248,7 +283,7 @@ async fn a_visitor_who_leaves_a_gateway_cancels_nothing(db: Db) {
 async fn failures_are_rare_for_all_processes_together(db: Db) {
     let origin = Origin::default();
     let address = origin.serve().await;
-    let options = "--every 3s --retry-after 60s";
+    let options = "--every 6s --retry-after 60s";
     let gateways = [(); 3].map(|()| Gateway::start(address, db.url(), options));
     let addresses = gateways.each_ref().map(|gateway| gateway.address);
     assert!(all_of_run(
@@ -256,7 +291,7 @@ async fn failures_are_rare_for_all_processes_together(db: Db) {
         1
     ));
     origin.status(500);
-    tokio::time::sleep(3 * EVERY).await;
+    tokio::time::sleep(6 * EVERY).await;
     for _ in 0..3 {
         assert!(all_of_run(
             &Crowd::visit(60, &addresses, "/").rest().await,
@@ -300,16 +335,14 @@ async fn ten_seconds_of_failures_under_load_are_few_generations_and_no_visitors_
     for address in addresses {
         get(address, "/").await;
     }
+    let over = Arc::new(AtomicBool::new(false));
     let visits = |address| {
+        let over = Arc::clone(&over);
         tokio::spawn(async move {
-            let start = Instant::now();
-            let mut last = 0;
-            while start.elapsed() < Duration::from_secs(14) {
+            while !over.load(SeqCst) {
                 let reply = get(address, "/").await;
                 assert_eq!(reply.status, 200, "{reply:?}");
-                last = reply.run();
             }
-            last
         })
     };
     let load: Vec<_> = addresses
@@ -319,15 +352,23 @@ async fn ten_seconds_of_failures_under_load_are_few_generations_and_no_visitors_
         .map(|a| visits(*a))
         .collect();
     origin.status(500);
-    let before = origin.begun();
+    let (before, start) = (origin.begun(), Instant::now());
     tokio::time::sleep(Duration::from_secs(10)).await;
+    until("it is tried again", async || origin.begun() >= before + 2).await;
     let failed = origin.begun() - before;
-    assert!((2..=4).contains(&failed), "{failed} generations");
-    origin.status(200);
     // The cooldown is 3 s.
+    let most = start.elapsed().as_secs() as usize / 3 + 1;
+    assert!(failed <= most, "{failed} generations");
+    origin.status(200);
+    for address in addresses {
+        until("it has recovered", async || {
+            get(address, "/").await.run() > before + failed
+        })
+        .await;
+    }
+    over.store(true, SeqCst);
     for visitor in load {
-        let last = visitor.await.expect("is always answered");
-        assert!(last > before + failed, "has not recovered: {last}");
+        visitor.await.expect("is always answered");
     }
 }
 
@@ -347,8 +388,9 @@ async fn a_first_version_that_fails_is_tried_once_and_everybody_is_answered(db: 
         assert!(matches!(reply.status, 500 | 503), "{reply:?}");
         assert!(reply.headers.contains_key("retry-after"), "{reply:?}");
     }
+    // Long before they have waited for 30 s.
     assert!(
-        asked.elapsed() < Duration::from_secs(10),
+        asked.elapsed() < HANG / 3,
         "they were not answered when it failed"
     );
     assert_eq!(origin.begun(), 1, "both keep the cooldown");
@@ -371,6 +413,10 @@ async fn a_graceful_shutdown_under_load_drops_nobody_and_leaves_no_lease(db: Db)
         .map(|path| Crowd::visit(20, &[a.address], path))
         .into();
     until("all are being generated", async || {
+        for path in ["/1", "/2", "/3"] {
+            // The regeneration before may still be ending.
+            get(a.address, path).await;
+        }
         origin.begun() == held + 4
     })
     .await;

@@ -6,7 +6,7 @@ use axum::{Router, routing::get as route};
 use perennial::{First, Refresh};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::support::{Crowd, Folder, HANG, Origin, Reply, get, serve, until};
+use crate::support::{Crowd, Folder, HANG, Origin, Reply, every, get, patient, serve, until};
 
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(3600);
@@ -22,9 +22,23 @@ async fn site(folder: &Folder, policy: Refresh) -> (Origin, SocketAddr) {
 async fn stale_site(folder: &Folder, policy: Refresh) -> (Origin, SocketAddr) {
     let (origin, address) = site(folder, policy).await;
     assert_eq!(get(address, "/").await.run(), 1);
+    released(folder).await;
     becomes_stale().await;
     origin.hold();
     (origin, address)
+}
+
+/// Waits until no regeneration holds a lock any more: the next visit begins another one.
+async fn released(folder: &Folder) {
+    let pool = sqlx::SqlitePool::connect(&folder.url())
+        .await
+        .expect("opens");
+    until("the leases are released", async || {
+        let owned = "SELECT count(*) FROM perennial_lock WHERE owner IS NOT NULL";
+        let owned = sqlx::query_scalar::<_, i64>(owned);
+        owned.fetch_one(&pool).await.expect("counts") == 0
+    })
+    .await;
 }
 
 /// Waits for the age of `SHORT`.
@@ -164,13 +178,14 @@ async fn beyond_max_stale_visitors_wait_for_the_new_version() {
     let crowd = Crowd::visit(20, &[address], "/");
     until("it generates", async || origin.begun() == 2).await;
     origin.let_go();
-    assert!(all_of_run(&crowd.rest().await, 2));
+    // On a slow machine the new version has expired, too, when the last ones come.
+    assert!(crowd.rest().await.iter().all(|reply| reply.run() >= 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_regenerations_at_once_than_allowed_are_skipped() {
     let folder = Folder::new();
-    let builder = perennial::Perennial::builder().regenerations(2);
+    let builder = patient().regenerations(2);
     let site = builder.open(&folder.url()).await.expect("opens");
     let origin = Origin::default();
     let policy = Refresh::every(SHORT).in_background();
@@ -204,25 +219,36 @@ async fn a_visitor_who_leaves_cancels_nothing() {
     // Cold, then stale.
     for run in [1, 2] {
         origin.hold();
-        let mut visitor = TcpStream::connect(address).await.expect("connects");
-        let asked = visitor
-            .write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
-            .await;
-        asked.expect("asks");
-        until("it generates", async || origin.begun() == run).await;
-        drop(visitor);
+        let mut visitors = Vec::new();
+        until("it generates", async || {
+            // The regeneration before may still be ending.
+            let mut visitor = TcpStream::connect(address).await.expect("connects");
+            let request = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
+            visitor.write_all(request).await.expect("asks");
+            visitors.push(visitor);
+            origin.begun() == run
+        })
+        .await;
+        drop(visitors);
         origin.let_go();
         until("it ends", async || origin.ended() == run).await;
         becomes_stale().await;
     }
     origin.hold();
-    let mut crowd = Crowd::visit(10, &[address], "/");
+    let mut crowd = Crowd::visit(1, &[address], "/");
+    until("it generates", async || {
+        crowd.another(address, "/");
+        origin.begun() == 3
+    })
+    .await;
+    let others = Crowd::visit(9, &[address], "/").rest().await;
     assert!(
-        all_of_run(&crowd.first(9).await, 2),
-        "what was made for the visitor who has left"
+        all_of_run(&others, 2),
+        "what was made for the visitors who have left"
     );
     origin.let_go();
-    assert!(all_of_run(&crowd.rest().await, 3));
+    let replies = crowd.rest().await;
+    assert_eq!(replies.iter().filter(|reply| reply.run() == 3).count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -251,9 +277,11 @@ async fn the_same_content_again_renews_the_age() {
     let forbid = "CREATE TRIGGER t BEFORE UPDATE OF body ON perennial_entry BEGIN SELECT RAISE(ABORT, 'written'); END";
     sqlx::raw_sql(forbid).execute(&pool).await.expect("is made");
     becomes_stale().await;
-    assert_eq!(get(address, "/").await.text(), "always the same");
-    let renewed = async || stored().await.0 > first.0;
-    until("it is renewed", renewed).await;
+    until("it is renewed", async || {
+        assert_eq!(get(address, "/").await.text(), "always the same");
+        stored().await.0 > first.0
+    })
+    .await;
     let second = stored().await;
     assert!(second.0 > first.0 && second.1 > first.1 && second.2 > first.2);
 }
@@ -268,8 +296,11 @@ async fn shutdown_waits_for_what_runs_and_begins_nothing_more() {
     get(address, "/").await;
     becomes_stale().await;
     origin.hold();
-    get(address, "/").await;
-    until("it generates", async || origin.begun() == 2).await;
+    until("it generates", async || {
+        get(address, "/").await;
+        origin.begun() == 2
+    })
+    .await;
 
     let shutdown = tokio::spawn({
         let site = site.clone();
@@ -304,23 +335,28 @@ async fn beyond_max_stale_a_version_is_not_served_though_it_was_not_yet_when_it_
     assert_eq!(get(address, "/").await.run(), 1);
     becomes_stale().await;
     origin.hold();
-    let early = Crowd::visit(1, &[address], "/");
-    until("it generates", async || origin.begun() == 2).await;
-    early.rest().await;
+    let mut early = Crowd::visit(1, &[address], "/");
+    until("it generates", async || {
+        early.another(address, "/");
+        origin.begun() == 2
+    })
+    .await;
     tokio::time::sleep(4 * SHORT).await;
     let late = Crowd::visit(5, &[address], "/");
     tokio::time::sleep(SHORT).await;
     origin.let_go();
-    assert!(all_of_run(&late.rest().await, 2));
+    // On a slow machine the new version has expired, too, when the last ones come.
+    assert!(late.rest().await.iter().all(|reply| reply.run() >= 2));
+    early.rest().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_of_ones_own_does_not_hide_a_fresh_one_of_another_process() {
     let folder = Folder::new();
-    let interval = Duration::from_secs(3);
+    let interval = Duration::from_secs(5);
     let origin = Origin::default();
     let [a, b] = [folder.site().await, folder.site().await]
-        .map(|site| origin.router().layer(site.layer(Refresh::every(interval))));
+        .map(|site| origin.router().layer(site.layer(every(interval))));
     let (a, b) = (serve(a).await, serve(b).await);
     assert_eq!(get(a, "/").await.run(), 1);
     assert_eq!(get(b, "/").await.run(), 1);
@@ -347,7 +383,7 @@ async fn an_invalidated_version_is_not_served_beyond_max_stale_because_regenerat
     let folder = Folder::new();
     let origin = Origin::default();
     let site = folder.site().await;
-    let interval = Duration::from_secs(10);
+    let interval = Duration::from_secs(6);
     let policy = Refresh::every(interval)
         .max_stale(Duration::ZERO)
         .retry_after(LONG);
@@ -383,20 +419,25 @@ async fn a_version_that_expires_while_its_publish_is_tried_again_is_not_served()
     let folder = Folder::new();
     let policy = Refresh::every(SHORT)
         .max_stale(Duration::from_secs(2))
-        .first(First::Wait(Duration::from_secs(10)));
+        .wait(HANG)
+        .first(First::Wait(HANG));
     let (origin, address) = stale_site(&folder, policy).await;
     unpublishable(&folder, "/").await;
     origin.let_go();
-    assert_eq!(get(address, "/").await.run(), 2, "is served unsaved");
+    until("it is served unsaved", async || {
+        get(address, "/").await.run() == 2
+    })
+    .await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let replies = Crowd::visit(20, &[address], "/").rest().await;
-    assert!(all_of_run(&replies, 3), "{replies:?}");
+    // On a slow machine the new version has expired, too, when the last ones come.
+    assert!(replies.iter().all(|reply| reply.run() >= 3), "{replies:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_publish_that_fails_takes_no_permit() {
     let folder = Folder::new();
-    let builder = perennial::Perennial::builder().regenerations(1);
+    let builder = patient().regenerations(1);
     let site = builder.open(&folder.url()).await.expect("opens");
     let origin = Origin::default();
     let policy = Refresh::every(SHORT).in_background().lease(2 * HANG);

@@ -16,7 +16,7 @@ use axum::{
     http::{HeaderName, HeaderValue, Method, Response, header},
 };
 use http_body_util::BodyExt;
-use perennial::{Perennial, Refresh};
+use perennial::Refresh;
 use proptest::{
     prelude::*,
     strategy::ValueTree,
@@ -24,7 +24,7 @@ use proptest::{
 };
 use tower::{Layer, ServiceExt};
 
-use crate::support::Folder;
+use crate::support::{Folder, patient};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -141,7 +141,7 @@ async fn nothing_of_a_visitor_is_seen_by_the_generator_or_changes_what_is_stored
 #[tokio::test]
 async fn headers_over_the_limit_reach_the_visitor_and_are_not_stored() {
     let folder = Folder::new();
-    let builder = Perennial::builder().max_headers(1000);
+    let builder = patient().max_headers(1000);
     let site = builder.open(&folder.url()).await.expect("opens");
     for (length, stored) in [(800, true), (1200, false)] {
         let service = site.layer(Refresh::every(LONG)).layer(tower::service_fn(

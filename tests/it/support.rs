@@ -21,7 +21,7 @@ use axum::{
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use perennial::Perennial;
+use perennial::{Builder, Perennial, Refresh};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::{
@@ -33,6 +33,18 @@ use tokio::{
 
 /// No wait in a test is meant to be longer; one that is has hung.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+/// The settings of a site in a test that isn't about its limits: on a slow machine the site waits for its database.
+pub(crate) fn patient() -> Builder {
+    Perennial::builder()
+        .database_patience(HANG / 2)
+        .statement_limit(HANG / 2)
+}
+
+/// A policy whose regenerating visitor waits for the new version, on a slow machine too.
+pub(crate) const fn every(interval: Duration) -> Refresh {
+    Refresh::every(interval).wait(HANG)
+}
 
 /// What generates: each run answers `run N of /path?query` with the status, when it is not held.
 #[derive(Clone, Default)]
@@ -123,7 +135,7 @@ impl Folder {
     }
 
     pub(crate) async fn site(&self) -> Perennial {
-        Perennial::open(&self.url()).await.expect("opens")
+        patient().open(&self.url()).await.expect("opens")
     }
 }
 
