@@ -12,7 +12,7 @@ use std::{
 use axum::{Router, body::Body, http::Request, routing::post};
 use perennial::{
     Perennial, Refresh,
-    store::{Edition, LeaseRow, LockRow, Probe, Store, StoreFuture},
+    store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
 };
 use tokio::time::Instant;
 use tower::ServiceExt;
@@ -83,12 +83,12 @@ answers! {
     invalidate(&'a str) -> i64 = 1;
     invalidated(i64) -> Vec<(String, i64)> = Vec::new();
     purge(&'a str, &'a str) -> () = ();
-    prune_entries(Option<&'a str>) -> Option<String> = None;
+    prune_entries(Option<&'a str>) -> Option<Pruned> = None;
     inspect(&'a str) -> Option<LockRow> = None;
     held() -> Vec<LockRow> = Vec::new();
     break_lock(&'a str) -> bool = true;
     prune_locks(Duration, Option<&'a str>) -> Option<String> = None;
-    forget_invalidated(i64, Duration) -> () = ();
+    forget_invalidated(i64, Duration, i64) -> () = ();
 }
 
 /// Runs the visit; it waits for the patience and not longer.
