@@ -2,7 +2,10 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-use crate::lock::{Holder, LockInfo};
+use crate::{
+    lock::{Holder, LockInfo},
+    store::Unfit,
+};
 
 /// What went wrong: opaque, with a [`kind`](Error::kind) to match on and the cause kept as [`source`](StdError::source).
 #[derive(Clone)]
@@ -108,6 +111,11 @@ impl Error {
     /// The database refused a statement, cannot be reached or did not answer in time.
     pub fn is_database(&self) -> bool {
         matches!(self.kind(), ErrorKind::Database | ErrorKind::Timeout)
+    }
+
+    /// The database works, and does not take what was to be stored.
+    pub(crate) fn is_unfit(&self) -> bool {
+        matches!(&*self.0, Repr::Database { source, .. } if source.is::<Unfit>())
     }
 
     /// The generator failed; the source is its error.

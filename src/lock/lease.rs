@@ -292,8 +292,9 @@ impl Held {
                     );
                     return;
                 }
-                Ok(Err(_)) => third / 4,
-                Err(_) => {
+                Ok(Err(_)) if Instant::now() < until => third / 4,
+                // An error that comes at once would be followed by the next one without end.
+                Ok(Err(_)) | Err(_) => {
                     tracing::warn!(name, "the lease is lost: it could not be extended in time");
                     self.valid.send_replace(Valid::Lost);
                     return;

@@ -262,7 +262,8 @@ impl Locks {
     }
 
     /// Waits for requests that are being done [once](Self::idempotency) though their clients have gone, and for their responses to be stored. Call it after the server has
-    /// drained; [`Perennial::shutdown`](crate::Perennial::shutdown) does. Such a request has no limit of its own: put a timeout beneath its layer, or around this.
+    /// drained; [`Perennial::shutdown`](crate::Perennial::shutdown) does. Such a request has no limit of its own: put a timeout beneath its layer, or around this. What is
+    /// to be stored when the database is away is given up half a minute later.
     pub async fn shutdown(&self) {
         self.tasks.close();
         self.tasks.wait().await;

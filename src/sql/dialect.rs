@@ -69,6 +69,8 @@ pub(super) struct Dialect {
     pub(super) contended: &'static [&'static str],
     /// The codes of errors by which a server says that it is ending, or that it is not the primary (any more): the connection is closed.
     pub(super) gone: &'static [&'static str],
+    /// The codes of errors with which a server that works refuses content: it is too large, or a constraint or a trigger of the administrator's forbids it.
+    pub(super) unfit: &'static [&'static str],
     /// The codes of errors that say that this role may not make tables.
     pub(super) forbidden: &'static [&'static str],
 }
@@ -196,6 +198,8 @@ pub(super) const SQLITE: Dialect = Dialect {
     session: None,
     contended: &[],
     gone: &[],
+    // SQLITE_TOOBIG, SQLITE_CONSTRAINT_CHECK, SQLITE_CONSTRAINT_TRIGGER
+    unfit: &["18", "275", "1811"],
     forbidden: &[],
 };
 
@@ -388,6 +392,8 @@ pub(super) const POSTGRES: Dialect = Dialect {
     // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout; read_only_sql_transaction: a standby, which the primary has become, or a name that
     // leads to another server now
     gone: &["57P01", "57P02", "57P03", "57P05", "25006"],
+    // string_data_right_truncation, character_not_in_repertoire, untranslatable_character, check_violation, program_limit_exceeded, raise_exception
+    unfit: &["22001", "22021", "22P05", "23514", "54000", "P0001"],
     // insufficient_privilege
     forbidden: &["42501"],
 };
@@ -546,6 +552,9 @@ pub(super) const MYSQL: Dialect = Dialect {
     // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT; ER_OPTION_PREVENTS_STATEMENT (read_only), ER_READ_ONLY_MODE,
     // ER_UNKNOWN_COM_ERROR, by which a node of Galera without a quorum answers: another server is the primary now
     gone: &["1053", "1927", "4031", "1290", "1836", "1047"],
+    // ER_TOO_BIG_ROWSIZE, ER_NET_PACKET_TOO_LARGE, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD, ER_DATA_TOO_LONG, ER_SIGNAL_EXCEPTION,
+    // ER_CONSTRAINT_FAILED, ER_CHECK_CONSTRAINT_VIOLATED
+    unfit: &["1118", "1153", "1366", "1406", "1644", "4025", "3819"],
     // ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR
     forbidden: &["1044", "1142"],
 };

@@ -18,12 +18,14 @@ use crate::{
     sql::{
         dialect,
         run::{
-            Arg, Cells, Connections, Driver, Statement, dialect_of, is_broken, is_contended, number,
+            Arg, Cells, Connections, Driver, Statement, dialect_of, has_code, is_broken,
+            is_contended, number,
         },
         schema, wire,
     },
     store::{
         BoxError, Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture,
+        Unfit,
     },
 };
 
@@ -188,7 +190,11 @@ impl<DB: Driver> SqlStore<DB> {
             Arg::Int(micros(edition.keep.min(FOREVER))),
         ];
         arguments.extend(rest);
-        let done = self.connections.run(statement, &arguments).await?;
+        let done = self.connections.run(statement, &arguments).await;
+        let done = done.map_err(|error| match has_code::<DB>(&error, DB::DIALECT.unfit) {
+            true => BoxError::from(Unfit(error.into())),
+            false => error.into(),
+        })?;
         let mut fence = number(&done)?;
         if fence.is_none() {
             // Refused, or done by an earlier try whose answer was lost.

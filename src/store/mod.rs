@@ -13,6 +13,11 @@ pub(crate) use guard::Guarded;
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
+/// The error of a database that works, and refuses the content that it was to store: it is too large, say. Another try ends the same way.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct Unfit(pub(crate) BoxError);
+
 /// What a [`Store`]'s methods return.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send + 'a>>;
 

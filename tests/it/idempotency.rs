@@ -34,11 +34,23 @@ on_each_database! {
     what_panicked_or_crashed_is_refused_or_done_again
     what_is_too_large_is_told_so
     a_key_is_new_after_its_lifetime_and_on_another_path
-    what_cannot_be_stored_or_read_is_not_done_again
+    what_cannot_be_read_is_not_done_again
+    response_is_stored_when_its_table_was_away_for_longer_than_the_lease
+    response_that_the_database_refuses_is_told_so
     what_nobody_knows_is_not_forgotten_with_other_locks
     a_layer_beneath_itself_lets_the_request_pass
     what_has_expired_is_removed
     a_shutdown_waits_for_what_is_being_done
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod servers {
+    use super::*;
+
+    on_each_server! {
+        response_is_stored_when_its_server_was_away_for_longer_than_the_lease
+        key_is_not_new_when_a_publish_was_refused
+    }
 }
 
 /// Two processes that share a database.
@@ -422,7 +434,7 @@ async fn a_key_is_new_after_its_lifetime_and_on_another_path(db: Db) {
     assert_eq!(again.body, new.body);
 }
 
-async fn what_cannot_be_stored_or_read_is_not_done_again(db: Db) {
+async fn what_cannot_be_read_is_not_done_again(db: Db) {
     let route = Counted::new(&db, |layer| layer).await;
     let key = [("idempotency-key", "k")];
     assert_eq!(route.send("/a", &key, "x").await.status, 201);
@@ -430,57 +442,146 @@ async fn what_cannot_be_stored_or_read_is_not_done_again(db: Db) {
     let again = route.send("/a", &key, "x").await;
     assert_eq!(again.status, 409, "{again:?}");
     assert!(again.text().contains("is not kept"), "{again:?}");
+}
 
-    // The table is away while the service is at it, and comes back.
-    let runs = Arc::new(AtomicUsize::new(0));
-    let count = runs.clone();
-    let (go, began) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (going, beginning) = (go.clone(), began.clone());
-    let handler = post(async move || {
-        count.fetch_add(1, SeqCst);
-        beginning.notify_one();
-        going.notified().await;
-        "done"
-    });
-    let site = db.site().await;
-    let layer = site.locks().lease(Duration::from_secs(5)).idempotency();
-    let address = serve(Router::new().route("/pay", handler.layer(layer))).await;
-    for (key, comes_back) in [("back", true), ("away", false)] {
-        let first = tokio::spawn(async move { pay(address, key).await });
-        began.notified().await;
-        db.execute("ALTER TABLE perennial_entry RENAME TO elsewhere")
-            .await;
-        go.notify_one();
-        assert_eq!(
-            first.await.expect("answers").text(),
-            "done",
-            "who asked gets it all the same"
-        );
-        if !comes_back {
-            tokio::time::sleep(Duration::from_secs(12)).await;
+/// A route that says `done` when it is let go, and how often it has begun.
+struct Held {
+    route: axum::routing::MethodRouter,
+    began: Arc<Notify>,
+    go: Arc<Notify>,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Held {
+    fn new() -> Self {
+        let (go, began) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let runs = Arc::new(AtomicUsize::new(0));
+        let (going, beginning, count) = (go.clone(), began.clone(), runs.clone());
+        let route = post(async move || {
+            count.fetch_add(1, SeqCst);
+            beginning.notify_one();
+            going.notified().await;
+            "done"
+        });
+        Self {
+            route,
+            began,
+            go,
+            runs,
         }
-        db.execute("ALTER TABLE elsewhere RENAME TO perennial_entry")
-            .await;
-        let said = if comes_back {
-            "is not kept"
-        } else {
-            "is not known"
-        };
-        let mut last = String::new();
+    }
+}
+
+/// Long enough for a slow machine to extend, and short enough to wait for its end.
+const LEASE: Duration = Duration::from_secs(2);
+
+/// Waits until the lease of the request with the key `k` has expired.
+async fn expired(db: &Db) {
+    let locks = Locks::new(db.database().await).await.expect("opens");
+    until("the lease expires", async || {
+        let lock = locks.inspect("idempotency//%2Fpay/k").await;
+        let lock = lock.expect("answers").expect("is there");
+        lock.remaining.is_zero()
+    })
+    .await;
+}
+
+/// Repeats the request until it gets the stored response.
+async fn replayed(address: SocketAddr) {
+    until("the response is stored", async || {
+        let reply = pay(address, "k").await;
+        assert!([200, 409, 503].contains(&reply.status), "{reply:?}");
+        reply.status == 200 && reply.text() == "done"
+    })
+    .await;
+}
+
+async fn response_is_stored_when_its_table_was_away_for_longer_than_the_lease(db: Db) {
+    let held = Held::new();
+    let site = db.site().await;
+    // The lease ends during the request, and the table is away until then.
+    let locks = site.locks().lease(LEASE).without_extension();
+    let app = Router::new().route("/pay", held.route.layer(locks.idempotency()));
+    let address = serve(app).await;
+    let first = tokio::spawn(async move { pay(address, "k").await });
+    held.began.notified().await;
+    db.execute("ALTER TABLE perennial_entry RENAME TO elsewhere")
+        .await;
+    held.go.notify_one();
+    assert_eq!(first.await.expect("answers").text(), "done");
+    expired(&db).await;
+    db.execute("ALTER TABLE elsewhere RENAME TO perennial_entry")
+        .await;
+    replayed(address).await;
+    assert_eq!(held.runs.load(SeqCst), 1);
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+async fn response_is_stored_when_its_server_was_away_for_longer_than_the_lease(db: Db) {
+    use crate::proxy::{Proxy, Weather};
+
+    let held = Held::new();
+    let proxy = Proxy::before(db.url()).await;
+    let site = Perennial::open(&proxy.url(db.url())).await.expect("opens");
+    let layer = site.locks().lease(LEASE).idempotency();
+    let address = serve(Router::new().route("/pay", held.route.layer(layer))).await;
+    let first = tokio::spawn(async move { pay(address, "k").await });
+    held.began.notified().await;
+    proxy.weather(Weather::Blackout);
+    expired(&db).await;
+    held.go.notify_one();
+    // The first try to store it takes as long as a statement may.
+    assert_eq!(first.await.expect("answers").text(), "done");
+    proxy.weather(Weather::Fair);
+    replayed(address).await;
+    assert_eq!(held.runs.load(SeqCst), 1);
+}
+
+/// As on a node of a cluster that has not heard of the lease yet.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+async fn key_is_not_new_when_a_publish_was_refused(db: Db) {
+    for (refusals, key) in [(1, "once"), (usize::MAX, "always")] {
+        let (site, lag) = crate::loss::lagging(db.url()).await;
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = runs.clone();
+        let route = post(async move || {
+            count.fetch_add(1, SeqCst);
+            "done"
+        });
+        let layer = site.locks().lease(LEASE).idempotency();
+        let address = serve(Router::new().route("/pay", route.layer(layer))).await;
+        lag.store(refusals, SeqCst);
+        assert_eq!(pay(address, key).await.text(), "done");
+        let said = if refusals == 1 { "done" } else { "not known" };
         until(said, async || {
             let reply = pay(address, key).await;
-            last = reply.text().to_owned();
-            if reply.status == 200 {
-                // It was stored after all.
-                assert!(comes_back && last == "done", "{last}");
-                return true;
-            }
-            assert!([409, 503].contains(&reply.status), "{reply:?}");
-            last.contains(said)
+            assert!([200, 409].contains(&reply.status), "{reply:?}");
+            reply.text().contains(said)
         })
         .await;
+        assert_eq!(runs.load(SeqCst), 1);
     }
-    assert_eq!(runs.load(SeqCst), 2);
+}
+
+async fn response_that_the_database_refuses_is_told_so(db: Db) {
+    let forbid: &[&str] = match db.url().split(':').next().unwrap_or_default() {
+        "sqlite" => &[
+            "CREATE TRIGGER short BEFORE INSERT ON perennial_entry WHEN length(NEW.body) > 100
+                BEGIN SELECT RAISE(ABORT, 'is too long'); END",
+        ],
+        _ => &["ALTER TABLE perennial_entry ADD CONSTRAINT short CHECK (length(body) <= 100)"],
+    };
+    let route = Counted::new(&db, |layer| layer).await;
+    for statement in forbid {
+        db.execute(statement).await;
+    }
+    let key = [("idempotency-key", "k")];
+    let first = route.send("/a", &key, &"x".repeat(100)).await;
+    assert_eq!(first.status, 201, "{first:?}");
+    let again = route.send("/a", &key, &"x".repeat(100)).await;
+    assert_eq!(again.status, 409, "{again:?}");
+    assert!(again.text().contains("is not kept"), "{again:?}");
+    assert_eq!(route.runs(), 1);
 }
 
 async fn what_nobody_knows_is_not_forgotten_with_other_locks(db: Db) {

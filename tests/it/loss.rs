@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -58,6 +58,22 @@ struct Stepped {
     stops: Stops,
     /// The answer to the next publish is lost.
     deaf: Arc<AtomicBool>,
+    /// So many publishes are refused before they are tried.
+    lag: Arc<AtomicUsize>,
+}
+
+/// A site on a store that refuses as many publishes as it is told, as a node of a cluster does that lags behind.
+pub(crate) async fn lagging(url: &str) -> (Perennial, Arc<AtomicUsize>) {
+    let database = Database::open(url).await.expect("opens");
+    let lag = Arc::new(AtomicUsize::new(0));
+    let store = Stepped {
+        store: database.store("perennial_").await.expect("prepares"),
+        stops: Stops::default(),
+        deaf: Arc::default(),
+        lag: Arc::clone(&lag),
+    };
+    let site = Perennial::builder().with_store(Box::new(store));
+    (site.expect("opens"), lag)
 }
 
 /// The steps to stop at, each once, with what is told when it is reached; the answer lets it go on.
@@ -89,16 +105,31 @@ macro_rules! stepped {
                 self.store.forget_invalidated(before, purged, oldest)
             }
 
+            fn publish<'a>(
+                &'a self,
+                key: &'a str,
+                lease: &'a LeaseRow,
+                edition: &'a Edition<'a>,
+            ) -> StoreFuture<'a, bool> {
+                Box::pin(async move {
+                    self.step("publish").await;
+                    let lags = |lag: usize| lag.checked_sub(1);
+                    if self.lag.fetch_update(SeqCst, SeqCst, lags).is_ok() {
+                        return Ok(false);
+                    }
+                    let answer = self.store.publish(key, lease, edition).await;
+                    match self.deaf.swap(false, SeqCst) {
+                        true => Err("the answer is lost".into()),
+                        false => answer,
+                    }
+                })
+            }
+
             $(
                 fn $step<'a>(&'a self, $($argument: $type),*) -> StoreFuture<'a, $answer> {
                     Box::pin(async move {
-                        let step = stringify!($step);
-                        self.step(step).await;
-                        let answer = self.store.$step($($argument),*).await;
-                        if step == "publish" && self.deaf.swap(false, SeqCst) {
-                            return Err("the answer is lost".into());
-                        }
-                        answer
+                        self.step(stringify!($step)).await;
+                        self.store.$step($($argument),*).await
                     })
                 }
             )*
@@ -111,7 +142,6 @@ stepped! {
     try_lock(name: &'a str, owner: &'a str, length: Duration, seen: Option<i64>) -> Option<i64>;
     extend(lease: &'a LeaseRow, length: Duration) -> bool;
     release(lease: &'a LeaseRow, cooldown: Duration) -> bool;
-    publish(key: &'a str, lease: &'a LeaseRow, edition: &'a Edition<'a>) -> bool;
     renew(key: &'a str, lease: &'a LeaseRow, edition: &'a Edition<'a>, known: i64) -> bool;
     remove(key: &'a str, lease: &'a LeaseRow) -> bool;
     invalidate(name: &'a str) -> i64;
@@ -144,6 +174,7 @@ impl Site {
             store,
             stops: Arc::clone(&stops),
             deaf: Arc::clone(&deaf),
+            lag: Arc::default(),
         };
         let builder = Perennial::builder().statement_limit(STATEMENT);
         let site = builder.with_store(Box::new(store)).expect("opens");

@@ -23,6 +23,7 @@ on_each_database! {
     a_lock_that_is_held_for_a_time_at_least_is_not_free_before
     what_is_guarded_ends_when_its_lease_is_lost
     a_lease_that_is_not_extended_is_lost_when_it_ends
+    lease_whose_pool_is_closed_is_lost_when_it_ends
     locks_are_listed_and_inspected
     a_broken_lock_is_free_and_its_holder_finds_out
     what_was_not_held_for_long_is_forgotten
@@ -179,6 +180,16 @@ async fn a_lease_that_is_not_extended_is_lost_when_it_ends(db: Db) {
     })
     .await;
     assert!(lease.release().await.expect_err("is lost").is_lost());
+}
+
+async fn lease_whose_pool_is_closed_is_lost_when_it_ends(db: Db) {
+    with_pool!(&db, pool => {
+        let locks = Locks::new(pool.clone()).await.expect("opens").lease(LEASE);
+        let lease = locks.try_lock("a").await.expect("answers").expect("is free");
+        // Each further statement fails at once.
+        pool.close().await;
+        tokio::time::timeout(HANG, lease.lost()).await.expect("is lost");
+    });
 }
 
 async fn locks_are_listed_and_inspected(db: Db) {

@@ -132,15 +132,60 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str
     }
 }
 
-/// Whether a header tells who is asking, as far as its name says.
+/// The words, in the name of a header, that say that its value tells who is asking.
+const WORDS: [&str; 25] = [
+    "account",
+    "api",
+    "auth",
+    "cert",
+    "client",
+    "cookie",
+    "customer",
+    "device",
+    "dpop",
+    "email",
+    "group",
+    "identity",
+    "jwt",
+    "key",
+    "member",
+    "organi",
+    "principal",
+    "role",
+    "secret",
+    "session",
+    "subject",
+    "subscriber",
+    "tenant",
+    "token",
+    "user",
+];
+
+/// The same words where they would be found in other words: whole segments between `-`.
+const SEGMENTS: [&str; 4] = ["dn", "org", "orgid", "orgs"];
+
+/// The ends of names that say that a client's header tells of a connection or of one try.
+const VOLATILE: [&str; 5] = ["ip", "port", "request-id", "trace-id", "correlation-id"];
+
+/// Returns true if a header tells who is asking, as far as its name says.
 fn tells_who(name: &str) -> bool {
-    let words = [
-        "account", "api", "auth", "cert", "cookie", "customer", "identity", "jwt", "key", "secret",
-        "session", "subject", "tenant", "token", "user",
-    ];
+    let named = |word: &&str| {
+        name.contains(*word)
+            && (*word != "client" || !VOLATILE.iter().any(|end| name.ends_with(end)))
+    };
     !matches!(name, "idempotency-key" | "user-agent")
         && !name.starts_with("sec-")
-        && words.iter().any(|word| name.contains(word))
+        && (WORDS.iter().any(named) || name.split(['-', '_']).any(|part| SEGMENTS.contains(&part)))
+}
+
+/// The part of a header's value that tells who is asking: of a DPoP proof (RFC 9449), which is new for each request, its header, which
+/// has the public key.
+fn identity<'a>(name: &str, value: &'a HeaderValue) -> &'a [u8] {
+    let value = value.as_bytes();
+    match name {
+        "dpop" => value.split(|byte| *byte == b'.').next().unwrap_or(value),
+        _ => value,
+    }
 }
 
 /// What tells one request from another that has the same key.
@@ -154,15 +199,17 @@ pub(super) fn what(parts: &Parts, body: &Bytes) -> String {
     ])
 }
 
-/// What tells one caller from another, where the name of the lock doesn't.
-pub(super) fn who(parts: &Parts) -> String {
+/// What tells one caller from another, where the name of the lock doesn't. `scoped`: the name has the caller, and the host is left, as two sites
+/// may know different users by one name.
+pub(super) fn who(parts: &Parts, scoped: bool) -> String {
     // Whatever version of HTTP it comes by.
     let mut said = vec![host(&parts.uri, &parts.headers).unwrap_or_default()];
     // Sorted, as the lines of different names may come in any order.
     let names = BTreeSet::from_iter(parts.headers.keys().map(HeaderName::as_str));
-    for name in names.into_iter().filter(|name| tells_who(name)) {
+    let tell = |name: &&str| !scoped && tells_who(name);
+    for name in names.into_iter().filter(tell) {
         let lines = parts.headers.get_all(name).iter();
-        let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
+        let lines: Vec<_> = lines.map(|line| identity(name, line)).collect();
         // HTTP/2 may send the cookies in pieces (RFC 9113 §8.2.3).
         said.extend([name.as_bytes().to_vec(), lines.join(&b"; "[..])]);
     }
@@ -333,6 +380,20 @@ mod tests {
             "x-csrf-token",
             "x-tenant-id",
             "cf-access-jwt-assertion",
+            "x-ssl-client-s-dn",
+            "ssl-s-dn",
+            "x-ms-client-principal-id",
+            "x-client-id",
+            "remote-email",
+            "dpop",
+            "x-org-id",
+            "x-organization",
+            "x-org_id",
+            "x-member",
+            "x-subscriber-number",
+            "x-device-id",
+            "x-roles",
+            "x-groups",
         ] {
             assert!(tells_who(name), "{name}");
         }
@@ -349,9 +410,27 @@ mod tests {
             "sec-ch-ua",
             "content-length",
             "x-retry-count",
+            "true-client-ip",
+            "x-client-ip",
+            "x-client-port",
+            "x-ms-client-request-id",
+            "x-idn",
+            "x-forged",
+            "origin",
+            "cdn-loop",
         ] {
             assert!(!tells_who(name), "{name}");
         }
+    }
+
+    #[test]
+    fn proofs_of_one_key_are_one_callers() {
+        let who = |proof: &str| {
+            let request = http::Request::builder().header("dpop", proof);
+            who(&request.body(()).expect("a request").into_parts().0, false)
+        };
+        assert_eq!(who("key.first.x"), who("key.second.y"));
+        assert_ne!(who("key.first.x"), who("other.first.x"));
     }
 
     #[test]
@@ -361,7 +440,7 @@ mod tests {
             if let Some(host) = host {
                 request = request.header("host", host);
             }
-            who(&request.body(()).expect("a request").into_parts().0)
+            who(&request.body(()).expect("a request").into_parts().0, false)
         };
         let one = who("/pay", Some("shop.example"), "a");
         assert_eq!(who("https://Shop.example/pay", None, "a"), one);

@@ -1,11 +1,14 @@
 //! The layer of requests that may be sent twice and are to be done once.
 
 mod known;
+mod note;
 mod run;
+#[cfg(test)]
+mod tests;
 
 use std::{
     fmt,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     task::{Context, Poll},
     time::Duration,
 };
@@ -34,7 +37,7 @@ use crate::{
 /// | that is being done | 409 Conflict with `Retry-After` |
 /// | that another request had, by its query, its `Content-Type` or its body, or another caller | 422 Unprocessable Content |
 /// | whose request was begun, and nobody knows what came of it | 409 Conflict |
-/// | that was done, but whose response could not be stored, as it was too large or broke off | 409 Conflict |
+/// | that was done, but whose response could not be stored, as it was too large, broke off or was refused by the database | 409 Conflict |
 /// | that is missing, empty, too long, or given twice | 400 Bad Request ([`optional`](Self::optional): a missing one passes) |
 /// | whose body breaks off, or is larger than [`max_body`](Self::max_body) | 400 Bad Request, 413 Content Too Large: nothing is done |
 /// | whose response breaks off | 500: it was done |
@@ -44,19 +47,26 @@ use crate::{
 ///
 /// # Who is asking
 ///
-/// A key counts for one path, and for one caller as [`scope`](Self::scope) tells them apart: say it where you can. Without that, a request is another one
-/// if its credentials are: `Authorization`, `Cookie`, `Host` and all headers whose names say that they tell who is asking (with `api`, `auth`, `cert`, `key`, `token`, `user` and the like in
-/// them). So nobody is given a response that was somebody else's, and a client whose cookies have changed since is refused by 422. Callers who are told apart by something else, as a
-/// certificate or an address, need a scope.
+/// A key counts for one path and one host, and for one caller as [`scope`](Self::scope) tells them apart: set it where you can. Without a scope, a request is another
+/// one if its credentials are: `Authorization`, `Cookie` and all headers whose names say that they tell who is asking (with `account`, `auth`, `cert`, `client`, `email`, `token`, `user` and the like in
+/// them; of a `DPoP` proof the public key counts). So nobody gets a response that was somebody else's, and a client whose cookies have changed since is refused by 422. Callers who are told apart by
+/// something else, as an address, need a scope. A layer without a scope says so in the log, once.
 ///
 /// # Crashes
 ///
-/// The service runs in a task of its own: a client who disconnects cancels nothing, and gets the response when it asks again. That it runs is noted before, by a lock with
-/// a lease, and that it has, with the response, by one statement. If its process dies in between, or the service panics or returns an error (not a response), nobody knows whether it was done: repeats are told that it is being done until the
+/// The service runs in a task of its own: a client who disconnects cancels nothing, and gets the response when it asks again. A lock with a lease notes
+/// before that the service runs; one statement notes afterwards that it has, with the response. If its process dies in between, or the service panics or returns an error (not a response), nobody knows whether it was done: repeats are told that it is being done until the
 /// lease has expired, and then refused, for as long as the note is kept, 90 days at least. Who has found out that it was not done lets it be done by
 /// [`break_lock`](Locks::break_lock), on `["idempotency", scope, path, key]`, with an empty scope where none is set; the log has that name, too. Where doing it twice is better than not at all, see
 /// [`run_again_after_crash`](Self::run_again_after_crash). All this is as durable as the database: one that loses its last commits when the power fails (SQLite with `synchronous = NORMAL`, as
 /// [`Perennial::open`](crate::Perennial::open) has it) forgets what was done a moment before.
+///
+/// # While the database is away
+///
+/// A response that cannot be stored is returned to its client, and the process goes on trying to store it for ten minutes, every two seconds. The lease is extended meanwhile, so repeats are told to ask again. If the database is away for longer
+/// than the lease, repeats are told that nobody knows, until the response is stored after all, within seconds after the database is back. A response that the database
+/// refuses (it is larger than the server takes, say) is dropped, and repeats are told that the request was done. A [shutdown](crate::Perennial::shutdown) waits for responses to be stored, for half a minute at most
+/// after their services have answered. The lock of a request whose service ran is never released before its note is stored, also if the database says that another process has taken the lock over.
 ///
 /// # What is beneath, and what is not
 ///
@@ -76,6 +86,8 @@ pub struct IdempotencyLayer {
     lifetime: Duration,
     max_body: usize,
     again: bool,
+    /// A request has come without a scope being set, which is logged once.
+    warned: Arc<AtomicBool>,
 }
 
 type Scope = dyn Fn(&Parts) -> Option<String> + Send + Sync;
@@ -89,11 +101,14 @@ impl IdempotencyLayer {
             lifetime: DAY,
             max_body: 1 << 20,
             again: false,
+            warned: Arc::default(),
         }
     }
 
-    /// Who is asking, as an outer layer has found out: keys of two callers are two keys, and a caller may come back with another token or
-    /// other cookies. `None`: that is not known, and the credentials tell.
+    /// Sets who is asking, as an outer layer has found out: keys of two callers are two keys, and a caller may come back with another token or
+    /// other cookies. `None`: the caller is not known, and the credentials tell. Default: no scope, the credentials tell.
+    ///
+    /// The host counts beside the scope: a key that comes again to another host is refused by 422.
     ///
     /// ```
     /// # #[derive(Clone)]
@@ -133,7 +148,7 @@ impl IdempotencyLayer {
     }
 
     /// Does again what was begun and of which nobody knows what has come, as soon as the lease has expired: it is done at least once then,
-    /// and not at most once.
+    /// and not at most once. A process that still tries to store the first response then gives that up.
     pub fn run_again_after_crash(mut self) -> Self {
         self.again = true;
         self

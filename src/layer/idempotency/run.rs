@@ -1,11 +1,10 @@
 //! A request that is done once.
 
-use std::{panic::resume_unwind, time::Duration};
+use std::{panic::resume_unwind, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, request::Parts};
 use http_body::Body;
-use tokio::time::Instant;
 use tower_service::Service;
 use tracing::Instrument;
 
@@ -13,13 +12,13 @@ use crate::{
     layer::{
         IdempotencyLayer, ResponseBody,
         future::oneshot,
-        idempotency::known::{self, Asked, Notes, Turn, key_of, turn},
+        idempotency::known::{self, Asked, Turn, key_of, turn},
         problem::problem,
         request::asked_path,
         response::{self, Read},
     },
-    lock::{IDEMPOTENCY_PREFIX, Lease, LockName},
-    store::{Edition, Entry},
+    lock::{IDEMPOTENCY_PREFIX, LockName},
+    store::Entry,
 };
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -36,10 +35,10 @@ const LATER: Duration = Duration::from_secs(5);
 struct Doing(LockName);
 
 /// One request with a key.
-struct Keyed {
-    layer: IdempotencyLayer,
-    name: LockName,
-    asked: Asked,
+pub(super) struct Keyed {
+    pub(super) layer: IdempotencyLayer,
+    pub(super) name: LockName,
+    pub(super) asked: Asked,
 }
 
 impl IdempotencyLayer {
@@ -97,13 +96,16 @@ impl IdempotencyLayer {
     }
 
     fn keyed(self, parts: &Parts, key: &str, body: &Bytes) -> Keyed {
+        if self.scope.is_none() && !self.warned.swap(true, Relaxed) {
+            tracing::warn!(
+                path = asked_path(parts),
+                "an idempotency layer has no `IdempotencyLayer::scope`: callers are told apart by the headers whose names say that they tell who is asking, and by no others (said once; `.scope(|_| None)` leaves it at that)"
+            );
+        }
         let scope = self.scope.as_ref().and_then(|scope| scope(parts));
         let asked = Asked {
             what: known::what(parts, body),
-            who: match &scope {
-                Some(_) => String::new(),
-                None => known::who(parts),
-            },
+            who: known::who(parts, scope.is_some()),
         };
         let name = LockName::from([&*scope.unwrap_or_default(), asked_path(parts), key]);
         Keyed {
@@ -168,9 +170,9 @@ impl Keyed {
             (Turn::AnotherCaller, _) => {
                 tracing::warn!(
                     name,
-                    "an `Idempotency-Key` came again with other credentials; if it may, tell callers apart by `IdempotencyLayer::scope`"
+                    "an `Idempotency-Key` came again with other credentials or to another host; where credentials may change, tell callers apart by `IdempotencyLayer::scope`"
                 );
-                let detail = "this `Idempotency-Key` was sent by somebody else, or with other credentials: if it was yours, send it with those; a new one would have the thing done again";
+                let detail = "this `Idempotency-Key` was sent by somebody else, with other credentials or to another host: if it was yours, send it as you did then; a new one would have the thing done again";
                 return refused(StatusCode::UNPROCESSABLE_ENTITY, detail, None);
             }
             (Turn::InProgress, _) => {
@@ -208,59 +210,4 @@ impl Keyed {
             Err(detail) => refused(StatusCode::INTERNAL_SERVER_ERROR, detail, None),
         }
     }
-
-    /// Notes that it was done, and how it was answered if that can be kept. If the database fails it goes on trying after this has returned, for as long
-    /// as the lease holds by then, in the end without the response.
-    async fn done(self, lease: Lease, kept: Option<Response<Bytes>>) {
-        if self.publish(&lease, kept.as_ref()).await {
-            return end(lease).await;
-        }
-        let tasks = self.layer.locks.tasks().clone();
-        let give_up = Instant::now() + lease.remaining();
-        let again = async move {
-            let mut kept = kept;
-            while Instant::now() < give_up {
-                tokio::time::sleep(SOON).await;
-                if self.publish(&lease, kept.as_ref()).await {
-                    return end(lease).await;
-                }
-                // It may be what is not taken.
-                kept = None;
-            }
-        };
-        tasks.spawn(again.in_current_span());
-    }
-
-    /// `false`: it is to be tried again.
-    async fn publish(&self, lease: &Lease, kept: Option<&Response<Bytes>>) -> bool {
-        let notes = Notes {
-            asked: self.asked.clone(),
-            kept: kept.is_some(),
-        };
-        let nothing = Response::default();
-        let edition = Edition {
-            content: kept.unwrap_or(&nothing),
-            notes: &notes.encode(),
-            keep: self.layer.lifetime,
-        };
-        let (store, name) = (self.layer.locks.store(), self.name.as_str());
-        let published = store
-            .call("publish", |store| {
-                store.publish(name, lease.row(), &edition)
-            })
-            .await;
-        if let Ok(false) = published {
-            tracing::warn!(
-                name,
-                "a response could not be stored, as its lock was taken over: repeats are not given it"
-            );
-        }
-        published.is_ok()
-    }
-}
-
-/// Releases the lock of what was done, and that is noted.
-async fn end(lease: Lease) {
-    // If it fails, it is tried once more, and then runs out.
-    let _ = lease.released_when_dropped().release().await;
 }
