@@ -43,11 +43,12 @@ struct Options {
     /// The age at which a page becomes stale.
     #[arg(long, value_parser = humantime::parse_duration)]
     every: Duration,
-    /// Unless the site says it of a page, by Cache-Control or Expires, as to any shared cache.
+    /// Unless the site says it of a page, by CDN-Cache-Control, Cache-Control or Expires, as to any shared cache; and a successful
+    /// request by POST, PUT, DELETE … makes its page stale, and those that its answer locates.
     #[arg(long)]
     honour_origin: bool,
     /// How long the request that regenerates waits for the new version.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "5s", conflicts_with = "in_background")]
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "1s", conflicts_with = "in_background")]
     wait: Duration,
     /// It, too, gets the old version at once.
     #[arg(long)]
@@ -109,14 +110,18 @@ async fn main() -> ExitCode {
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let site = Perennial::open(&options.database).await?;
     let proxy = Proxy::new(options.origin.clone(), options.timeout);
-    let kept = site
+    let layer = site
         .layer(options.policy())
         // The page is everybody's: the site is not told whose request it was that regenerated it.
-        .without_extension::<ConnectInfo<SocketAddr>>()
-        .layer(tower::service_fn(move |request| {
-            let proxy = proxy.clone();
-            async move { Ok::<_, Infallible>(proxy.forward(request).await) }
-        }));
+        .without_extension::<ConnectInfo<SocketAddr>>();
+    let layer = match options.honour_origin {
+        true => layer.invalidate_on_unsafe(),
+        false => layer,
+    };
+    let kept = layer.layer(tower::service_fn(move |request| {
+        let proxy = proxy.clone();
+        async move { Ok::<_, Infallible>(proxy.forward(request).await) }
+    }));
     let app = Router::new().fallback_service(kept);
 
     let listener = TcpListener::bind(options.listen)

@@ -111,6 +111,6 @@ where
         Answer::Failed(failure) => Err(Error::generator(failure.error)),
         Answer::Unavailable { retry_in } => Err(Error::unavailable(retry_in)),
         // Nothing is begun during a shutdown.
-        Answer::Pass => Err(Error::unavailable(policy.cooldown())),
+        Answer::Pass(_) => Err(Error::unavailable(policy.cooldown())),
     }
 }

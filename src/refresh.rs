@@ -10,7 +10,23 @@ pub const DAY: Duration = Duration::from_hours(24);
 /// When a resource becomes stale, and who waits for what: the policy of a layer or of a piece of content.
 ///
 /// A `const`-buildable value. Without any further method the one request that regenerates waits for the new version, at most
-/// 5 s, and everyone else gets the old one at once, of any age.
+/// 1 s, and everyone else gets the old one at once, of any age.
+///
+/// # How timeouts nest
+///
+/// Each limit is shorter than the next: then no visitor gets an error while there is an old version.
+///
+/// | limit | default | bounds |
+/// |---|---|---|
+/// | [`Builder::database_patience`](crate::Builder::database_patience) | 0.5 s | the wait for a database that does not answer |
+/// | [`wait`](Self::wait), the soft timeout | 1 s | the wait of the visitor whose request regenerates |
+/// | an outer timeout, such as tower-http's `TimeoutLayer` | – | one request; the regeneration goes on |
+/// | [`timeout`](Self::timeout) | 60 s | one run of the generator |
+///
+/// Without an old version, the visitor whose request generates waits for `timeout`, and the others for
+/// [`first`](Self::first); a shorter outer timeout answers them in its own way. The process extends [`lease`](Self::lease)
+/// while the generator runs: `lease` only has to be longer than a statement takes
+/// ([`Builder::statement_limit`](crate::Builder::statement_limit), 5 s).
 ///
 /// ```
 /// use std::time::Duration;
@@ -72,13 +88,15 @@ impl First {
 
 impl Refresh {
     /// Stale at this age, counted from the publish of the version by the database's clock.
+    /// The interval of a 404, 405, 410 or 414 is one minute at most, unless the response has a
+    /// [`RefreshAfter`](crate::RefreshAfter).
     ///
     /// With [`Duration::ZERO`] a version is stale as soon as it stands: every request gets it, and one at a time
     /// regenerates.
     pub const fn every(interval: Duration) -> Self {
         Self {
             interval,
-            wait: Duration::from_secs(5),
+            wait: Duration::from_secs(1),
             first: First::Wait(Duration::from_secs(30)),
             timeout: Duration::from_secs(60),
             lease: DEFAULT_LEASE,
@@ -93,7 +111,9 @@ impl Refresh {
     /// Stale as each response says itself, and `default` where it says nothing: for a gateway, or handlers that know best.
     ///
     /// What counts is what counts for a shared cache (RFC 9111 §4.2, RFC 5861): `s-maxage`, `max-age` or `Expires`, less `Age` or, if that is more (and than 5 s), the
-    /// time since `Date` by this process's clock. Served stale it is only for
+    /// time since `Date` by this process's clock.
+    /// A valid, non-empty `CDN-Cache-Control` decides in place of `Cache-Control` and `Expires`, also on whether the response may be stored
+    /// (RFC 9213 §2.2). An invalid one is ignored (§2.1). The layer passes the field on to clients, for further caches on the way (§3.1). Served stale it is only for
     /// as long as `stale-while-revalidate` says, or `stale-if-error` when regenerating it fails, and not at all with `no-cache`,
     /// `must-revalidate` or `proxy-revalidate`: then visitors wait as for a first version. [`max_stale`](Self::max_stale) and [`jitter`](Self::jitter)
     /// count where the response says nothing.
@@ -103,7 +123,8 @@ impl Refresh {
         policy
     }
 
-    /// How long the one regenerating request waits for the new version before it, too, gets the old. Default: 5 s; until the lock
+    /// How long the one regenerating request waits for the new version before it, too, gets the old. Default: 1 s, which is less than the
+    /// timeouts that sites usually have around their routes; until the lock
     /// is taken, no longer than [`Builder::database_patience`](crate::Builder::database_patience), so that a database that doesn't answer holds nobody up.
     ///
     /// The regeneration goes on in any case, also when that visitor disconnects.

@@ -1,8 +1,9 @@
-//! What a response says of its own freshness, to a shared cache (RFC 9111 §4.2, RFC 5861).
+//! What a response says of its own freshness, to a shared cache (RFC 9111 §4.2, RFC 9213, RFC 5861).
 
 use std::time::{Duration, SystemTime};
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use sfv::{BareItem, Dictionary, Item, ListEntry, Parser};
 
 use crate::fields::list;
 
@@ -17,13 +18,51 @@ pub(crate) struct Terms {
     pub(crate) if_error: Duration,
 }
 
-/// What the headers say; `None`: nothing.
+/// The directives for the caches of a site, apart from those of its visitors (RFC 9213 §3.1).
+const CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-control");
+
+/// The longest interval that a policy has for a response which says that there is nothing.
+const NEGATIVE: Duration = Duration::from_secs(60);
+
+/// The interval of a policy for a response of this status: for 404, 405, 410 and 414 at most a minute, as what is not there
+/// today may be there tomorrow.
+pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
+    match status.as_u16() {
+        404 | 405 | 410 | 414 => interval.min(NEGATIVE),
+        _ => interval,
+    }
+}
+
+/// Whether a shared cache may not store the response (RFC 9111 §3).
+///
+/// With `honours` the targeted field decides alone where there is one (RFC 9213 §2.2), and `must-understand` outdoes `no-store`
+/// (RFC 9111 §5.2.2.3), as each status that is stored is understood. Without, any of these directives forbids it.
+pub(crate) fn forbid_storing(headers: &HeaderMap, honours: bool) -> bool {
+    let forbid = |directives: &[(String, String)]| {
+        let has = |name: &str| directives.iter().any(|(it, _)| it == name);
+        // `private="field"` is taken for `private`, as §5.2.2.7 allows.
+        has("private") || (has("no-store") && !(honours && has("must-understand")))
+    };
+    let general = || forbid(&directives(headers).collect::<Vec<_>>());
+    match targeted(headers) {
+        Some(targeted) => forbid(&targeted) || (!honours && general()),
+        None => general(),
+    }
+}
+
+/// What the headers say; `None`: nothing. `CDN-Cache-Control`, where it is valid, in place of the others.
 ///
 /// Stale it may be served only where that is said (`stale-while-revalidate`, `stale-if-error`), and not where it is forbidden
 /// (`no-cache`, `must-revalidate`, `proxy-revalidate`). `s-maxage`, which has the meaning of the latter (RFC 9111 §5.2.2.10), forbids it only
 /// to those to whom it is not said: so origins use the two together.
 pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
-    let directives: Vec<(String, String)> = directives(headers).collect();
+    let targeted = targeted(headers);
+    let expires = || match targeted {
+        Some(_) => None,
+        None => expires(headers),
+    };
+    let general = || directives(headers).collect();
+    let directives: Vec<_> = targeted.clone().unwrap_or_else(general);
     let find = |name: &str| {
         let mut found = directives.iter().filter(|(it, _)| it == name);
         found.next().map(|(_, value)| value.as_str())
@@ -37,7 +76,7 @@ pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
         Some(Duration::ZERO)
     } else {
         let shared = seconds("s-maxage").or_else(|| seconds("max-age"));
-        shared.or_else(|| expires(headers))
+        shared.or_else(expires)
     };
     let revalidate = ["must-revalidate", "proxy-revalidate", "no-cache"];
     let allowed = |name| match revalidate.iter().any(|it| find(it).is_some()) {
@@ -51,10 +90,10 @@ pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
     })
 }
 
-/// How old it was when it was received, in seconds (RFC 9111 §5.1).
+/// How old it was when it was received, in seconds: by the first member, and zero where that is no number (RFC 9111 §5.1).
 pub(crate) fn age(headers: &HeaderMap) -> u64 {
-    let said = headers.get(header::AGE).and_then(|age| age.to_str().ok());
-    said.and_then(delta_seconds).unwrap_or(0)
+    let first = list(headers, &header::AGE).next();
+    first.and_then(|age| delta_seconds(age.trim())).unwrap_or(0)
 }
 
 /// What is too large is as large as can be told apart (RFC 9111 §1.2.2).
@@ -78,6 +117,41 @@ fn expires(headers: &HeaderMap) -> Option<Duration> {
     Some(until.duration_since(made).unwrap_or_default())
 }
 
+/// The directives of `CDN-Cache-Control`, if it is a valid dictionary (RFC 9651 §3.2) that is not empty, with numbers where
+/// numbers belong. Any other is as if it were not there (RFC 9213 §2.1).
+fn targeted(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
+    const NUMBERS: [&str; 4] = [
+        "max-age",
+        "s-maxage",
+        "stale-while-revalidate",
+        "stale-if-error",
+    ];
+    let lines = headers.get_all(CDN_CACHE_CONTROL).into_iter();
+    let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
+    if lines.is_empty() {
+        return None;
+    }
+    let field = lines.join(&b", "[..]);
+    let dictionary: Dictionary = Parser::new(&field).parse().ok()?;
+    let mut directives = Vec::with_capacity(dictionary.len());
+    for (name, member) in dictionary {
+        let name = String::from(name);
+        let value = match member {
+            ListEntry::Item(Item { bare_item, .. }) => match bare_item {
+                BareItem::Integer(number) => number.to_string(),
+                _ if NUMBERS.contains(&&*name) => return None,
+                BareItem::Boolean(false) => continue,
+                // Of the others nothing is read.
+                _ => String::new(),
+            },
+            ListEntry::InnerList(_) if NUMBERS.contains(&&*name) => return None,
+            ListEntry::InnerList(_) => String::new(),
+        };
+        directives.push((name, value));
+    }
+    (!directives.is_empty()).then_some(directives)
+}
+
 /// The directives of Cache-Control: names in lowercase, values without quotes.
 pub(crate) fn directives(headers: &HeaderMap) -> impl Iterator<Item = (String, String)> {
     list(headers, &header::CACHE_CONTROL).map(|directive| {
@@ -96,6 +170,11 @@ mod tests {
         const DATE: (&str, &str) = ("date", "Sat, 29 Oct 1994 19:43:31 GMT");
         const LATER: (&str, &str) = ("expires", "Sat, 29 Oct 1994 19:44:31 GMT");
         let cc = |value| vec![("cache-control", value)];
+        let aged = |age| vec![("cache-control", "max-age=60"), ("age", age)];
+        let cdn = |value| {
+            let other = "max-age=60, stale-while-revalidate=30";
+            vec![("cache-control", other), ("cdn-cache-control", value)]
+        };
         // Headers; fresh for, stale while revalidating, stale if error: all in seconds.
         let table = [
             (vec![], None),
@@ -154,6 +233,56 @@ mod tests {
                 vec![("cache-control", "public"), ("cache-control", "max-age=7")],
                 Some((7, 0, 0)),
             ),
+            // Of several ages the first (§5.1).
+            (aged("45, 0"), Some((15, 0, 0))),
+            (aged("0, 45"), Some((60, 0, 0))),
+            (aged("45;a=b"), Some((60, 0, 0))),
+            (aged("45.0"), Some((60, 0, 0))),
+            (aged("-45"), Some((60, 0, 0))),
+            (aged("old"), Some((60, 0, 0))),
+            (aged(""), Some((60, 0, 0))),
+            (
+                vec![("cache-control", "max-age=60"), ("age", "45"), ("age", "0")],
+                Some((15, 0, 0)),
+            ),
+            // RFC 9213: in place of the others where it is valid, and as if it were not there where it isn't.
+            (cdn("max-age=9"), Some((9, 0, 0))),
+            (cdn("max-age=9;a=b, unknown=(a b)"), Some((9, 0, 0))),
+            (cdn("max-age=8, max-age=9"), Some((9, 0, 0))),
+            (
+                cdn("max-age=999999999999999"),
+                Some((999_999_999_999_999, 0, 0)),
+            ),
+            (cdn("max-age=-9"), Some((0, 0, 0))),
+            (cdn("max-age=9, s-maxage=8"), Some((8, 0, 0))),
+            (cdn("max-age=9, stale-while-revalidate=5"), Some((9, 5, 0))),
+            (
+                cdn("max-age=9, stale-if-error=5, must-revalidate"),
+                Some((9, 0, 0)),
+            ),
+            (cdn("no-cache"), Some((0, 0, 0))),
+            (cdn("no-cache=?0, max-age=9"), Some((9, 0, 0))),
+            (cdn("max-age=0"), Some((0, 0, 0))),
+            (cdn("public"), None),
+            (cdn(""), Some((60, 30, 0))),
+            (cdn("max-age=\"9\""), Some((60, 30, 0))),
+            (cdn("max-age"), Some((60, 30, 0))),
+            (cdn("max-age=(9)"), Some((60, 30, 0))),
+            (cdn("max-age=9.5"), Some((60, 30, 0))),
+            (cdn("max-age = 9"), Some((60, 30, 0))),
+            (cdn("Max-Age=9"), Some((60, 30, 0))),
+            (cdn("max-age=9, &&&&&"), Some((60, 30, 0))),
+            (cdn("max-age=9,"), Some((60, 30, 0))),
+            (
+                vec![
+                    DATE,
+                    LATER,
+                    ("cdn-cache-control", "s-maxage=9"),
+                    ("cdn-cache-control", "stale-if-error=5"),
+                    ("age", "2"),
+                ],
+                Some((7, 0, 5)),
+            ),
         ];
         for (lines, expected) in table {
             let mut headers = HeaderMap::new();
@@ -168,6 +297,54 @@ mod tests {
                 )
             });
             assert_eq!(terms, expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn either_field_forbids_storing_unless_the_targeted_one_is_honoured() {
+        // Cache-Control, CDN-Cache-Control; forbidden where the targeted field is honoured, and where it isn't.
+        let table = [
+            ("", "", false, false),
+            ("private", "", true, true),
+            ("private=\"x\"", "", true, true),
+            ("No-Store", "", true, true),
+            ("max-age=9", "private", true, true),
+            ("max-age=9", "private=\"x\"", true, true),
+            ("max-age=9", "no-store", true, true),
+            ("max-age=9", "no-cache", false, false),
+            ("no-store", "max-age=9", false, true),
+            ("private", "max-age=9", false, true),
+            ("no-store", "max-age=9, &&&&&", true, true),
+            ("no-store", "max-age=\"9\"", true, true),
+            ("no-store, must-understand", "", false, true),
+            ("private, must-understand", "", true, true),
+        ];
+        for (general, targeted, honoured, otherwise) in table {
+            let mut headers = HeaderMap::new();
+            for (name, value) in [("cache-control", general), ("cdn-cache-control", targeted)] {
+                headers.insert(name, value.parse().expect("a value"));
+            }
+            let forbidden = [true, false].map(|honours| forbid_storing(&headers, honours));
+            assert_eq!(
+                forbidden,
+                [honoured, otherwise],
+                "{general:?}, {targeted:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_so_for_a_minute_at_most() {
+        const HOUR: Duration = Duration::from_hours(1);
+        for status in [404, 405, 410, 414] {
+            let status = StatusCode::from_u16(status).expect("a status");
+            assert_eq!(interval_for(status, HOUR), NEGATIVE, "{status}");
+            let second = Duration::from_secs(1);
+            assert_eq!(interval_for(status, second), second, "{status}");
+        }
+        for status in [200, 203, 204, 300, 301, 308] {
+            let status = StatusCode::from_u16(status).expect("a status");
+            assert_eq!(interval_for(status, HOUR), HOUR, "{status}");
         }
     }
 }

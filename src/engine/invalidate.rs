@@ -9,7 +9,6 @@ use crate::{
     decide::{self, SYNC},
     engine::{Answer, Engine, Generated, Generator, LOCK_PREFIX, Seed, Target},
     error::{Error, ErrorKind},
-    extensions::Tags,
 };
 
 /// How long a response waits for the invalidation that it causes.
@@ -21,20 +20,24 @@ const INSISTING: Duration = Duration::from_secs(60);
 impl Engine {
     /// Notes an invalidation for all processes.
     pub(crate) async fn invalidate(&self, target: Target<'_>) -> Result<i64, Error> {
-        let name = target.name()?;
+        self.invalidate_name(&target.name()?).await
+    }
+
+    async fn invalidate_name(&self, name: &str) -> Result<i64, Error> {
         let epoch = self
             .store
-            .call("invalidate", |store| store.invalidate(&name))
+            .call("invalidate", |store| store.invalidate(name))
             .await?;
         tracing::debug!(name, epoch, "invalidated");
-        self.known.add(&name, epoch);
+        self.known.add(name, epoch);
         Ok(epoch)
     }
 
-    /// Invalidates tags, and tries again for a minute where that fails; returns when each has been tried once, or after 5 s.
+    /// Invalidates what has these [names](Target::name), and tries again for a minute where that fails; returns when each has been
+    /// tried once, or after 5 s.
     ///
     /// Cancel safe: it goes on.
-    pub(crate) async fn invalidate_tags(self: &Arc<Self>, tags: Tags) {
+    pub(crate) async fn invalidate_names(self: &Arc<Self>, names: Vec<String>) {
         let engine = Arc::clone(self);
         let token = self.tasks.token();
         let (trying, tried) = oneshot::channel::<()>();
@@ -42,13 +45,13 @@ impl Engine {
             let _token = token;
             let give_up = engine.now() + INSISTING;
             let (mut trying, mut pause) = (Some(trying), Duration::from_millis(100));
-            let mut left = tags.0.to_vec();
+            let mut left = names;
             loop {
                 let mut failed = Vec::new();
                 let mut why = None;
-                for tag in left {
-                    if let Err(error) = engine.invalidate(Target::Tag(&tag)).await {
-                        failed.push(tag);
+                for name in left {
+                    if let Err(error) = engine.invalidate_name(&name).await {
+                        failed.push(name);
                         why = Some(error);
                     }
                 }
@@ -58,9 +61,9 @@ impl Engine {
                 };
                 if engine.now() > give_up || engine.is_closing() {
                     tracing::error!(
-                        tags = ?failed,
+                        names = ?failed,
                         %error,
-                        "tags could not be invalidated: what bears them stays as it is until its interval is over"
+                        "a change could not be told: the pages that show it stay as they are until their interval is over"
                     );
                     return;
                 }
@@ -133,7 +136,7 @@ impl Engine {
                     Answer::Version(_) | Answer::Unavailable { .. } if !self.is_closing() => {
                         tokio::time::sleep(decide::backoff(tries)).await;
                     }
-                    Answer::Version(_) | Answer::Unavailable { .. } | Answer::Pass => {
+                    Answer::Version(_) | Answer::Unavailable { .. } | Answer::Pass(_) => {
                         return Ok(false);
                     }
                 }

@@ -24,7 +24,7 @@ use crate::engine::coded::Coded;
 use crate::{
     clock::Tick,
     decide::{self, Freshness},
-    engine::{Invalidations, Notes, Representation, Seed, invalidation::Void},
+    engine::{Invalidations, Notes, Pass, Representation, Seed, invalidation::Void},
     key,
     refresh::Refresh,
     terms::{self, Terms},
@@ -49,9 +49,10 @@ struct Weight;
 pub(crate) enum Slot {
     /// There is a version.
     Version(Arc<Version>),
-    /// The service is asked by each request itself until then: its responses cannot be shared.
+    /// Until then the service itself answers each request: its responses are not stored.
     Pass {
         until: Tick,
+        why: Pass,
         standing: Arc<Standing>,
     },
     /// There is no version that may be served, and after a failure nobody tries before then, unless it is purged.
@@ -115,6 +116,8 @@ pub(crate) struct Version {
     own: AtomicBool,
     /// It was made by this process.
     made: bool,
+    /// It was made in place of a stale one.
+    replaces: bool,
     /// When it was published.
     born: Tick,
     /// What the response says of its own freshness.
@@ -153,6 +156,7 @@ impl Version {
             unsaved: false,
             own: AtomicBool::new(false),
             made: false,
+            replaces: false,
             born,
             unit: key::unit(key),
             rest: AtomicI64::new(i64::MIN),
@@ -178,6 +182,15 @@ impl Version {
     pub(crate) fn with_seed(mut self, seed: Option<Arc<dyn Seed>>) -> Self {
         self.seed = seed;
         self
+    }
+
+    pub(crate) fn replacing(mut self, before: Option<&Self>, known: &Invalidations) -> Self {
+        self.replaces = before.is_some_and(|before| before.void(known) != Void::Purged);
+        self
+    }
+
+    pub(crate) fn replaces(&self) -> bool {
+        self.replaces
     }
 
     pub(crate) fn key(&self) -> &str {
@@ -258,7 +271,10 @@ impl Version {
         let mut terms = match self.said.filter(|_| policy.honours) {
             Some(said) => said,
             None => Terms {
-                interval: policy.interval_at(self.unit),
+                interval: terms::interval_for(
+                    self.content().status(),
+                    policy.interval_at(self.unit),
+                ),
                 max_stale: policy.max_stale,
                 if_error: Duration::ZERO,
             },

@@ -104,13 +104,46 @@ pub(crate) trait Seed: Send + Sync {
 pub(crate) enum Generated {
     /// Content to store and to serve.
     Content(Response<Bytes>),
-    /// Content that may not be shared: each visitor is to be answered by the service itself. `lasting`: for the interval;
-    /// otherwise it may be over soon.
-    Unshareable { lasting: bool, tags: Tags },
+    /// A response that is not stored: the service answers each visitor itself, as for [`Pass::TooLarge`] too.
+    Unshareable { why: Pass, tags: Tags },
     /// Content that is too large to store.
     TooLarge,
     /// It failed.
     Failed(Failure),
+}
+
+/// The reason why the service itself answers a request for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// The response is private: `Set-Cookie`, `private` or `no-store`.
+    Private,
+    /// The response varies by a header that is not in the key.
+    Vary,
+    /// The response is an event stream.
+    Stream,
+    /// The response has a status that is not stored.
+    Status,
+    /// The response is larger than the limits.
+    TooLarge,
+    /// The key was purged while the response was generated.
+    Purged,
+    /// The site is shutting down.
+    ShuttingDown,
+}
+
+impl Pass {
+    /// The reason in a log line.
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Private => "its Set-Cookie or Cache-Control says that it is one visitor's",
+            Self::Vary => "its Vary names a header that is not in the key",
+            Self::Stream => "it is an event stream",
+            Self::Status => "its status is not stored",
+            Self::TooLarge => "it is too large",
+            Self::Purged => "it was purged meanwhile",
+            Self::ShuttingDown => "the site is shutting down",
+        }
+    }
 }
 
 /// A failed regeneration, for those who wait for it. Cheap to clone.
@@ -128,7 +161,7 @@ pub(crate) struct Failure {
 pub(crate) enum Answer {
     Version(Arc<Version>),
     /// What the service answers to this very request.
-    Pass,
+    Pass(Pass),
     /// What the failed generator answered, or that it failed.
     Failed(Failure),
     /// Nothing yet; try again later.
@@ -218,10 +251,12 @@ impl Engine {
                     }
                 }
             }
-            Some(Slot::Pass { until, standing })
-                if now < until && standing.void(key, &self.known) == Void::No =>
-            {
-                Look::Answer(Answer::Pass)
+            Some(Slot::Pass {
+                until,
+                why,
+                standing,
+            }) if now < until && standing.void(key, &self.known) == Void::No => {
+                Look::Answer(Answer::Pass(why))
             }
             Some(Slot::Cooldown { until, standing })
                 if now < until && standing.void(key, &self.known) != Void::Purged =>
@@ -269,7 +304,7 @@ impl Engine {
                         .is_none()
                     {
                         let answer = match version.void(&self.known) {
-                            Void::Purged => Answer::Pass,
+                            Void::Purged => Answer::Pass(Pass::Purged),
                             Void::No | Void::Stale => Answer::Unavailable {
                                 retry_in: policy.cooldown(),
                             },
@@ -300,11 +335,11 @@ impl Engine {
             return Err(answer);
         }
         if self.is_closing() {
-            return Err(Answer::Pass);
+            return Err(Answer::Pass(Pass::ShuttingDown));
         }
         let Some(generate) = generate.take() else {
             // Only who leads has taken it, and does not come again.
-            return Err(Answer::Pass);
+            return Err(Answer::Pass(Pass::Purged));
         };
         let version = match self.memory.get(key) {
             Some(Slot::Version(version)) => Some(version),
@@ -405,7 +440,7 @@ impl Visitor {
             match version.freshness(engine.clock.now(), policy, &engine.known) {
                 Freshness::Fresh | Freshness::Stale => return Answer::Version(version),
                 Freshness::Expired if version.void(&engine.known) == Void::Purged => {
-                    return Answer::Pass;
+                    return Answer::Pass(Pass::Purged);
                 }
                 Freshness::Expired if in_time => {
                     return Answer::Unavailable {

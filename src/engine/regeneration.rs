@@ -18,8 +18,8 @@ use crate::{
     clock::{self, Tick, YEAR},
     decide::{self, Freshness, RECHECK, Turn},
     engine::{
-        Answer, Engine, Failure, Generated, Generator, LOCK_PREFIX, Notes, Seed, Slot, Standing,
-        Version, Void, memory::same_content,
+        Answer, Engine, Failure, Generated, Generator, LOCK_PREFIX, Notes, Pass, Seed, Slot,
+        Standing, Version, Void, memory::same_content,
     },
     error::Error,
     extensions::{RefreshAfter, Tags},
@@ -147,7 +147,7 @@ impl Regeneration {
                 () = self.stage.closed() => return,
             }
             if self.engine.is_closing() {
-                return self.end(Answer::Pass);
+                return self.end(Answer::Pass(Pass::ShuttingDown));
             }
         }
     }
@@ -366,7 +366,7 @@ impl Regeneration {
             Some(generated) => {
                 self.refuse(generated);
             }
-            None => self.end(Answer::Pass),
+            None => self.end(Answer::Pass(Pass::ShuttingDown)),
         }
     }
 
@@ -375,19 +375,19 @@ impl Regeneration {
         let cooldown = self.policy.cooldown();
         match generated {
             Generated::Content(_) => unreachable!("content is published"),
-            Generated::Unshareable { lasting, tags } => {
-                if lasting {
+            Generated::Unshareable { why, tags } => {
+                // A status may be over soon; the rest is what the route is like.
+                let time = if why == Pass::Status {
+                    cooldown
+                } else {
                     tracing::info!(
                         key = self.key,
-                        "the response is not everybody's, as its Set-Cookie, Cache-Control or Vary says: each request goes to the service"
+                        "the response is not stored, as {}: each request goes to the service",
+                        why.reason()
                     );
-                }
-                let time = if lasting {
                     self.policy.interval
-                } else {
-                    cooldown
                 };
-                self.pass_for(time.max(RECHECK), tags);
+                self.pass_for(why, time.max(RECHECK), tags);
                 Duration::ZERO
             }
             Generated::TooLarge if self.servable().is_none() => {
@@ -395,7 +395,7 @@ impl Regeneration {
                     key = self.key,
                     "the response is too large to be stored: each request goes to the service"
                 );
-                self.pass_for(cooldown, Tags::default());
+                self.pass_for(Pass::TooLarge, cooldown, Tags::default());
                 // Others may find that it fits their limit.
                 Duration::ZERO
             }
@@ -472,13 +472,14 @@ impl Regeneration {
         });
     }
 
-    fn pass_for(&self, time: Duration, tags: Tags) {
+    fn pass_for(&self, why: Pass, time: Duration, tags: Tags) {
         let notes = self.notes(tags, None);
         self.remember(Slot::Pass {
             until: self.engine.clock.now() + time,
+            why,
             standing: Arc::new(Standing::new(notes)),
         });
-        self.end(Answer::Pass);
+        self.end(Answer::Pass(why));
     }
 
     /// Keeps the fence of the version before it, so that whatever is published next replaces it.
@@ -497,7 +498,8 @@ impl Regeneration {
         let said = content.extensions();
         let tags = said.get().cloned().unwrap_or_default();
         let notes = self.notes(tags, said.get().copied());
-        Version::new(&self.key, content, fence, born, notes)
+        let version = Version::new(&self.key, content, fence, born, notes);
+        version.replacing(self.version.as_deref(), &self.engine.known)
     }
 
     fn notes(&self, Tags(tags): Tags, after: Option<RefreshAfter>) -> Notes {
@@ -530,7 +532,9 @@ impl Regeneration {
     fn end_with_newest(&self) {
         self.end(match &self.version {
             // Purged while it was made.
-            Some(version) if version.void(&self.engine.known) == Void::Purged => Answer::Pass,
+            Some(version) if version.void(&self.engine.known) == Void::Purged => {
+                Answer::Pass(Pass::Purged)
+            }
             Some(version) => Answer::Version(Arc::clone(version)),
             None => Answer::Unavailable {
                 retry_in: self.policy.cooldown(),

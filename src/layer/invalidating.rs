@@ -7,11 +7,14 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{engine::Engine, extensions::Tags};
+use crate::{
+    engine::{Engine, Target},
+    extensions::Tags,
+};
 
 /// Invalidates its tags, and those that the response has among its extensions ([`Tags`]), when a request has changed something; from [`Perennial::invalidates`](crate::Perennial::invalidates).
 ///
@@ -81,41 +84,70 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let safe = matches!(
-            *request.method(),
-            Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE
-        );
+        let safe = is_safe(request.method());
         let response = self.inner.call(request);
         if safe {
             return Box::pin(response);
         }
         // Now, as the future may be dropped before it has begun, and the service have begun by itself.
-        let mut unknown = Unknown(Some(self.layer.clone()));
+        let change = Change::of(&self.layer.engine, names(&self.layer.tags.0));
         Box::pin(async move {
             let response = response.await;
-            if let Some(mut layer) = unknown.0.take()
-                && let Ok(response) = &response
-                && (response.status().is_success() || response.status().is_redirection())
-            {
-                if let Some(Tags(others)) = response.extensions().get() {
-                    layer.tags = layer.tags.and(others);
-                }
-                layer.engine.invalidate_tags(layer.tags).await;
-            }
+            let (status, others) = match &response {
+                Ok(response) => (Some(response.status()), response.extensions().get()),
+                Err(_) => (None, None),
+            };
+            let others = others.map_or_else(Vec::new, |Tags(tags)| names(tags));
+            change.settle(status, others).await;
             response
         })
     }
 }
 
-/// Invalidates when it is dropped before it is known what has come of the request.
-struct Unknown(Option<InvalidateLayer>);
+/// Whether a request with this method changes nothing (RFC 9110 §9.2.1).
+pub(super) fn is_safe(method: &Method) -> bool {
+    matches!(
+        *method,
+        Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE
+    )
+}
 
-impl Drop for Unknown {
+/// The names by which tags are invalidated.
+fn names(tags: &[String]) -> Vec<String> {
+    let names = tags.iter().filter_map(|tag| Target::Tag(tag).name().ok());
+    names.collect()
+}
+
+/// A request that may change what has these names. Dropped before it is known what has come of it, it invalidates them.
+pub(super) struct Change {
+    engine: Arc<Engine>,
+    names: Vec<String>,
+}
+
+impl Change {
+    pub(super) fn of(engine: &Arc<Engine>, names: Vec<String>) -> Self {
+        let engine = Arc::clone(engine);
+        Self { engine, names }
+    }
+
+    /// The request has ended: invalidates these names, too, if it was answered without an error (RFC 9111 §4.4).
+    pub(super) async fn settle(mut self, status: Option<StatusCode>, others: Vec<String>) {
+        let mut names = std::mem::take(&mut self.names);
+        if status.is_some_and(|status| status.is_success() || status.is_redirection()) {
+            names.extend(others);
+            self.engine.invalidate_names(names).await;
+        }
+    }
+}
+
+impl Drop for Change {
     fn drop(&mut self) {
-        if let Some(InvalidateLayer { engine, tags }) = self.0.take()
+        let names = std::mem::take(&mut self.names);
+        if !names.is_empty()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            runtime.spawn(async move { engine.invalidate_tags(tags).await });
+            let engine = Arc::clone(&self.engine);
+            runtime.spawn(async move { engine.invalidate_names(names).await });
         }
     }
 }

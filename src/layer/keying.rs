@@ -115,9 +115,9 @@ impl Key {
         self
     }
 
-    /// The key of a request. `None`: it has none and passes straight through.
-    pub(super) fn of<'a, B>(&'a self, request: &'a Request<B>) -> Option<Cow<'a, str>> {
-        let base = match &self.base {
+    /// The key without its headers and host.
+    fn base<'a, B>(&'a self, request: &'a Request<B>) -> Option<Cow<'a, str>> {
+        Some(match &self.base {
             Base::Uri(query) => super::request::uri_key(request, query)?,
             Base::Name(name) => Cow::Borrowed(&**name),
             Base::By(function) => Cow::Owned(function(&Asked {
@@ -125,7 +125,30 @@ impl Key {
                 headers: request.headers(),
                 extensions: request.extensions(),
             })?),
-        };
+        })
+    }
+
+    /// The key that stands for all variants of what a request asks for.
+    pub(super) fn resource<B>(&self, request: &Request<B>) -> Option<String> {
+        let base = self.base(request)?;
+        Some(match &self.base {
+            // Without what a nested router makes of it.
+            Base::Uri(_) => base.split('#').next()?.to_owned(),
+            Base::Name(_) | Base::By(_) => base.into_owned(),
+        })
+    }
+
+    /// The key that stands for all variants of what a URI names, if it is its path that counts.
+    pub(super) fn of_uri<'a>(&self, uri: &'a Uri) -> Option<Cow<'a, str>> {
+        match &self.base {
+            Base::Uri(query) => key::of_uri(uri, query),
+            Base::Name(_) | Base::By(_) => None,
+        }
+    }
+
+    /// The key of a request. `None`: it has none and passes straight through.
+    pub(super) fn of<'a, B>(&'a self, request: &'a Request<B>) -> Option<Cow<'a, str>> {
+        let base = self.base(request)?;
         if base.starts_with(IDEMPOTENCY_PREFIX) {
             // The answers to somebody's requests are kept there.
             tracing::debug!(%base, "a request passes, as its key is Perennial's own");

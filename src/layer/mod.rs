@@ -13,6 +13,7 @@ mod problem;
 mod request;
 mod response;
 mod service;
+mod target;
 
 use std::{fmt, sync::Arc};
 
@@ -49,16 +50,42 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// A response is stored when its status is one that RFC 9110 §15.1 calls heuristically cacheable (200 and 404 among them).
 /// A status of 500 or more, or 429, is a failure: an old version outlives it, and where there is none it is given to those in this process who wait; others get a 503
-/// with `Retry-After` until the cooldown is over. Any other response with `Set-Cookie`, with
-/// `Cache-Control: private` or `no-store`, or with a `Vary` that names what is not in the key is given to nobody: each request is answered by the service itself, which
-/// is remembered for the policy's interval, and an older version is removed. So is any
-/// other status, remembered for the cooldown. (A failure that says it is somebody's own is given to the request that caused it alone.)
+/// with `Retry-After` until the cooldown is over. Any other response with `Set-Cookie`, with `private` or `no-store` in
+/// `Cache-Control` or `CDN-Cache-Control`, with a `Vary` that names a header outside the key, or of the type
+/// `text/event-stream` is given to nobody: the service itself answers each request (hit-for-pass). The process remembers this
+/// for the policy's interval, with a line in the log, and removes an older version. Any other status is treated likewise for
+/// the cooldown. The first such request costs the service two runs, once as the generator and once for the visitor, as the
+/// generator does not see the visitor's request. Each following request costs one. (A failure that says it is somebody's own is given to the request that caused it alone.)
 ///
 /// A `Vary` by `Accept-Encoding` is no such thing where the response has no `Content-Encoding`, so that all can read it. With the feature
 /// `compression` the layer itself answers in `br`, `zstd` or `gzip` (RFC 9110 §12.5.3): text of 256 bytes and more that has no `Content-Encoding` and does not
 /// say `no-transform`, compressed once a version, off the async threads, from when it is first asked for; until then as it is.
 ///
-/// A body is read whole before it is given out: a route whose response never ends, as an event stream, is not to be layered.
+/// The layer reads a body whole before it answers, up to [`Builder::max_body`](crate::Builder::max_body); a larger body is
+/// streamed to the visitor whose request caused it. The layer reads nothing of an event stream, which never ends: each visitor
+/// has a stream of the service's own.
+///
+/// # Response headers
+///
+/// `Date` and `Age` say when the version was generated. `Cache-Status` (RFC 9211) is `perennial; hit; ttl=86` for a version
+/// from memory or the database (a negative `ttl` is a stale version). For any other response `fwd=` has the reason: `miss`,
+/// `stale`, `method` or `bypass`. After it come `stored` and `collapsed`, or the reason why the response is not stored:
+///
+/// | `detail=` | reason |
+/// |---|---|
+/// | `upgrade` | the request asks for an upgrade |
+/// | `no-key` | the request has no key |
+/// | `outer-layer` | an outer layer generates the same key |
+/// | `too-many-keys` | the key is beyond [`max_keys`](Self::max_keys) |
+/// | `private` | the response has `Set-Cookie`, `private` or `no-store` |
+/// | `vary` | the response varies by a header outside the key |
+/// | `event-stream` | the response is an event stream |
+/// | `status` | the status of the response is not stored |
+/// | `too-large` | the response exceeds [`max_body`](crate::Builder::max_body) or [`max_headers`](crate::Builder::max_headers) |
+/// | `failed` | the generator failed, and there is no old version |
+/// | `unavailable` | there is no version yet: 503 |
+/// | `purged` | the page was purged while it was generated |
+/// | `shutting-down` | the site is [shutting down](crate::Perennial::shutdown), and there is no version |
 ///
 /// # What the service sees
 ///
@@ -102,6 +129,7 @@ pub struct RefreshLayer {
     hidden: Vec<fn(&mut Extensions)>,
     tags: Tags,
     admission: Arc<Admission>,
+    invalidates: bool,
 }
 
 impl RefreshLayer {
@@ -113,6 +141,7 @@ impl RefreshLayer {
             tags: Tags::default(),
             admission: Arc::new(Admission::new(MAX_KEYS)),
             engine,
+            invalidates: false,
         }
     }
 
@@ -137,6 +166,27 @@ impl RefreshLayer {
     /// should have asked for, and well above the number of those that there are.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
+        self
+    }
+
+    /// Invalidates the pages that a successful unsafe request names (RFC 9111 §4.4). Default: none.
+    ///
+    /// An unsafe request has a method other than GET, HEAD, OPTIONS and TRACE. When the service answers one by 2xx or 3xx, the
+    /// layer invalidates the request's own URI, as the [key](Self::key) reads that URI, and the URIs in the response's
+    /// `Location` and `Content-Location` that have the same host, each in all variants, as
+    /// [`invalidate`](crate::Perennial::invalidate) does. With [`Key::name`](crate::Key::name) and
+    /// [`Key::by`](crate::Key::by) the layer invalidates the key of the request alone. The response waits for the invalidation,
+    /// 5 s at most; if the database fails, the process tries again for a minute. For pages that a request does not name, use
+    /// tags: [`invalidates`](crate::Perennial::invalidates).
+    ///
+    /// Every visitor who may make such a request can cause a regeneration, and a row in the database for each URI.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped while the service runs (the client has gone), the outcome is unknown, and the layer invalidates
+    /// the request's own URI.
+    pub fn invalidate_on_unsafe(mut self) -> Self {
+        self.invalidates = true;
         self
     }
 

@@ -11,7 +11,10 @@ use http::{
 use crate::{
     fields::list,
     key::{self, Query},
-    layer::Key,
+    layer::{
+        Key,
+        cache_status::{Detail, Forward},
+    },
 };
 
 /// Among the extensions of the request that a generator sees: the key that is being generated.
@@ -27,25 +30,34 @@ impl GeneratedKey {
     }
 }
 
-/// The key of what is asked for. `None`: the request passes straight through.
-pub(super) fn key<'a, B>(request: &'a Request<B>, key: &'a Key) -> Option<Cow<'a, str>> {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) || is_upgrade(request.headers()) {
-        return None;
+/// The key of what is asked for, or the reason why the request passes straight through.
+pub(super) fn key<'a, B>(request: &'a Request<B>, key: &'a Key) -> Result<Cow<'a, str>, Forward> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Err(Forward::METHOD);
     }
-    let key = key.of(request)?;
+    if is_upgrade(request.headers()) {
+        return Err(Forward::bypass(Detail::Upgrade));
+    }
+    let key = key.of(request).ok_or(Forward::bypass(Detail::NoKey))?;
     match request.extensions().get::<GeneratedKey>() {
-        Some(generating) if *generating.0 == key => None,
-        _ => Some(key),
+        Some(generating) if *generating.0 == key => Err(Forward::bypass(Detail::OuterLayer)),
+        _ => Ok(key),
     }
 }
 
 /// The path as the visitor wrote it.
 pub(super) fn asked_path(parts: &Parts) -> &str {
+    asked_uri(&parts.uri, &parts.extensions).path()
+}
+
+/// The URI as the visitor wrote it; `seen`: as the service sees it.
+#[cfg_attr(not(feature = "axum"), expect(unused_variables))]
+pub(super) fn asked_uri<'a>(seen: &'a Uri, extensions: &'a Extensions) -> &'a Uri {
     #[cfg(feature = "axum")]
-    if let Some(OriginalUri(asked)) = parts.extensions.get() {
-        return asked.path();
+    if let Some(OriginalUri(asked)) = extensions.get() {
+        return asked;
     }
-    parts.uri.path()
+    seen
 }
 
 /// The host that is asked, in lowercase (RFC 9112 §3.2.2).

@@ -13,7 +13,7 @@ use httpdate::HttpDate;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    engine::Said,
+    engine::{Pass, Said},
     fields::list,
     key,
     layer::{Key, ResponseBody, cache_status::CACHE_STATUS},
@@ -26,24 +26,43 @@ use crate::{
 pub(super) enum Kind {
     /// Stored.
     Content,
-    /// Given to nobody. `lasting`: because it says that it is somebody's own; otherwise by its status.
-    Unshareable { lasting: bool },
+    /// Given to nobody: the service answers each request itself.
+    Pass(Pass),
     /// Given to those who wait, not stored; one that may not be shared, to whoever caused it.
     Failure { shareable: bool },
 }
 
-pub(super) fn kind(head: &Parts, key: &Key) -> Kind {
-    let shareable = is_shareable(&head.headers) && varies_by_key(&head.headers, key);
-    let status = head.status;
-    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-        Kind::Failure { shareable }
-    } else if shareable && is_heuristically_cacheable(status) {
-        Kind::Content
+/// `honours`: the policy goes by what the response says of its own freshness.
+pub(super) fn kind(head: &Parts, key: &Key, honours: bool) -> Kind {
+    let (status, headers) = (head.status, &head.headers);
+    let unshareable = if !is_shareable(headers, honours) {
+        Some(Pass::Private)
+    } else if is_event_stream(headers) {
+        Some(Pass::Stream)
+    } else if !varies_by_key(headers, key) {
+        Some(Pass::Vary)
     } else {
-        Kind::Unshareable {
-            lasting: !shareable,
-        }
+        None
+    };
+    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        let shareable = unshareable.is_none();
+        return Kind::Failure { shareable };
     }
+    match unshareable {
+        Some(why) => Kind::Pass(why),
+        None if is_heuristically_cacheable(status) => Kind::Content,
+        None => Kind::Pass(Pass::Status),
+    }
+}
+
+/// Whether the body may never end: server-sent events.
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let essence = |value: &HeaderValue| {
+        let value = value.to_str().unwrap_or_default();
+        let essence = value.split(';').next().unwrap_or_default().trim();
+        essence.eq_ignore_ascii_case("text/event-stream")
+    };
+    headers.get(header::CONTENT_TYPE).is_some_and(essence)
 }
 
 /// RFC 9110 §15.1, without 206, which is a part, and 501, which is a failure.
@@ -55,10 +74,8 @@ fn is_heuristically_cacheable(status: StatusCode) -> bool {
 }
 
 /// RFC 9111 §3: what a shared cache may not store; and what is somebody's own by its nature.
-fn is_shareable(headers: &HeaderMap) -> bool {
-    // `private="field"` is taken for `private`, as §5.2.2.7 allows.
-    let forbids = |(name, _): (String, _)| matches!(&*name, "private" | "no-store");
-    !headers.contains_key(header::SET_COOKIE) && !terms::directives(headers).any(forbids)
+fn is_shareable(headers: &HeaderMap, honours: bool) -> bool {
+    !headers.contains_key(header::SET_COOKIE) && !terms::forbid_storing(headers, honours)
 }
 
 /// Whether all that the response says it depends on is in the key (RFC 9111 §4.1), or is of no matter: what has no content coding can be read
@@ -161,7 +178,7 @@ pub(super) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
             headers.insert(header::DATE, now);
         }
     } else {
-        // The server says when it answers; kept, equal content would differ by it.
+        // Equal content would differ by it. [`say_age`] says it again, by the age.
         headers.remove(header::DATE);
     }
     if head.status == StatusCode::NO_CONTENT {
@@ -292,9 +309,21 @@ pub(super) fn part<B>(
     response
 }
 
-/// Says how old it is, and what clients may do with it, unless it says that itself.
-pub(super) fn say_age(headers: &mut HeaderMap, said: Said) {
+/// Says how old a version is, when it was made, and what clients may do with it, the latter two unless the response says so itself.
+///
+/// `Date` is when the content was made (RFC 9110 §6.6.1), not when it is given out: a recipient's apparent age, the time since
+/// `Date`, and the `Age` are then the same, of which it takes the greater (RFC 9111 §4.2.3).
+pub(super) fn say_age(headers: &mut HeaderMap, said: Said, age: Duration) {
     headers.insert(header::AGE, HeaderValue::from(said.age));
+    if !headers.contains_key(header::DATE) {
+        let made = SystemTime::now().checked_sub(age);
+        // Older than what a date can say is nothing that a clock can be right about.
+        let made = made.filter(|made| *made >= SystemTime::UNIX_EPOCH);
+        let date = made.map(|made| HttpDate::from(made).to_string());
+        if let Some(Ok(date)) = date.map(HeaderValue::try_from) {
+            headers.insert(header::DATE, date);
+        }
+    }
     if !headers.contains_key(header::CACHE_CONTROL) && !headers.contains_key(header::EXPIRES) {
         headers.insert(header::CACHE_CONTROL, freshness(said));
     }

@@ -6,6 +6,7 @@ use std::{
     marker::PhantomData,
     sync::{Arc, Mutex, PoisonError, Weak},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,15 +18,19 @@ use tower_service::Service;
 use crate::{
     clock::Tick,
     decide::SYNC,
-    engine::{Answer, Failure, Generated, Generator, Look, Said, Seed, Version, Visited},
+    engine::{
+        Answer, Failure, Generated, Generator, Look, Pass, Said, Seed, Target, Version, Visited,
+    },
     extensions::{RefreshAfter, Tags},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
-        cache_status::{CACHE_STATUS, How, Why},
+        cache_status::{CACHE_STATUS, Detail, Forward, How, Why},
         conditional::{self, Outcome},
         future::oneshot as call,
+        invalidating::{Change, is_safe},
         request,
         response::{self, Kind, Read},
+        target::Asked,
     },
     refresh::Refresh,
     store::BoxError,
@@ -82,10 +87,15 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let Shared { layer, .. } = &*self.0;
         let head = request.method() == Method::HEAD;
-        let Some(key) = request::key(&request, &layer.key) else {
-            let kept = head || request.method() == Method::GET;
-            let why = if kept { Why::Bypass(None) } else { Why::Method };
-            return ResponseFuture::waiting(pass(layer.clone(), self.0.inner(), request, why));
+        let key = match request::key(&request, &layer.key) {
+            Ok(key) => key,
+            Err(forward) => {
+                let inner = self.0.inner();
+                if layer.invalidates && !is_safe(request.method()) {
+                    return ResponseFuture::waiting(change(layer.clone(), inner, request));
+                }
+                return ResponseFuture::waiting(pass(layer.clone(), inner, request, forward));
+            }
         };
         let now = layer.engine.now();
         match layer.engine.look(&key, &layer.policy, now) {
@@ -96,21 +106,20 @@ where
                 let response = response::unavailable(retry_in);
                 ResponseFuture::ready(layer.give_other(&response, head, How::Unavailable))
             }
-            Look::Answer(Answer::Pass | Answer::Failed(_)) => {
-                let inner = self.0.inner();
-                ResponseFuture::waiting(pass(layer.clone(), inner, request, Why::Bypass(None)))
+            Look::Answer(answer @ (Answer::Pass(_) | Answer::Failed(_))) => {
+                let detail = match answer {
+                    Answer::Pass(pass) => Detail::Pass(pass),
+                    _ => Detail::Failed,
+                };
+                let (inner, forward) = (self.0.inner(), Forward::bypass(detail));
+                ResponseFuture::waiting(pass(layer.clone(), inner, request, forward))
             }
             Look::Visit { stale } => {
                 // Never no time at all, in which nothing would count.
                 let period = layer.engine.settings.retention.max(SYNC);
                 if !stale && !layer.admission.admits(&key, now, period) {
-                    let inner = self.0.inner();
-                    return ResponseFuture::waiting(pass(
-                        layer.clone(),
-                        inner,
-                        request,
-                        Why::Bypass(None),
-                    ));
+                    let (inner, forward) = (self.0.inner(), Forward::bypass(Detail::TooManyKeys));
+                    return ResponseFuture::waiting(pass(layer.clone(), inner, request, forward));
                 }
                 let key = key.into_owned();
                 let why = if stale { Why::Stale } else { Why::Miss };
@@ -151,17 +160,16 @@ impl RefreshLayer {
         let representation = &version.plain;
         let kept = &representation.content;
         let head = request.method() == Method::HEAD;
+        let age = Duration::from_secs(version.age_before).saturating_add(version.age(now));
         let said = Said {
-            age: version
-                .age_before
-                .saturating_add(version.age(now).as_secs()),
+            age: age.as_secs(),
             ttl: version.ttl(now, &self.policy, &self.engine.known),
             client: self.policy.client,
         };
         let how = made.unwrap_or(How::Hit { ttl: said.ttl });
         let make = || {
             let mut headers = kept.headers().clone();
-            response::say_age(&mut headers, said);
+            response::say_age(&mut headers, said, age);
             self.say(&mut headers, how);
             headers
         };
@@ -207,17 +215,41 @@ async fn pass<S, ReqBody, ResBody>(
     layer: RefreshLayer,
     service: S,
     request: Request<ReqBody>,
-    why: Why,
+    forward: Forward,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
     let mut response = call(service, request).await?;
-    if why != Why::Method {
+    if forward != Forward::METHOD {
         layer.key.say_vary(response.headers_mut());
     }
-    layer.say(response.headers_mut(), How::Passed(why));
+    layer.say(response.headers_mut(), How::Passed(forward));
     Ok(response.map(ResponseBody::streamed))
+}
+
+/// Passes a request that may change something, and invalidates what it has changed.
+async fn change<S, ReqBody, ResBody>(
+    layer: RefreshLayer,
+    service: S,
+    request: Request<ReqBody>,
+) -> Result<Response<ResponseBody<ResBody>>, S::Error>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+{
+    let (asked, own) = (Asked::of(&request), layer.key.resource(&request));
+    let own = own.and_then(|key| Target::Key(&key).name().ok());
+    let change = Change::of(&layer.engine, own.into_iter().collect());
+    let response = pass(layer.clone(), service, request, Forward::METHOD).await;
+    let (status, others) = match &response {
+        Ok(response) => {
+            let others = asked.names_in(response.headers(), &layer.key);
+            (Some(response.status()), others)
+        }
+        Err(_) => (None, Vec::new()),
+    };
+    change.settle(status, others).await;
+    response
 }
 
 async fn visit<S, ReqBody, ResBody>(
@@ -237,7 +269,7 @@ where
     let (layer, service) = (shared.layer.clone(), shared.inner());
     let head = request.method() == Method::HEAD;
     let Some(generating) = request::to_generate(&request, &key, &layer.key, &layer.hidden) else {
-        return pass(layer, service, request, Why::Bypass(None)).await;
+        return pass(layer, service, request, Forward::bypass(Detail::NoKey)).await;
     };
     let (direct, mut own) = oneshot::channel();
     let make = || -> (Generator, Option<Arc<dyn Seed>>) {
@@ -255,30 +287,38 @@ where
     };
     let arrived = layer.engine.now();
     let Visited { answer, leads } = layer.engine.visit(&key, &layer.policy, make).await;
-    let made = How::Made {
-        why,
-        stored: false,
+    let made = |forward, stored| How::Made {
+        forward,
+        stored,
         collapsed: !leads,
     };
-    let direct = |response| {
+    let direct = |response, detail| {
         let mut response = without_body_if(head, response);
-        layer.say(response.headers_mut(), made);
+        let how = made(why.not_stored(detail), false);
+        layer.say(response.headers_mut(), how);
         response
     };
     let (given, how) = match (answer, own.try_recv()) {
-        (_, Ok(Direct::TooLarge(response))) => return Ok(direct(response)),
-        (Answer::Failed(_), Ok(Direct::Failed(result))) => return result.map(direct),
+        (_, Ok(Direct::TooLarge(response))) => {
+            return Ok(direct(response, Detail::Pass(Pass::TooLarge)));
+        }
+        (Answer::Failed(_), Ok(Direct::Failed(result))) => {
+            return result.map(|response| direct(response, Detail::Failed));
+        }
         (Answer::Version(version), _) => {
-            let made = version.is_made_since(arrived).then(|| How::Made {
-                why,
-                stored: !version.is_unsaved(),
-                collapsed: !leads,
+            let made = version.is_made_since(arrived).then(|| {
+                // Memory may have had nothing of what the database had.
+                let why = if version.replaces() { Why::Stale } else { why };
+                made(Forward { why, detail: None }, !version.is_unsaved())
             });
             return Ok(layer.give(&version, &request, layer.engine.now(), made));
         }
-        (Answer::Pass, _) => return pass(layer, service, request, why).await,
+        (Answer::Pass(reason), _) => {
+            let forward = why.not_stored(Detail::Pass(reason));
+            return pass(layer, service, request, forward).await;
+        }
         (Answer::Failed(failure), _) => match failure.response {
-            Some(response) => (response, made),
+            Some(response) => (response, made(why.not_stored(Detail::Failed), false)),
             None => (
                 response::unavailable(failure.retry_in).into(),
                 How::Unavailable,
@@ -362,16 +402,16 @@ where
     };
     let (mut head, body) = response.into_parts();
     layer.key.say_vary(&mut head.headers);
-    let kind = response::kind(&head, &layer.key);
+    let kind = response::kind(&head, &layer.key, layer.policy.honours);
     let tags = || {
         let own = head.extensions.get::<Tags>().cloned();
         own.unwrap_or_default().and(&layer.tags.0)
     };
     let status = format!("the service answered {}", head.status);
     match kind {
-        Kind::Unshareable { lasting } => {
+        Kind::Pass(why) => {
             let tags = tags();
-            return Generated::Unshareable { lasting, tags };
+            return Generated::Unshareable { why, tags };
         }
         Kind::Failure { shareable: false } => {
             let response = Response::from_parts(head, ResponseBody::streamed(body));

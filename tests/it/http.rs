@@ -186,14 +186,24 @@ async fn a_response_says_how_old_it_is_and_how_it_came_about() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_kept_says_so_and_has_no_age() {
+async fn what_is_not_kept_says_so_and_costs_a_second_run_with_the_first_request_only() {
     let folder = Folder::new();
-    let app = Router::new().route("/", any(async || ([(header::SET_COOKIE, "a=b")], "mine")));
+    let origin = Origin::default();
+    let own = {
+        let origin = origin.clone();
+        any(async move || ([(header::SET_COOKIE, "a=b")], origin.run("mine").await.1))
+    };
+    let app = Router::new().route("/", own);
     let address = serve(app.layer(folder.site().await.layer(Refresh::every(LONG)))).await;
-    for status in ["perennial; fwd=miss", "perennial; fwd=bypass"] {
+    for (status, runs) in [
+        ("perennial; fwd=miss; detail=private", 2),
+        ("perennial; fwd=bypass; detail=private", 3),
+        ("perennial; fwd=bypass; detail=private", 4),
+    ] {
         let reply = get(address, "/").await;
         assert_eq!(text(&reply, "cache-status"), status);
         assert_eq!((text(&reply, "age"), text(&reply, "etag")), ("", ""));
+        assert_eq!((origin.begun(), reply.run()), (runs, runs));
     }
 }
 

@@ -36,7 +36,10 @@ async fn a_key_that_is_perennials_own_keeps_nothing() {
         for _ in 0..2 {
             let run = origin.begun() + 1;
             let reply = get(address, "/idempotency//%2Fpay/key").await;
-            assert_eq!(reply.headers["cache-status"], "perennial; fwd=bypass");
+            assert_eq!(
+                reply.headers["cache-status"],
+                "perennial; fwd=bypass; detail=no-key"
+            );
             assert_eq!(reply.run(), run);
         }
     }
@@ -388,7 +391,10 @@ async fn a_request_without_a_key_passes_and_so_does_one_whose_answer_varies_by_m
     let address = serve(mirror().layer(none)).await;
     let reply = request(address, "GET", "/", &[("x-own", "a")]).await;
     assert!(reply.text().contains("x-own=a"), "{reply:?}");
-    assert_eq!(reply.headers["cache-status"], "perennial; fwd=bypass");
+    assert_eq!(
+        reply.headers["cache-status"],
+        "perennial; fwd=bypass; detail=no-key"
+    );
 
     let varying = || {
         Router::new().route(

@@ -4,11 +4,13 @@
 mod databases;
 
 mod bookshop;
+mod cache_status;
 mod claims;
 #[cfg(feature = "compression")]
 mod compression;
 mod content;
 mod database;
+mod event_stream;
 mod exclusive;
 mod failures;
 mod foreign;
@@ -31,6 +33,7 @@ mod processes;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod proxy;
 mod regeneration;
+mod rfc9111;
 mod safety;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;

@@ -1,0 +1,176 @@
+//! The reason that Cache-Status gives for each response (RFC 9211).
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderMap, Request, Response, StatusCode, header},
+    response::IntoResponse,
+    routing::get,
+};
+use perennial::{Key, Perennial, Refresh};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::{
+    databases::Db,
+    support::{Folder, HANG, Origin, get as visit, serve},
+};
+
+on_each_database! {
+    page_that_was_stale_in_the_database_alone_is_said_to_be_stale
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+const POLICY: Refresh = Refresh::every(LONG);
+
+/// A service that answers by what it is asked for.
+async fn answer(request: Request<Body>) -> Result<Response<Body>, Infallible> {
+    let header = |name: &str, value: &str| {
+        let mut headers = HeaderMap::new();
+        let name: header::HeaderName = name.parse().expect("a name");
+        headers.insert(name, value.parse().expect("a value"));
+        headers
+    };
+    Ok(match request.uri().path() {
+        "/cookie" => (header("set-cookie", "a=b"), "").into_response(),
+        "/private" => (header("cache-control", "private"), "").into_response(),
+        "/vary" => (header("vary", "cookie"), "").into_response(),
+        "/stream" => (header("content-type", "text/event-stream"), "").into_response(),
+        "/redirect" => StatusCode::FOUND.into_response(),
+        "/large" => "a".repeat(100).into_response(),
+        "/large-head" => (header("x", &"a".repeat(2000)), "").into_response(),
+        "/failing" => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        "/failing-alone" => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            header("set-cookie", "a=b"),
+        )
+            .into_response(),
+        _ => "small".into_response(),
+    })
+}
+
+async fn status<S>(service: S, path: &str, headers: &[(&str, &str)]) -> String
+where
+    S: tower::Service<Request<Body>, Error = Infallible>,
+    S::Response: IntoResponse,
+{
+    let mut request = Request::get(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::empty()).expect("a request");
+    let Ok(response) = service.oneshot(request).await;
+    let response = response.into_response();
+    let lines = response.headers().get_all("cache-status").iter();
+    let lines: Vec<_> = lines.map(|line| line.to_str().expect("text")).collect();
+    lines.join(", ")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_response_that_is_not_stored_has_its_reason() {
+    let folder = Folder::new();
+    let url = folder.url();
+    let builder = Perennial::builder().max_body(50).max_headers(1000);
+    let site = builder.open(&url).await.expect("opens");
+    let service = site.layer(POLICY).layer(service_fn(answer));
+    // The path; what the first request is told, and the second.
+    for (path, first, second) in [
+        (
+            "/cookie",
+            "fwd=miss; detail=private",
+            "fwd=bypass; detail=private",
+        ),
+        (
+            "/private",
+            "fwd=miss; detail=private",
+            "fwd=bypass; detail=private",
+        ),
+        ("/vary", "fwd=miss; detail=vary", "fwd=bypass; detail=vary"),
+        (
+            "/stream",
+            "fwd=miss; detail=event-stream",
+            "fwd=bypass; detail=event-stream",
+        ),
+        (
+            "/redirect",
+            "fwd=miss; detail=status",
+            "fwd=bypass; detail=status",
+        ),
+        (
+            "/large",
+            "fwd=miss; detail=too-large",
+            "fwd=bypass; detail=too-large",
+        ),
+        (
+            "/large-head",
+            "fwd=miss; detail=too-large",
+            "fwd=bypass; detail=too-large",
+        ),
+        ("/failing", "fwd=miss; detail=failed", "detail=unavailable"),
+        (
+            "/failing-alone",
+            "fwd=miss; detail=failed",
+            "detail=unavailable",
+        ),
+    ] {
+        for expected in [first, second] {
+            let said = status(service.clone(), path, &[]).await;
+            assert_eq!(said, format!("perennial; {expected}"), "{path}");
+        }
+    }
+    let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
+    let said = status(service.clone(), "/", &upgrade).await;
+    assert_eq!(said, "perennial; fwd=bypass; detail=upgrade");
+
+    let layer = |key: Key| site.layer(POLICY).key(key);
+    let keyless = layer(Key::by(|_| None)).layer(service_fn(answer));
+    let said = status(keyless, "/", &[]).await;
+    assert_eq!(said, "perennial; fwd=bypass; detail=no-key");
+    let full = site.layer(POLICY).max_keys(0).layer(service_fn(answer));
+    let said = status(full, "/many", &[]).await;
+    assert_eq!(said, "perennial; fwd=bypass; detail=too-many-keys");
+    let twice = site
+        .layer(POLICY)
+        .layer(site.layer(POLICY).layer(service_fn(answer)));
+    let said = status(twice, "/twice", &[]).await;
+    assert_eq!(
+        said,
+        "perennial; fwd=bypass; detail=outer-layer, perennial; fwd=miss; stored"
+    );
+    site.shutdown().await;
+    let said = status(service, "/late", &[]).await;
+    assert_eq!(said, "perennial; fwd=miss; detail=shutting-down");
+}
+
+async fn page_that_was_stale_in_the_database_alone_is_said_to_be_stale(db: Db) {
+    let origin = Origin::default();
+    let policy = Refresh::every(Duration::from_millis(1)).wait(HANG);
+    let process = async || {
+        let site = db.site().await;
+        let layer = site.layer(policy);
+        let app = Router::new().route(
+            "/page",
+            get({
+                let origin = origin.clone();
+                async move || origin.run("it").await.1
+            }),
+        );
+        (serve(app.layer(layer)).await, site)
+    };
+    let said = async |address| {
+        let reply = visit(address, "/page").await;
+        reply.headers["cache-status"]
+            .to_str()
+            .expect("text")
+            .to_owned()
+    };
+    let (first, site) = process().await;
+    assert_eq!(said(first).await, "perennial; fwd=miss; stored");
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    let (second, _site) = process().await;
+    assert_eq!(said(second).await, "perennial; fwd=stale; stored");
+    site.purge("/page").await.expect("is done");
+    let (third, _site) = process().await;
+    assert_eq!(said(third).await, "perennial; fwd=miss; stored");
+}
