@@ -3,11 +3,14 @@
 //!
 //! `cargo bench --bench scale` prints the table of `docs/scale.md`, the largest row after some minutes.
 
+#[allow(dead_code, unused_imports, reason = "the tests use the rest of it")]
+#[path = "../tests/sim/memory/mod.rs"]
+mod memory;
+
 use std::{
-    collections::HashMap,
     convert::Infallible,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -15,10 +18,8 @@ use std::{
 
 use bytes::Bytes;
 use http::Response;
-use perennial::{
-    Perennial, Refresh,
-    store::{Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture},
-};
+use memory::{BoxError, Call, Link, Linked, Memory, Reply};
+use perennial::{Perennial, Refresh};
 use tokio::{task::JoinSet, time::Instant};
 
 /// A site, and how it is asked.
@@ -90,14 +91,13 @@ async fn run(case: Case) {
     let mut random = Random(7);
     // As they have become over time: some older, some newer.
     for key in 0..case.keys {
-        store.fill(
-            &name(key),
-            Duration::from_micros(random.below(case.interval * 1_000_000)),
-        );
+        let age = Duration::from_micros(random.below(case.interval * 1_000_000));
+        let content = Response::new(Bytes::from_static(b"content"));
+        store.memory.fill(&name(key), age, content);
     }
     let sites: Vec<Perennial> = (0..case.processes)
         .map(|_| {
-            let store = Box::new(Shared(Arc::clone(&store)));
+            let store = Box::new(Linked(Arc::clone(&store)));
             Perennial::builder()
                 .memory(1 << 30)
                 .regenerations(usize::MAX)
@@ -183,244 +183,41 @@ impl Random {
     }
 }
 
-/// An answer, after a while.
-fn answer<'a, T: Send + 'a>(answer: T) -> StoreFuture<'a, T> {
-    Box::pin(async move {
-        tokio::time::sleep(ROUND_TRIP).await;
-        Ok(answer)
-    })
-}
-
-/// What a database does for one site, in memory, by virtual time.
+/// A store in memory, and how often it was asked.
 struct Counting {
-    start: Instant,
-    locks: Mutex<HashMap<String, LockRowAt>>,
-    entries: Mutex<HashMap<String, EntryAt>>,
+    memory: Memory,
     reads: AtomicU64,
     writes: AtomicU64,
     refused: AtomicU64,
 }
 
-#[derive(Default)]
-struct LockRowAt {
-    fence: i64,
-    owner: Option<String>,
-    expires: i64,
-}
-
-struct EntryAt {
-    fence: i64,
-    generated: i64,
-    content: Response<Bytes>,
-    notes: String,
-}
-
-/// Greater than any interval: times are counted from there.
-const EPOCH: i64 = 1_000_000_000_000_000;
-
 impl Counting {
     fn new() -> Self {
         Self {
-            start: Instant::now(),
-            locks: Mutex::default(),
-            entries: Mutex::default(),
+            memory: Memory::new(),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
     }
 
-    fn now(&self) -> i64 {
-        EPOCH + self.start.elapsed().as_micros() as i64
-    }
-
-    fn fill(&self, key: &str, age: Duration) {
-        let entry = EntryAt {
-            fence: 1,
-            generated: EPOCH - age.as_micros() as i64,
-            content: Response::new(Bytes::from_static(b"content")),
-            notes: "epoch=0".to_owned(),
-        };
-        self.entries
-            .lock()
-            .expect("not poisoned")
-            .insert(key.to_owned(), entry);
-    }
-
     /// Reads, writes and refused tries, which write nothing, since the last call.
     fn take(&self) -> [u64; 3] {
         [&self.reads, &self.writes, &self.refused].map(|count| count.swap(0, Relaxed))
     }
-
-    /// What is done while the lock still carries this fence.
-    fn fenced(
-        &self,
-        lease: &LeaseRow,
-        act: impl FnOnce(&mut LockRowAt) -> bool,
-    ) -> StoreFuture<'_, bool> {
-        self.writes.fetch_add(1, Relaxed);
-        let mut locks = self.locks.lock().expect("not poisoned");
-        let lock = locks
-            .get_mut(&lease.name)
-            .filter(|lock| lock.fence == lease.fence);
-        let done = lock.is_some_and(act);
-        answer(done)
-    }
 }
 
-struct Shared(Arc<Counting>);
-
-impl Store for Shared {
-    fn probe<'a>(&'a self, key: &'a str, name: &'a str, known: i64) -> StoreFuture<'a, Probe> {
-        let (store, now) = (&*self.0, self.0.now());
-        store.reads.fetch_add(1, Relaxed);
-        let entries = store.entries.lock().expect("not poisoned");
-        let entry = entries.get(key).filter(|entry| entry.fence > known);
-        let entry = entry.map(|entry| Entry {
-            fence: entry.fence,
-            age: micros(now - entry.generated),
-            content: entry.content.clone(),
-            notes: entry.notes.clone(),
-        });
-        let locks = store.locks.lock().expect("not poisoned");
-        let lock = locks
-            .get(name)
-            .map_or(LockState::default(), |lock| LockState {
-                fence: lock.fence,
-                owned: lock.owner.is_some(),
-                remaining: micros(lock.expires - now),
-            });
-        answer(Probe {
-            entry,
-            lock,
-            ..Probe::default()
-        })
-    }
-
-    fn try_lock<'a>(
-        &'a self,
-        name: &'a str,
-        owner: &'a str,
-        length: Duration,
-        seen: Option<i64>,
-    ) -> StoreFuture<'a, Option<i64>> {
-        let (store, now) = (&*self.0, self.0.now());
-        let mut locks = store.locks.lock().expect("not poisoned");
-        let lock = locks.entry(name.to_owned()).or_default();
-        let is_seen = lock.fence == 0 || seen.is_none_or(|seen| seen == lock.fence);
-        let fence = (lock.expires <= now && is_seen).then(|| {
-            lock.fence = now.max(lock.fence + 1);
-            lock.owner = Some(owner.to_owned());
-            lock.expires = now + length.as_micros() as i64;
-            lock.fence
-        });
-        let count = if fence.is_some() {
-            &store.writes
-        } else {
-            &store.refused
+/// Counts a call; the answer comes after a while.
+impl Link for Arc<Counting> {
+    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+        let reply = self.memory.apply(&call);
+        let count = match (&call, &reply) {
+            (Call::Probe { .. } | Call::Invalidated(_), _) => &self.reads,
+            (_, Reply::Fence(None)) => &self.refused,
+            _ => &self.writes,
         };
         count.fetch_add(1, Relaxed);
-        answer(fence)
+        tokio::time::sleep(ROUND_TRIP).await;
+        Ok(reply)
     }
-
-    fn extend<'a>(&'a self, lease: &'a LeaseRow, length: Duration) -> StoreFuture<'a, bool> {
-        let expires = self.0.now() + length.as_micros() as i64;
-        self.0.fenced(lease, |lock| {
-            lock.expires = expires;
-            true
-        })
-    }
-
-    fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool> {
-        let expires = self.0.now() + cooldown.as_micros() as i64;
-        self.0.fenced(lease, |lock| {
-            (lock.owner, lock.expires) = (None, expires);
-            true
-        })
-    }
-
-    fn publish<'a>(
-        &'a self,
-        key: &'a str,
-        lease: &'a LeaseRow,
-        edition: &'a Edition<'a>,
-    ) -> StoreFuture<'a, bool> {
-        let entry = EntryAt {
-            fence: lease.fence,
-            generated: self.0.now(),
-            content: edition.content.clone(),
-            notes: edition.notes.to_owned(),
-        };
-        self.0.fenced(lease, |_| {
-            self.0
-                .entries
-                .lock()
-                .expect("not poisoned")
-                .insert(key.to_owned(), entry);
-            true
-        })
-    }
-
-    fn renew<'a>(
-        &'a self,
-        key: &'a str,
-        lease: &'a LeaseRow,
-        edition: &'a Edition<'a>,
-        _known: i64,
-    ) -> StoreFuture<'a, bool> {
-        self.publish(key, lease, edition)
-    }
-
-    fn invalidated(&self, _since: i64) -> StoreFuture<'_, Vec<(String, i64)>> {
-        self.0.reads.fetch_add(1, Relaxed);
-        answer(Vec::new())
-    }
-
-    // What nothing here asks for.
-
-    fn remove<'a>(&'a self, _: &'a str, _: &'a LeaseRow) -> StoreFuture<'a, bool> {
-        unreachable!("the simulation does not ask for it")
-    }
-
-    fn invalidate<'a>(&'a self, _: &'a str) -> StoreFuture<'a, i64> {
-        unreachable!("the simulation does not ask for it")
-    }
-
-    fn purge<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, ()> {
-        unreachable!("the simulation does not ask for it")
-    }
-
-    fn inspect<'a>(&'a self, _: &'a str) -> StoreFuture<'a, Option<LockRow>> {
-        unreachable!("the simulation does not ask for it")
-    }
-
-    fn held(&self) -> StoreFuture<'_, Vec<LockRow>> {
-        unreachable!("the simulation does not ask for it")
-    }
-
-    fn break_lock<'a>(&'a self, _: &'a str) -> StoreFuture<'a, bool> {
-        unreachable!("the simulation does not ask for it")
-    }
-
-    // Seldom, and for a process that runs for longer.
-
-    fn prune_entries<'a>(&'a self, _: Option<&'a str>) -> StoreFuture<'a, Option<Pruned>> {
-        answer(None)
-    }
-
-    fn prune_locks<'a>(
-        &'a self,
-        _: Duration,
-        _: Option<&'a str>,
-    ) -> StoreFuture<'a, Option<String>> {
-        answer(None)
-    }
-
-    fn forget_invalidated(&self, _: i64, _: Duration, _: i64) -> StoreFuture<'_, ()> {
-        answer(())
-    }
-}
-
-fn micros(time: i64) -> Duration {
-    Duration::from_micros(u64::try_from(time).unwrap_or(0))
 }

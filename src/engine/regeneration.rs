@@ -143,8 +143,9 @@ impl Regeneration {
             };
             self.stage.send_replace(Stage::Elsewhere);
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                biased;
                 () = self.stage.closed() => return,
+                () = tokio::time::sleep(pause) => {}
             }
             if self.engine.is_closing() {
                 return self.end(Answer::Pass(Pass::ShuttingDown));
@@ -251,9 +252,10 @@ impl Regeneration {
             }
         };
         tokio::select! {
+            biased;
             ended = &mut task => Some(ended.unwrap_or_else(|panic| self.failed(panic))),
-            () = tokio::time::sleep(limit) => Some(self.failed(format!("it took longer than {limit:?}"))),
             () = lost, if servable => None,
+            () = tokio::time::sleep(limit) => Some(self.failed(format!("it took longer than {limit:?}"))),
         }
     }
 

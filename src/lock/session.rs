@@ -187,6 +187,7 @@ async fn keep(
 ) {
     loop {
         tokio::select! {
+            biased;
             reply = &mut release => {
                 let released = session.release(&named).await.unwrap_or(false);
                 // Who asked may be gone.

@@ -68,7 +68,6 @@ macro_rules! with_pool {
 
 pub(crate) struct Db {
     url: String,
-    #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
     home: Home,
     pool: OnceCell<AnyPool>,
     /// What is said on each new connection of [`Db::database`].
@@ -80,16 +79,29 @@ enum Home {
     /// Held for as long as the file is needed.
     #[allow(dead_code)]
     Folder(Folder),
+    Memory,
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     Elsewhere,
     #[cfg(any(feature = "postgres", feature = "mysql"))]
-    Server { url: String, name: String },
+    Server {
+        url: String,
+        name: String,
+    },
 }
 
 impl Db {
     pub(crate) async fn sqlite() -> Option<Self> {
         let folder = Folder::new();
         Some(Self::new(folder.url(), Home::Folder(folder)))
+    }
+
+    /// The store in memory of the simulation, for the contract of stores alone.
+    pub(crate) async fn in_memory() -> Option<Self> {
+        Some(Self::new("memory:".to_owned(), Home::Memory))
+    }
+
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(self.home, Home::Memory)
     }
 
     /// One that is there already, and stays.

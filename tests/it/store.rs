@@ -14,12 +14,19 @@ use perennial::store::{Edition, LeaseRow, Store};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
-use crate::{databases::Db, support::HANG};
+use crate::{
+    databases::Db,
+    memory::{Linked, Memory},
+    support::HANG,
+};
 
 const LEASE: Duration = Duration::from_secs(3600);
 const NONE: Duration = Duration::ZERO;
 
 pub(crate) async fn open(db: &Db) -> Arc<dyn Store> {
+    if db.is_in_memory() {
+        return Arc::new(Linked(Arc::new(Memory::new())));
+    }
     let store = db.database().await.store("perennial_").await;
     store.expect("prepares").into()
 }
@@ -88,18 +95,19 @@ pub(crate) async fn stored(store: &dyn Store, key: &str) -> Option<(i64, Bytes)>
 }
 
 macro_rules! contract {
-    ($($test:ident)*) => {
-        on_each_database! { $($test)* }
+    ($($test:ident)*; changing rows: $($sql:ident)*) => {
+        on_each_database! { $($test)* $($sql)* }
+        on_database! { memory = crate::databases::Db::in_memory(); $($test)* }
         #[cfg(feature = "postgres")]
-        on_database! { postgres_pooled = crate::databases::Db::postgres_pooled(); $($test)* }
+        on_database! { postgres_pooled = crate::databases::Db::postgres_pooled(); $($test)* $($sql)* }
         #[cfg(feature = "postgres")]
-        on_database! { postgres_relative = crate::databases::Db::postgres_relative(); $($test)* }
+        on_database! { postgres_relative = crate::databases::Db::postgres_relative(); $($test)* $($sql)* }
         #[cfg(feature = "postgres")]
-        on_database! { postgres_unusual = crate::databases::Db::postgres_unusual(); $($test)* }
+        on_database! { postgres_unusual = crate::databases::Db::postgres_unusual(); $($test)* $($sql)* }
         #[cfg(feature = "mysql")]
-        on_database! { mysql_unusual = crate::databases::Db::mysql_unusual(); $($test)* }
+        on_database! { mysql_unusual = crate::databases::Db::mysql_unusual(); $($test)* $($sql)* }
         #[cfg(feature = "mysql")]
-        on_database! { mysql_uncommitted = crate::databases::Db::mysql_uncommitted(); $($test)* }
+        on_database! { mysql_uncommitted = crate::databases::Db::mysql_uncommitted(); $($test)* $($sql)* }
     };
 }
 
@@ -118,13 +126,14 @@ contract! {
     epochs_grow_in_the_order_in_which_they_are_seen
     what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused
     only_what_is_to_be_kept_no_longer_is_pruned
-    a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour
     a_purge_is_forgotten_only_when_no_entry_is_older
     keys_that_begin_alike_are_told_apart_by_a_purge
     a_lock_whose_name_begins_like_a_mark_in_capitals_is_listed
-    a_lock_is_inspected_listed_and_broken
-    locks_from_before_the_clock_was_set_back_end_after_their_length
+    a_lock_is_inspected_listed_and_broken;
+    changing rows:
     a_holder_whose_clock_is_right_keeps_its_lock
+    a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour
+    locks_from_before_the_clock_was_set_back_end_after_their_length
 }
 
 async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {

@@ -1,0 +1,161 @@
+//! The way of calls from one process to the store, with its faults.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use crate::{
+    ground::{Ground, What, lock},
+    memory::{BoxError, Call, Link, Reply},
+    plan::LIMIT,
+    random::Random,
+};
+
+pub(crate) struct Line {
+    pub(crate) ground: Arc<Ground>,
+    pub(crate) process: u32,
+    /// The process has crashed: its calls are not carried out any more, and never answered.
+    pub(crate) cut: Arc<AtomicBool>,
+    /// How many calls there were of each stream.
+    pub(crate) numbers: Mutex<HashMap<String, u64>>,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    Done,
+    /// An error, and nothing was done.
+    Refused,
+    /// Done, and then an error.
+    Lost,
+    /// Neither done nor answered.
+    Never,
+}
+
+/// A call's way: the turns and the time before it is carried out, and after it.
+struct Way {
+    fate: Fate,
+    before: (u64, Duration),
+    after: (u64, Duration),
+}
+
+impl Line {
+    /// The number of a call, and its way. Calls of one step about one thing have numbers of their own: in what order tokio wakes
+    /// those who wait for the same event is random, and must not matter.
+    fn way(&self, call: &Call) -> (u64, Way) {
+        let plan = &self.ground.plan;
+        let stream = call.stream();
+        let number = {
+            let mut numbers = lock(&self.numbers);
+            let count = numbers.entry(stream.clone()).or_default();
+            *count += 1;
+            Random::new(u64::from(self.process), &stream, *count).below(1 << 40)
+        };
+        let random = &mut Random::new(self.ground.seed, "way", number);
+        let quiet = self.ground.is_quiet();
+        let latency = if quiet {
+            Duration::from_millis(5)
+        } else {
+            plan.latency
+        };
+        let mut before = random.time(latency, plan.grain.min(latency));
+        let mut after = random.time(latency, plan.grain.min(latency));
+        let turns = (random.below(4), random.below(4));
+        let mut fate = Fate::Done;
+        if !quiet && random.chance(plan.faults) {
+            let slow = random.time(LIMIT * 2, Duration::from_millis(50));
+            match random.below(6) {
+                0 => fate = Fate::Refused,
+                1 => fate = Fate::Lost,
+                2 => fate = Fate::Never,
+                // After the caller has given up, perhaps.
+                3 | 4 => before += slow,
+                _ => after += slow,
+            }
+        }
+        let weather = *lock(&self.ground.weather);
+        if Instant::now() < weather.away_until {
+            fate = if weather.hangs {
+                Fate::Never
+            } else {
+                Fate::Refused
+            };
+        }
+        let way = Way {
+            fate,
+            before: (turns.0, before),
+            after: (turns.1, after),
+        };
+        (number, way)
+    }
+
+    fn is_cut(&self) -> bool {
+        self.cut.load(Relaxed)
+    }
+}
+
+impl Link for Line {
+    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+        let (number, way) = self.way(&call);
+        self.ground
+            .note(self.process, What::Asked(number, Box::new(call.clone())));
+        let (reply, replied) = oneshot::channel();
+        let (ground, process, cut) = (
+            Arc::clone(&self.ground),
+            self.process,
+            Arc::clone(&self.cut),
+        );
+        // In a task of its own: a call whose caller has given up may still be carried out.
+        tokio::spawn(async move {
+            tokio::time::sleep(way.before.1).await;
+            Random::turns(way.before.0).await;
+            if way.fate == Fate::Never || cut.load(Relaxed) {
+                return;
+            }
+            let done = (way.fate != Fate::Refused).then(|| ground.apply(process, number, &call));
+            // Nobody waits any more, perhaps.
+            let _ = reply.send(done);
+        });
+        let Ok(reply) = replied.await else {
+            std::future::pending().await
+        };
+        tokio::time::sleep(way.after.1).await;
+        Random::turns(way.after.0).await;
+        if self.is_cut() {
+            std::future::pending::<()>().await;
+        }
+        match reply {
+            Some(reply) if way.fate == Fate::Done => {
+                self.ground.note(self.process, What::Answered(number));
+                Ok(reply)
+            }
+            _ => {
+                self.ground.note(self.process, What::Refused(number));
+                Err("the simulated database fails".into())
+            }
+        }
+    }
+}
+
+impl Call {
+    /// The step, and what it is about.
+    fn stream(&self) -> String {
+        match self {
+            Self::Probe { key, .. } => format!("probe {key}"),
+            Self::TryLock { name, .. } => format!("try {name}"),
+            Self::Extend(lease, _) => format!("extend {}", lease.name),
+            Self::Release(lease, _) => format!("release {}", lease.name),
+            Self::Publish { key, .. } => format!("publish {key}"),
+            Self::Remove(key, _) => format!("remove {key}"),
+            Self::Invalidated(_) => "sync".to_owned(),
+            other => format!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A store in memory that keeps the contract of [`Store`], on tokio's clock.
+//!
+//! Tests and benches share the file. Each call is a value ([`Call`]), so that a [`Link`] between a process and the store can
+//! count, delay, lose and repeat calls.
+
+mod link;
+mod rows;
+
+use std::{
+    error::Error,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::Response;
+use perennial::store::{LeaseRow, LockRow, Probe, Pruned};
+use tokio::time::Instant;
+
+pub(crate) use link::{Link, Linked};
+use rows::{Page, Rows, bounded};
+
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The database's clock when a store is made, in microseconds since 1970.
+const EPOCH: i64 = 1_800_000_000_000_000;
+
+/// A call of a method of [`Store`](perennial::store::Store).
+#[derive(Clone, Debug)]
+pub(crate) enum Call {
+    Probe {
+        key: String,
+        name: String,
+        known: i64,
+    },
+    TryLock {
+        name: String,
+        owner: String,
+        length: Duration,
+        seen: Option<i64>,
+    },
+    Extend(LeaseRow, Duration),
+    Release(LeaseRow, Duration),
+    /// `renews`: the fence of the entry whose content is the same.
+    Publish {
+        key: String,
+        lease: LeaseRow,
+        edition: Owned,
+        renews: Option<i64>,
+    },
+    Remove(String, LeaseRow),
+    Invalidate(String),
+    Invalidated(i64),
+    Purge {
+        key: String,
+        lock_prefix: String,
+    },
+    PruneEntries(Option<String>),
+    Inspect(String),
+    Held,
+    BreakLock(String),
+    PruneLocks(Duration, Option<String>),
+    Forget {
+        before: i64,
+        purged: Duration,
+        oldest: i64,
+    },
+}
+
+/// An [`Edition`](perennial::store::Edition) of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Owned {
+    pub(crate) content: Response<Bytes>,
+    pub(crate) notes: String,
+    pub(crate) keep: Duration,
+}
+
+/// The answer to a [`Call`].
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Probe(Probe),
+    Fence(Option<i64>),
+    Done(bool),
+    Epoch(i64),
+    Names(Vec<(String, i64)>),
+    Pruned(Option<Pruned>),
+    Next(Option<String>),
+    Lock(Option<LockRow>),
+    Locks(Vec<LockRow>),
+    Nothing,
+}
+
+/// The rows of the store and its clock.
+pub(crate) struct Memory {
+    start: Instant,
+    rows: Mutex<Rows>,
+}
+
+impl Memory {
+    pub(crate) fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            rows: Mutex::default(),
+        }
+    }
+
+    /// Sets the database's clock back, or forward.
+    pub(crate) fn move_clock(&self, by: i64) {
+        self.rows().moved += by;
+    }
+
+    /// The latest epoch; 0: nothing was invalidated.
+    pub(crate) fn epoch(&self) -> i64 {
+        self.rows().epoch
+    }
+
+    /// The fence of the entry of `key`; 0: there is no entry.
+    pub(crate) fn fence_of(&self, key: &str) -> i64 {
+        let rows = self.rows();
+        rows.entries
+            .get(&*bounded(key))
+            .map_or(0, |page| page.fence)
+    }
+
+    /// Stores an entry of this age, as if it had been published.
+    pub(crate) fn fill(&self, key: &str, age: Duration, content: Response<Bytes>) {
+        let generated = self.now(&self.rows()) - micros(age);
+        let page = Page {
+            fence: 1,
+            generated,
+            keep_until: i64::MAX,
+            content,
+            notes: "epoch=0".to_owned(),
+        };
+        self.rows().entries.insert(bounded(key), page);
+    }
+
+    /// Carries out a call: one atomic step.
+    pub(crate) fn apply(&self, call: &Call) -> Reply {
+        let mut rows = self.rows();
+        let now = self.now(&rows);
+        rows.apply(call, now)
+    }
+
+    fn now(&self, rows: &Rows) -> i64 {
+        EPOCH + micros(self.start.elapsed()) + rows.moved
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn micros(time: Duration) -> i64 {
+    // Longer than anything is kept, and still to be added to.
+    i64::try_from(time.as_micros())
+        .unwrap_or(i64::MAX)
+        .min(1 << 58)
+}

@@ -1,0 +1,264 @@
+//! Judges a journal: what no process may do, whatever happens.
+
+mod statements;
+mod visitors;
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::{
+    ground::{Event, Ground, Resource, What},
+    memory::Call,
+    world::Run,
+};
+
+/// The age at which what a process knows of invalidations is asked for before an answer relies on it.
+const OVERDUE: u64 = 1_250_000;
+
+/// How long a visitor for whom there is a version waits for the database.
+const PATIENCE: u64 = 500_000;
+
+/// How often things happened: a simulation in which one never happens proves nothing.
+pub(crate) type Tally = BTreeMap<&'static str, u64>;
+
+/// A broken promise: the index of the event that breaks it, and a sentence.
+type Verdict = Result<(), (usize, String)>;
+
+/// An invalidation in the store. What was generated of older data than `data` was so before it.
+struct Telling {
+    name: String,
+    epoch: i64,
+    applied: u64,
+    data: Vec<u32>,
+}
+
+#[derive(Default)]
+struct Process {
+    cut: bool,
+    /// When it learned of a telling, by its index.
+    learned: BTreeMap<usize, u64>,
+    /// When it asked what has been invalidated, as far as it was answered: the latest time.
+    asked: Option<u64>,
+    /// When such a question was last refused, or has been under way since.
+    refused: Option<u64>,
+    /// When visitors last got content of each key.
+    got: HashMap<usize, u64>,
+}
+
+/// A visitor under way. `had`: when the process had content last.
+struct Visit {
+    process: u32,
+    arrived: u64,
+    had: Option<u64>,
+}
+
+/// A run of a generator: the store's epoch when it began, and when it ended.
+#[derive(Default)]
+struct Made {
+    epoch: i64,
+    ended: Option<u64>,
+}
+
+struct Under {
+    process: u32,
+    at: u64,
+    call: Call,
+    /// The number of tellings when it was applied, or the one that it was.
+    tellings: usize,
+}
+
+struct Oracle<'a> {
+    ground: &'a Ground,
+    tally: &'a mut Tally,
+    processes: HashMap<u32, Process>,
+    calls: HashMap<u64, Under>,
+    tellings: Vec<Telling>,
+    visits: HashMap<u32, Visit>,
+    /// By key, data and number; 0: the latest one of the same content.
+    runs: HashMap<(usize, u32, u32), Made>,
+    /// The data of each key's run, and whether it was one visitor's own.
+    numbers: HashMap<(usize, u32), (u32, bool)>,
+    running: HashMap<usize, u32>,
+    /// Of what is stored: fence, epoch and process.
+    stored: HashMap<String, (i64, i64, u32)>,
+    set_back: bool,
+}
+
+/// What the engine is known to break: defects whose repair is under way.
+const PENDING: [&str; 4] = ["S6", "S8", "S9", "S10 own"];
+
+pub(crate) fn judge(run: &Run, tally: &mut Tally) -> Verdict {
+    let mut oracle = Oracle {
+        ground: &run.ground,
+        tally,
+        processes: HashMap::new(),
+        calls: HashMap::new(),
+        tellings: Vec::new(),
+        visits: HashMap::new(),
+        runs: HashMap::new(),
+        numbers: HashMap::new(),
+        running: HashMap::new(),
+        stored: HashMap::new(),
+        set_back: false,
+    };
+    for (index, event) in run.journal.iter().enumerate() {
+        match oracle.see(event) {
+            Err(broken) if PENDING.iter().any(|rule| broken.starts_with(rule)) => {}
+            seen => seen.map_err(|broken| (index, broken))?,
+        }
+    }
+    let last = run.journal.len().saturating_sub(1);
+    match run.unsettled.first() {
+        Some(unsettled) => Err((last, format!("liveness: {unsettled}"))),
+        None => oracle
+            .end(run.journal.last().map_or(0, |event| event.at))
+            .map_err(|it| (last, it)),
+    }
+}
+
+impl Oracle<'_> {
+    fn count(&mut self, what: &'static str) {
+        *self.tally.entry(what).or_default() += 1;
+    }
+
+    fn see(&mut self, event: &Event) -> Result<(), String> {
+        let (at, number) = (event.at, event.process);
+        let process = self.processes.entry(number).or_default();
+        match &event.what {
+            What::Asked(call, what) => {
+                let under = Under {
+                    process: number,
+                    at,
+                    call: Call::clone(what),
+                    tellings: 0,
+                };
+                self.calls.insert(*call, under);
+                self.count("statements");
+            }
+            What::Applied(call, outcome) => return self.applied(*call, outcome, at),
+            What::Answered(call) => self.answered(*call, at),
+            What::Refused(call) => {
+                if let Some(under) = self.calls.remove(call)
+                    && matches!(under.call, Call::Invalidated(_))
+                {
+                    process.refused = Some(at);
+                }
+                self.count("calls refused");
+            }
+            What::Began {
+                key,
+                run,
+                datum,
+                epoch,
+                own,
+            } => {
+                let begun = Made {
+                    epoch: *epoch,
+                    ended: None,
+                };
+                self.runs.insert((*key, *datum, *run), begun);
+                self.numbers.insert((*key, *run), (*datum, *own));
+                if *own {
+                    self.count("answers of the service to one visitor");
+                    return Ok(());
+                }
+                self.count("generators begun");
+                let running = self.running.entry(*key).or_default();
+                *running += 1;
+                if self.ground.plan.calm && *running > 1 {
+                    return Err("S5: two generators run at once, without a fault".to_owned());
+                }
+            }
+            What::Ended { key, run, how } => {
+                let (datum, own) = self.numbers[&(*key, *run)];
+                for run in [*run, 0] {
+                    let made = self.runs.entry((*key, datum, run)).or_default();
+                    made.ended = Some(at);
+                }
+                if !own {
+                    *self.running.entry(*key).or_default() -= 1;
+                }
+                self.count(match *how {
+                    "made" => "generators made content",
+                    "failed" => "generators failed",
+                    "panicked" => "generators panicked",
+                    _ => "generators cancelled",
+                });
+            }
+            What::Arrived { visit, key } => {
+                let visitor = Visit {
+                    process: number,
+                    arrived: at,
+                    had: process.got.get(key).copied(),
+                };
+                self.visits.insert(*visit, visitor);
+            }
+            What::Left { visit } => {
+                self.visits.remove(visit);
+                self.count("visitors left");
+            }
+            What::Got { visit, key, answer } => {
+                let Some(visitor) = self.visits.remove(visit) else {
+                    return Ok(());
+                };
+                return self.got(*visit, &visitor, *key, *answer, at);
+            }
+            What::Told { how, done, .. } => self.count(match (*how, *done) {
+                ("purge", "yes") => "purges done",
+                ("purge", _) => "purges failed",
+                ("regenerate", "yes") => "regenerate_now done",
+                ("regenerate", "no") => "regenerate_now without effect",
+                ("regenerate", _) => "regenerate_now failed",
+                (_, "yes") => "invalidations done",
+                _ => "invalidations failed",
+            }),
+            What::Locked { others, .. } => {
+                self.count("named lock taken");
+                if *others > 0 {
+                    return Err(format!("S4: {others} others hold the named lock"));
+                }
+            }
+            What::Unlocked("lost") => self.count("named lock lost"),
+            What::Started { revision: 0 } => self.count("processes started"),
+            What::Started { .. } => self.count("processes of a newer revision"),
+            What::Cut => {
+                process.cut = true;
+                self.count("processes cut off");
+            }
+            What::Away { hangs: true } => self.count("store hung"),
+            What::Away { hangs: false } => self.count("store refused all"),
+            What::SetBack(_) => {
+                self.set_back = true;
+                self.count("clock set back");
+            }
+            What::Unlocked(_)
+            | What::Changed { .. }
+            | What::Telling { .. }
+            | What::Quiet
+            | What::Stopped => {}
+        }
+        Ok(())
+    }
+
+    /// Every visitor is answered in the end.
+    fn end(&mut self, at: u64) -> Result<(), String> {
+        let cut = |process: &u32| self.processes.get(process).is_some_and(|it| it.cut);
+        let waiting = self.visits.values().filter(|it| !cut(&it.process));
+        match waiting.map(|it| at - it.arrived).max() {
+            Some(waited) if waited > 60_000_000 => Err("S13: a visitor waits for ever".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Telling {
+    fn means(&self, resource: &Resource) -> bool {
+        let name = &*resource.name;
+        match self.name.split_once(':') {
+            Some(("key" | "purged", key)) => key == name,
+            Some(("prefix", prefix)) => name.starts_with(prefix),
+            Some(("tag", _)) => resource.route,
+            Some(("revision", _)) => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What the journal says of statements: S1, S3 and S10.
+
+use super::{Oracle, Telling};
+use crate::{ground::Outcome, memory::Call, plan::LIMIT};
+
+impl Oracle<'_> {
+    pub(super) fn applied(&mut self, call: u64, outcome: &Outcome, at: u64) -> Result<(), String> {
+        let tellings = self.tellings.len();
+        let Some(under) = self.calls.get_mut(&call) else {
+            self.count("calls applied after the caller was refused");
+            return Ok(());
+        };
+        under.tellings = tellings;
+        let late = at > under.at + LIMIT.as_micros() as u64;
+        let process = under.process;
+        match (&under.call.clone(), outcome) {
+            (Call::Invalidate(name), Outcome::Epoch(epoch, data)) => {
+                self.tellings.push(Telling {
+                    name: name.clone(),
+                    epoch: *epoch,
+                    applied: at,
+                    data: data.clone(),
+                });
+            }
+            (Call::Publish { renews: None, .. }, Outcome::Done(false)) => {
+                self.count("publishes refused");
+            }
+            (
+                Call::Publish {
+                    key,
+                    lease,
+                    edition,
+                    renews,
+                },
+                Outcome::Done(true),
+            ) => {
+                self.count(if renews.is_some() {
+                    "renewals"
+                } else {
+                    "publishes"
+                });
+                let epoch = epoch_of(&edition.notes);
+                let before = self
+                    .stored
+                    .insert(key.clone(), (lease.fence, epoch, process));
+                if let Some((fence, older, by)) = before {
+                    if fence > lease.fence {
+                        return Err(format!("S1: {key} went back from fence {fence}"));
+                    }
+                    if by == process && older > epoch {
+                        return Err(format!(
+                            "S10 own: {key} went back from epoch {older} to {epoch}"
+                        ));
+                    }
+                }
+                self.published(key, epoch, edition.content.body())?;
+            }
+            (Call::TryLock { name, seen, .. }, Outcome::Fence(fence, stored)) => {
+                match fence {
+                    Some(_) => self.count("tries won"),
+                    None => self.count("tries refused"),
+                }
+                if let (Some(_), Some(seen)) = (fence, seen)
+                    && stored > seen
+                {
+                    return Err(format!("S3: {name} was taken over a version unseen"));
+                }
+            }
+            _ => {}
+        }
+        if late {
+            self.count("calls applied after the limit");
+        }
+        Ok(())
+    }
+
+    /// S10: a version's epoch was told before its generator began.
+    fn published(&mut self, key: &str, epoch: i64, body: &[u8]) -> Result<(), String> {
+        let resources = &self.ground.plan.resources;
+        let text = String::from_utf8_lossy(body);
+        let place = resources.iter().position(|it| it.name == key);
+        let mut numbers = text.split(' ').map(|number| number.parse().unwrap_or(0));
+        let (Some(key), Some(datum), Some(run)) = (place, numbers.next(), numbers.next()) else {
+            return Ok(());
+        };
+        let begun = self.runs.get(&(key, datum, run));
+        match begun {
+            Some(begun) if run != 0 && epoch > begun.epoch => Err(format!(
+                "S10: run {run} is noted as made in the later epoch {epoch}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn answered(&mut self, call: u64, at: u64) {
+        let Some(under) = self.calls.remove(&call) else {
+            return;
+        };
+        let process = self.processes.entry(under.process).or_default();
+        match under.call {
+            Call::Invalidate(_) => {
+                process.learned.entry(under.tellings).or_insert(at);
+            }
+            Call::Invalidated(since) => {
+                for (index, telling) in self.tellings[..under.tellings].iter().enumerate() {
+                    if telling.epoch > since {
+                        process.learned.entry(index).or_insert(at);
+                    }
+                }
+                process.asked = process.asked.max(Some(under.at));
+                self.count("syncs");
+            }
+            _ => {}
+        }
+    }
+}
+
+fn epoch_of(notes: &str) -> i64 {
+    let mut pairs = notes
+        .split('&')
+        .filter_map(|pair| pair.strip_prefix("epoch="));
+    pairs
+        .next()
+        .and_then(|epoch| epoch.parse().ok())
+        .unwrap_or(0)
+}

@@ -1,0 +1,163 @@
+//! What the journal says of visitors: S6 to S9 and S13.
+
+use std::time::Duration;
+
+use super::{OVERDUE, Oracle, PATIENCE, Visit};
+use crate::{
+    ground::{Answer, Resource, Said},
+    plan::LIMIT,
+};
+
+impl Oracle<'_> {
+    pub(super) fn got(
+        &mut self,
+        visit: u32,
+        visitor: &Visit,
+        key: usize,
+        answer: Answer,
+        at: u64,
+    ) -> Result<(), String> {
+        let (number, arrived) = (visitor.process, visitor.arrived);
+        let resource = &self.ground.plan.resources[key];
+        self.count(match answer {
+            Answer::Content {
+                said: Said::Nothing,
+                ..
+            } => "visitors got a part",
+            Answer::Content {
+                said: Said::Fresh, ..
+            } => "visitors got a fresh page",
+            Answer::Content {
+                said: Said::Stale, ..
+            } => "visitors got a stale page",
+            Answer::Content {
+                said: Said::Forwarded,
+                ..
+            } => "visitors got a page made for them",
+            Answer::Failed => "visitors got a failure",
+            Answer::Unavailable => "visitors got nothing yet",
+        });
+        let waited = Duration::from_micros(at - arrived);
+        let (longest, why) = self.longest(visitor, resource);
+        if waited > longest {
+            return Err(format!(
+                "S13: a visitor waited {waited:?}, {longest:?} at most: {why}"
+            ));
+        }
+        let (datum, run, said) = match answer {
+            Answer::Content { own: Some(own), .. } if own == visit => return Ok(()),
+            Answer::Content { own: Some(own), .. } => {
+                return Err(format!(
+                    "visit {own}'s own answer was given to visit {visit}"
+                ));
+            }
+            Answer::Content {
+                datum, run, said, ..
+            } => (datum, run, said),
+            Answer::Failed | Answer::Unavailable => return Ok(()),
+        };
+        let process = self.processes.entry(number).or_default();
+        process.got.insert(key, at);
+        let process = &self.processes[&number];
+        let mut unheard = false;
+        for (index, telling) in self.tellings.iter().enumerate() {
+            if datum >= telling.data[key] || !telling.means(resource) {
+                continue;
+            }
+            let purged = telling.name.starts_with("purged:");
+            match process.learned.get(&index) {
+                Some(learned) if *learned < at && purged => {
+                    return Err(format!(
+                        "S6: data {datum} is older than a purge at {:.3} s that process {number} learned of at {:.3} s",
+                        telling.applied as f64 / 1e6,
+                        *learned as f64 / 1e6
+                    ));
+                }
+                Some(learned) if *learned < at && said == Said::Fresh => {
+                    return Err(format!(
+                        "S8: data {datum} is called fresh after the invalidation of {:?} that process {number} learned of at {:.3} s",
+                        telling.name,
+                        *learned as f64 / 1e6
+                    ));
+                }
+                _ => {}
+            }
+            unheard |= purged && telling.applied + OVERDUE + PATIENCE < arrived;
+        }
+        if unheard {
+            self.count("purges unheard of in time");
+            let process = &self.processes[&number];
+            let excused = process
+                .refused
+                .is_some_and(|refused| refused + OVERDUE >= arrived);
+            let known = process
+                .asked
+                .is_some_and(|asked| asked + OVERDUE >= arrived);
+            if !known && !excused && waited < Duration::from_micros(PATIENCE) {
+                return Err("S9: an answer relies on invalidations that nobody asked for".into());
+            }
+        }
+        self.aged(key, (datum, run), said, at)
+    }
+
+    /// S7: the age of what is served, and S8: of what is called fresh.
+    fn aged(
+        &mut self,
+        key: usize,
+        (datum, run): (u32, u32),
+        said: Said,
+        at: u64,
+    ) -> Result<(), String> {
+        let terms = self.ground.plan.resources[key].terms;
+        let Some(ended) = self
+            .runs
+            .get(&(key, datum, run))
+            .and_then(|made| made.ended)
+        else {
+            return Err(format!("run {run} was served and never ended"));
+        };
+        let age = Duration::from_micros(at - ended);
+        // A publish is tried for 15 s, and its age counts from the try that was answered.
+        let slack = Duration::from_secs(15) + 2 * LIMIT;
+        let limit = match (said, terms.max_stale) {
+            (Said::Fresh, _) => terms.interval,
+            (_, Some(max_stale)) => terms.interval + max_stale,
+            _ => return Ok(()),
+        };
+        if !self.set_back && age > limit + slack {
+            return Err(format!(
+                "S7: content of {age:?} was served, of {limit:?} at most"
+            ));
+        }
+        Ok(())
+    }
+
+    /// How long a visitor may wait at most.
+    fn longest(&self, visitor: &Visit, resource: &Resource) -> (Duration, &'static str) {
+        let terms = resource.terms;
+        let patience = Duration::from_micros(PATIENCE);
+        let process = self.processes.get(&visitor.process);
+        // A purge that the process learns of also voids what it had generated meanwhile, without knowing.
+        let purged = |since: u64| {
+            process.is_some_and(|process| {
+                process.learned.iter().any(|(index, learned)| {
+                    let telling = &self.tellings[*index];
+                    *learned >= since
+                        && telling.name.starts_with("purged:")
+                        && telling.means(resource)
+                })
+            })
+        };
+        match visitor.had {
+            Some(since) if terms.max_stale.is_none() && !purged(since) => (
+                terms.wait.max(patience) + Duration::from_millis(2),
+                "there is a version",
+            ),
+            _ => {
+                // Its own generator may follow upon another one's, and each upon statements.
+                let most = terms.first + 2 * terms.timeout + 8 * LIMIT + Duration::from_secs(15);
+                (most, "there is none")
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a seed makes of a simulation.
+
+use std::time::Duration;
+
+use perennial::{First, Refresh};
+
+use crate::{
+    ground::{Resource, Terms},
+    random::Random,
+};
+
+/// The processes' limit of a statement.
+pub(crate) const LIMIT: Duration = Duration::from_secs(2);
+
+/// How long faults happen, and how long none do at the end.
+pub(crate) const CHAOS: Duration = Duration::from_secs(30);
+pub(crate) const QUIET: Duration = Duration::from_secs(30);
+
+pub(crate) struct Plan {
+    pub(crate) processes: u32,
+    pub(crate) resources: Vec<Resource>,
+    /// No faults, failures and purges at all: then no two generators run at once.
+    pub(crate) calm: bool,
+    /// All times are multiples of it, so that they tie more or less often.
+    pub(crate) grain: Duration,
+    pub(crate) latency: Duration,
+    /// Calls that have a fault, of a thousand.
+    pub(crate) faults: u64,
+    /// Runs of a generator that fail, of a thousand.
+    pub(crate) failures: u64,
+    /// The store is away, now and then.
+    pub(crate) outages: bool,
+    /// The database's clock is set back once.
+    pub(crate) set_back: Option<Duration>,
+    /// Processes crash and start anew.
+    pub(crate) crashes: bool,
+    /// In the end one process is cut off for good.
+    pub(crate) cut_off: bool,
+    pub(crate) revisions: bool,
+    /// The longest pause between two visitors of a process.
+    pub(crate) pause: Duration,
+}
+
+impl Plan {
+    pub(crate) fn new(seed: u64) -> Self {
+        let random = &mut Random::new(seed, "plan", 0);
+        let calm = random.below(8) == 0;
+        let millis = Duration::from_millis;
+        let rate = |rate: u64| if calm { 0 } else { rate };
+        let keys = 1 + random.below(4);
+        Self {
+            processes: 1 + random.below(3) as u32,
+            resources: (0..keys).map(|key| resource(key, random)).collect(),
+            calm,
+            grain: millis(random.one_of(&[1, 10, 50])),
+            latency: millis(random.one_of(&[1, 10, 50, 200])),
+            faults: rate(random.one_of(&[0, 10, 50, 200])),
+            failures: rate(random.one_of(&[0, 50, 300])),
+            outages: random.chance(300) && !calm,
+            set_back: (random.chance(150) && !calm)
+                .then(|| Duration::from_secs(1 + random.below(5))),
+            crashes: random.chance(300) && !calm,
+            cut_off: random.below(3) == 0 && !calm,
+            revisions: random.chance(250) && !calm,
+            pause: millis(random.one_of(&[100, 400, 3000])),
+        }
+    }
+}
+
+fn resource(key: u64, random: &mut Random) -> Resource {
+    let seconds = Duration::from_secs;
+    let route = random.below(3) == 0;
+    let terms = Terms {
+        interval: seconds(random.one_of(&[0, 1, 3, 10, 600])),
+        max_stale: random.one_of(&[None, None, Some(seconds(0)), Some(seconds(2))]),
+        wait: seconds(random.one_of(&[0, 1, 5])),
+        first: seconds(random.one_of(&[0, 5, 30])),
+        timeout: seconds(random.one_of(&[2, 5])),
+        cooldown: seconds(random.one_of(&[1, 3])),
+    };
+    let first = match terms.first {
+        Duration::ZERO => First::Unavailable,
+        limit => First::Wait(limit),
+    };
+    let policy = Refresh::every(terms.interval)
+        .wait(terms.wait)
+        .first(first)
+        .timeout(terms.timeout)
+        .retry_after(terms.cooldown)
+        .lease(seconds(random.one_of(&[1, 4, 10])));
+    Resource {
+        name: if route {
+            format!("/k{key}")
+        } else {
+            format!("side/k{key}")
+        },
+        route,
+        numbered: random.below(3) != 0,
+        policy: match terms.max_stale {
+            Some(limit) => policy.max_stale(limit),
+            None => policy,
+        },
+        terms,
+    }
+}

@@ -1,0 +1,306 @@
+//! A simulated site: its processes, and all that happens to them.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use perennial::Error;
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::{
+    ground::{Event, Ground, Weather, What, lock},
+    memory::{Call, Reply},
+    plan::{CHAOS, Plan, QUIET},
+    process::{Process, use_lock},
+    random::Random,
+};
+
+struct World {
+    ground: Arc<Ground>,
+    /// A process that crashed is followed by another one in its place.
+    places: Mutex<Vec<Arc<Process>>>,
+    started: AtomicU32,
+    revision: AtomicU32,
+    end: Instant,
+}
+
+/// What came of a simulation.
+pub(crate) struct Run {
+    pub(crate) ground: Arc<Ground>,
+    pub(crate) journal: Vec<Event>,
+    /// What did not come right in the end.
+    pub(crate) unsettled: Vec<String>,
+}
+
+/// Simulates what follows from a seed.
+pub(crate) fn run(seed: u64) -> Run {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(simulate(seed))
+}
+
+async fn simulate(seed: u64) -> Run {
+    let ground = Arc::new(Ground::new(seed, Plan::new(seed)));
+    let world = Arc::new(World {
+        places: Mutex::default(),
+        started: AtomicU32::new(0),
+        revision: AtomicU32::new(0),
+        end: Instant::now() + CHAOS + QUIET,
+        ground: Arc::clone(&ground),
+    });
+    let plan = &ground.plan;
+    let mut actors = JoinSet::new();
+    for place in 0..plan.processes as usize {
+        let process = world.start();
+        lock(&world.places).push(process);
+        for visitor in 0..2 {
+            actors.spawn(Arc::clone(&world).visitors(place, visitor));
+        }
+    }
+    let mut weather = JoinSet::new();
+    for place in 0..plan.processes as usize {
+        weather.spawn(Arc::clone(&world).editor(place));
+        weather.spawn(Arc::clone(&world).worker(place));
+    }
+    weather.spawn(Arc::clone(&world).weather());
+    tokio::time::sleep(CHAOS).await;
+    weather.abort_all();
+    while weather.join_next().await.is_some() {}
+    world.calm_down().await;
+    let mut unsettled = Vec::new();
+    let ended = tokio::time::timeout_at(world.end + Duration::from_secs(60), async {
+        while let Some(actor) = actors.join_next().await {
+            if let Err(panic) = actor {
+                std::panic::resume_unwind(panic.into_panic());
+            }
+        }
+    });
+    if ended.await.is_err() {
+        unsettled.push("a visitor is never answered".to_owned());
+    }
+    world.settle(&mut unsettled).await;
+    let journal = ground.journal();
+    Run {
+        ground,
+        journal,
+        unsettled,
+    }
+}
+
+impl World {
+    fn start(&self) -> Arc<Process> {
+        let number = self.started.fetch_add(1, Relaxed);
+        Process::start(&self.ground, number, self.revision.load(Relaxed))
+    }
+
+    fn process(&self, place: usize) -> Arc<Process> {
+        Arc::clone(&lock(&self.places)[place])
+    }
+
+    fn random(&self, purpose: &str, number: usize) -> Random {
+        Random::new(self.ground.seed, purpose, number as u64)
+    }
+
+    /// Visitors of a process, one after the other.
+    async fn visitors(self: Arc<Self>, place: usize, visitor: usize) {
+        let mut random = self.random("visitor", place * 10 + visitor);
+        let plan = &self.ground.plan;
+        let mut visits = 0;
+        while Instant::now() < self.end {
+            tokio::time::sleep(random.time(plan.pause, plan.grain)).await;
+            if random.below(50) == 0 {
+                tokio::time::sleep(random.time(Duration::from_secs(5), plan.grain)).await;
+            }
+            let key = random.below(plan.resources.len() as u64) as usize;
+            let patience = match random.below(8) {
+                0 => random.time(Duration::from_secs(1), plan.grain),
+                _ => Duration::from_secs(300),
+            };
+            let process = self.process(place);
+            // In a task of its own: who visits a crashed process waits for ever, and others come.
+            visits += 1;
+            let number = (place * 10 + visitor) as u32 * 100_000 + visits;
+            let visit = process.visit(number, key, patience);
+            if random.below(4) == 0 {
+                tokio::spawn(visit);
+            } else {
+                let _ = tokio::time::timeout(Duration::from_secs(2), tokio::spawn(visit)).await;
+            }
+        }
+    }
+
+    /// Changes data, and tells the site.
+    async fn editor(self: Arc<Self>, place: usize) {
+        let mut random = self.random("editor", place);
+        let plan = &self.ground.plan;
+        let mut edits = 0;
+        loop {
+            tokio::time::sleep(random.time(Duration::from_secs(6), plan.grain)).await;
+            let key = random.below(plan.resources.len() as u64) as usize;
+            let process = self.process(place);
+            self.ground.change(process.number, key);
+            let choice = random.below(8);
+            let how = match choice {
+                0..4 if plan.calm => "nothing",
+                0..4 => "purge",
+                4 => "key",
+                5 => "prefix",
+                6 if plan.resources[key].route => "tag",
+                6 => "key",
+                _ => "regenerate",
+            };
+            edits += 1;
+            let told = tell(
+                process,
+                5_000_000 + place as u32 * 100_000 + edits,
+                key,
+                how,
+            );
+            if random.below(3) == 0 {
+                tokio::spawn(told);
+            } else {
+                let _ = tokio::spawn(told).await;
+            }
+        }
+    }
+
+    /// Holds the named lock now and then.
+    async fn worker(self: Arc<Self>, place: usize) {
+        let mut random = self.random("worker", place);
+        let grain = self.ground.plan.grain;
+        loop {
+            tokio::time::sleep(random.time(Duration::from_secs(8), grain)).await;
+            let (process, time) = (
+                self.process(place),
+                random.time(Duration::from_secs(6), grain),
+            );
+            let others = lock(&self.places).clone();
+            tokio::spawn(async move { use_lock(&process, &others, time).await });
+        }
+    }
+
+    /// What happens to the database, and to processes.
+    async fn weather(self: Arc<Self>) {
+        let mut random = self.random("weather", 0);
+        let (ground, plan) = (&self.ground, &self.ground.plan);
+        let mut set_back = plan.set_back;
+        loop {
+            tokio::time::sleep(random.time(Duration::from_secs(10), plan.grain)).await;
+            match random.below(4) {
+                0 if plan.outages => {
+                    let length = random.time(Duration::from_secs(8), plan.grain);
+                    let hangs = random.below(2) == 0;
+                    let away_until = Instant::now() + length;
+                    *lock(&ground.weather) = Weather { away_until, hangs };
+                    ground.note(0, What::Away { hangs });
+                }
+                1 if plan.crashes => self.crash(random.below(u64::from(plan.processes)) as usize),
+                2 if plan.revisions => {
+                    self.revision.fetch_add(1, Relaxed);
+                    let place = random.below(u64::from(plan.processes)) as usize;
+                    self.crash(place);
+                }
+                3 => {
+                    if let Some(by) = set_back.take() {
+                        ground.store.move_clock(-crate::memory::micros(by));
+                        ground.note(0, What::SetBack(by));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn crash(&self, place: usize) {
+        let process = self.start();
+        let crashed = std::mem::replace(&mut lock(&self.places)[place], process);
+        crashed.cut();
+    }
+
+    /// Ends the faults, and tells of the latest data.
+    async fn calm_down(&self) {
+        let ground = &self.ground;
+        ground.quiet.store(true, Relaxed);
+        lock(&ground.weather).away_until = Instant::now();
+        ground.note(0, What::Quiet);
+        if ground.plan.cut_off && ground.plan.processes > 1 {
+            // Its visitors go to another one.
+            let other = self.process(0);
+            let cut = std::mem::replace(&mut lock(&self.places)[1], other);
+            cut.cut();
+        }
+        let process = self.process(0);
+        for key in 0..ground.plan.resources.len() {
+            ground.change(process.number, key);
+            tell(Arc::clone(&process), 5_900_000 + key as u32, key, "key").await;
+        }
+    }
+
+    /// Looks whether all came right in the end.
+    async fn settle(&self, unsettled: &mut Vec<String>) {
+        let long = Duration::from_secs(60);
+        let places = lock(&self.places).clone();
+        let mut visits = 9_900_000;
+        for process in &places {
+            for (key, resource) in self.ground.plan.resources.iter().enumerate() {
+                // The first one may get an old version.
+                let mut got = None;
+                for _ in 0..3 {
+                    visits += 1;
+                    got = Arc::clone(process).visit(visits, key, long).await;
+                    tokio::time::sleep(Duration::from_millis(700)).await;
+                }
+                let latest = self.ground.datum(key);
+                if got != Some(latest) {
+                    let (number, name) = (process.number, &resource.name);
+                    unsettled.push(format!(
+                        "process {number} serves {got:?} of {name} in the end, not {latest}"
+                    ));
+                }
+            }
+        }
+        for process in &places {
+            let shutdown = tokio::time::timeout(long, process.site.shutdown());
+            if shutdown.await.is_err() {
+                unsettled.push(format!("process {} does not shut down", process.number));
+            }
+        }
+        self.ground.note(0, What::Stopped);
+        if let Reply::Locks(locks) = self.ground.store.apply(&Call::Held) {
+            let held = locks.iter().filter(|lock| lock.owner.is_some());
+            unsettled.extend(held.map(|lock| format!("{} is held in the end", lock.name)));
+        }
+    }
+}
+
+/// Tells the site of new data.
+async fn tell(process: Arc<Process>, number: u32, key: usize, how: &'static str) {
+    let teller = Arc::clone(&process);
+    let tell = async move {
+        let resource = &teller.resources()[key];
+        let (site, name) = (&teller.site, &resource.name);
+        teller.note(What::Telling { key, how });
+        let said = |told: Result<(), Error>| if told.is_ok() { "yes" } else { "error" };
+        let done = match how {
+            "purge" => said(site.purge(name).await),
+            "key" => said(site.invalidate(name).await),
+            "prefix" => said(site.invalidate_prefix(&name[..name.len() - 1]).await),
+            "tag" => said(site.invalidate_tag("list").await),
+            "regenerate" => match site.regenerate_now(name).await {
+                Ok(true) => "yes",
+                Ok(false) => "no",
+                Err(_) => "error",
+            },
+            _ => return,
+        };
+        teller.note(What::Told { key, how, done });
+    };
+    process.let_ask(number, tell).await;
+}
