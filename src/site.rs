@@ -5,8 +5,6 @@ use std::{fmt, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::request::Parts;
 
-#[cfg(feature = "_sql")]
-use crate::store::Database;
 use crate::{
     content::{self, Content},
     engine::{Engine, Settings, Target},
@@ -18,6 +16,8 @@ use crate::{
     refresh::{DAY, Refresh},
     store::{BoxError, Guarded, Store},
 };
+#[cfg(feature = "_sql")]
+use crate::{sql::Connect, store::Database};
 
 /// A site whose content regrows by itself: one database, shared by all its processes, and this process's memory.
 ///
@@ -39,7 +39,8 @@ impl Perennial {
     /// # Errors
     ///
     /// The URL cannot be used, the database cannot be opened (a server is waited for no longer than two seconds), its tables belong to
-    /// a newer release, they can't be made within 60 s, or they are not there and the role may not make them (see [`Builder::ddl`]).
+    /// a newer release, they can't be made within 60 s, or they are not there and the role may not make them (see [`Builder::ddl`]). For a site that is to start while its database is away, see
+    /// [`Builder::connect_lazily`].
     #[cfg(feature = "_sql")]
     pub async fn open(url: &str) -> Result<Self, Error> {
         Self::builder().open(url).await
@@ -73,6 +74,8 @@ impl Perennial {
             },
             statement_limit: Duration::from_secs(5),
             database_patience: Duration::from_millis(500),
+            #[cfg(feature = "_sql")]
+            connect: Connect::Now,
             #[cfg(feature = "postgres")]
             listen: false,
         }
@@ -306,6 +309,8 @@ pub struct Builder {
     settings: Settings,
     statement_limit: Duration,
     database_patience: Duration,
+    #[cfg(feature = "_sql")]
+    connect: Connect,
     #[cfg(feature = "postgres")]
     listen: bool,
 }
@@ -412,6 +417,19 @@ impl Builder {
         self
     }
 
+    /// Opens the site though its database may be away: the first step that needs the database connects to it, and makes or checks Perennial's tables. Default: the
+    /// database is connected to, and the tables are made, before the site is opened.
+    ///
+    /// As long as the database is away, and as long as its tables cannot be made, the site does as in any outage: each process generates what it is asked for once, and does
+    /// not store it; locks and what is to be done once are errors. Such an error, which may be for good (a wrong password, tables of a newer release), is logged once
+    /// and not returned when the site is opened. A URL or a table prefix that cannot be used is still an error at once. The tables have to be made within the
+    /// [statement limit](Self::statement_limit).
+    #[cfg(feature = "_sql")]
+    pub fn connect_lazily(mut self) -> Self {
+        self.connect = Connect::Lazily;
+        self
+    }
+
     /// As [`Perennial::open`], with these settings.
     ///
     /// # Errors
@@ -420,7 +438,7 @@ impl Builder {
     /// database other than PostgreSQL.
     #[cfg(feature = "_sql")]
     pub async fn open(self, url: &str) -> Result<Perennial, Error> {
-        let database = Database::open(url).await?;
+        let database = Database::open_when(url, self.connect).await?;
         self.build(database).await
     }
 
@@ -435,7 +453,9 @@ impl Builder {
         let database = pool.into();
         #[cfg(feature = "postgres")]
         let listens = self.listen.then(|| database.clone());
-        let store = database.store(&self.table_prefix).await?;
+        let store = database
+            .store_when(&self.table_prefix, self.connect)
+            .await?;
         let prefix = self.table_prefix.clone();
         let site = self.site(store, Some(prefix.clone()));
         #[cfg(feature = "postgres")]

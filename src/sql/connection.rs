@@ -9,7 +9,7 @@ use crate::{
     name::bounded,
     sql::{
         dialect,
-        run::{Arg, Driver, Statement, number},
+        run::{Arg, Driver, Statement, dialect_on, number},
         store::lock_row,
     },
     store::{BoxError, LockRow},
@@ -91,7 +91,12 @@ async fn mark_on<DB: Driver>(
     connection: &mut DB::Connection,
     mark: &Mark<'_>,
 ) -> Result<Marked, BoxError> {
-    let ours = DB::DIALECT;
+    // What comes before is only read, which is where a node of a cluster has to wait.
+    let differs = DB::RELATIVES.iter().any(|(_, it)| !it.waits.is_empty());
+    let ours = match mark.after {
+        Some(_) if differs => dialect_on::<DB>(connection).await?,
+        _ => DB::DIALECT,
+    };
     let statement = |template| Statement::new(ours, mark.prefix, template);
     let wait = i64::try_from(mark.wait.as_millis()).unwrap_or(i64::MAX);
     if let Some([before, _]) = ours.bounds {

@@ -15,6 +15,11 @@ pub(super) struct Dialect {
     pub(super) quote: char,
     /// A key `{key}` as it is read, and compared, as text.
     pub(super) text: &'static str,
+    /// What a statement begins with that decides by a row that it only reads, for `{waits}`: on a node of a cluster, it first waits for all that other nodes
+    /// have committed.
+    pub(super) waits: &'static str,
+    /// The codes of errors by which tables of the same names show that are not Perennial's.
+    pub(super) foreign: &'static [&'static str],
     /// How `$n` reaches the database.
     pub(super) arguments: Arguments,
     /// A connection is a socket: one whose statement was not waited for, or that broke, is closed and not used again. (SQLite's goes
@@ -71,6 +76,8 @@ pub(super) struct Dialect {
     pub(super) gone: &'static [&'static str],
     /// The codes of errors with which a server that works refuses content: it is too large, or a constraint or a trigger of the administrator's forbids it.
     pub(super) unfit: &'static [&'static str],
+    /// The codes of errors that say that the database may only be read.
+    pub(super) readonly: &'static [&'static str],
     /// The codes of errors that say that this role may not make tables.
     pub(super) forbidden: &'static [&'static str],
 }
@@ -105,7 +112,7 @@ pub(super) const REDATE: &str =
     "UPDATE {p}lock SET expires_at = expires_at - (acquired_at - {now}), acquired_at = {now}
     WHERE name = $1 AND acquired_at > {now} + {set_back}";
 
-const FENCE_OF: &str = "SELECT fence FROM {p}entry WHERE entry_key = $1";
+const FENCE_OF: &str = "{waits}SELECT fence FROM {p}entry WHERE entry_key = $1";
 
 #[cfg(feature = "sqlite")]
 pub(super) const SQLITE: Dialect = Dialect {
@@ -114,6 +121,9 @@ pub(super) const SQLITE: Dialect = Dialect {
     // Not in double quotes: what is no column would be taken for a text.
     quote: '`',
     text: "CAST({key} AS TEXT)",
+    waits: "",
+    // SQLITE_ERROR: a table or a column that is there or is not.
+    foreign: &["1"],
     arguments: Arguments::Numbered,
     socket: false,
     // Not DEFERRED: a transaction that reads before it writes is refused at once (SQLITE_BUSY), in spite of any busy timeout.
@@ -200,6 +210,8 @@ pub(super) const SQLITE: Dialect = Dialect {
     gone: &[],
     // SQLITE_TOOBIG, SQLITE_CONSTRAINT_CHECK, SQLITE_CONSTRAINT_TRIGGER
     unfit: &["18", "275", "1811"],
+    // SQLITE_READONLY, and those of its kinds that a file or a folder without the right to write brings about
+    readonly: &["8", "520", "1544"],
     forbidden: &[],
 };
 
@@ -269,6 +281,9 @@ pub(super) const POSTGRES: Dialect = Dialect {
     now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     quote: '"',
     text: "CAST({key} AS TEXT)",
+    waits: "",
+    // duplicate_table, undefined_column
+    foreign: &["42P07", "42703"],
     arguments: Arguments::Written {
         text: escaped,
         bytes: |bytes| format!("decode('{}', 'hex')", hex(bytes)),
@@ -394,6 +409,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
     gone: &["57P01", "57P02", "57P03", "57P05", "25006"],
     // string_data_right_truncation, character_not_in_repertoire, untranslatable_character, check_violation, program_limit_exceeded, raise_exception
     unfit: &["22001", "22021", "22P05", "23514", "54000", "P0001"],
+    readonly: &["25006"],
     // insufficient_privilege
     forbidden: &["42501"],
 };
@@ -439,6 +455,9 @@ pub(super) const MYSQL: Dialect = Dialect {
     quote: '`',
     // Bytes in the end: as text they would be compared as some collation has it.
     text: "IF(CHARSET({key}) = 'binary', CAST({key} AS BINARY), CAST(CAST({key} AS CHAR CHARACTER SET utf8mb4) AS BINARY))",
+    waits: "",
+    // ER_TABLE_EXISTS_ERROR, ER_BAD_FIELD_ERROR
+    foreign: &["1050", "1054"],
     arguments: Arguments::Ordered,
     socket: true,
     // Each statement that makes a table commits, so that they are such as several may do at once. (BEGIN is something else in
@@ -474,6 +493,10 @@ pub(super) const MYSQL: Dialect = Dialect {
             epoch BIGINT NOT NULL,
             KEY {p}invalidation_epoch (epoch)
         ) ENGINE = InnoDB",
+        // IF NOT EXISTS takes any table of that name.
+        "SELECT name, owner, fence, acquired_at, expires_at FROM {p}lock LIMIT 0",
+        "SELECT entry_key, fence, generated_at, keep_until, notes, status, headers, `body` FROM {p}entry LIMIT 0",
+        "SELECT name, epoch FROM {p}invalidation LIMIT 0",
     ]],
     probe: PROBE,
     // Assignments are made in their order: the owner, which no other acquisition has, says to the others whether the lock was taken. (No
@@ -491,7 +514,7 @@ pub(super) const MYSQL: Dialect = Dialect {
                 expires_at - (acquired_at - VALUES(acquired_at)), expires_at)),
             acquired_at = IF(owner = $2 OR acquired_at > VALUES(acquired_at) + {set_back}, VALUES(acquired_at), acquired_at)",
     // As above; what is done has no owner.
-    mark: "INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
+    mark: "{waits}INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
         SELECT $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT {now} AS at) n
         WHERE $3 = '*' OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.name = $3 AND a.owner IS NULL AND a.expires_at > n.at LOCK IN SHARE MODE)
         ON DUPLICATE KEY UPDATE
@@ -510,7 +533,7 @@ pub(super) const MYSQL: Dialect = Dialect {
     extend: EXTEND,
     release: RELEASE,
     // FOR UPDATE: as above, whatever the isolation level.
-    publish: "INSERT INTO {p}entry (entry_key, fence, generated_at, keep_until, notes, status, headers, `body`)
+    publish: "{waits}INSERT INTO {p}entry (entry_key, fence, generated_at, keep_until, notes, status, headers, `body`)
         SELECT $1, LAST_INSERT_ID(l.fence), {now}, {now} + $6, $5, $7, coalesce($8, x''), coalesce($9, x'')
         FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4 FOR UPDATE
         ON DUPLICATE KEY UPDATE
@@ -522,7 +545,7 @@ pub(super) const MYSQL: Dialect = Dialect {
             `body` = IF({p}entry.fence < VALUES(fence), VALUES(`body`), `body`),
             fence = IF({p}entry.fence < VALUES(fence), LAST_INSERT_ID(VALUES(fence)), {p}entry.fence + LAST_INSERT_ID(0))",
     // The table within is made first (LIMIT), and its row locked whatever the isolation level.
-    renew: "UPDATE {p}entry e JOIN (
+    renew: "{waits}UPDATE {p}entry e JOIN (
             SELECT fence FROM {p}lock WHERE name = $2 AND owner = $3 AND fence = $4 LIMIT 1 FOR UPDATE
         ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.keep_until = {now} + $6, e.notes = $5
         WHERE e.entry_key = $1 AND e.fence = $7 AND e.fence < $4",
@@ -555,8 +578,16 @@ pub(super) const MYSQL: Dialect = Dialect {
     // ER_TOO_BIG_ROWSIZE, ER_NET_PACKET_TOO_LARGE, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD, ER_DATA_TOO_LONG, ER_SIGNAL_EXCEPTION,
     // ER_CONSTRAINT_FAILED, ER_CHECK_CONSTRAINT_VIOLATED
     unfit: &["1118", "1153", "1366", "1406", "1644", "4025", "3819"],
+    readonly: &["1290", "1836"],
     // ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR
     forbidden: &["1044", "1142"],
+};
+
+/// MariaDB that may be a node of a Galera cluster: a build without Galera refuses the setting. Galera compares what was written on two nodes, and not what was read.
+#[cfg(feature = "mysql")]
+pub(super) const MARIADB_GALERA: Dialect = Dialect {
+    waits: "SET STATEMENT wsrep_sync_wait = 15 FOR ",
+    ..MYSQL
 };
 
 const PROBE: &str =
@@ -638,7 +669,7 @@ const RELEASE: &str =
     "UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN $4 = 0 THEN 0 ELSE {now} + $4 END
     WHERE name = $1 AND fence = $3 AND (owner = $2 OR owner IS NULL)";
 
-const REMOVE: &str = "DELETE FROM {p}entry WHERE entry_key = $1 AND fence <= $4
+const REMOVE: &str = "{waits}DELETE FROM {p}entry WHERE entry_key = $1 AND fence <= $4
     AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4)";
 
 #[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "mysql"))]
@@ -666,7 +697,9 @@ mod tests {
                 dialect.mark,
                 dialect.claim,
             ] {
-                let statement = statement.replace("{p}", "perennial_");
+                let statement = statement
+                    .replace("{p}", "perennial_")
+                    .replace("{waits}", "");
                 let statement = words(&statement.replace("{set_back}", &SET_BACK.to_string()));
                 assert!(
                     protocol.contains(&statement),

@@ -31,6 +31,15 @@ const CONNECTIONS: u32 = 5;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
+/// When a database is connected to, and its tables are made or checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Connect {
+    /// Before the site is opened.
+    Now,
+    /// When it is first needed.
+    Lazily,
+}
+
 /// A database for Perennial: made [from](From) the application's own sqlx pool.
 #[derive(Clone, Debug)]
 pub struct Database(Pool);
@@ -116,13 +125,19 @@ impl Database {
     ///
     /// The URL cannot be used, or the database cannot be opened.
     pub async fn open(url: &str) -> Result<Self, Error> {
+        Self::open_when(url, Connect::Now).await
+    }
+
+    /// The same, connected to at once or when it is first needed.
+    pub(crate) async fn open_when(url: &str, connect: Connect) -> Result<Self, Error> {
+        check_url(url)?;
         match url.split(':').next().unwrap_or_default() {
             #[cfg(feature = "sqlite")]
-            "sqlite" => Ok(sqlite::open(url).await?.into()),
+            "sqlite" => Ok(sqlite::open(url, connect).await?.into()),
             #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => Ok(connect::<sqlx::Postgres>(url).await?.into()),
+            "postgres" | "postgresql" => Ok(open::<sqlx::Postgres>(url, connect).await?.into()),
             #[cfg(feature = "mysql")]
-            "mysql" | "mariadb" => Ok(connect::<sqlx::MySql>(url).await?.into()),
+            "mysql" | "mariadb" => Ok(open::<sqlx::MySql>(url, connect).await?.into()),
             _ => Err(unknown(url)),
         }
     }
@@ -183,21 +198,43 @@ impl Database {
     /// The table prefix cannot be used, the database fails, its tables belong to a newer release, or they are not there and the role
     /// may not make them. All that may take 60 s.
     pub async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
+        self.store_when(prefix, Connect::Now).await
+    }
+
+    /// The same, its tables made at once or before its first step.
+    pub(crate) async fn store_when(
+        self,
+        prefix: &str,
+        connect: Connect,
+    ) -> Result<Box<dyn Store>, Error> {
         schema::check_prefix(prefix)?;
         let open = async {
-            let store: Box<dyn Store> = match self.0 {
+            match self.0 {
                 #[cfg(feature = "sqlite")]
-                Pool::Sqlite(pool) => Box::new(SqlStore::open(pool, prefix).await?),
+                Pool::Sqlite(pool) => boxed(pool, prefix, connect).await,
                 #[cfg(feature = "postgres")]
-                Pool::Postgres(pool) => Box::new(SqlStore::open(pool, prefix).await?),
+                Pool::Postgres(pool) => boxed(pool, prefix, connect).await,
                 #[cfg(feature = "mysql")]
-                Pool::MySql(pool) => Box::new(SqlStore::open(pool, prefix).await?),
-            };
-            Ok(store)
+                Pool::MySql(pool) => boxed(pool, prefix, connect).await,
+            }
         };
         let opened = tokio::time::timeout(PREPARE_LIMIT, open).await;
         opened.map_err(|_| Error::timeout("preparing the tables", PREPARE_LIMIT))?
     }
+}
+
+async fn boxed<DB: run::Driver>(
+    pool: sqlx::Pool<DB>,
+    prefix: &str,
+    connect: Connect,
+) -> Result<Box<dyn Store>, Error>
+where
+    SqlStore<DB>: Store,
+{
+    Ok(Box::new(match connect {
+        Connect::Now => SqlStore::open(pool, prefix).await?,
+        Connect::Lazily => SqlStore::lazy(pool, prefix),
+    }))
 }
 
 /// The statements that make the tables in a database of the URL's kind.
@@ -237,20 +274,62 @@ fn unknown(url: &str) -> Error {
     ))
 }
 
+/// Refuses a URL that sqlx would misread, or whose error would say little.
+fn check_url(url: &str) -> Result<(), Error> {
+    let refused = |why: &str| {
+        let url = without_password(url);
+        Err(Error::invalid(format!(
+            "the database URL {url:?} cannot be used: {why}"
+        )))
+    };
+    if url.trim() != url {
+        return refused("it begins or ends with a blank; write it without");
+    }
+    if url.starts_with("sqlite:") {
+        return Ok(());
+    }
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let host = address.split_once("://").map_or("", |(_, rest)| rest);
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    let host = host.split('/').next().unwrap_or_default();
+    let mut parameters = query
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let several = host.contains(',')
+        || parameters.any(|(name, value)| match name {
+            "host" | "hostaddr" | "port" => value.contains(',') || value.contains("%2C"),
+            "target_session_attrs" | "load_balance_hosts" => true,
+            _ => false,
+        });
+    if several {
+        return refused(
+            "it names several hosts, or which of them is wanted (`target_session_attrs`), and sqlx connects to one; write the address of a \
+             proxy in front of them that leads to the primary, as docs/scale.md shows",
+        );
+    }
+    Ok(())
+}
+
 /// Opens a small pool on a server.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-async fn connect<DB: sqlx::Database>(url: &str) -> Result<sqlx::Pool<DB>, Error> {
+async fn open<DB: sqlx::Database>(url: &str, connect: Connect) -> Result<sqlx::Pool<DB>, Error> {
     use sqlx::{ConnectOptions, Connection};
 
-    let cannot = |error| {
-        let url = without_password(url);
-        Error::database(format!("cannot open the database {url:?}"), error)
+    let cannot = |hint: &str| {
+        let context = format!("cannot open the database {:?}{hint}", without_password(url));
+        move |error| Error::database(context, error)
     };
-    let options: <DB::Connection as Connection>::Options = url.parse().map_err(cannot)?;
-    // A pool would try for a while, and then say no more than that it has taken too long.
-    let first = async { options.connect().await?.close().await };
-    let first = tokio::time::timeout(CONNECT_LIMIT, first).await;
-    first.unwrap_or_else(|_| Err(no_answer())).map_err(cannot)?;
+    let options: <DB::Connection as Connection>::Options = url.parse().map_err(cannot(""))?;
+    if connect == Connect::Now {
+        // A pool would try for a while, and then say no more than that it has taken too long.
+        let first = async { options.connect().await?.close().await };
+        let first = tokio::time::timeout(CONNECT_LIMIT, first).await;
+        let hint =
+            " (a site that is to start while its database is away: `Builder::connect_lazily`)";
+        first
+            .unwrap_or_else(|_| Err(no_answer()))
+            .map_err(cannot(hint))?;
+    }
     Ok(sqlx::pool::PoolOptions::new()
         .max_connections(CONNECTIONS)
         .acquire_timeout(CONNECT_LIMIT)

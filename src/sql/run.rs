@@ -31,8 +31,11 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 pub(super) trait Driver: Database<Row: Cells> {
     const DIALECT: &'static Dialect;
 
-    /// Servers that speak this dialect, but not all of it: a word of what `SELECT version()` says there, and what they understand.
+    /// Servers that speak this dialect, but not all of it, or more: a word of the answer to [`KIND`](Self::KIND), and what they understand.
     const RELATIVES: &'static [(&'static str, &'static Dialect)] = &[];
+
+    /// The statement by whose answer relatives are known.
+    const KIND: &'static str = "SELECT version()";
 
     /// How many rows were changed, and the insert id where the fence comes back as that.
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
@@ -152,6 +155,9 @@ impl Driver for sqlx::Postgres {
 #[cfg(feature = "mysql")]
 impl Driver for sqlx::MySql {
     const DIALECT: &'static Dialect = &dialect::MYSQL;
+    const RELATIVES: &'static [(&'static str, &'static Dialect)] =
+        &[("wsrep_sync_wait", &dialect::MARIADB_GALERA)];
+    const KIND: &'static str = "SHOW VARIABLES LIKE 'wsrep_sync_wait'";
 
     by_sqlx!();
 
@@ -181,6 +187,7 @@ impl Statement {
         let template = template
             .replace("{now}", dialect.now)
             .replace("{noted}", dialect.noted)
+            .replace("{waits}", dialect.waits)
             .replace("{set_back}", &dialect::SET_BACK.to_string())
             .replace("{p}", prefix);
         let mut order = Vec::new();
@@ -442,13 +449,27 @@ pub(super) async fn dialect_of<DB: Driver>(pool: &Pool<DB>) -> Result<&'static D
         return Ok(DB::DIALECT);
     }
     let failed = |error| Error::database("cannot ask the server for its version", error);
-    let version = Statement::new(DB::DIALECT, "", "SELECT version()");
-    let connections = Connections(pool.clone());
-    let done = connections.run(&version, &[]).await.map_err(failed)?;
-    let row = done.rows.first().ok_or(sqlx::Error::RowNotFound);
-    let version = row.and_then(|row| row.name(0)).map_err(failed)?;
+    let kind = Statement::new(DB::DIALECT, "", DB::KIND);
+    let done = Connections(pool.clone()).run(&kind, &[]).await;
+    relative(&done.map_err(failed)?).map_err(failed)
+}
+
+/// The same, of the server at the end of a connection.
+pub(super) async fn dialect_on<DB: Driver>(
+    connection: &mut DB::Connection,
+) -> Result<&'static Dialect, sqlx::Error> {
+    let kind = Statement::new(DB::DIALECT, "", DB::KIND);
+    relative(&DB::run(connection, &kind, &[]).await?)
+}
+
+/// The dialect by which a server that has answered so is known.
+fn relative<DB: Driver>(done: &Done<DB>) -> Result<&'static Dialect, sqlx::Error> {
+    let Some(row) = done.rows.first() else {
+        return Ok(DB::DIALECT);
+    };
+    let kind = row.name(0)?;
     let mut relatives = DB::RELATIVES.iter();
-    let relative = relatives.find(|(word, _)| version.contains(word));
+    let relative = relatives.find(|(word, _)| kind.contains(word));
     Ok(relative.map_or(DB::DIALECT, |(_, relative)| relative))
 }
 

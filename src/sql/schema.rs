@@ -96,8 +96,13 @@ fn is_raced<DB: Driver>(error: &sqlx::Error) -> bool {
 }
 
 fn failed<DB: Driver>(source: sqlx::Error) -> Error {
-    let hint = if has_code::<DB>(&source, DB::DIALECT.forbidden) {
+    let has = |codes| has_code::<DB>(&source, codes);
+    let hint = if has(DB::DIALECT.forbidden) {
         " (this role may not; an administrator can, by running what `Builder::ddl` returns)"
+    } else if has(DB::DIALECT.foreign) {
+        " (tables of these names are there that are not Perennial's: set another `Builder::table_prefix`)"
+    } else if has(DB::DIALECT.readonly) {
+        " (the database may only be read: Perennial stores what it generates in it)"
     } else {
         ""
     };

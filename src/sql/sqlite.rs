@@ -7,18 +7,29 @@ use sqlx::sqlite::{
 };
 use tokio::time::Instant;
 
-use crate::{error::Error, sql::CONNECTIONS};
+use crate::{
+    error::Error,
+    sql::{CONNECTIONS, Connect},
+};
 
 /// How long a statement waits for another writer of the same SQLite file. Below the default statement limit, so that
 /// SQLite's own message comes first.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) async fn open(url: &str) -> Result<SqlitePool, Error> {
+pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Error> {
     let cannot = |error: sqlx::Error| {
         // SQLITE_CANTOPEN, of which SQLite says no more.
         let hint = match code(&error) {
             Some(14) => {
                 " (may this process write in its folder, and is the file there if it is only to be read?)"
+            }
+            // SQLITE_READONLY
+            Some(8) => {
+                " (may this process write to the file? Perennial stores what it generates in it)"
+            }
+            // SQLITE_NOTADB
+            Some(26) => {
+                " (the file is no SQLite database: name another file, which is made if it isn't there)"
             }
             _ => "",
         };
@@ -46,7 +57,8 @@ pub(super) async fn open(url: &str) -> Result<SqlitePool, Error> {
             format!("{}/site.db", url.trim_end_matches('/'))
         )));
     }
-    if let Some(folder) = path.parent()
+    if connect == Connect::Now
+        && let Some(folder) = path.parent()
         && !folder.as_os_str().is_empty()
         && !folder.exists()
     {
@@ -64,6 +76,9 @@ pub(super) async fn open(url: &str) -> Result<SqlitePool, Error> {
     } else {
         pool.max_connections(CONNECTIONS)
     };
+    if connect == Connect::Lazily {
+        return Ok(pool.connect_lazy_with(options));
+    }
     let give_up = Instant::now() + BUSY_TIMEOUT;
     loop {
         match pool.clone().connect_with(options.clone()).await {

@@ -7,8 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{Response, StatusCode};
 use sqlx::Pool;
+use tokio::sync::OnceCell;
 
 use crate::{
     clock::{FOREVER, duration, micros},
@@ -32,9 +34,15 @@ use crate::{
 /// How long a statement may still run on the server after its connection broke, by and large.
 const SETTLING: Duration = Duration::from_millis(250);
 
-/// The store in a database, its tables prepared.
+/// The store in a database.
 pub(super) struct SqlStore<DB: Driver> {
     connections: Connections<DB>,
+    prefix: String,
+    /// There when the tables are.
+    statements: OnceCell<Statements>,
+}
+
+struct Statements {
     probe: Statement,
     try_lock: Statement,
     extend: Statement,
@@ -60,36 +68,60 @@ pub(super) struct SqlStore<DB: Driver> {
 }
 
 impl<DB: Driver> SqlStore<DB> {
+    /// The store, whose tables are made or upgraded before its first step.
+    pub(super) fn lazy(pool: Pool<DB>, prefix: &str) -> Self {
+        Self {
+            connections: Connections(pool),
+            prefix: prefix.to_owned(),
+            statements: OnceCell::new(),
+        }
+    }
+
     /// Opens the store; makes or upgrades its tables.
     pub(super) async fn open(pool: Pool<DB>, prefix: &str) -> Result<Self, Error> {
-        let dialect = dialect_of(&pool).await?;
-        schema::prepare(&pool, prefix, dialect.schema).await?;
-        let statement = |template| Statement::new(dialect, prefix, template);
-        Ok(Self {
-            connections: Connections(pool),
-            probe: statement(dialect.probe),
-            try_lock: statement(dialect.try_lock),
-            extend: statement(dialect.extend),
-            release: statement(dialect.release),
-            publish: statement(dialect.publish),
-            renew: statement(dialect.renew),
-            remove: statement(dialect.remove),
-            fence_of: statement(dialect.fence_of),
-            invalidate: statement(dialect.invalidate),
-            invalidated: statement(dialect::INVALIDATED),
-            keys: statement(dialect.keys),
-            locks: statement(dialect.locks),
-            break_lock: statement(dialect::BREAK),
-            inspect: statement(dialect::INSPECT),
-            redate: statement(dialect::REDATE),
-            held: statement(dialect::HELD),
-            delete: statement(dialect::DELETE),
-            next_entries: statement(dialect::NEXT_ENTRIES),
-            prune_entries: statement(dialect::PRUNE_ENTRIES),
-            next_locks: statement(dialect::NEXT_LOCKS),
-            prune_locks: statement(dialect::PRUNE_LOCKS),
-            forget: statement(dialect::FORGET),
-        })
+        let store = Self::lazy(pool, prefix);
+        store.statements().await?;
+        Ok(store)
+    }
+
+    /// The statements, when the tables are there. Where that fails, the next step tries again.
+    async fn statements(&self) -> Result<&Statements, Error> {
+        if let Some(statements) = self.statements.get() {
+            return Ok(statements);
+        }
+        let prepare = async || {
+            let pool = &self.connections.0;
+            let dialect = dialect_of(pool).await?;
+            schema::prepare(pool, &self.prefix, dialect.schema).await?;
+            let statement = |template| Statement::new(dialect, &self.prefix, template);
+            Ok(Statements {
+                probe: statement(dialect.probe),
+                try_lock: statement(dialect.try_lock),
+                extend: statement(dialect.extend),
+                release: statement(dialect.release),
+                publish: statement(dialect.publish),
+                renew: statement(dialect.renew),
+                remove: statement(dialect.remove),
+                fence_of: statement(dialect.fence_of),
+                invalidate: statement(dialect.invalidate),
+                invalidated: statement(dialect::INVALIDATED),
+                keys: statement(dialect.keys),
+                locks: statement(dialect.locks),
+                break_lock: statement(dialect::BREAK),
+                inspect: statement(dialect::INSPECT),
+                redate: statement(dialect::REDATE),
+                held: statement(dialect::HELD),
+                delete: statement(dialect::DELETE),
+                next_entries: statement(dialect::NEXT_ENTRIES),
+                prune_entries: statement(dialect::PRUNE_ENTRIES),
+                next_locks: statement(dialect::NEXT_LOCKS),
+                prune_locks: statement(dialect::PRUNE_LOCKS),
+                forget: statement(dialect::FORGET),
+            })
+        };
+        let prepared: BoxFuture<'_, Result<&Statements, Error>> =
+            Box::pin(self.statements.get_or_try_init(prepare));
+        prepared.await
     }
 
     fn read_entry(row: &DB::Row) -> Result<Option<Entry>, BoxError> {
@@ -161,13 +193,16 @@ impl<DB: Driver> SqlStore<DB> {
     /// Takes a lock from whoever has it now; a second run of the statement finds another fence, and takes nothing from the next one.
     async fn break_stored(&self, name: &str) -> Result<bool, BoxError> {
         let name = Arg::Text(name);
-        let found = self.connections.run(&self.inspect, &[name]).await?;
+        let found = self
+            .connections
+            .run(&self.statements().await?.inspect, &[name])
+            .await?;
         let Some(row) = found.rows.first() else {
             return Ok(false);
         };
         let fence = Arg::Int(row.number(2)?);
         self.connections
-            .run(&self.break_lock, &[name, fence])
+            .run(&self.statements().await?.break_lock, &[name, fence])
             .await?;
         Ok(true)
     }
@@ -199,7 +234,12 @@ impl<DB: Driver> SqlStore<DB> {
         if fence.is_none() {
             // Refused, or done by an earlier try whose answer was lost.
             let key = [Arg::Text(&key)];
-            fence = number(&self.connections.run(&self.fence_of, &key).await?)?;
+            fence = number(
+                &self
+                    .connections
+                    .run(&self.statements().await?.fence_of, &key)
+                    .await?,
+            )?;
         }
         Ok(fence == Some(lease.fence))
     }
@@ -210,13 +250,16 @@ impl<DB: Driver> Store for SqlStore<DB> {
         Box::pin(async move {
             let (short_key, name) = (bounded(key), bounded(name));
             let arguments = [Arg::Text(&short_key), Arg::Text(&name), Arg::Int(known)];
-            let done = self.connections.run(&self.probe, &arguments).await?;
+            let done = self
+                .connections
+                .run(&self.statements().await?.probe, &arguments)
+                .await?;
             let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
             let (mut remaining, age) = (row.number(2)?, row.int(10)?.unwrap_or_default());
             if age < -dialect::SET_BACK && remaining > 0 {
                 // Whoever waits for the lock does not try it before.
                 self.connections
-                    .run(&self.redate, &[Arg::Text(&name)])
+                    .run(&self.statements().await?.redate, &[Arg::Text(&name)])
                     .await?;
                 remaining += age;
             }
@@ -263,9 +306,11 @@ impl<DB: Driver> Store for SqlStore<DB> {
                 is_broken
             };
             for settles in [true, false] {
-                let tried = self
-                    .connections
-                    .run_while(again, &self.try_lock, &arguments);
+                let tried = self.connections.run_while(
+                    again,
+                    &self.statements().await?.try_lock,
+                    &arguments,
+                );
                 match tried.await {
                     Ok(done) => {
                         if let Some(fence) = number(&done)? {
@@ -286,11 +331,17 @@ impl<DB: Driver> Store for SqlStore<DB> {
     }
 
     fn extend<'a>(&'a self, lease: &'a LeaseRow, length: Duration) -> StoreFuture<'a, bool> {
-        Box::pin(self.update_lock(&self.extend, lease, length))
+        Box::pin(async move {
+            let statement = &self.statements().await?.extend;
+            self.update_lock(statement, lease, length).await
+        })
     }
 
     fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool> {
-        Box::pin(self.update_lock(&self.release, lease, cooldown))
+        Box::pin(async move {
+            let statement = &self.statements().await?.release;
+            self.update_lock(statement, lease, cooldown).await
+        })
     }
 
     fn publish<'a>(
@@ -307,8 +358,14 @@ impl<DB: Driver> Store for SqlStore<DB> {
                 Arg::Bytes(&headers),
                 Arg::Bytes(content.body()),
             ];
-            self.write_entry(&self.publish, key, lease, edition, &content)
-                .await
+            self.write_entry(
+                &self.statements().await?.publish,
+                key,
+                lease,
+                edition,
+                &content,
+            )
+            .await
         })
     }
 
@@ -321,7 +378,7 @@ impl<DB: Driver> Store for SqlStore<DB> {
     ) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let known = [Arg::Int(known)];
-            self.write_entry(&self.renew, key, lease, edition, &known)
+            self.write_entry(&self.statements().await?.renew, key, lease, edition, &known)
                 .await
         })
     }
@@ -337,7 +394,7 @@ impl<DB: Driver> Store for SqlStore<DB> {
             ];
             Ok(self
                 .connections
-                .run(&self.remove, &arguments)
+                .run(&self.statements().await?.remove, &arguments)
                 .await?
                 .changed
                 > 0)
@@ -348,7 +405,7 @@ impl<DB: Driver> Store for SqlStore<DB> {
         Box::pin(async move {
             let done = self
                 .connections
-                .run(&self.invalidate, &[Arg::Text(name)])
+                .run(&self.statements().await?.invalidate, &[Arg::Text(name)])
                 .await?;
             Ok(number(&done)?.ok_or("the database gave no epoch")?)
         })
@@ -358,7 +415,7 @@ impl<DB: Driver> Store for SqlStore<DB> {
         Box::pin(async move {
             let done = self
                 .connections
-                .run(&self.invalidated, &[Arg::Int(since)])
+                .run(&self.statements().await?.invalidated, &[Arg::Int(since)])
                 .await?;
             let names = done
                 .rows
@@ -372,8 +429,11 @@ impl<DB: Driver> Store for SqlStore<DB> {
         Box::pin(async move {
             // Also of variants that are being made for the first time.
             let lock = format!("{lock_prefix}{key}");
-            let mut locks = BTreeSet::from_iter(self.variants(&self.locks, &lock).await?);
-            let mut keys = self.variants(&self.keys, key).await?;
+            let mut locks = BTreeSet::from_iter(
+                self.variants(&self.statements().await?.locks, &lock)
+                    .await?,
+            );
+            let mut keys = self.variants(&self.statements().await?.keys, key).await?;
             keys.push(bounded(key).into_owned());
             let lock_of = |key: &String| bounded(&format!("{lock_prefix}{key}")).into_owned();
             locks.extend(keys.iter().map(lock_of));
@@ -382,7 +442,7 @@ impl<DB: Driver> Store for SqlStore<DB> {
             }
             for key in &keys {
                 self.connections
-                    .run(&self.delete, &[Arg::Text(key)])
+                    .run(&self.statements().await?.delete, &[Arg::Text(key)])
                     .await?;
             }
             Ok(())
@@ -394,7 +454,7 @@ impl<DB: Driver> Store for SqlStore<DB> {
             let name = bounded(name);
             let done = self
                 .connections
-                .run(&self.inspect, &[Arg::Text(&name)])
+                .run(&self.statements().await?.inspect, &[Arg::Text(&name)])
                 .await?;
             done.rows.first().map(lock_row::<DB>).transpose()
         })
@@ -402,7 +462,10 @@ impl<DB: Driver> Store for SqlStore<DB> {
 
     fn held(&self) -> StoreFuture<'_, Vec<LockRow>> {
         Box::pin(async move {
-            let done = self.connections.run(&self.held, &[]).await?;
+            let done = self
+                .connections
+                .run(&self.statements().await?.held, &[])
+                .await?;
             done.rows.iter().map(lock_row::<DB>).collect()
         })
     }
@@ -413,7 +476,8 @@ impl<DB: Driver> Store for SqlStore<DB> {
 
     fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<Pruned>> {
         Box::pin(async move {
-            let pruned = self.prune(&self.next_entries, &self.prune_entries, after, &[]);
+            let all = self.statements().await?;
+            let pruned = self.prune(&all.next_entries, &all.prune_entries, after, &[]);
             let Some((last, row)) = pruned.await? else {
                 return Ok(None);
             };
@@ -430,7 +494,8 @@ impl<DB: Driver> Store for SqlStore<DB> {
         Box::pin(async move {
             let unused = unused.min(FOREVER);
             let unused = [unused, unused.max(KEPT)].map(|time| Arg::Int(micros(time)));
-            let pruned = self.prune(&self.next_locks, &self.prune_locks, after, &unused);
+            let all = self.statements().await?;
+            let pruned = self.prune(&all.next_locks, &all.prune_locks, after, &unused);
             Ok(pruned.await?.map(|(last, _)| last))
         })
     }
@@ -444,7 +509,9 @@ impl<DB: Driver> Store for SqlStore<DB> {
         Box::pin(async move {
             let purged = Arg::Int(micros(purged.min(FOREVER)));
             let arguments = [Arg::Int(before), purged, Arg::Int(oldest)];
-            self.connections.run(&self.forget, &arguments).await?;
+            self.connections
+                .run(&self.statements().await?.forget, &arguments)
+                .await?;
             Ok(())
         })
     }

@@ -341,6 +341,27 @@ async fn what_cannot_be_opened_says_why_and_what_to_do() {
     .expect("writes");
     refused(Perennial::open(&url_of(&text)), Database, "not a database").await;
 
+    let blank = format!("{} ", folder.url());
+    refused(Perennial::open(&blank), Invalid, "a blank").await;
+    assert!(!std::fs::exists(format!("{} ", folder.file().display())).expect("looks"));
+    for several in [
+        "postgres://me:secret@a:1,b:2/site",
+        "mysql://a,b/site",
+        "postgres://a/site?port=1,2",
+        "postgresql://a/site?sslmode=disable&target_session_attrs=read-write",
+    ] {
+        let said = "a proxy in front of them";
+        refused(Perennial::open(several), Invalid, said).await;
+    }
+
+    let foreign = Folder::new();
+    let pool = sqlx::SqlitePool::connect(&format!("{}?mode=rwc", foreign.url())).await;
+    let pool = pool.expect("opens");
+    let table = sqlx::query("CREATE TABLE perennial_entry (id INTEGER)");
+    table.execute(&pool).await.expect("is made");
+    let said = "`Builder::table_prefix`";
+    refused(Perennial::open(&foreign.url()), Database, said).await;
+
     for prefix in ["", "A", "1", "a-b", "a;DROP TABLE x", "ä", &"a".repeat(41)] {
         let builder = Perennial::builder().table_prefix(prefix);
         refused(builder.open(&folder.url()), Invalid, "table prefix").await;
@@ -489,4 +510,20 @@ async fn the_longest_times_can_be_stored() {
         0,
         "another process did not keep the cooldown"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_opens_before_the_folder_of_its_file_is_mounted() {
+    let folder = Folder::new();
+    let later = folder.path().join("later");
+    let url = url_of(&later.join("site.db"));
+    let site = Perennial::builder().connect_lazily().open(&url).await;
+    let site = site.expect("opens without the folder");
+    let (_, address) = serve_site(&site, Refresh::every(Duration::from_millis(10))).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    std::fs::create_dir(&later).expect("makes");
+    until("the file is there, and locks work", async || {
+        matches!(site.locks().try_lock("a").await, Ok(Some(_)))
+    })
+    .await;
 }

@@ -8,6 +8,7 @@ use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
     databases::Db,
+    own_server::{Ending, Kind, OwnServer},
     proxy::Proxy,
     store::{content, lock, open, publish},
     support::{Gateway, HANG, Origin, every, get, patient, serve, until},
@@ -24,6 +25,7 @@ on_each_server! {
     an_exhausted_pool_is_no_visitors_trouble
     a_server_that_is_away_is_named_at_once
     a_refresh_is_three_round_trips_and_a_contended_try_is_one
+    tables_of_the_same_names_are_told_from_perennials
 }
 
 #[cfg(feature = "postgres")]
@@ -370,4 +372,110 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
         origin.let_go();
     };
     tokio::join!(regenerating, others);
+}
+
+async fn tables_of_the_same_names_are_told_from_perennials(db: Db) {
+    for table in ["schema", "lock", "entry", "invalidation"] {
+        let prefix = format!("for_{table}_");
+        db.execute(&format!("CREATE TABLE {prefix}{table} (mine INTEGER)"))
+            .await;
+        let opened = Perennial::builder().table_prefix(prefix).open(db.url());
+        let error = opened.await.expect_err("is another's").to_string();
+        assert!(
+            error.contains("`Builder::table_prefix`"),
+            "{table}: {error}"
+        );
+    }
+}
+
+/// As a standby that was the primary, or a name that led to another server for a while.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_to_a_server_that_may_only_be_read_is_not_kept() {
+    let Some(db) = Db::postgres().await else {
+        return;
+    };
+    let pool = PoolOptions::<sqlx::Postgres>::new().max_connections(1);
+    let pool = pool.connect(db.url()).await.expect("opens");
+    let locks = Perennial::new(pool.clone()).await.expect("opens").locks();
+    sqlx::query("SET default_transaction_read_only = on")
+        .execute(&pool)
+        .await
+        .expect("is set");
+    let lease = locks.try_lock("a").await;
+    assert!(lease.expect("is tried again").is_some());
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_to_a_mariadb_that_may_only_be_read_is_not_kept() {
+    if Db::mysql().await.is_none() {
+        return;
+    }
+    let server = OwnServer::start(Kind::MariaDb).await;
+    let db = Db::at(&server.url());
+    drop(db.site().await);
+    // A role that may do what a site does, and not write all the same.
+    db.execute("CREATE USER site@'127.0.0.1'").await;
+    db.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON perennial.* TO site@'127.0.0.1'")
+        .await;
+    let url = server.url().replace("perennial@", "site@");
+    let pool = PoolOptions::<sqlx::MySql>::new().max_connections(1);
+    let pool = pool.connect(&url).await.expect("opens");
+    let connection = async || {
+        let id = sqlx::query_scalar::<_, i64>("SELECT CAST(CONNECTION_ID() AS SIGNED)");
+        id.fetch_one(&pool).await.expect("answers")
+    };
+    let locks = Perennial::new(pool.clone()).await.expect("opens").locks();
+    let first = connection().await;
+    db.execute("SET GLOBAL read_only = 1").await;
+    locks.try_lock("a").await.expect_err("may not be written");
+    db.execute("SET GLOBAL read_only = 0").await;
+    assert_ne!(connection().await, first, "it was kept");
+    assert!(locks.try_lock("b").await.expect("answers").is_some());
+}
+
+async fn opened_before_its_server(kind: Kind) {
+    let mut server = OwnServer::start(kind).await;
+    server.end(Ending::Stop);
+    let error = Perennial::open(&server.url()).await.expect_err("is away");
+    assert!(
+        error.to_string().contains("`Builder::connect_lazily`"),
+        "{error}"
+    );
+    let url = server.url();
+    let site = Perennial::builder().connect_lazily().open(&url);
+    let site = site.await.expect("opens without a server");
+    let policy = Refresh::every(Duration::from_millis(10));
+    let origin = Origin::default();
+    let address = serve(origin.router().layer(site.layer(policy))).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    site.locks().try_lock("a").await.expect_err("is away");
+
+    server.again().await;
+    let db = Db::at(&server.url());
+    let tables =
+        "SELECT count(*) FROM information_schema.tables WHERE table_name = 'perennial_entry'";
+    until("the tables are made, and a version is stored", async || {
+        get(address, "/").await;
+        db.int(tables).await == Some(1) && db.entry("/").await.is_some()
+    })
+    .await;
+    assert!(site.locks().try_lock("a").await.expect("answers").is_some());
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_opens_before_its_postgres() {
+    if Db::postgres().await.is_some() {
+        opened_before_its_server(Kind::Postgres).await;
+    }
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_opens_before_its_mariadb() {
+    if Db::mysql().await.is_some() {
+        opened_before_its_server(Kind::MariaDb).await;
+    }
 }
