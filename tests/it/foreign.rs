@@ -67,7 +67,7 @@ fn told(contender: &mut Contender, what: &str) -> String {
 }
 
 async fn of_three_languages_one_wins_each_round(db: Db) {
-    const ROUNDS: usize = 300;
+    const ROUNDS: usize = 150;
     let Some(python) = python() else { return };
     let _locks = locks(&db).await;
     let mut contenders = [
@@ -241,7 +241,7 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
     waiting.kill().await.expect("is alive");
 
     // It is extended for as long as the command runs, and the command stopped when it is lost.
-    let mut long = lock(&db, "long", &["--lease", "6", "--", "sleep", "120"])
+    let mut long = lock(&db, "long", &["--lease", "12", "--", "sleep", "120"])
         .spawn()
         .expect("starts");
     extended(&db, "long").await;
@@ -250,7 +250,7 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
     assert_eq!(long.wait().await.expect("ends").code(), Some(74));
 
     // It is held for as long as the command runs, also if the script is killed; and no longer.
-    let mut killed = lock(&db, "killed", &["--lease", "5", "--", "sleep", "15"])
+    let mut killed = lock(&db, "killed", &["--lease", "9", "--", "sleep", "20"])
         .spawn()
         .expect("starts");
     extended(&db, "killed").await;

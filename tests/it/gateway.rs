@@ -1,6 +1,6 @@
 //! The gateway as a program.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use axum::{
     Router,
@@ -13,19 +13,13 @@ use axum::{
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{Folder, Gateway, Origin, example, get, request, serve, until};
-
-async fn nowhere() -> SocketAddr {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
-    listener.local_addr().expect("an address")
-}
+use crate::support::{Folder, Gateway, Origin, example, get, nowhere, request, serve, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_origin_that_is_away_is_a_502_and_what_is_stored_is_served() {
     let folder = Folder::new();
-    let gateway = Gateway::start(nowhere().await, &folder.url(), "--every 1h");
+    let (_held, away) = nowhere();
+    let gateway = Gateway::start(away, &folder.url(), "--every 1h");
     assert_eq!(get(gateway.address, "/").await.status, 502);
     assert_eq!(request(gateway.address, "POST", "/", &[]).await.status, 502);
 
@@ -34,11 +28,7 @@ async fn an_origin_that_is_away_is_a_502_and_what_is_stored_is_served() {
     let first = Gateway::start(origin.serve().await, &folder.url(), "--every 1h");
     get(first.address, "/").await;
     drop(first);
-    let second = Gateway::start(
-        nowhere().await,
-        &folder.url(),
-        "--every 1ms --retry-after 1ms",
-    );
+    let second = Gateway::start(away, &folder.url(), "--every 1ms --retry-after 1ms");
     for _ in 0..3 {
         assert_eq!(get(second.address, "/").await.run(), 1);
     }

@@ -1,6 +1,7 @@
 //! A server of the test's own, to be killed and started again.
 
 use std::{
+    hash::{BuildHasher, RandomState},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -28,14 +29,16 @@ pub(crate) struct OwnServer {
 
 impl OwnServer {
     pub(crate) async fn start(kind: Kind) -> Self {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        // Not one that the system gives out by itself: while the server is away, nobody else is to get it.
+        let ports = RandomState::new().hash_one(0) as u16 % 10_000;
+        let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        let port = (20_000 + ports..30_000).chain(20_000..30_000).find(free);
         let mut server = Self {
             kind,
             folder: tempfile::tempdir().expect("a folder"),
-            port: free.local_addr().expect("an address").port(),
+            port: port.expect("some are free"),
             child: None,
         };
-        drop(free);
         server.again().await;
         server
     }

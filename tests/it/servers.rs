@@ -11,7 +11,7 @@ use crate::{
     own_server::{Ending, Kind, OwnServer},
     proxy::Proxy,
     store::{content, lock, open, publish},
-    support::{Gateway, HANG, Origin, every, get, patient, serve, until},
+    support::{Gateway, HANG, Origin, every, get, nowhere, patient, serve, until},
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -286,12 +286,10 @@ where
 }
 
 async fn a_server_that_is_away_is_named_at_once(db: Db) {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = nobody.local_addr().expect("an address").port();
-    drop(nobody);
+    let (_held, away) = nowhere();
     let (scheme, _) = db.url().split_once(':').expect("a URL");
     let asked = Instant::now();
-    let error = Perennial::open(&format!("{scheme}://me:secret@127.0.0.1:{port}/x")).await;
+    let error = Perennial::open(&format!("{scheme}://me:secret@{away}/x")).await;
     let error = error.expect_err("is away").to_string();
     assert!(
         error.contains("refused") && !error.contains("secret"),

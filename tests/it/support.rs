@@ -25,7 +25,7 @@ use perennial::{Builder, Perennial, Refresh};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::watch,
     task::JoinSet,
     time::Instant,
@@ -104,6 +104,15 @@ impl Origin {
     pub(crate) async fn serve(&self) -> SocketAddr {
         serve(self.router()).await
     }
+}
+
+/// A port of this machine where nobody listens, nor anybody else can, for as long as the socket is held.
+pub(crate) fn nowhere() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(any).expect("a port");
+    let address = socket.local_addr().expect("an address");
+    (socket, address)
 }
 
 /// Serves on a port of this machine until the test ends.
