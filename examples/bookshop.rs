@@ -9,9 +9,11 @@
 //! made anew by the first request after their interval, once for all copies of the shop that run over the same database, and the lists also
 //! when a book was added. For one on a server, add `--features postgres` or `mysql` and `--database` with its URL.
 
+#[macro_use]
+mod common;
+
 use std::{
     error::Error,
-    io::IsTerminal,
     net::SocketAddr,
     process::ExitCode,
     time::{Duration, Instant, SystemTime},
@@ -28,7 +30,6 @@ use clap::Parser;
 use humantime::{format_duration, format_rfc3339_seconds, parse_duration};
 use perennial::{Key, Perennial, Refresh};
 use sqlx::{AnyPool, AssertSqlSafe};
-use tokio::net::TcpListener;
 
 /// A small bookshop whose lists regrow by themselves.
 #[derive(Parser)]
@@ -54,24 +55,12 @@ struct Options {
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::INFO)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
-    match run(&options).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bookshop: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::log();
+    common::exit("bookshop", run(&options).await)
 }
 
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let listener = TcpListener::bind(&options.listen)
-        .await
-        .map_err(|error| format!("cannot listen on {}: {error}", options.listen))?;
+    let listener = common::listen(&options.listen).await?;
     let site = Perennial::open(&options.database).await?;
     // The shop's own tables, through sqlx's pool for any kind of database. One of a certain kind can be shared: `Perennial::new(pool)`.
     sqlx::any::install_default_drivers();
@@ -107,7 +96,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 
     introduce(options, listener.local_addr()?);
     axum::serve(listener, app)
-        .with_graceful_shutdown(told_to_stop())
+        .with_graceful_shutdown(common::told_to_stop())
         .await?;
     // No visitor is left. What still regenerates ends, so that the next process need not wait for its lease.
     site.shutdown().await;
@@ -117,7 +106,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 
 fn introduce(options: &Options, address: SocketAddr) {
     let next = SocketAddr::new(address.ip(), address.port().wrapping_add(1));
-    println!(
+    say!(
         "The bookshop is open at http://{address}/ (the orders that it begins with are made up).
 
 Buy a book; the best-sellers know of it when they are {best} old, not before:
@@ -138,34 +127,9 @@ other has the old one at once. Kill the copy that generates: within 15 s the oth
             Some("mysql" | "mariadb") => "--features mysql ",
             _ => "",
         },
-        database = without_password(&options.database),
+        database = common::without_password(&options.database),
         id = std::process::id(),
     );
-}
-
-fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
-    }
-}
-
-async fn told_to_stop() {
-    #[cfg(unix)]
-    let terminated = async {
-        use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::terminate()) {
-            Ok(mut signal) => signal.recv().await,
-            Err(_) => std::future::pending().await,
-        }
-    };
-    #[cfg(not(unix))]
-    let terminated = std::future::pending::<Option<()>>();
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminated => {}
-    }
-    tracing::info!("closing: the last visitors are served");
 }
 
 /// Makes the tables and fills them, unless that has been done. Several copies may come here at once: a lock lets one in at a time.

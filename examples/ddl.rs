@@ -4,20 +4,23 @@
 //! cargo run --features postgres --example ddl -- postgres:// | psql site
 //! ```
 
+#[macro_use]
+mod common;
+
 use std::process::ExitCode;
 
+use clap::Parser;
 use perennial::Perennial;
 
+/// Prints the statements that make Perennial's tables.
+#[derive(Parser)]
+struct Options {
+    /// The beginning of the database's URL: sqlite://, postgres:// or mysql://
+    kind: String,
+}
+
 fn main() -> ExitCode {
-    let kind = std::env::args().nth(1).unwrap_or_default();
-    match Perennial::builder().ddl(&kind) {
-        Ok(ddl) => {
-            print!("{ddl}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    let ddl = Perennial::builder().ddl(&Options::parse().kind);
+    let printed = ddl.map(|ddl| say!("{}", ddl.trim_end()));
+    common::exit("ddl", printed.map_err(Into::into))
 }

@@ -8,7 +8,10 @@
 //!
 //! Start several on one `--database`, and they are one site. With `--unlocked` the count goes wrong as soon as two come at once.
 
-use std::{error::Error, net::SocketAddr, time::Duration};
+#[macro_use]
+mod common;
+
+use std::{error::Error, process::ExitCode, time::Duration};
 
 use axum::{
     Extension, Router,
@@ -20,11 +23,12 @@ use clap::Parser;
 use perennial::{Fence, LockName, Perennial};
 use sqlx::{AnyPool, AssertSqlSafe};
 
+/// Routes that run once at a time: uploads to an album, and syncs of one customer.
 #[derive(Parser)]
 struct Options {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:3000")]
-    listen: SocketAddr,
+    listen: String,
     /// The database, as in sqlite://site.db or postgres://user:password@host/database
     #[arg(long, default_value = "sqlite://exclusive.db")]
     database: String,
@@ -53,11 +57,14 @@ struct App {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .init();
+async fn main() -> ExitCode {
     let options = Options::parse();
+    common::log();
+    common::exit("exclusive", run(&options).await)
+}
+
+async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let listener = common::listen(&options.listen).await?;
     let site = Perennial::open(&options.database).await?;
     sqlx::any::install_default_drivers();
     let pool = AnyPool::connect(&options.database).await?;
@@ -84,12 +91,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
             sync: options.sync,
         });
 
-    let listener = tokio::net::TcpListener::bind(options.listen).await?;
     let address = listener.local_addr()?;
-    println!("http://{address} has albums, as /albums/7: POST to or DELETE /albums/7/photos");
-    let stop = async { drop(tokio::signal::ctrl_c().await) };
+    say!("http://{address} has albums, as /albums/7: POST to or DELETE /albums/7/photos");
     axum::serve(listener, app)
-        .with_graceful_shutdown(stop)
+        .with_graceful_shutdown(common::told_to_stop())
         .await?;
     Ok(())
 }

@@ -7,10 +7,10 @@
 //!
 //! Several gateways may share a database; on a server with `--features postgres` or `mysql`, and `--database` with its URL.
 
-use std::{
-    convert::Infallible, error::Error, io::IsTerminal, net::SocketAddr, process::ExitCode,
-    time::Duration,
-};
+#[macro_use]
+mod common;
+
+use std::{convert::Infallible, error::Error, net::SocketAddr, process::ExitCode, time::Duration};
 
 use axum::{
     Router,
@@ -25,7 +25,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
 };
 use perennial::{First, Perennial, Refresh};
-use tokio::{net::TcpListener, time::timeout};
+use tokio::time::timeout;
 use tower::Layer;
 
 /// Keeps the pages of a site in a database and regenerates each when it is stale.
@@ -33,8 +33,8 @@ use tower::Layer;
 struct Options {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:9070")]
-    listen: SocketAddr,
-    /// The site, as in http://127.0.0.1:9000
+    listen: String,
+    /// The site, as in http://127.0.0.1:9000; without TLS.
     #[arg(long, value_parser = origin)]
     origin: Origin,
     /// The database, as in sqlite://site.db or postgres://user:password@host/database; several gateways may share it.
@@ -93,18 +93,9 @@ impl Options {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::INFO)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
-    match run(Options::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("gateway: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let options = Options::parse();
+    common::log();
+    common::exit("gateway", run(options).await)
 }
 
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
@@ -124,43 +115,19 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     }));
     let app = Router::new().fallback_service(kept);
 
-    let listener = TcpListener::bind(options.listen)
-        .await
-        .map_err(|error| format!("cannot listen on {}: {error}", options.listen))?;
-    println!(
+    let listener = common::listen(&options.listen).await?;
+    say!(
         "http://{} in front of {}, kept in {}",
         listener.local_addr()?,
         options.origin.0,
-        without_password(&options.database)
+        common::without_password(&options.database)
     );
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app)
-        .with_graceful_shutdown(stop_signal())
+        .with_graceful_shutdown(common::told_to_stop())
         .await?;
     site.shutdown().await;
     Ok(())
-}
-
-fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
-    }
-}
-
-async fn stop_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let terminate = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut terminate) => terminate.recv().await,
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate => {}
-    }
-    tracing::info!("stopping when the running requests are answered");
 }
 
 /// The site's scheme, authority and the beginning of each path.
@@ -169,6 +136,11 @@ struct Origin(String);
 
 fn origin(text: &str) -> Result<Origin, String> {
     let uri: Uri = text.parse().map_err(|error| format!("{error}"))?;
+    if uri.scheme_str() == Some("https") {
+        return Err(
+            "this gateway speaks to the site without TLS, in its own network: write http://".into(),
+        );
+    }
     if uri.scheme_str() != Some("http") || uri.authority().is_none() || uri.query().is_some() {
         return Err("write it as in http://127.0.0.1:9000".into());
     }

@@ -7,15 +7,28 @@
 //! Two editors of one document, as two servers would be: the first one is held up for longer than its lease, the second one
 //! takes over, and what the first one writes afterwards changes nothing.
 
-use std::{error::Error, time::Duration};
+#[macro_use]
+mod common;
 
+use std::{error::Error, process::ExitCode, time::Duration};
+
+use clap::Parser;
 use perennial::{Lease, Locks};
 use sqlx::SqlitePool;
 
 const LEASE: Duration = Duration::from_secs(1);
 
+/// A lock that is waited for, and the fence that refuses a writer who comes too late.
+#[derive(Parser)]
+struct Options {}
+
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    let Options {} = Options::parse();
+    common::exit("locks", run().await)
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite://{}/site.db?mode=rwc", folder.path().display());
     let pool = SqlitePool::connect(&url).await?;
@@ -32,26 +45,26 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let second = locks.label("editor 2");
 
     let held = first.lock(["document", "7"]).action("editing").await?;
-    println!("editor 1 has the lock, with fence {}", held.fence());
+    say!("editor 1 has the lock, with fence {}", held.fence());
     let attempt = second.lock(["document", "7"]).wait(LEASE / 4);
     if let Err(error) = attempt.action("editing").await {
-        println!("editor 2 is told: {error}");
+        say!("editor 2 is told: {error}");
     }
 
-    println!("editor 1 falls asleep, as a process does whose machine is suspended");
+    say!("editor 1 falls asleep, as a process does whose machine is suspended");
     let taken_over = second.lock(["document", "7"]).action("editing").await?;
-    println!("editor 2 has the lock, with fence {}", taken_over.fence());
+    say!("editor 2 has the lock, with fence {}", taken_over.fence());
     write(&pool, "by editor 2", &taken_over).await?;
-    println!("editor 2 has written");
+    say!("editor 2 has written");
     match write(&pool, "by editor 1", &held).await {
-        Err(error) => println!("editor 1 wakes up, writes, and is told: {error}"),
-        Ok(()) => println!("editor 1 wakes up, and overwrites it: that must not be"),
+        Err(error) => say!("editor 1 wakes up, writes, and is told: {error}"),
+        Ok(()) => say!("editor 1 wakes up, and overwrites it: that must not be"),
     }
 
     let text: String = sqlx::query_scalar("SELECT text FROM document WHERE id = 7")
         .fetch_one(&pool)
         .await?;
-    println!("the document is {text:?}");
+    say!("the document is {text:?}");
     taken_over.release().await?;
     Ok(())
 }

@@ -7,10 +7,13 @@
 //! Three workers in processes of their own claim 25 mails at a time. One is killed after a while: what it had claimed comes back when its claim
 //! expires, and is sent by the others. One mail may go out twice: that which was sent, and not yet noted as sent, when the worker died.
 
+#[macro_use]
+mod common;
+
 use std::{
     collections::HashMap,
     error::Error,
-    process::{Child, Command},
+    process::{Child, Command, ExitCode},
     time::Duration,
 };
 
@@ -22,6 +25,7 @@ const MAILS: usize = 300;
 const WORKERS: usize = 3;
 const CLAIM: Duration = Duration::from_secs(3);
 
+/// A mailing that several workers share out among themselves, one of which is killed in the middle.
 #[derive(Parser)]
 struct Options {
     /// The database, as in postgres://user:password@host/database; without it, a file that is gone afterwards.
@@ -33,9 +37,12 @@ struct Options {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    common::exit("mailout", run(Options::parse()).await)
+}
+
+async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     sqlx::any::install_default_drivers();
-    let options = Options::parse();
     let folder = tempfile::tempdir()?;
     let file = format!("sqlite://{}/mail.db?mode=rwc", folder.path().display());
     let url = options.database.unwrap_or(file);
@@ -64,7 +71,7 @@ async fn mailing(url: &str, pool: &AnyPool) -> Result<(), Box<dyn Error>> {
     let insert = format!("INSERT INTO mail VALUES {}", rows.join(", "));
     sqlx::query(AssertSqlSafe(insert)).execute(pool).await?;
 
-    println!("{MAILS} mails, {WORKERS} workers");
+    say!("{MAILS} mails, {WORKERS} workers");
     let mut workers = Vec::new();
     for number in 1..=WORKERS {
         workers.push(worker(url, number)?);
@@ -75,7 +82,7 @@ async fn mailing(url: &str, pool: &AnyPool) -> Result<(), Box<dyn Error>> {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     workers[0].kill()?;
-    println!("worker 1 is killed");
+    say!("worker 1 is killed");
     for worker in &mut workers {
         worker.wait()?;
     }
@@ -89,10 +96,10 @@ async fn mailing(url: &str, pool: &AnyPool) -> Result<(), Box<dyn Error>> {
     }
     for number in 1..=WORKERS {
         let share = shares.get(&number.to_string()).unwrap_or(&0);
-        println!("worker {number} has sent {share}");
+        say!("worker {number} has sent {share}");
     }
     let twice = times.values().filter(|times| **times > 1).count();
-    println!("{} not sent, {twice} sent twice", MAILS - times.len());
+    say!("{} not sent, {twice} sent twice", MAILS - times.len());
     Ok(())
 }
 

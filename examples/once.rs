@@ -6,11 +6,16 @@
 //!
 //! Ten workers, as ten servers would be, all want to send the same mails.
 
+#[macro_use]
+mod common;
+
 use std::{
     error::Error,
+    process::ExitCode,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
+use clap::Parser;
 use perennial::{Outcome, Perennial, changed_one};
 use sqlx::SqlitePool;
 
@@ -20,11 +25,20 @@ static SENT: AtomicUsize = AtomicUsize::new(0);
 
 async fn send(mail: &str) {
     SENT.fetch_add(1, Relaxed);
-    println!("  sent: {mail}");
+    say!("  sent: {mail}");
 }
 
+/// What is to happen once: a mail for each order, and then its follow-up.
+#[derive(Parser)]
+struct Options {}
+
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    let Options {} = Options::parse();
+    common::exit("once", run().await)
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite://{}/site.db?mode=rwc", folder.path().display());
     let pool = SqlitePool::connect(&url).await?;
@@ -35,19 +49,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     .execute(&pool)
     .await?;
 
-    println!("At most once: noted before it is sent.");
+    say!("At most once: noted before it is sent.");
     for worker in 0..WORKERS {
         let thanks = site.once(["mail", "42", "thanks"]);
         match thanks.run(|| send("thank you for order 42")).await? {
-            Outcome::Ran(()) => println!("  by worker {worker}"),
+            Outcome::Ran(()) => say!("  by worker {worker}"),
             Outcome::AlreadyDone { since } => {
-                println!("  worker {worker} is told that it was done {since:.1?} ago");
+                say!("  worker {worker} is told that it was done {since:.1?} ago");
             }
-            other => println!("  worker {worker} is told: {other:?}"),
+            other => say!("  worker {worker} is told: {other:?}"),
         }
     }
 
-    println!("Until it succeeds, one at a time: the first two fail.");
+    say!("Until it succeeds, one at a time: the first two fail.");
     for worker in 0..4 {
         let invoice = site.once(["mail", "42", "invoice"]).retry_if_failed();
         let outcome = invoice.run(|| async {
@@ -57,12 +71,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
             send("the invoice of order 42").await;
             Ok(())
         });
-        println!("  worker {worker}: {:?}", outcome.await?);
+        say!("  worker {worker}: {:?}", outcome.await?);
     }
 
-    println!(
-        "A chain: the reminder goes out when the invoice has, and its row with the transaction."
-    );
+    say!("A chain: the reminder goes out when the invoice has, and its row with the transaction.");
     for (commits, words) in [
         (false, "is rolled back"),
         (true, "is committed"),
@@ -79,20 +91,20 @@ async fn main() -> Result<(), Box<dyn Error>> {
         if commits {
             transaction.commit().await?;
         }
-        println!("  {outcome:?}, which {words}");
+        say!("  {outcome:?}, which {words}");
     }
     let reminders: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox")
         .fetch_one(&pool)
         .await?;
-    println!("  {reminders} in the outbox");
+    say!("  {reminders} in the outbox");
 
-    println!("A guard in the application's own row: who packs the parcel?");
+    say!("A guard in the application's own row: who packs the parcel?");
     for worker in 0..3 {
         let guarded = "UPDATE parcel SET packed_by = ? WHERE id = 42 AND packed_by IS NULL";
         let update = sqlx::query(guarded).bind(format!("worker {worker}"));
         let mine = changed_one(update.execute(&pool).await?)?;
-        println!("  worker {worker}: {mine}");
+        say!("  worker {worker}: {mine}");
     }
-    println!("{} mails were sent.", SENT.load(Relaxed));
+    say!("{} mails were sent.", SENT.load(Relaxed));
     Ok(())
 }

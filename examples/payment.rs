@@ -7,7 +7,10 @@
 //! Open it, press the button many times, and look at what was charged. Start several on one `--database`, and they are one site. The
 //! form's key is made with the page: whoever loads it anew can pay anew.
 
-use std::{error::Error, net::SocketAddr, time::Duration};
+#[macro_use]
+mod common;
+
+use std::{error::Error, process::ExitCode, time::Duration};
 
 use axum::{
     Form, Router,
@@ -20,11 +23,12 @@ use clap::Parser;
 use perennial::Perennial;
 use sqlx::{AnyPool, AssertSqlSafe};
 
+/// A payment that is charged once, however often the button is pressed.
 #[derive(Parser)]
 struct Options {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:3000")]
-    listen: SocketAddr,
+    listen: String,
     /// The database, as in sqlite://site.db or postgres://user:password@host/database
     #[arg(long, default_value = "sqlite://payment.db")]
     database: String,
@@ -48,18 +52,21 @@ struct Payment {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .init();
+async fn main() -> ExitCode {
     let options = Options::parse();
+    common::log();
+    common::exit("payment", run(&options).await)
+}
+
+async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let listener = common::listen(&options.listen).await?;
     let site = Perennial::open(&options.database).await?;
     sqlx::any::install_default_drivers();
     let pool = AnyPool::connect(&options.database).await?;
     let table = "CREATE TABLE IF NOT EXISTS charge (cents BIGINT NOT NULL)";
     sqlx::query(table).execute(&pool).await?;
 
-    // Nobody logs in here, so that the key alone tells one from another. (By default credentials do, and the `Host`, which differs by the port.)
+    // Nobody logs in here, so that the key and the host alone tell one from another. (By default credentials do, too.)
     let once = site.locks().lease(options.lease).idempotency();
     let once = once.scope(|_| Some(String::new()));
     let app = Router::new()
@@ -70,12 +77,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
             pool,
             bank: options.bank,
         });
-    let listener = tokio::net::TcpListener::bind(options.listen).await?;
     let address = listener.local_addr()?;
-    println!("http://{address} has a button to pay, and http://{address}/charges what was charged");
-    let stop = async { drop(tokio::signal::ctrl_c().await) };
+    say!("http://{address} has a button to pay, and http://{address}/charges what was charged");
     axum::serve(listener, app)
-        .with_graceful_shutdown(stop)
+        .with_graceful_shutdown(common::told_to_stop())
         .await?;
     // Payments whose clients have gone.
     site.shutdown().await;

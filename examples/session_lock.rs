@@ -6,40 +6,59 @@
 //!
 //! Run two: the second one waits. Kill the first (`kill -9`): the second one goes on at once, without a lease to wait for.
 
-use std::{process::ExitCode, time::Duration};
+#[macro_use]
+mod common;
 
-use perennial::{Error, SessionLock, store::Database};
+use std::{error::Error, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use perennial::{SessionLock, store::Database};
+
+/// Long work that one process at a time does, for as long as its connection to the database lives.
+#[derive(Parser)]
+struct Options {
+    /// The database, on a server: postgres://user:password@host/database, or mysql://…
+    url: String,
+}
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Some(url) = std::env::args().nth(1) else {
-        eprintln!("say which database: session_lock postgres://user@host/database");
-        return ExitCode::FAILURE;
-    };
-    match run(&url).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    let Options { url } = Options::parse();
+    common::exit("session_lock", run(&url).await)
 }
 
-async fn run(url: &str) -> Result<(), Error> {
-    let (process, database) = (std::process::id(), Database::open(url).await?);
-    println!("process {process} waits for its turn, a minute at most");
-    let lock = SessionLock::lock(database, "import", Duration::from_secs(60)).await?;
-    println!("process {process} has the lock; `kill -9 {process}` gives it to the next one");
+async fn run(url: &str) -> Result<(), Box<dyn Error>> {
+    let (process, opened) = (std::process::id(), Database::open(url).await);
+    let database = opened.map_err(|error| format!("{error}{}", hint(url)))?;
+    say!("process {process} waits for its turn, a minute at most");
+    let locked = SessionLock::lock(database, "import", Duration::from_secs(60)).await;
+    let lock = locked.map_err(|error| format!("{error}{}", hint(url)))?;
+    say!("process {process} has the lock; `kill -9 {process}` gives it to the next one");
     // Stops where the connection is lost: another process may have begun.
     lock.guard(import()).await?;
     lock.release().await?;
-    println!("process {process} is done");
+    say!("process {process} is done");
     Ok(())
 }
 
 async fn import() {
     for file in 1..=10 {
-        println!("  imports file {file} of 10");
+        say!("  imports file {file} of 10");
         tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// What else is to be done about an error, where this example was built without what the database needs.
+fn hint(url: &str) -> String {
+    let (feature, built, url) = match url.split(':').next() {
+        Some("postgres" | "postgresql") => ("postgres", cfg!(feature = "postgres"), "URL"),
+        Some("mysql" | "mariadb") => ("mysql", cfg!(feature = "mysql"), "URL"),
+        _ => ("postgres", false, "postgres://user:password@host/database"),
+    };
+    match built {
+        true => String::new(),
+        false => format!(
+            "\n(of this example: cargo run --features {feature} --example session_lock -- {url})"
+        ),
     }
 }

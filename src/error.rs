@@ -183,9 +183,20 @@ impl From<Repr> for Error {
     }
 }
 
+/// Prints what `Display` prints, as `fn main() -> Result<(), perennial::Error>` shows an error by `Debug`; then the causes that
+/// `Display` does not name.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let words = error.to_string();
+            if !text.contains(&words) {
+                text = format!("{text}: {words}");
+            }
+            cause = error.source();
+        }
+        f.write_str(&text)
     }
 }
 
@@ -198,5 +209,29 @@ impl fmt::Display for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Caused(&'static str, #[source] Option<Box<Caused>>);
+
+    #[test]
+    fn debug_prints_the_message_and_each_cause_once() {
+        let cause = Caused("no route to host", None);
+        let cause = Caused("cannot connect", Some(Box::new(cause)));
+        let error = Error::database("publish", cause);
+        assert_eq!(error.to_string(), "publish: cannot connect");
+        assert_eq!(
+            format!("{error:?}"),
+            "publish: cannot connect: no route to host"
+        );
+        assert_eq!(format!("{error:#?}"), format!("{error:?}"));
+        let error = Error::invalid("the name cannot be used");
+        assert_eq!(format!("{error:?}"), "the name cannot be used");
     }
 }

@@ -23,7 +23,20 @@ impl Engine {
         self.invalidate_name(&target.name()?).await
     }
 
+    /// As [`invalidate`](Self::invalidate). Logs at DEBUG when nothing in this process's memory is meant: the name may be misspelt.
     async fn invalidate_name(&self, name: &str) -> Result<i64, Error> {
+        let epoch = self.note(name).await?;
+        // By a look at all that is in memory, which is too much where nobody reads the line.
+        if tracing::enabled!(tracing::Level::DEBUG) && !self.memory.has(name) {
+            tracing::debug!(
+                name,
+                "nothing in this process's memory is invalidated by this; the database and other processes may have what is"
+            );
+        }
+        Ok(epoch)
+    }
+
+    async fn note(&self, name: &str) -> Result<i64, Error> {
         let epoch = self
             .store
             .call("invalidate", |store| store.invalidate(name))
@@ -85,7 +98,7 @@ impl Engine {
             .call("purge", |store| store.purge(key, LOCK_PREFIX))
             .await?;
         // Who asked meanwhile may have found a cooldown that had not been ended yet.
-        self.invalidate(Target::Purged(key)).await.map(drop)
+        self.note(&Target::Purged(key).name()?).await.map(drop)
     }
 
     /// Regenerates a resource that this process has in memory, fresh or not. `false`: it hasn't, or nothing makes it

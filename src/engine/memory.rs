@@ -369,6 +369,19 @@ impl Memory {
         versions.collect()
     }
 
+    /// Returns true if the invalidation of this name means anything that is there, by a look at all of it.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let alone = Invalidations::new(None);
+        alone.add(name, i64::MAX);
+        self.0.iter().any(|(key, slot)| {
+            let notes = match &slot {
+                Slot::Version(version) => version.notes(),
+                Slot::Pass { standing, .. } | Slot::Cooldown { standing, .. } => &standing.notes,
+            };
+            alone.void(&key, notes) != Void::No
+        })
+    }
+
     pub(crate) fn remove(&self, key: &str) {
         self.0.remove(key);
     }

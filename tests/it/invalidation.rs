@@ -20,7 +20,7 @@ use perennial::{Builder, Key, Perennial, Refresh, RefreshAfter, Tags, layer::Ref
 
 use crate::{
     databases::Db,
-    support::{Crowd, Gateway, HANG, Origin, every, get, patient, request, until},
+    support::{Crowd, Folder, Gateway, HANG, Origin, every, get, patient, request, until},
 };
 
 on_each_database! {
@@ -838,4 +838,40 @@ async fn a_handler_says_when_its_response_is_stale() {
         get(addresses[1], "/").await.run(),
     ];
     assert_eq!(both, [2; 2]);
+}
+
+#[tokio::test]
+async fn invalidation_that_means_nothing_in_memory_is_logged_at_debug() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let policy = Refresh::every(Duration::from_secs(3600));
+    let generate = || async { Ok::<_, std::convert::Infallible>("x") };
+    let content = site.content("side/bar", &policy, generate).await;
+    content.expect("is made");
+    let log = Arc::new(std::fs::File::create(folder.path().join("log")).expect("a file"));
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
+    let subscriber = subscriber.with_ansi(false).with_writer(log).finish();
+    let _logged = tracing::subscriber::set_default(subscriber);
+    for known in ["side/bar", "side/baz"] {
+        site.invalidate(known).await.expect("answers");
+        site.invalidate_prefix(known).await.expect("answers");
+    }
+    site.invalidate_prefix("side/").await.expect("answers");
+    site.invalidate_tag("lists").await.expect("answers");
+    site.purge("side/baz").await.expect("answers");
+    site.purge("side/bar").await.expect("answers");
+    let log = std::fs::read_to_string(folder.path().join("log")).expect("text");
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("nothing in this process's memory"));
+    let names: Vec<_> = lines
+        .filter_map(|line| line.split("name=").nth(1))
+        .collect();
+    let misspelt = [
+        r#""key:side/baz""#,
+        r#""prefix:side/baz""#,
+        r#""tag:lists""#,
+        r#""purged:side/baz""#,
+    ];
+    assert_eq!(names, misspelt, "{log}");
 }

@@ -11,6 +11,7 @@ mod compression;
 mod content;
 mod database;
 mod event_stream;
+mod examples;
 mod exclusive;
 mod failures;
 mod foreign;

@@ -183,6 +183,8 @@ async fn a_lease_that_is_not_extended_is_lost_when_it_ends(db: Db) {
 }
 
 async fn lease_whose_pool_is_closed_is_lost_when_it_ends(db: Db) {
+    // Makes the file, where the database is one.
+    drop(db.database().await);
     with_pool!(&db, pool => {
         let locks = Locks::new(pool.clone()).await.expect("opens").lease(LEASE);
         let lease = locks.try_lock("a").await.expect("answers").expect("is free");
