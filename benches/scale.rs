@@ -212,7 +212,7 @@ impl Link for Arc<Counting> {
     async fn send(&self, call: Call) -> Result<Reply, BoxError> {
         let reply = self.memory.apply(&call);
         let count = match (&call, &reply) {
-            (Call::Probe { .. } | Call::Invalidated(_), _) => &self.reads,
+            (Call::Probe { .. } | Call::Invalidated(..), _) => &self.reads,
             (_, Reply::Fence(None)) => &self.refused,
             _ => &self.writes,
         };

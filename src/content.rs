@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Response;
 
 use crate::{
-    engine::{Answer, Engine, Failure, Generated, Generator, Look},
+    engine::{Answer, Engine, Failure, Generated, Generator, Look, Work},
     error::Error,
     lock::IDEMPOTENCY_PREFIX,
     refresh::Refresh,
@@ -100,7 +100,11 @@ where
                             retry_in: cooldown,
                         })
                     });
-                    (run, None)
+                    Work {
+                        generator: run,
+                        seed: None,
+                        begun: true,
+                    }
                 })
                 .await
                 .answer

@@ -7,7 +7,7 @@ use tracing::Instrument;
 
 use crate::{
     decide::{self, SYNC},
-    engine::{Answer, Engine, Generated, Generator, LOCK_PREFIX, Seed, Target},
+    engine::{Answer, Engine, Generated, Generator, LOCK_PREFIX, Seed, Target, Work},
     error::{Error, ErrorKind},
 };
 
@@ -136,7 +136,11 @@ impl Engine {
                     }
                     generated
                 });
-                let generate = || (told, Some(Arc::clone(seed)));
+                let generate = || Work {
+                    generator: told,
+                    seed: Some(Arc::clone(seed)),
+                    begun: false,
+                };
                 let visited = self.visit(key, &policy.wait(Duration::MAX), generate).await;
                 // Those who have an old version are not told.
                 if let Ok(failure) = failure.try_recv() {

@@ -1,55 +1,60 @@
-//! What has been invalidated, as far as this process knows; and what that makes of a version.
+//! The invalidation list (Varnish calls it the ban list): what this process knows of it, and whether it applies to a version.
 //!
-//! An invalidation is a name with an epoch. Epochs are the database's: they grow with each invalidation and are seen in their order, by
-//! whatever clock and however late they are committed. A version was made in an epoch; what is invalidated in a later one was so after it.
+//! An invalidation is a name with an epoch. The database numbers epochs: each invalidation has a greater one than all before it, and
+//! becomes visible in that order, whatever the clocks say and however late it is committed. A version notes the latest epoch that was
+//! known before its generator began; invalidations with a later epoch apply to it.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        PoisonError, RwLock,
-        atomic::{
-            AtomicU64,
-            Ordering::{Acquire, Release},
-        },
+use std::sync::{
+    PoisonError, RwLock,
+    atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Release},
     },
 };
 
-use crate::{engine::Notes, error::Error, name::bounded};
+use crate::{
+    engine::{Notes, names::Names},
+    error::Error,
+    name::bounded,
+};
 
-/// More names than this are not kept, as [`Engine`](crate::engine::Engine) sees to.
+/// The number of invalidated keys, prefixes and tags, and that of purged keys, above which a process folds them.
 pub(super) const MOST: usize = 100_000;
 
-/// What can be invalidated.
+/// The name of the invalidation of everything.
+const EVERYTHING: &str = "prefix:";
+
+/// The target of an invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target<'a> {
-    /// The resource of this key, and its variants: keys that begin with it and a `#`.
+    /// The resource of this key and its variants: keys that begin with it and a `#`.
     Key(&'a str),
-    /// All whose keys begin so.
+    /// All resources whose keys begin with this text.
     Prefix(&'a str),
-    /// All that bear this tag.
+    /// All resources with this tag.
     Tag(&'a str),
-    /// As `Key`, but not to be served any more.
+    /// As `Key`; the versions are not served any more.
     Purged(&'a str),
-    /// All, as this revision of the site's code has been seen for the first time.
+    /// All resources, as this revision of the site's code was seen for the first time.
     Revision(&'a str),
 }
 
-/// What the invalidations make of a version.
+/// The effect of the invalidations on a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Void {
     No,
-    /// Served while it regrows.
+    /// Served while it is regenerated.
     Stale,
     /// Not to be served.
     Purged,
 }
 
 impl<'a> Target<'a> {
-    /// The name by which all processes know it, of 255 bytes at most.
+    /// The name under which all processes know the target; at most 255 bytes.
     ///
     /// # Errors
     ///
-    /// A prefix that is longer than 180 bytes, or has a NUL: it can't be shortened as other names are.
+    /// A prefix is longer than 180 bytes or has a NUL: a prefix cannot be shortened as other names are.
     pub(crate) fn name(self) -> Result<String, Error> {
         if let Self::Prefix(text) = self
             && !text.is_empty()
@@ -76,40 +81,42 @@ impl<'a> Target<'a> {
             "tag" => Self::Tag(text),
             "purged" => Self::Purged(text),
             "revision" => Self::Revision(text),
-            // A newer release's.
+            // A newer release wrote it.
             _ => return None,
         })
     }
 }
 
-/// What this process knows of all invalidations.
+/// The invalidation list of this process.
 #[derive(Debug)]
 pub(crate) struct Invalidations {
     known: RwLock<Known>,
     /// Grows with each change, so that a version is compared again only then.
     changes: AtomicU64,
-    /// What the site says of its own code.
+    /// The revision of the site's code, if the builder was given one.
     revision: Option<String>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// All up to this epoch are known.
+    /// All invalidations up to this epoch are known.
     seen: i64,
-    /// The latest one known.
+    /// The latest epoch known.
     latest: i64,
-    /// It has been asked for them once.
+    /// All invalidations from before this process began are known.
     complete: bool,
-    keys: Epochs,
-    prefixes: Epochs,
-    tags: Epochs,
-    purged: Epochs,
-    revisions: Epochs,
-    /// All that is older is stale.
+    keys: Names,
+    prefixes: Names,
+    tags: Names,
+    purged: Names,
+    revisions: Names,
+    /// All versions from before this epoch are stale, and the database says so.
     everything: i64,
+    /// All versions from before this epoch count as stale in this process, which has folded the names up to it.
+    folded: i64,
+    /// All versions from before this epoch count as purged in this process, which has folded the purged keys up to it.
+    purged_before: i64,
 }
-
-type Epochs = HashMap<Box<str>, i64>;
 
 impl Invalidations {
     pub(crate) fn new(revision: Option<String>) -> Self {
@@ -120,22 +127,22 @@ impl Invalidations {
         }
     }
 
-    /// Whatever is compared with a number that is this one still is up to date.
+    /// A verdict that was computed at this count of changes is still valid.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Acquire)
     }
 
-    /// All up to this epoch are known.
+    /// All invalidations up to this epoch are known.
     pub(super) fn seen(&self) -> i64 {
         self.read(|known| known.seen)
     }
 
-    /// The latest epoch of which this process has heard: whatever is made from now on is made after it.
+    /// The latest epoch that this process knows. A generator that begins now sees everything that was written before it.
     pub(super) fn latest(&self) -> i64 {
         self.read(|known| known.latest)
     }
 
-    /// Whether all that had been invalidated before this process began is known.
+    /// Whether all invalidations from before this process began are known.
     pub(super) fn is_complete(&self) -> bool {
         self.read(|known| known.complete)
     }
@@ -146,58 +153,86 @@ impl Invalidations {
         }
     }
 
-    /// The revision that no process has ever told of, if ours is.
+    /// This process's revision, if the database has never seen it.
     pub(super) fn unseen_revision(&self) -> Option<Target<'_>> {
         let revision = self.revision.as_deref()?;
-        let seen = self.read(|known| known.revisions.contains_key(&*bounded(revision)));
+        let seen = self.read(|known| known.revisions.get(&bounded(revision)).is_some());
         (!seen).then_some(Target::Revision(revision))
     }
 
-    /// The epoch in which our revision was first seen; 0 without one.
+    /// The epoch in which this process's revision was first seen; 0 without a revision.
     pub(crate) fn revision(&self) -> i64 {
         self.read(|known| self.revision_in(known))
     }
 
     fn revision_in(&self, known: &Known) -> i64 {
-        let revision = self.revision.as_deref().map(bounded);
-        let epoch = revision.and_then(|revision| known.revisions.get(&*revision));
-        epoch.copied().unwrap_or(0)
+        let revision = self.revision.as_deref();
+        let epoch = revision.and_then(|revision| known.revisions.get(&bounded(revision)));
+        epoch.unwrap_or(0)
     }
 
-    /// How many names are known of what is stale.
-    pub(super) fn names(&self) -> usize {
-        self.read(|known| known.keys.len() + known.prefixes.len() + known.tags.len())
+    /// Whether there are more names than a process keeps.
+    pub(super) fn is_full(&self) -> bool {
+        self.read(|known| known.names() > MOST)
     }
 
-    /// All that is older is stale.
+    /// Whether an invalidation of everything is to take the place of the names, in the database too.
+    pub(super) fn is_to_be_folded(&self) -> bool {
+        self.read(|known| known.names() > MOST || known.folded > known.everything)
+    }
+
+    /// The database says that all versions from before this epoch are stale.
     pub(super) fn everything(&self) -> i64 {
         self.read(|known| known.everything)
     }
 
-    /// Takes in one of this process's own.
+    /// Takes in an invalidation of this process's own.
     pub(super) fn add(&self, name: &str, epoch: i64) {
         self.change(|known| known.add(name, epoch));
     }
 
-    /// Takes in all that came after those that were known.
+    /// Takes in invalidations that follow those up to [`seen`](Self::seen) without a gap.
     pub(super) fn learn(&self, invalidated: &[(String, i64)]) {
         let Some(latest) = invalidated.iter().map(|(_, epoch)| *epoch).max() else {
             return;
         };
         self.change(|known| {
-            for (name, epoch) in invalidated {
-                known.add(name, *epoch);
-            }
+            known.add_all(invalidated);
             known.seen = known.seen.max(latest);
         });
     }
 
-    /// What they make of the version of this key with these notes.
+    /// Takes in invalidations out of their order.
+    pub(super) fn add_all(&self, invalidated: &[(String, i64)]) {
+        if !invalidated.is_empty() {
+            self.change(|known| known.add_all(invalidated));
+        }
+    }
+
+    /// Goes on from `epoch`. All that outlives an invalidation of everything is known up to there.
+    ///
+    /// Without `folds`, the names that are skipped have to be older than an invalidation of everything. With it, they and those that are
+    /// known count as one: all versions from before `epoch` are stale.
+    pub(super) fn skip_to(&self, epoch: i64, folds: bool) {
+        self.change(|known| {
+            let epoch = if folds {
+                known.folded = known.folded.max(epoch);
+                known.drop_older(epoch);
+                epoch
+            } else {
+                epoch.min(known.everything)
+            };
+            known.seen = known.seen.max(epoch);
+            known.latest = known.latest.max(epoch);
+        });
+    }
+
+    /// The effect of the invalidations on the version of this key with these notes.
     pub(crate) fn void(&self, key: &str, notes: &Notes) -> Void {
         self.read(|known| {
             let void = known.void(key, notes);
             if void == Void::No && notes.revision < self.revision_in(known) {
-                // Made by older code, though after that of ours was first seen.
+                // Generated by older code after this process's revision was first seen.
                 return Void::Stale;
             }
             void
@@ -211,56 +246,75 @@ impl Invalidations {
     fn change(&self, what: impl FnOnce(&mut Known)) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         what(&mut known);
-        // Under the lock: whoever sees the number sees the change.
+        // Under the lock: a reader that sees the number sees the change.
         self.changes.fetch_add(1, Release);
     }
 }
 
 impl Known {
-    fn add(&mut self, name: &str, epoch: i64) {
-        self.latest = self.latest.max(epoch);
-        let (list, text) = match Target::parse(name) {
-            Some(Target::Prefix("")) => return self.add_everything(epoch),
-            Some(Target::Key(key)) => (&mut self.keys, key),
-            Some(Target::Prefix(prefix)) => (&mut self.prefixes, prefix),
-            Some(Target::Tag(tag)) => (&mut self.tags, tag),
-            Some(Target::Purged(key)) => (&mut self.purged, key),
-            Some(Target::Revision(revision)) => {
-                self.everything = self.everything.max(epoch);
-                (&mut self.revisions, revision)
-            }
-            None => return,
-        };
-        let latest = list.entry(text.into()).or_default();
-        *latest = epoch.max(*latest);
-    }
-
-    /// What is older says nothing more, but that it is not to be served.
-    fn add_everything(&mut self, epoch: i64) {
-        self.everything = self.everything.max(epoch);
-        for list in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
-            list.retain(|_, earlier| *earlier > epoch);
+    fn add_all(&mut self, invalidated: &[(String, i64)]) {
+        for (name, epoch) in invalidated {
+            self.add(name, *epoch);
+        }
+        if self.purged.len() > MOST {
+            // Versions that are older than half of the purges are few: they are generated anew before they are served again.
+            self.purged_before = self.purged_before.max(self.purged.median());
+            self.purged.drop_older(self.purged_before);
         }
     }
 
+    fn add(&mut self, name: &str, epoch: i64) {
+        self.latest = self.latest.max(epoch);
+        if name == EVERYTHING {
+            self.everything = self.everything.max(epoch);
+            return self.drop_older(epoch);
+        }
+        let (list, text) = match Target::parse(name) {
+            Some(Target::Key(key)) => (&mut self.keys, key),
+            Some(Target::Prefix(prefix)) => (&mut self.prefixes, prefix),
+            Some(Target::Tag(tag)) => (&mut self.tags, tag),
+            Some(Target::Purged(key)) if epoch > self.purged_before => {
+                return self.purged.add(key, epoch);
+            }
+            Some(Target::Revision(revision)) => {
+                self.everything = self.everything.max(epoch);
+                return self.revisions.add(revision, epoch);
+            }
+            Some(Target::Purged(_)) | None => return,
+        };
+        if epoch > self.everything.max(self.folded) {
+            list.add(text, epoch);
+        }
+    }
+
+    /// Drops the names that an invalidation of everything in this epoch makes needless. Purged keys stay.
+    fn drop_older(&mut self, epoch: i64) {
+        for list in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
+            list.drop_older(epoch);
+        }
+    }
+
+    fn names(&self) -> usize {
+        self.keys.len() + self.prefixes.len() + self.tags.len()
+    }
+
     fn void(&self, key: &str, notes: &Notes) -> Void {
-        let since = |epoch: Option<&i64>| epoch.is_some_and(|epoch| *epoch > notes.epoch);
-        // The key, and all of which it is a variant.
+        let since = |epoch: Option<i64>| epoch.is_some_and(|epoch| epoch > notes.epoch);
+        // The key, and all keys of which it is a variant.
         let ends = key.match_indices('#').map(|(at, _)| at);
         let names: Vec<_> = ends
             .chain([key.len()])
             .map(|end| bounded(&key[..end]))
             .collect();
-        let named = |list: &Epochs| names.iter().any(|name| since(list.get(&**name)));
-        if named(&self.purged) {
+        let named = |list: &Names| names.iter().any(|name| since(list.get(name)));
+        if self.purged_before > notes.epoch || named(&self.purged) {
             return Void::Purged;
         }
         let mut tags = notes.tags.iter();
-        let mut prefixes = self.prefixes.iter();
-        let stale = self.everything > notes.epoch
+        let stale = self.everything.max(self.folded) > notes.epoch
             || named(&self.keys)
-            || tags.any(|tag| since(self.tags.get(&*bounded(tag))))
-            || prefixes.any(|(prefix, epoch)| since(Some(epoch)) && key.starts_with(&**prefix));
+            || tags.any(|tag| since(self.tags.get(&bounded(tag))))
+            || since(self.prefixes.latest_prefix_of(key));
         if stale { Void::Stale } else { Void::No }
     }
 }
@@ -334,7 +388,7 @@ mod tests {
             (Target::Prefix(""), 4),
             (Target::Key("/b"), 5),
         ]);
-        assert_eq!((all.names(), all.everything()), (1, 4));
+        assert_eq!((all.read(Known::names), all.everything()), (1, 4));
         assert_eq!((all.seen(), all.latest()), (5, 5));
         assert_eq!(all.void("/p", &notes(0, &[])), Void::Purged);
         assert_eq!(all.void("/a", &notes(3, &[])), Void::Stale);
@@ -389,6 +443,38 @@ mod tests {
         assert_eq!(Target::Prefix("").name().expect("fits"), "prefix:");
         assert_eq!(Target::parse("*"), None);
         assert_eq!(Target::parse("sparkle:a"), None);
+    }
+
+    #[test]
+    fn folded_names_count_as_everything_up_to_where_they_were_skipped() {
+        let all = known(&[(Target::Tag("t"), 1), (Target::Purged("/p"), 2)]);
+        all.skip_to(9, false);
+        assert_eq!((all.seen(), all.latest()), (2, 2), "nothing may be skipped");
+        all.skip_to(9, true);
+        assert_eq!((all.seen(), all.latest()), (9, 9));
+        assert_eq!(all.void("/a", &notes(8, &[])), Void::Stale);
+        assert_eq!(all.void("/a", &notes(9, &[])), Void::No);
+        assert_eq!(all.void("/p", &notes(1, &[])), Void::Purged);
+        assert!(all.is_to_be_folded() && !all.is_full());
+        all.learn(&[("prefix:".to_owned(), 12)]);
+        assert!(!all.is_to_be_folded(), "the database says so now");
+        all.skip_to(20, false);
+        assert_eq!(all.seen(), 12, "what is older is needless");
+    }
+
+    #[test]
+    fn more_purged_keys_than_a_process_keeps_count_as_all_from_before_half_of_them() {
+        let names = |range: std::ops::Range<i64>| range.map(|n| (format!("purged:/{n}"), n));
+        let all = Invalidations::new(None);
+        let most = i64::try_from(MOST).expect("fits");
+        all.learn(&names(1..most + 1).collect::<Vec<_>>());
+        assert_eq!(all.void("/other", &notes(0, &[])), Void::No);
+        all.learn(&names(most + 1..most + 2).collect::<Vec<_>>());
+        assert!(all.read(|known| known.purged.len()) <= MOST / 2 + 1);
+        assert_eq!(all.void("/other", &notes(0, &[])), Void::Purged);
+        assert_eq!(all.void("/other", &notes(most, &[])), Void::No);
+        let last = format!("/{}", most + 1);
+        assert_eq!(all.void(&last, &notes(most, &[])), Void::Purged);
     }
 
     #[test]

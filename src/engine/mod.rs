@@ -5,6 +5,7 @@ mod coded;
 mod invalidate;
 mod invalidation;
 mod memory;
+mod names;
 mod notes;
 mod prune;
 mod regeneration;
@@ -91,6 +92,15 @@ type Running = HashMap<String, watch::Sender<Stage>>;
 
 /// One run of whatever makes the content.
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
+
+/// The generator that a request brings.
+pub(crate) struct Work {
+    pub(crate) generator: Generator,
+    /// What generates the content again, without a visitor.
+    pub(crate) seed: Option<Arc<dyn Seed>>,
+    /// A part of the generator has run already: it may have read data.
+    pub(crate) begun: bool,
+}
 
 /// What makes a resource's content, without a visitor who asks for it.
 pub(crate) trait Seed: Send + Sync {
@@ -276,7 +286,7 @@ impl Engine {
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        generate: impl FnOnce() -> (Generator, Option<Arc<dyn Seed>>),
+        generate: impl FnOnce() -> Work,
     ) -> Visited {
         let (arrived, since) = (Instant::now(), self.clock.now());
         self.synced().await;
@@ -321,7 +331,7 @@ impl Engine {
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        generate: &mut Option<impl FnOnce() -> (Generator, Option<Arc<dyn Seed>>)>,
+        generate: &mut Option<impl FnOnce() -> Work>,
     ) -> Result<Visitor, Answer> {
         let mut running = self.running();
         if let Some(stage) = running.get(key) {
@@ -352,8 +362,7 @@ impl Engine {
         drop(running);
         // Before a caller's closure is called: if that panics, dropping it lets others begin.
         let mut regeneration = Regeneration::new(Arc::clone(self), key, *policy, version, sender);
-        let (generator, seed) = generate();
-        regeneration.seed = seed;
+        let generator = regeneration.prepare(generate);
         let span = tracing::debug_span!("regeneration", key);
         let run = regeneration.run(generator);
         let run = async move {
@@ -410,8 +419,9 @@ impl Visitor {
             }
             let limit = match &stage {
                 Stage::Done(answer) => return answer.clone(),
-                // Bounded by the statement limit.
-                Stage::Looking => None,
+                // Mostly bounded by the statement limit; not where the runtime that looks is not driven.
+                Stage::Looking if self.leads => Some(policy.timeout.max(engine.store.limit())),
+                Stage::Looking => Some(policy.first.limit().max(engine.store.limit())),
                 Stage::Stale { version, .. } if !self.leads => {
                     return Answer::Version(version.clone());
                 }

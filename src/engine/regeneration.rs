@@ -19,7 +19,7 @@ use crate::{
     decide::{self, Freshness, RECHECK, Turn},
     engine::{
         Answer, Engine, Failure, Generated, Generator, LOCK_PREFIX, Notes, Pass, Seed, Slot,
-        Standing, Version, Void, memory::same_content,
+        Standing, Version, Void, Work, memory::same_content,
     },
     error::Error,
     extensions::{RefreshAfter, Tags},
@@ -54,10 +54,20 @@ pub(super) struct Regeneration {
     /// The newest version known, to be served or not.
     version: Option<Arc<Version>>,
     stage: watch::Sender<Stage>,
-    /// The latest epoch that the store has told of before the content was generated.
-    epoch: i64,
     /// What makes it without a visitor.
-    pub(super) seed: Option<Arc<dyn Seed>>,
+    seed: Option<Arc<dyn Seed>>,
+    /// The epoch that was known before a part of the generator ran, if one has run already.
+    begun_in: Option<i64>,
+    /// Its place among the keys that are being regenerated has been given up.
+    left: bool,
+}
+
+/// What was known before a generator began. Its content notes this, and nothing that is learned later: the generator may have read data
+/// from before.
+#[derive(Clone, Copy)]
+struct Basis {
+    epoch: i64,
+    revision: i64,
 }
 
 impl Regeneration {
@@ -74,11 +84,33 @@ impl Regeneration {
             policy,
             version,
             stage,
-            epoch: 0,
             seed: None,
+            begun_in: None,
+            left: false,
         };
         regeneration.show_stale(false);
         regeneration
+    }
+
+    /// Makes the generator, once there is a regeneration to be dropped if that panics.
+    pub(super) fn prepare(&mut self, generate: impl FnOnce() -> Work) -> Generator {
+        let known = self.basis(0).epoch;
+        let work = generate();
+        self.seed = work.seed;
+        self.begun_in = work.begun.then_some(known);
+        work.generator
+    }
+
+    /// What a generator that begins now is based on, if the store has told of this epoch.
+    fn basis(&self, told: i64) -> Basis {
+        let known = &self.engine.known;
+        // The version's own epoch was told before its generator began, which has ended by now.
+        let held = self.version.as_ref().map_or(0, |it| it.notes().epoch);
+        let epoch = known.latest().max(told).max(held);
+        Basis {
+            epoch: self.begun_in.unwrap_or(epoch),
+            revision: known.revision(),
+        }
     }
 
     /// Runs to its end, whether anybody waits or not: probes, and tries the lease when it is free. While there is nothing to serve
@@ -87,15 +119,18 @@ impl Regeneration {
         if let Err(error) = self.engine.know().await {
             return self.without_database(&error, generator).await;
         }
-        self.epoch = self.engine.known.latest();
+        let Ok(mut permit) = self.permit() else {
+            return self.rest(RECHECK);
+        };
         if let Some(own) = self.servable()
             && own.take_own()
             && own.void(&self.engine.known) == Void::No
         {
             // The lock's fence is the version's own unless somebody has acquired it since: no probe is needed to know.
             match self.try_lease(own.fence).await {
-                Ok(Some((lease, permit))) => {
-                    return self.regenerate(lease, permit, generator).await;
+                Ok(Some(lease)) => {
+                    let held = Held { lease, permit };
+                    return self.regenerate(held, self.basis(0), generator).await;
                 }
                 Ok(None) => {}
                 Err(error) => return self.without_database(&error, generator).await,
@@ -119,8 +154,9 @@ impl Regeneration {
             }
             let pause = match decide::turn(&probe.lock, self.servable().is_some(), polls) {
                 Turn::Try { seen } => match self.try_lease(seen).await {
-                    Ok(Some((lease, permit))) => {
-                        return self.regenerate(lease, permit, generator).await;
+                    Ok(Some(lease)) => {
+                        let (held, basis) = (Held { lease, permit }, self.basis(probe.epoch));
+                        return self.regenerate(held, basis, generator).await;
                     }
                     Ok(None) if self.servable().is_some() => return self.rest(RECHECK),
                     Ok(None) => decide::backoff(polls),
@@ -139,17 +175,28 @@ impl Regeneration {
                     held_until = self.engine.clock.now() + probe.lock.remaining.min(longest);
                     pause
                 }
-                Turn::Cooldown(time) => return self.cool_down(time.min(longest)),
+                Turn::Cooldown(time) => {
+                    return self.cool_down(time.min(longest), self.basis(probe.epoch));
+                }
             };
+            drop(permit);
             self.stage.send_replace(Stage::Elsewhere);
             tokio::select! {
                 biased;
-                () = self.stage.closed() => return,
+                () = self.stage.closed() => {
+                    if self.leave() {
+                        return;
+                    }
+                }
                 () = tokio::time::sleep(pause) => {}
             }
             if self.engine.is_closing() {
                 return self.end(Answer::Pass(Pass::ShuttingDown));
             }
+            permit = match self.permit() {
+                Ok(permit) => permit,
+                Err(NoPermitsError) => return self.rest(RECHECK),
+            };
         }
     }
 
@@ -164,7 +211,6 @@ impl Regeneration {
             .store
             .call("probe", |store| store.probe(&self.key, &name, known))
             .await?;
-        self.epoch = self.epoch.max(probe.epoch);
         if let Some(entry) = probe.entry.take() {
             let held_age = self.version.as_ref().map(|version| version.age(asked));
             let (born, notes) = (asked - entry.age, Notes::decode(&entry.notes));
@@ -190,27 +236,32 @@ impl Regeneration {
         is_servable
     }
 
-    /// The lease and, so that a process doesn't do too much at once, a permit. Without a permit the old version goes on being
-    /// served; a first version is never held back, as somebody waits for it.
-    async fn try_lease(
-        &self,
-        seen: i64,
-    ) -> Result<Option<(Lease, Option<OwnedSemaphorePermit>)>, Error> {
-        let permit = Arc::clone(&self.engine.permits).try_acquire_owned().ok();
-        if permit.is_none() && self.servable().is_some() {
-            tracing::debug!("as many regenerations as allowed are running");
+    /// Takes a permit, which bounds the regenerations of a process, before any statement. Without one the old version goes on being
+    /// served; a first version is never held back, as a visitor waits for it.
+    fn permit(&self) -> Result<Option<OwnedSemaphorePermit>, NoPermitsError> {
+        match Arc::clone(&self.engine.permits).try_acquire_owned() {
+            Ok(permit) => Ok(Some(permit)),
+            // A process that may not regenerate at all takes over what others have generated.
+            Err(_) if self.servable().is_none() || self.engine.settings.regenerations == 0 => {
+                Ok(None)
+            }
+            Err(_) => Err(NoPermitsError),
+        }
+    }
+
+    async fn try_lease(&self, seen: i64) -> Result<Option<Lease>, Error> {
+        if self.engine.settings.regenerations == 0 && self.servable().is_some() {
             return Ok(None);
         }
         let locks = self.engine.locks().lease(self.policy.lease);
-        let lease = locks.try_lock_seen(self.lock_name(), seen).await?;
-        Ok(lease.map(|lease| (lease, permit)))
+        locks.try_lock_seen(self.lock_name(), seen).await
     }
 
     /// Generates under the lease and the permit, publishes, releases.
     async fn regenerate(
         &mut self,
-        lease: Lease,
-        permit: Option<OwnedSemaphorePermit>,
+        Held { lease, permit }: Held,
+        basis: Basis,
         generator: Generator,
     ) {
         let Some(generated) = self.generate(Some(&lease), generator).await else {
@@ -219,9 +270,9 @@ impl Regeneration {
         // A publish that fails is tried for a while, and keeps nobody else from generating.
         drop(permit);
         let cooldown = match generated {
-            Generated::Content(content) => return self.publish(lease, content).await,
+            Generated::Content(content) => return self.publish(lease, content, basis).await,
             Generated::Unshareable { .. } => {
-                let cooldown = self.refuse(generated);
+                let cooldown = self.refuse(generated, basis);
                 // What was everybody's before is so no longer. If this fails, the next regeneration tries it again.
                 let store = &self.engine.store;
                 let row = lease.row();
@@ -230,7 +281,7 @@ impl Regeneration {
                     .await;
                 cooldown
             }
-            generated => self.refuse(generated),
+            generated => self.refuse(generated, basis),
         };
         // Failing to is no harm: the lock is free after the lease.
         let _ = lease.release_after(cooldown).await;
@@ -261,18 +312,19 @@ impl Regeneration {
 
     /// Publishes under the fence. Where the database fails or takes its time, the version is served unsaved, and the publish tried
     /// again for as long as a lease, but not longer than [`PUBLISHING`], and only while it may be served.
-    async fn publish(&mut self, lease: Lease, content: Response<Bytes>) {
+    async fn publish(&mut self, lease: Lease, content: Response<Bytes>, basis: Basis) {
         let content = self.dated(content, lease.fence());
         let fence = lease.row().fence;
-        let new = self.made(content.clone(), fence, self.engine.clock.now());
+        // The age counts from the first try: its answer may be what is lost.
+        let published_at = self.engine.clock.now();
+        let new = self.made(content.clone(), fence, published_at, basis);
         let keep = new
             .interval(&self.policy)
             .saturating_add(self.engine.settings.retention);
-        let give_up = self.engine.clock.now() + self.policy.lease.min(PUBLISHING);
+        let give_up = published_at + self.policy.lease.min(PUBLISHING);
         let mut pause = Duration::from_millis(100);
         let mut unsaved = false;
         loop {
-            let published_at = self.engine.clock.now();
             let (engine, old) = (Arc::clone(&self.engine), self.version.clone());
             let published = {
                 let mut publish = pin!(try_publish(&engine, &lease, old.as_deref(), &new, keep));
@@ -280,7 +332,7 @@ impl Regeneration {
                     Ok(published) => published,
                     Err(_) => {
                         if !unsaved {
-                            self.serve_unsaved(content.clone(), published_at);
+                            self.serve_unsaved(content.clone(), published_at, basis);
                             unsaved = true;
                         }
                         publish.await
@@ -289,7 +341,7 @@ impl Regeneration {
             };
             match published {
                 Ok(true) => {
-                    self.hold(self.made(content, fence, published_at).own());
+                    self.hold(self.made(content, fence, published_at, basis).own());
                     self.end_with_newest();
                     break;
                 }
@@ -299,15 +351,15 @@ impl Regeneration {
                         "the publish was refused: another process has taken the lock over"
                     );
                     if !unsaved {
-                        self.end_after_refusal(content, published_at).await;
+                        self.end_after_refusal(content, published_at, basis).await;
                     }
                     break;
                 }
                 Err(_) if !unsaved => {
-                    self.serve_unsaved(content.clone(), published_at);
+                    self.serve_unsaved(content.clone(), published_at, basis);
                     unsaved = true;
                 }
-                Err(_) if give_up < published_at => break,
+                Err(_) if give_up < self.engine.clock.now() => break,
                 Err(_) => {}
             }
             if self.servable().is_none() {
@@ -344,13 +396,13 @@ impl Regeneration {
     }
 
     /// Somebody else has published, or is about to. Those who have nothing get what was made here.
-    async fn end_after_refusal(&mut self, content: Response<Bytes>, made: Tick) {
+    async fn end_after_refusal(&mut self, content: Response<Bytes>, made: Tick, basis: Basis) {
         let before = self.version.as_ref().map(|version| version.fence);
         // Failing to is no harm: then there is nothing newer.
         let _ = self.probe().await;
         let newer = self.version.as_ref().map(|version| version.fence) != before;
         if !newer && self.servable().is_none() {
-            self.hold_unsaved(content, made);
+            self.hold_unsaved(content, made, basis);
         }
         self.end_with_newest();
     }
@@ -361,19 +413,20 @@ impl Regeneration {
             return self.rest(RECHECK);
         }
         tracing::debug!(key = self.key, %error, "generating without a lease");
+        let basis = self.basis(0);
         match self.generate(None, generator).await {
             Some(Generated::Content(content)) => {
-                self.serve_unsaved(content, self.engine.clock.now());
+                self.serve_unsaved(content, self.engine.clock.now(), basis);
             }
             Some(generated) => {
-                self.refuse(generated);
+                self.refuse(generated, basis);
             }
             None => self.end(Answer::Pass(Pass::ShuttingDown)),
         }
     }
 
     /// Ends with what is no content. Returns the cooldown that other processes are to keep.
-    fn refuse(&mut self, generated: Generated) -> Duration {
+    fn refuse(&mut self, generated: Generated, basis: Basis) -> Duration {
         let cooldown = self.policy.cooldown();
         match generated {
             Generated::Content(_) => unreachable!("content is published"),
@@ -389,7 +442,8 @@ impl Regeneration {
                     );
                     self.policy.interval
                 };
-                self.pass_for(why, time.max(RECHECK), tags);
+                let notes = self.notes(basis, tags, None);
+                self.pass_for(why, time.max(RECHECK), notes);
                 Duration::ZERO
             }
             Generated::TooLarge if self.servable().is_none() => {
@@ -397,7 +451,8 @@ impl Regeneration {
                     key = self.key,
                     "the response is too large to be stored: each request goes to the service"
                 );
-                self.pass_for(Pass::TooLarge, cooldown, Tags::default());
+                let notes = self.notes(basis, Tags::default(), None);
+                self.pass_for(Pass::TooLarge, cooldown, notes);
                 // Others may find that it fits their limit.
                 Duration::ZERO
             }
@@ -421,7 +476,7 @@ impl Regeneration {
                 if servable {
                     self.rest(cooldown);
                 } else {
-                    self.remember_cooldown(cooldown);
+                    self.remember_cooldown(cooldown, basis);
                     self.end(Answer::Failed(failure));
                 }
                 cooldown
@@ -458,24 +513,23 @@ impl Regeneration {
         excused || self.servable().is_some()
     }
 
-    fn cool_down(&self, time: Duration) {
+    fn cool_down(&self, time: Duration, basis: Basis) {
         if self.is_servable_for(time) {
             return self.rest(time);
         }
-        self.remember_cooldown(time);
+        self.remember_cooldown(time, basis);
         self.end(Answer::Unavailable { retry_in: time });
     }
 
-    fn remember_cooldown(&self, time: Duration) {
-        let notes = self.notes(Tags::default(), None);
+    fn remember_cooldown(&self, time: Duration, basis: Basis) {
+        let notes = self.notes(basis, Tags::default(), None);
         self.remember(Slot::Cooldown {
             until: self.engine.clock.now() + time,
             standing: Arc::new(Standing::new(notes)),
         });
     }
 
-    fn pass_for(&self, why: Pass, time: Duration, tags: Tags) {
-        let notes = self.notes(tags, None);
+    fn pass_for(&self, why: Pass, time: Duration, notes: Notes) {
         self.remember(Slot::Pass {
             until: self.engine.clock.now() + time,
             why,
@@ -485,29 +539,29 @@ impl Regeneration {
     }
 
     /// Keeps the fence of the version before it, so that whatever is published next replaces it.
-    fn hold_unsaved(&mut self, content: Response<Bytes>, born: Tick) {
+    fn hold_unsaved(&mut self, content: Response<Bytes>, born: Tick, basis: Basis) {
         let fence = self.version.as_ref().map_or(0, |version| version.fence);
-        self.hold(self.made(content, fence, born).unsaved());
+        self.hold(self.made(content, fence, born, basis).unsaved());
     }
 
-    fn serve_unsaved(&mut self, content: Response<Bytes>, born: Tick) {
-        self.hold_unsaved(content, born);
+    fn serve_unsaved(&mut self, content: Response<Bytes>, born: Tick, basis: Basis) {
+        self.hold_unsaved(content, born, basis);
         self.end_with_newest();
     }
 
     /// A version that was made here.
-    fn made(&self, content: Response<Bytes>, fence: i64, born: Tick) -> Version {
+    fn made(&self, content: Response<Bytes>, fence: i64, born: Tick, basis: Basis) -> Version {
         let said = content.extensions();
         let tags = said.get().cloned().unwrap_or_default();
-        let notes = self.notes(tags, said.get().copied());
+        let notes = self.notes(basis, tags, said.get().copied());
         let version = Version::new(&self.key, content, fence, born, notes);
         version.replacing(self.version.as_deref(), &self.engine.known)
     }
 
-    fn notes(&self, Tags(tags): Tags, after: Option<RefreshAfter>) -> Notes {
+    fn notes(&self, basis: Basis, Tags(tags): Tags, after: Option<RefreshAfter>) -> Notes {
         Notes {
-            epoch: self.epoch,
-            revision: self.engine.known.revision(),
+            epoch: basis.epoch,
+            revision: basis.revision,
             tags,
             refresh_after: after.map(|after| after.0),
         }
@@ -544,6 +598,17 @@ impl Regeneration {
         });
     }
 
+    /// Gives up its place among the keys that are being regenerated, unless a visitor has come who waits.
+    fn leave(&mut self) -> bool {
+        let mut running = self.engine.running();
+        if self.stage.receiver_count() > 0 {
+            return false;
+        }
+        running.remove(&self.key);
+        self.left = true;
+        true
+    }
+
     fn end(&self, answer: Answer) {
         self.stage.send_replace(Stage::Done(answer));
     }
@@ -568,10 +633,21 @@ impl Regeneration {
     }
 }
 
+/// A lease, and a permit unless the version is a first one.
+struct Held {
+    lease: Lease,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// As many regenerations as allowed are running.
+struct NoPermitsError;
+
 impl Drop for Regeneration {
     /// Also after a panic: another request may start anew. What was found is in memory by now.
     fn drop(&mut self) {
-        self.engine.running().remove(&self.key);
+        if !self.left {
+            self.engine.running().remove(&self.key);
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
     decide::SYNC,
     engine::{
         Answer, Failure, Generated, Generator, Look, Pass, Said, Seed, Target, Version, Visited,
+        Work,
     },
     extensions::{RefreshAfter, Tags},
     layer::{
@@ -272,7 +273,7 @@ where
         return pass(layer, service, request, Forward::bypass(Detail::NoKey)).await;
     };
     let (direct, mut own) = oneshot::channel();
-    let make = || -> (Generator, Option<Arc<dyn Seed>>) {
+    let make = || {
         let seed = RouteSeed {
             shared: Arc::downgrade(&shared),
             policy: layer.policy,
@@ -280,10 +281,11 @@ where
             body: PhantomData,
         };
         let request = generating.map(|()| ReqBody::default());
-        (
-            Box::pin(generate(shared, request, direct)),
-            Some(Arc::new(seed)),
-        )
+        Work {
+            generator: Box::pin(generate(shared, request, direct)),
+            seed: Some(Arc::new(seed)),
+            begun: false,
+        }
     };
     let arrived = layer.engine.now();
     let Visited { answer, leads } = layer.engine.visit(&key, &layer.policy, make).await;

@@ -642,13 +642,27 @@ pub(super) const PRUNE_LOCKS: &str = "DELETE FROM {p}lock WHERE name > $1 AND na
     AND CASE WHEN acquired_at < expires_at THEN expires_at ELSE acquired_at END < {now} - CASE
         WHEN substr(name, 1, 12) <> 'idempotency/' THEN $3 WHEN owner IS NULL THEN 3600000000 ELSE $4 END";
 
-/// epoch, the time for which a purge is remembered, the smallest epoch noted in an entry: a purge is needed as long as there are older entries
-pub(super) const FORGET: &str = "DELETE FROM {p}invalidation WHERE CASE WHEN substr(name, 1, 7) = 'purged:'
-    THEN epoch < {now} - $2 AND epoch <= $3 ELSE epoch < $1 AND substr(name, 1, 9) <> 'revision:' END";
+/// last epoch, the last one of the next few, epoch of the invalidation of everything, the time for which a purge is remembered, the
+/// smallest epoch noted in an entry: a purge is needed as long as there are older entries
+pub(super) const FORGET: &str = "DELETE FROM {p}invalidation WHERE epoch > $1 AND epoch <= $2
+    AND CASE WHEN substr(name, 1, 7) = 'purged:' THEN epoch < {now} - $4 AND epoch <= $5
+        ELSE epoch < $3 AND substr(name, 1, 9) <> 'revision:' END";
+/// last epoch -> the last one of the next few
+pub(super) const NEXT_NAMES: &str = "SELECT max(n.epoch) FROM (
+        SELECT epoch FROM {p}invalidation WHERE epoch > $1 ORDER BY epoch LIMIT 10000
+    ) n";
 
-/// known epoch -> name, epoch
-pub(super) const INVALIDATED: &str =
-    "SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*'";
+/// known epoch, number -> name, epoch, in the order of epochs
+pub(super) const INVALIDATED: &str = "SELECT name, epoch FROM {p}invalidation
+    WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2";
+
+/// last name, number -> name, epoch: the invalidation of everything, and in the order of names purges and revisions
+pub(super) const INVALIDATED_FOR_LONG: &str =
+    "SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
+    UNION ALL SELECT n.name, n.epoch FROM (
+        SELECT name, epoch FROM {p}invalidation WHERE name > $1 AND name < 'revision;'
+        ORDER BY name LIMIT $2
+    ) n";
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 const MARK: &str = "INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)

@@ -53,6 +53,7 @@ struct Statements {
     fence_of: Statement,
     invalidate: Statement,
     invalidated: Statement,
+    invalidated_for_long: Statement,
     keys: Statement,
     locks: Statement,
     break_lock: Statement,
@@ -64,6 +65,7 @@ struct Statements {
     prune_entries: Statement,
     next_locks: Statement,
     prune_locks: Statement,
+    next_names: Statement,
     forget: Statement,
 }
 
@@ -105,6 +107,7 @@ impl<DB: Driver> SqlStore<DB> {
                 fence_of: statement(dialect.fence_of),
                 invalidate: statement(dialect.invalidate),
                 invalidated: statement(dialect::INVALIDATED),
+                invalidated_for_long: statement(dialect::INVALIDATED_FOR_LONG),
                 keys: statement(dialect.keys),
                 locks: statement(dialect.locks),
                 break_lock: statement(dialect::BREAK),
@@ -116,6 +119,7 @@ impl<DB: Driver> SqlStore<DB> {
                 prune_entries: statement(dialect::PRUNE_ENTRIES),
                 next_locks: statement(dialect::NEXT_LOCKS),
                 prune_locks: statement(dialect::PRUNE_LOCKS),
+                next_names: statement(dialect::NEXT_NAMES),
                 forget: statement(dialect::FORGET),
             })
         };
@@ -188,6 +192,21 @@ impl<DB: Driver> SqlStore<DB> {
         let done = self.connections.run(statement, &range).await?;
         let names = done.rows.iter().map(|row| row.name(0));
         Ok(names.collect::<Result<_, _>>()?)
+    }
+
+    /// Names with their epochs, after one of them.
+    async fn epochs(
+        &self,
+        statement: &Statement,
+        after: Arg<'_>,
+        most: usize,
+    ) -> Result<Vec<(String, i64)>, BoxError> {
+        let most = Arg::Int(i64::try_from(most).unwrap_or(i64::MAX));
+        let done = self.connections.run(statement, &[after, most]).await?;
+        let names = done.rows.iter();
+        names
+            .map(|row| Ok((row.name(0)?, row.number(1)?)))
+            .collect()
     }
 
     /// Takes a lock from whoever has it now; a second run of the statement finds another fence, and takes nothing from the next one.
@@ -411,17 +430,21 @@ impl<DB: Driver> Store for SqlStore<DB> {
         })
     }
 
-    fn invalidated(&self, since: i64) -> StoreFuture<'_, Vec<(String, i64)>> {
+    fn invalidated(&self, since: i64, most: usize) -> StoreFuture<'_, Vec<(String, i64)>> {
         Box::pin(async move {
-            let done = self
-                .connections
-                .run(&self.statements().await?.invalidated, &[Arg::Int(since)])
-                .await?;
-            let names = done
-                .rows
-                .iter()
-                .map(|row| Ok((row.name(0)?, row.number(1)?)));
-            names.collect()
+            let statement = &self.statements().await?.invalidated;
+            self.epochs(statement, Arg::Int(since), most).await
+        })
+    }
+
+    fn invalidated_for_long<'a>(
+        &'a self,
+        after: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, Vec<(String, i64)>> {
+        Box::pin(async move {
+            let statement = &self.statements().await?.invalidated_for_long;
+            self.epochs(statement, Arg::Text(after), most).await
         })
     }
 
@@ -505,14 +528,25 @@ impl<DB: Driver> Store for SqlStore<DB> {
         before: i64,
         purged: Duration,
         oldest: i64,
-    ) -> StoreFuture<'_, ()> {
+        after: Option<i64>,
+    ) -> StoreFuture<'_, Option<i64>> {
         Box::pin(async move {
-            let purged = Arg::Int(micros(purged.min(FOREVER)));
-            let arguments = [Arg::Int(before), purged, Arg::Int(oldest)];
-            self.connections
-                .run(&self.statements().await?.forget, &arguments)
+            let statements = self.statements().await?;
+            let after = Arg::Int(after.unwrap_or(i64::MIN));
+            let done = self
+                .connections
+                .run(&statements.next_names, &[after])
                 .await?;
-            Ok(())
+            let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
+            let last = row.int(0)?;
+            if let Some(last) = last {
+                let purged = micros(purged.min(FOREVER));
+                let numbers = [before, purged, oldest].map(Arg::Int);
+                let mut arguments = vec![after, Arg::Int(last)];
+                arguments.extend(numbers);
+                self.connections.run(&statements.forget, &arguments).await?;
+            }
+            Ok(last)
         })
     }
 }

@@ -49,7 +49,6 @@ impl Guarded {
         })
     }
 
-    #[cfg(feature = "_sql")]
     pub(crate) fn limit(&self) -> Duration {
         self.0.limit
     }

@@ -95,8 +95,18 @@ pub trait Store: Send + Sync + 'static {
     /// are also greater than the clock's microseconds since 1970 a moment ago, so that a database that has lost the last of them goes on above.
     fn invalidate<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64>;
 
-    /// What has been invalidated after the epoch `since`: each name with its latest epoch.
-    fn invalidated(&self, since: i64) -> StoreFuture<'_, Vec<(String, i64)>>;
+    /// Returns the first `most` names that were invalidated after the epoch `since`, each with its latest epoch, in the order of
+    /// epochs.
+    fn invalidated(&self, since: i64, most: usize) -> StoreFuture<'_, Vec<(String, i64)>>;
+
+    /// Returns, of the invalidated names, those that an invalidation of everything does not make needless: that one itself (`prefix:`),
+    /// if it is there, and the first `most` names after `after`, in the order of their bytes, that begin with `purged:` or
+    /// `revision:`. For the first page `after` is `purged:`.
+    fn invalidated_for_long<'a>(
+        &'a self,
+        after: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, Vec<(String, i64)>>;
 
     /// Removes the entries of `key` and of its variants (keys that begin with it and a `#`), whatever is being made of them: each one's lock
     /// is taken from its holder. Its name is `lock_prefix` and the key; of a key that is longer than 180 bytes (or empty, or with a NUL) its first 128 bytes, a `~` and its digest, as
@@ -124,10 +134,17 @@ pub trait Store: Send + Sync + 'static {
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>>;
 
-    /// Forgets what was invalidated before the epoch `before`, except two kinds of names: those that begin with `revision:` stay; those that begin with `purged:` go when they
-    /// are older than `purged` and their epoch is not greater than `oldest`, the smallest one noted in a stored entry.
-    fn forget_invalidated(&self, before: i64, purged: Duration, oldest: i64)
-    -> StoreFuture<'_, ()>;
+    /// Forgets, of the first few names or the next ones after the epoch `after`, those that were invalidated before the epoch `before`,
+    /// except two kinds of names. Those that begin with `revision:` stay. Those that begin with `purged:` go when they are older than
+    /// `purged` and their epoch is not greater than `oldest`, the smallest one noted in a stored entry. Returns where to go on; `None`:
+    /// there are no more.
+    fn forget_invalidated(
+        &self,
+        before: i64,
+        purged: Duration,
+        oldest: i64,
+        after: Option<i64>,
+    ) -> StoreFuture<'_, Option<i64>>;
 }
 
 /// What [`Store::probe`] found.

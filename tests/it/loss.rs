@@ -93,16 +93,30 @@ impl Stepped {
 macro_rules! stepped {
     ($($step:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
         impl Store for Stepped {
-            fn invalidated(&self, since: i64) -> StoreFuture<'_, Vec<(String, i64)>> {
-                self.store.invalidated(since)
+            fn invalidated(&self, since: i64, most: usize) -> StoreFuture<'_, Vec<(String, i64)>> {
+                self.store.invalidated(since, most)
+            }
+
+            fn invalidated_for_long<'a>(
+                &'a self,
+                after: &'a str,
+                most: usize,
+            ) -> StoreFuture<'a, Vec<(String, i64)>> {
+                self.store.invalidated_for_long(after, most)
             }
 
             fn held(&self) -> StoreFuture<'_, Vec<LockRow>> {
                 self.store.held()
             }
 
-            fn forget_invalidated(&self, before: i64, purged: Duration, oldest: i64) -> StoreFuture<'_, ()> {
-                self.store.forget_invalidated(before, purged, oldest)
+            fn forget_invalidated(
+                &self,
+                before: i64,
+                purged: Duration,
+                oldest: i64,
+                after: Option<i64>,
+            ) -> StoreFuture<'_, Option<i64>> {
+                self.store.forget_invalidated(before, purged, oldest, after)
             }
 
             fn publish<'a>(

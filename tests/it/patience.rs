@@ -88,14 +88,15 @@ answers! {
     renew(&'a str, &'a LeaseRow, &'a Edition<'a>, i64) -> bool = true;
     remove(&'a str, &'a LeaseRow) -> bool = true;
     invalidate(&'a str) -> i64 = 1;
-    invalidated(i64) -> Vec<(String, i64)> = Vec::new();
+    invalidated(i64, usize) -> Vec<(String, i64)> = Vec::new();
+    invalidated_for_long(&'a str, usize) -> Vec<(String, i64)> = Vec::new();
     purge(&'a str, &'a str) -> () = ();
     prune_entries(Option<&'a str>) -> Option<Pruned> = None;
     inspect(&'a str) -> Option<LockRow> = None;
     held() -> Vec<LockRow> = Vec::new();
     break_lock(&'a str) -> bool = true;
     prune_locks(Duration, Option<&'a str>) -> Option<String> = None;
-    forget_invalidated(i64, Duration, i64) -> () = ();
+    forget_invalidated(i64, Duration, i64, Option<i64>) -> Option<i64> = None;
 }
 
 /// Runs the visit; it waits for the patience and not longer.

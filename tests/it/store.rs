@@ -22,6 +22,7 @@ use crate::{
 
 const LEASE: Duration = Duration::from_secs(3600);
 const NONE: Duration = Duration::ZERO;
+const ALL: usize = usize::MAX;
 
 pub(crate) async fn open(db: &Db) -> Arc<dyn Store> {
     if db.is_in_memory() {
@@ -124,6 +125,7 @@ contract! {
     the_same_content_is_renewed_only_over_itself
     an_entry_is_removed_only_under_the_lease
     epochs_grow_in_the_order_in_which_they_are_seen
+    invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name
     what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused
     only_what_is_to_be_kept_no_longer_is_pruned
     a_purge_is_forgotten_only_when_no_entry_is_older
@@ -387,7 +389,7 @@ async fn an_entry_is_removed_only_under_the_lease(db: Db) {
 async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let store = open(&db).await;
     assert_eq!(store.probe("k", "a", 0).await.expect("answers").epoch, 0);
-    assert_eq!(store.invalidated(0).await.expect("answers"), []);
+    assert_eq!(store.invalidated(0, ALL).await.expect("answers"), []);
     let long = "x".repeat(255);
     let names = ["key:/a", "key:/A", "key:/a ", "tag:\u{e4}'\\$1%", &long];
     let mut last = 0;
@@ -398,11 +400,11 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
         let probe = store.probe("k", "a", 0).await.expect("answers");
         assert_eq!(probe.epoch, epoch);
     }
-    let mut all = store.invalidated(0).await.expect("answers");
+    let mut all = store.invalidated(0, ALL).await.expect("answers");
     all.sort_by_key(|(_, epoch)| *epoch);
     let kept: Vec<_> = all.iter().map(|(name, _)| &**name).collect();
     assert_eq!(kept, names, "each once, by its latest");
-    assert_eq!(store.invalidated(last).await.expect("answers"), []);
+    assert_eq!(store.invalidated(last, ALL).await.expect("answers"), []);
 
     // Many invalidate at once; whoever looks on meanwhile misses none that comes below what has been seen.
     const WRITERS: usize = 8;
@@ -424,7 +426,7 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     }
     let (mut seen, mut since, start) = (Vec::new(), last, Instant::now());
     while seen.len() < WRITERS * EACH {
-        for (name, epoch) in store.invalidated(since).await.expect("answers") {
+        for (name, epoch) in store.invalidated(since, ALL).await.expect("answers") {
             last = last.max(epoch);
             assert!(epoch > since);
             seen.push((name, epoch));
@@ -446,26 +448,94 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let first = store.invalidate("revision:1").await.expect("answers");
     store.invalidate("revision:1").await.expect("answers");
     store.invalidate("purged:/p").await.expect("answers");
-    let all = store.invalidated(0).await.expect("answers");
+    let all = store.invalidated(0, ALL).await.expect("answers");
     assert!(
         all.contains(&("revision:1".to_owned(), first)),
         "it keeps the first"
     );
     let last = store.invalidate("prefix:").await.expect("answers");
     let hour = Duration::from_secs(3600);
-    let forget = async |before, purged| {
-        let forgotten = store.forget_invalidated(before, purged, i64::MAX).await;
-        forgotten.expect("answers");
-    };
-    forget(last, hour).await;
-    let mut left = store.invalidated(0).await.expect("answers");
+    forget(&*store, last, hour, i64::MAX).await;
+    let mut left = store.invalidated(0, ALL).await.expect("answers");
     left.sort();
     let left: Vec<_> = left.iter().map(|(name, _)| &**name).collect();
     assert_eq!(left, ["prefix:", "purged:/p", "revision:1"]);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let soon = Duration::from_millis(10);
-    forget(0, soon).await;
-    assert_eq!(store.invalidated(0).await.expect("answers").len(), 2);
+    forget(&*store, 0, soon, i64::MAX).await;
+    assert_eq!(store.invalidated(0, ALL).await.expect("answers").len(), 2);
+}
+
+/// Forgets in as many steps as the store takes.
+async fn forget(store: &dyn Store, before: i64, purged: Duration, oldest: i64) {
+    let mut after = None;
+    loop {
+        let forgotten = store.forget_invalidated(before, purged, oldest, after);
+        let forgotten = forgotten.await;
+        after = forgotten.expect("answers");
+        if after.is_none() {
+            return;
+        }
+    }
+}
+
+async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db: Db) {
+    let store = open(&db).await;
+    let names = [
+        "tag:z",
+        "purged:/b",
+        "key:/a",
+        "revision:2",
+        "prefix:",
+        "prefix:/x",
+        "purged:/a",
+        "tag:a",
+        "revision:1",
+        "purged:/A",
+        "tag:~",
+    ];
+    let mut made = Vec::new();
+    for name in names {
+        let epoch = store.invalidate(name).await.expect("answers");
+        made.push((name.to_owned(), epoch));
+    }
+    let mut read = Vec::new();
+    loop {
+        let since = read.last().map_or(0, |(_, epoch)| *epoch);
+        let page = store.invalidated(since, 4).await.expect("answers");
+        assert!(page.len() <= 4);
+        if page.is_empty() {
+            break;
+        }
+        read.extend(page);
+    }
+    assert_eq!(read, made, "in the order of epochs, each once");
+
+    let mut lasting = Vec::new();
+    let mut after = "purged:".to_owned();
+    loop {
+        let page = store
+            .invalidated_for_long(&after, 2)
+            .await
+            .expect("answers");
+        assert!(page.len() <= 3, "the invalidation of everything, and two");
+        assert!(page.iter().any(|(name, _)| name == "prefix:"));
+        let rest: Vec<_> = page
+            .into_iter()
+            .filter(|(name, _)| name != "prefix:")
+            .collect();
+        match rest.last() {
+            Some((last, _)) => after.clone_from(last),
+            None => break,
+        }
+        lasting.extend(rest);
+    }
+    let mut expected: Vec<_> = made
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("purged:") || name.starts_with("revision:"))
+        .collect();
+    expected.sort();
+    assert_eq!(lasting, expected, "in the order of their bytes, each once");
 }
 
 async fn what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused(db: Db) {
@@ -641,20 +711,21 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     entry("request", "what=epoch%3D1&who=x").await;
     entry("foreign", "-").await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let forget = async |oldest| {
-        let soon = Duration::from_millis(10);
-        let forgotten = store.forget_invalidated(0, soon, oldest).await;
-        forgotten.expect("answers");
-        let left = store.invalidated(0).await.expect("answers");
+    let is_remembered = async |oldest| {
+        forget(&*store, 0, Duration::from_millis(10), oldest).await;
+        let left = store.invalidated(0, ALL).await.expect("answers");
         left.iter().any(|(name, _)| name == "purged:/p")
     };
     let known = oldest(&*store).await;
     assert_eq!(known, before);
-    assert!(forget(known).await, "the entry would be served again");
+    assert!(
+        is_remembered(known).await,
+        "the entry would be served again"
+    );
     assert!(store.remove("/p#late", &old).await.expect("answers"));
     let known = oldest(&*store).await;
     assert_eq!(known, purged);
-    assert!(!forget(known).await);
+    assert!(!is_remembered(known).await);
 }
 
 async fn keys_that_begin_alike_are_told_apart_by_a_purge(db: Db) {
@@ -850,7 +921,7 @@ async fn request_among_many_rows(db: &Db, database: perennial::store::Database) 
         let taken = lock(&*store, key, LEASE).await;
         assert!(renew(&*store, key, &taken, fence).await);
         let epoch = store.invalidate(key).await.expect("answers");
-        let since = store.invalidated(epoch - 1).await.expect("answers");
+        let since = store.invalidated(epoch - 1, ALL).await.expect("answers");
         assert!(since.iter().any(|(name, _)| name == key));
         assert!(store.remove(key, &taken).await.expect("answers"));
         assert!(store.inspect(key).await.expect("answers").is_some());

@@ -154,7 +154,7 @@ impl Call {
             Self::Release(lease, _) => format!("release {}", lease.name),
             Self::Publish { key, .. } => format!("publish {key}"),
             Self::Remove(key, _) => format!("remove {key}"),
-            Self::Invalidated(_) => "sync".to_owned(),
+            Self::Invalidated(..) => "sync".to_owned(),
             other => format!("{other:?}"),
         }
     }

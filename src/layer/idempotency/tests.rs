@@ -206,7 +206,7 @@ impl Store for Memory {
         unused()
     }
 
-    fn invalidated(&self, _: i64) -> StoreFuture<'_, Vec<(String, i64)>> {
+    fn invalidated(&self, _: i64, _: usize) -> StoreFuture<'_, Vec<(String, i64)>> {
         unused()
     }
 
@@ -238,7 +238,21 @@ impl Store for Memory {
         unused()
     }
 
-    fn forget_invalidated(&self, _: i64, _: Duration, _: i64) -> StoreFuture<'_, ()> {
+    fn forget_invalidated(
+        &self,
+        _: i64,
+        _: Duration,
+        _: i64,
+        _: Option<i64>,
+    ) -> StoreFuture<'_, Option<i64>> {
+        unused()
+    }
+
+    fn invalidated_for_long<'a>(
+        &'a self,
+        _: &'a str,
+        _: usize,
+    ) -> StoreFuture<'a, Vec<(String, i64)>> {
         unused()
     }
 }

@@ -111,8 +111,17 @@ impl<L: Link> Store for Linked<L> {
         send!(self, Call::Invalidate(name.to_owned()), Reply::Epoch(epoch) => epoch)
     }
 
-    fn invalidated(&self, since: i64) -> StoreFuture<'_, Vec<(String, i64)>> {
-        send!(self, Call::Invalidated(since), Reply::Names(names) => names)
+    fn invalidated(&self, since: i64, most: usize) -> StoreFuture<'_, Vec<(String, i64)>> {
+        send!(self, Call::Invalidated(since, most), Reply::Names(names) => names)
+    }
+
+    fn invalidated_for_long<'a>(
+        &'a self,
+        after: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, Vec<(String, i64)>> {
+        let call = Call::InvalidatedForLong(after.to_owned(), most);
+        send!(self, call, Reply::Names(names) => names)
     }
 
     fn purge<'a>(&'a self, key: &'a str, lock_prefix: &'a str) -> StoreFuture<'a, ()> {
@@ -150,12 +159,14 @@ impl<L: Link> Store for Linked<L> {
         before: i64,
         purged: Duration,
         oldest: i64,
-    ) -> StoreFuture<'_, ()> {
+        after: Option<i64>,
+    ) -> StoreFuture<'_, Option<i64>> {
         let call = Call::Forget {
             before,
             purged,
             oldest,
+            after,
         };
-        send!(self, call, Reply::Nothing => ())
+        send!(self, call, Reply::NextEpoch(next) => next)
     }
 }

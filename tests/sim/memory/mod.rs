@@ -50,7 +50,8 @@ pub(crate) enum Call {
     },
     Remove(String, LeaseRow),
     Invalidate(String),
-    Invalidated(i64),
+    Invalidated(i64, usize),
+    InvalidatedForLong(String, usize),
     Purge {
         key: String,
         lock_prefix: String,
@@ -64,6 +65,7 @@ pub(crate) enum Call {
         before: i64,
         purged: Duration,
         oldest: i64,
+        after: Option<i64>,
     },
 }
 
@@ -82,6 +84,7 @@ pub(crate) enum Reply {
     Fence(Option<i64>),
     Done(bool),
     Epoch(i64),
+    NextEpoch(Option<i64>),
     Names(Vec<(String, i64)>),
     Pruned(Option<Pruned>),
     Next(Option<String>),

@@ -1,6 +1,6 @@
 //! The rows of the store in memory, and what each statement does to them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Bound, time::Duration};
 
 use bytes::Bytes;
 use http::Response;
@@ -84,8 +84,18 @@ impl Rows {
                 Reply::Done(removes && self.entries.remove(&key).is_some())
             }
             Call::Invalidate(name) => Reply::Epoch(self.invalidate(name, now)),
-            Call::Invalidated(since) => {
+            Call::Invalidated(since, most) => {
                 let names = self.names.iter().filter(|(_, epoch)| *epoch > since);
+                let mut names: Vec<_> = names.map(|(name, epoch)| (name.clone(), *epoch)).collect();
+                names.sort_by_key(|(_, epoch)| *epoch);
+                names.truncate(*most);
+                Reply::Names(names)
+            }
+            Call::InvalidatedForLong(after, most) => {
+                let everything = self.names.get_key_value("prefix:");
+                let (first, end) = (Bound::Excluded(&**after), Bound::Excluded("revision;"));
+                let rest = self.names.range::<str, _>((first, end)).take(*most);
+                let names = everything.into_iter().chain(rest);
                 Reply::Names(names.map(|(name, epoch)| (name.clone(), *epoch)).collect())
             }
             Call::Purge { key, lock_prefix } => {
@@ -130,15 +140,19 @@ impl Rows {
                 before,
                 purged,
                 oldest,
+                after,
             } => {
                 let recent = now.saturating_sub(micros(*purged));
+                let after = after.unwrap_or(i64::MIN);
+                let last = self.names.values().copied().max();
                 self.names
                     .retain(|name, epoch| match name.split(':').next() {
+                        _ if *epoch <= after => true,
                         Some("purged") => *epoch >= recent || *epoch > *oldest,
                         Some("revision") => true,
                         _ => *epoch >= *before,
                     });
-                Reply::Nothing
+                Reply::NextEpoch(last.filter(|last| *last > after))
             }
         }
     }

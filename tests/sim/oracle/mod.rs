@@ -138,7 +138,7 @@ impl Oracle<'_> {
             What::Answered(call) => self.answered(*call, at),
             What::Refused(call) => {
                 if let Some(under) = self.calls.remove(call)
-                    && matches!(under.call, Call::Invalidated(_))
+                    && matches!(under.call, Call::Invalidated(..))
                 {
                     process.refused = Some(at);
                 }

@@ -101,7 +101,7 @@ impl Oracle<'_> {
             Call::Invalidate(_) => {
                 process.learned.entry(under.tellings).or_insert(at);
             }
-            Call::Invalidated(since) => {
+            Call::Invalidated(since, _) => {
                 for (index, telling) in self.tellings[..under.tellings].iter().enumerate() {
                     if telling.epoch > since {
                         process.learned.entry(index).or_insert(at);

@@ -1,0 +1,124 @@
+//! Names with epochs, at most 64 bytes of memory for each.
+
+use std::collections::{BTreeSet, HashMap};
+
+use foldhash::{fast, quality};
+use std::hash::BuildHasher;
+
+/// The latest epoch of each name. A name is known by 128 bits of two hashes with random keys, so that its text takes no memory.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    hashers: [quality::RandomState; 2],
+    epochs: HashMap<[u64; 2], i64, fast::RandomState>,
+    /// The lengths of the names, in bytes: a key begins with a name only at one of them.
+    lengths: BTreeSet<usize>,
+}
+
+impl Names {
+    pub(super) fn len(&self) -> usize {
+        self.epochs.len()
+    }
+
+    pub(super) fn add(&mut self, name: &str, epoch: i64) {
+        let latest = self.epochs.entry(hash(&self.hashers, name.as_bytes()));
+        let latest = latest.or_insert(epoch);
+        *latest = epoch.max(*latest);
+        self.lengths.insert(name.len());
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<i64> {
+        if self.epochs.is_empty() {
+            return None;
+        }
+        let hash = hash(&self.hashers, name.as_bytes());
+        self.epochs.get(&hash).copied()
+    }
+
+    /// The latest epoch of the names with which `key` begins: one look-up for each length that occurs.
+    pub(super) fn latest_prefix_of(&self, key: &str) -> Option<i64> {
+        let begins = self.lengths.range(..=key.len()).filter_map(|length| {
+            let hash = hash(&self.hashers, &key.as_bytes()[..*length]);
+            self.epochs.get(&hash).copied()
+        });
+        begins.max()
+    }
+
+    /// Drops the names whose epochs are not later than this one.
+    pub(super) fn drop_older(&mut self, epoch: i64) {
+        self.epochs.retain(|_, latest| *latest > epoch);
+        if self.epochs.is_empty() {
+            self.lengths.clear();
+        }
+        self.epochs.shrink_to_fit();
+    }
+
+    /// The epoch up to which half of the names are.
+    pub(super) fn median(&self) -> i64 {
+        let mut epochs: Vec<_> = self.epochs.values().copied().collect();
+        let middle = epochs.len() / 2;
+        match epochs.is_empty() {
+            true => 0,
+            false => *epochs.select_nth_unstable(middle).1,
+        }
+    }
+}
+
+fn hash(hashers: &[quality::RandomState; 2], name: &[u8]) -> [u64; 2] {
+    hashers.each_ref().map(|hasher| hasher.hash_one(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_its_latest_epoch_until_it_is_dropped() {
+        let mut names = Names::default();
+        names.add("a", 3);
+        names.add("a", 7);
+        names.add("a", 5);
+        names.add("b", 4);
+        assert_eq!([names.get("a"), names.get("b")], [Some(7), Some(4)]);
+        assert_eq!((names.get("c"), names.len()), (None, 2));
+        names.drop_older(4);
+        assert_eq!([names.get("a"), names.get("b")], [Some(7), None]);
+    }
+
+    #[test]
+    fn a_prefix_is_found_at_each_of_its_lengths() {
+        let mut names = Names::default();
+        for (name, epoch) in [
+            ("/", 1),
+            ("/a", 4),
+            ("/ab", 2),
+            ("/\u{fc}", 9),
+            ("/abcdef", 8),
+        ] {
+            names.add(name, epoch);
+        }
+        let table = [
+            ("/", Some(1)),
+            ("/b", Some(1)),
+            ("/a", Some(4)),
+            ("/abc", Some(4)),
+            ("/abcdefg", Some(8)),
+            ("/\u{fc}", Some(9)),
+            ("a", None),
+            ("", None),
+        ];
+        for (key, epoch) in table {
+            assert_eq!(names.latest_prefix_of(key), epoch, "{key}");
+        }
+    }
+
+    #[test]
+    fn half_of_the_names_are_older_than_the_median() {
+        let mut names = Names::default();
+        assert_eq!(names.median(), 0);
+        for epoch in 1..=100 {
+            names.add(&epoch.to_string(), epoch);
+        }
+        names.drop_older(names.median());
+        assert_eq!(names.len(), 49);
+    }
+}

@@ -1,0 +1,422 @@
+//! No content is served as newer than the data that its generator may have read.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use perennial::{Builder, First, Perennial, Refresh};
+use tokio::sync::watch;
+
+use crate::{
+    databases::{Db, four_digits},
+    hooked::{Hook, Hooked, Side},
+    invalidation::Process,
+    support::{Crowd, Folder, HANG, Origin, until},
+};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+on_each_database! {
+    content_from_before_a_purge_is_never_served_after_it
+    content_from_before_an_invalidation_is_stale_though_its_lock_was_broken
+    purged_page_is_not_served_while_its_generator_fails
+    more_invalidated_names_than_a_process_keeps_count_as_everything
+}
+
+/// Data that generators read when they begin, with a switch that keeps them running.
+#[derive(Clone, Default)]
+struct Data(Arc<(AtomicUsize, AtomicUsize, watch::Sender<bool>)>);
+
+impl Data {
+    fn set(&self, value: usize) {
+        self.0.0.store(value, SeqCst);
+    }
+
+    fn hold(&self, held: bool) {
+        self.0.2.send_replace(held);
+    }
+
+    fn runs(&self) -> usize {
+        self.0.1.load(SeqCst)
+    }
+
+    /// What the data was when this was called, after the switch has been opened.
+    async fn read(self) -> Result<String, std::io::Error> {
+        let value = self.0.0.load(SeqCst);
+        self.0.1.fetch_add(1, SeqCst);
+        let opened = self.0.2.subscribe().wait_for(|held| !held).await.is_ok();
+        assert!(opened, "the sender is a field of ours");
+        if value == usize::MAX {
+            return Err(std::io::Error::other("there is no such record"));
+        }
+        Ok(value.to_string())
+    }
+}
+
+const POLICY: Refresh = Refresh::every(LONG).retry_after(Duration::from_secs(3600));
+
+async fn content(site: &Perennial, data: &Data) -> Result<String, perennial::Error> {
+    let data = data.clone();
+    let content = site.content("side/a", &POLICY, move || data.read()).await?;
+    Ok(content.text().into_owned())
+}
+
+type Visit = tokio::task::JoinHandle<Result<String, perennial::Error>>;
+
+fn spawned(site: &Perennial, data: &Data) -> Visit {
+    let (site, data) = (site.clone(), data.clone());
+    tokio::spawn(async move { content(&site, &data).await })
+}
+
+/// A visit during which the generator runs. One that comes while the regeneration before is still ending gets its version.
+async fn generating(site: &Perennial, data: &Data) -> Visit {
+    let runs = data.runs();
+    let mut visit = spawned(site, data);
+    until("it generates", async || {
+        if visit.is_finished() && data.runs() == runs {
+            visit = spawned(site, data);
+        }
+        data.runs() > runs
+    })
+    .await;
+    visit
+}
+
+async fn content_from_before_a_purge_is_never_served_after_it(db: Db) {
+    for over_an_old_version in [false, true] {
+        for by_another_process in [false, true] {
+            let (site, other) = (db.site().await, db.site().await);
+            let data = Data::default();
+            if over_an_old_version {
+                content(&site, &data).await.expect("is generated");
+                site.invalidate("side/a").await.expect("is done");
+            }
+            data.set(1);
+            data.hold(true);
+            let first = generating(&site, &data).await;
+            data.set(2);
+            let purging = if by_another_process { &other } else { &site };
+            purging.purge("side/a").await.expect("is done");
+            data.hold(false);
+            // The visitor who came before the purge may get the content from before it, or be told to come again.
+            let _ = first.await.expect("no panic");
+            until("this process has learned of the purge", async || {
+                content(&site, &data)
+                    .await
+                    .is_ok_and(|content| content == "2")
+            })
+            .await;
+            for _ in 0..3 {
+                assert_eq!(content(&site, &data).await.expect("is served"), "2");
+            }
+            assert_eq!(content(&other, &data).await.expect("is served"), "2");
+            site.purge("side/a").await.expect("is done");
+            data.set(0);
+        }
+    }
+}
+
+async fn content_from_before_an_invalidation_is_stale_though_its_lock_was_broken(db: Db) {
+    let (site, other) = (db.site().await, db.site().await);
+    let data = Data::default();
+    data.set(1);
+    data.hold(true);
+    let first = generating(&site, &data).await;
+    data.set(2);
+    other.invalidate("side/a").await.expect("is done");
+    let broken = site.locks().break_lock("refresh/side/a").await;
+    assert!(broken.expect("is done"), "it was held");
+    data.hold(false);
+    assert_eq!(first.await.expect("no panic").expect("is served"), "1");
+    until("it is generated anew", async || {
+        content(&site, &data)
+            .await
+            .is_ok_and(|content| content == "2")
+    })
+    .await;
+}
+
+async fn purged_page_is_not_served_while_its_generator_fails(db: Db) {
+    let site = db.site().await;
+    let data = Data::default();
+    data.set(1);
+    content(&site, &data).await.expect("is generated");
+    site.invalidate("side/a").await.expect("is done");
+    data.hold(true);
+    let stale = generating(&site, &data).await;
+    // The record is deleted, and what shows it is to be gone.
+    data.set(usize::MAX);
+    site.purge("side/a").await.expect("is done");
+    data.hold(false);
+    let _ = stale.await.expect("no panic");
+    for _ in 0..5 {
+        let error = content(&site, &data).await.expect_err("is gone");
+        assert!(error.is_generator() || error.is_unavailable(), "{error}");
+    }
+}
+
+async fn more_invalidated_names_than_a_process_keeps_count_as_everything(db: Db) {
+    let origin = Origin::default();
+    let old = Process::new(&db, &origin, |layer| layer).await;
+    old.site.purge("/purged").await.expect("is done");
+    assert_eq!(old.run("/p").await, 1);
+    const NUMBER: &str = "a.d + 10 * b.d + 100 * c.d + 1000 * d.d";
+    for ten_thousand in 0..15 {
+        let name = match db.url().starts_with("mysql") {
+            true => format!("CONCAT('tag:{ten_thousand}-', {NUMBER})"),
+            false => format!("'tag:{ten_thousand}-' || ({NUMBER})"),
+        };
+        let sql = format!(
+            "INSERT INTO perennial_invalidation (name, epoch) SELECT {name}, {} + {NUMBER} FROM {}",
+            1 + 10_000 * ten_thousand,
+            four_digits()
+        );
+        assert_eq!(db.execute(&sql).await, 10_000);
+    }
+    let new = Process::new(&db, &origin, |layer| layer).await;
+    // It is not known which of them applied to the page, so that it is generated anew, and stored.
+    until("the page is generated anew", async || {
+        new.run("/p").await > 1
+    })
+    .await;
+    let names = async || {
+        let sql = "SELECT count(*) FROM perennial_invalidation WHERE name LIKE 'tag:%'";
+        db.int(sql).await.expect("a number")
+    };
+    until("the names are forgotten in the database", async || {
+        new.run("/p").await;
+        names().await == 0
+    })
+    .await;
+    let purges = "SELECT count(*) FROM perennial_invalidation WHERE name = 'purged:/purged'";
+    assert_eq!(db.int(purges).await, Some(1), "a purge outlives that");
+    let runs = origin.begun();
+    let newest = Process::new(&db, &origin, |layer| layer).await;
+    assert_eq!(newest.run("/p").await, new.run("/p").await);
+    assert_eq!(origin.begun(), runs, "it found the page in the database");
+}
+
+/// A site whose store calls a hook, on an SQLite file.
+async fn hooked(folder: &Folder, builder: Builder, hook: Hook) -> Perennial {
+    let database = perennial::store::Database::open(&folder.url()).await;
+    let store = database.expect("opens").store("perennial_").await;
+    let store = Hooked {
+        store: store.expect("prepares"),
+        hook,
+    };
+    builder.with_store(Box::new(store)).expect("opens")
+}
+
+/// A hook that counts the steps of this name, and holds them on this side while it is told to.
+#[derive(Clone)]
+struct Gate(Arc<(watch::Sender<bool>, AtomicUsize)>);
+
+impl Gate {
+    fn new() -> Self {
+        Self(Arc::new((watch::Sender::new(false), AtomicUsize::new(0))))
+    }
+
+    fn hook(&self, step: &'static str, side: Side) -> Hook {
+        let gate = self.clone();
+        Arc::new(move |called, on| {
+            let gate = gate.clone();
+            Box::pin(async move {
+                if called == step && on == side {
+                    gate.0.1.fetch_add(1, SeqCst);
+                    let opened = gate.0.0.subscribe().wait_for(|held| !held).await.is_ok();
+                    assert!(opened, "the sender is a field of ours");
+                }
+            })
+        })
+    }
+
+    fn hold(&self, held: bool) {
+        self.0.0.send_replace(held);
+    }
+
+    fn reached(&self) -> usize {
+        self.0.1.load(SeqCst)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answer_to_a_question_from_before_a_pause_is_not_enough() {
+    let folder = Folder::new();
+    let gate = Gate::new();
+    let builder = Perennial::builder()
+        .statement_limit(HANG)
+        .database_patience(HANG);
+    let site = hooked(&folder, builder, gate.hook("invalidated", Side::After)).await;
+    let other = folder.site().await;
+    let data = Data::default();
+    data.set(1);
+    assert_eq!(content(&site, &data).await.expect("is generated"), "1");
+    // A question is under way, with an answer from before the purge.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    gate.hold(true);
+    let asked = gate.reached();
+    assert_eq!(content(&site, &data).await.expect("is served"), "1");
+    until("it has been asked", async || gate.reached() == asked + 1).await;
+    data.set(2);
+    other.purge("side/a").await.expect("is done");
+    // As long as the process does not get on, no request comes.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let visit = spawned(&site, &data);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gate.hold(false);
+    assert_eq!(visit.await.expect("no panic").expect("is served"), "2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_permit_a_stale_page_costs_no_statement() {
+    let folder = Folder::new();
+    let statements = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&statements);
+    let hook: Hook = Arc::new(move |step, side| {
+        if side == Side::Before && step != "invalidated" && step != "extend" {
+            counted.fetch_add(1, SeqCst);
+        }
+        Box::pin(std::future::ready(()))
+    });
+    let site = hooked(&folder, Perennial::builder().regenerations(1), hook).await;
+    let origin = Origin::default();
+    let layer = site.layer(Refresh::every(Duration::ZERO).in_background());
+    let address = crate::support::serve(origin.router().layer(layer)).await;
+    let paths: Vec<_> = (0..20).map(|page| format!("/{page}")).collect();
+    for path in &paths {
+        crate::support::get(address, path).await;
+    }
+    site.locks().inspect("none").await.expect("answers");
+    let generated = origin.begun();
+    origin.hold();
+    Crowd::visit(1, &[address], "/0").rest().await;
+    until("the only permit is taken", async || {
+        origin.begun() > generated
+    })
+    .await;
+    let before = statements.load(SeqCst);
+    // For longer than the pause between two looks at a key.
+    for _ in 0..25 {
+        for path in &paths {
+            crate::support::get(address, path).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(statements.load(SeqCst), before);
+    origin.let_go();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_that_a_closure_reads_at_once_is_not_taken_for_newer_than_it_is() {
+    let folder = Folder::new();
+    let gate = Gate::new();
+    let builder = Perennial::builder().statement_limit(HANG);
+    let site = hooked(&folder, builder, gate.hook("probe", Side::Before)).await;
+    let other = folder.site().await;
+    other.invalidate("side/other").await.expect("is done");
+    let data = Arc::new(AtomicUsize::new(1));
+    let ask = async |site: Perennial, data: Arc<AtomicUsize>| {
+        let generate = || {
+            // Not in the future.
+            let value = data.load(SeqCst);
+            async move { Ok::<_, std::io::Error>(value.to_string()) }
+        };
+        let content = site.content("side/a", &POLICY, generate).await;
+        content.expect("is generated").text().into_owned()
+    };
+    gate.hold(true);
+    let first = tokio::spawn(ask(site.clone(), Arc::clone(&data)));
+    until("it asks the database", async || gate.reached() == 1).await;
+    data.store(2, SeqCst);
+    other.invalidate("side/a").await.expect("is done");
+    gate.hold(false);
+    assert_eq!(first.await.expect("no panic"), "1");
+    until("it is generated anew", async || {
+        ask(site.clone(), Arc::clone(&data)).await == "2"
+    })
+    .await;
+}
+
+#[test]
+fn a_question_on_a_runtime_that_is_not_driven_holds_nobody_up_for_ever() {
+    let folder = Folder::new();
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().expect("a runtime")
+    };
+    let (idle, driven) = (runtime(), runtime());
+    let site = driven.block_on(async {
+        let builder = Perennial::builder().statement_limit(Duration::from_secs(2));
+        builder.open(&folder.url()).await.expect("opens")
+    });
+    let data = Data::default();
+    {
+        let _entered = idle.enter();
+        let mut asked = Box::pin(content(&site, &data));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(asked.as_mut().poll(&mut context).is_pending());
+    }
+    // The question is a task of the idle runtime now, and never answered there.
+    let answer = driven.block_on(async {
+        let policy = Refresh::every(LONG);
+        let generate = || async { Ok::<_, std::io::Error>("b") };
+        let content = site.content("side/b", &policy, generate);
+        tokio::time::timeout(HANG, content).await
+    });
+    let answer = answer.expect("does not hang").expect("is generated");
+    assert_eq!(answer.text(), "b");
+}
+
+/// The regeneration of a key that another process holds ends when its last visitor leaves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
+    const ROUNDS: usize = 10_000;
+    let folder = Folder::new();
+    let holder = folder.site().await;
+    holder.invalidate("nothing").await.expect("is done");
+    let locked = format!(
+        "INSERT INTO perennial_lock (name, owner, fence, acquired_at, expires_at)
+         VALUES ('refresh/side/a', 'somebody', 1, {now}, {now} + 3600000000)",
+        now = "CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
+    );
+    Db::at(&folder.url()).execute(&locked).await;
+    let site = folder.site().await;
+    const POLICY: Refresh = Refresh::every(LONG).first(First::Wait(LONG));
+    let failed = Arc::new(AtomicBool::new(false));
+    let visit = |site: Perennial| async move {
+        let generate = || async { Ok::<_, std::io::Error>("never") };
+        site.content("side/a", &POLICY, generate).await
+    };
+    for round in 0..ROUNDS {
+        let first = tokio::spawn(visit(site.clone()));
+        // Until it waits for the other process; more or less, so that rounds differ.
+        tokio::time::sleep(Duration::from_micros(300)).await;
+        let start = Arc::new(std::sync::Barrier::new(2));
+        let (starts, failed_here) = (Arc::clone(&start), Arc::clone(&failed));
+        let second = tokio::task::spawn_blocking({
+            let visit = visit(site.clone());
+            let runtime = tokio::runtime::Handle::current();
+            move || {
+                let _entered = runtime.enter();
+                let mut visit = Box::pin(visit);
+                let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+                starts.wait();
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_micros(500) {
+                    if visit.as_mut().poll(&mut context).is_ready() {
+                        return failed_here.store(true, SeqCst);
+                    }
+                }
+            }
+        });
+        start.wait();
+        first.abort();
+        second.await.expect("no panic");
+        let _ = first.await;
+        assert!(!failed.load(SeqCst), "answered at once in round {round}");
+    }
+}
