@@ -101,10 +101,7 @@ async fn main() -> ExitCode {
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let site = Perennial::open(&options.database).await?;
     let proxy = Proxy::new(options.origin.clone(), options.timeout);
-    let layer = site
-        .layer(options.policy())
-        // The page is everybody's: the site is not told whose request it was that regenerated it.
-        .without_extension::<ConnectInfo<SocketAddr>>();
+    let layer = site.layer(options.policy());
     let layer = match options.honour_origin {
         true => layer.invalidate_on_unsafe(),
         false => layer,

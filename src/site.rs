@@ -11,7 +11,7 @@ use crate::{
     error::Error,
     extensions::Tags,
     key,
-    layer::{ExclusiveLayer, IdempotencyLayer, InvalidateLayer, RefreshLayer},
+    layer::{ExclusiveLayer, IdempotencyLayer, InvalidateLayer, RefreshLayer, declared::Declared},
     lock::{LockName, Locks, Once},
     refresh::{DAY, Refresh},
     store::{BoxError, Guarded, Store},
@@ -25,6 +25,7 @@ use crate::{sql::Connect, store::Database};
 #[derive(Clone)]
 pub struct Perennial {
     engine: Arc<Engine>,
+    declared: Arc<Declared>,
 }
 
 impl Perennial {
@@ -63,6 +64,7 @@ impl Perennial {
     pub fn builder() -> Builder {
         Builder {
             table_prefix: "perennial_".to_owned(),
+            declared: Declared::default(),
             settings: Settings {
                 memory: 64 << 20,
                 max_body: 8 << 20,
@@ -83,7 +85,7 @@ impl Perennial {
 
     /// A layer that keeps the responses of the service beneath it, each under the path and the query of its request.
     pub fn layer(&self, policy: Refresh) -> RefreshLayer {
-        RefreshLayer::new(Arc::clone(&self.engine), policy)
+        RefreshLayer::new(Arc::clone(&self.engine), Arc::clone(&self.declared), policy)
     }
 
     /// Content that is not a whole response: a part of a page, say.
@@ -227,6 +229,9 @@ impl Perennial {
     /// `false`: it is invalidated, but not regenerated: this process hasn't got it (another one may), or the router it was in is no more, or it is [content](Self::content), whose generator only a call brings; the next request will. The new version is
     /// made after this was called, here or by another process. It is not tried during a cooldown, which is waited for.
     ///
+    /// The generator sees the [shared extensions](RefreshLayer::share_extension) of the request that caused the version in memory. A
+    /// shared snapshot of data is as old as that request: share a handle from which the handler reads what is current.
+    ///
     /// # Errors
     ///
     /// [The generator has failed](Error::is_generator); there is [no new version](Error::is_unavailable) within the policy's
@@ -307,6 +312,7 @@ impl fmt::Debug for Perennial {
 pub struct Builder {
     table_prefix: String,
     settings: Settings,
+    declared: Declared,
     statement_limit: Duration,
     database_patience: Duration,
     #[cfg(feature = "_sql")]
@@ -430,6 +436,20 @@ impl Builder {
         self
     }
 
+    /// Declares for each layer of the site that handlers generate pages without the extension of type `T`; see
+    /// [`RefreshLayer::hide_extension`].
+    pub fn hide_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+        self.declared.declare::<T>(false);
+        self
+    }
+
+    /// Declares for each layer of the site that the extension of type `T` is equal for all visitors; see
+    /// [`RefreshLayer::share_extension`].
+    pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+        self.declared.declare::<T>(true);
+        self
+    }
+
     /// As [`Perennial::open`], with these settings.
     ///
     /// # Errors
@@ -517,6 +537,7 @@ impl Builder {
         let engine = Engine::new(store, self.settings);
         Perennial {
             engine: Arc::new(engine),
+            declared: Arc::new(self.declared),
         }
     }
 }

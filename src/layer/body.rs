@@ -61,6 +61,13 @@ impl<B> ResponseBody<B> {
     }
 }
 
+/// An empty body, which outer layers answer with: tower-http's `CorsLayer` and `TimeoutLayer`, say.
+impl<B> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::stored(Bytes::new())
+    }
+}
+
 impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;

@@ -49,10 +49,8 @@ pub(super) enum Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detail {
     /// A request extension that neither the layer nor the site declares.
-    #[expect(dead_code, reason = "the checks that return these follow")]
     UndeclaredExtension,
     /// A function given to `RefreshLayer::bypass_if` returned `true`.
-    #[expect(dead_code, reason = "the checks that return these follow")]
     BypassIf,
     /// The request asks for an upgrade.
     Upgrade,

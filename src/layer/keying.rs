@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt, sync::Arc};
 
 use form_urlencoded::byte_serialize;
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, request::Parts};
 
 use crate::{
     fields,
@@ -40,18 +40,28 @@ enum Base {
     By(Arc<By>),
 }
 
-type By = dyn Fn(&Asked<'_>) -> Option<String> + Send + Sync;
+/// Returns a query, without the `?`.
+type By = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
-/// What [`Key::by`] is told of a request.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Asked<'a> {
-    /// As the layer sees it: a nested router takes its prefix away.
-    pub uri: &'a Uri,
-    /// All headers.
-    pub headers: &'a HeaderMap,
-    /// What outer layers have said of it.
-    pub extensions: &'a Extensions,
+/// The key of a request, with the path and the query that the generator sees.
+#[derive(Debug)]
+pub(super) struct Resource<'a> {
+    pub(super) key: Cow<'a, str>,
+    /// `None`: it is the key.
+    seen: Option<Cow<'a, str>>,
+}
+
+impl Resource<'_> {
+    pub(super) fn seen(&self) -> &str {
+        self.seen.as_deref().unwrap_or(&self.key)
+    }
+
+    pub(super) fn into_owned(self) -> Resource<'static> {
+        Resource {
+            key: Cow::Owned(self.key.into_owned()),
+            seen: self.seen.map(|seen| Cow::Owned(seen.into_owned())),
+        }
+    }
 }
 
 impl Default for Base {
@@ -66,10 +76,10 @@ impl Key {
         Self::default()
     }
 
-    /// Always this name: for a layer on one route, which needs no more. The generator sees the path, without a query.
+    /// One name for all requests: for a layer on one route whose path has no parameters. The generator sees the path, without a query.
     ///
-    /// Content has the same kind of keys: a name is to be used for one of them only. One that begins with `idempotency/`, which is Perennial's own, keeps nothing:
-    /// requests pass straight through.
+    /// Content has the same kind of keys: use a name for one of them only. With a name that begins with `idempotency/`, which is Perennial's own,
+    /// requests bypass the cache.
     pub fn name(name: impl Into<Arc<str>>) -> Self {
         Self {
             base: Base::Name(name.into()),
@@ -77,11 +87,37 @@ impl Key {
         }
     }
 
-    /// What the function makes of the request; `None` lets it pass straight through, as does what begins with `idempotency/`, which is Perennial's own. The generator sees the path, without a query, and the key as a
-    /// [`GeneratedKey`](crate::layer::GeneratedKey) among its extensions.
-    pub fn by(function: impl Fn(&Asked<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
+    /// The path and a query that the function makes of a request, from named values: the generator sees that query in place of the visitor's.
+    /// `None` lets the request bypass the cache.
+    ///
+    /// The values are encoded, and sorted by name. The key of the example's page is `/prices?currency=EUR`, for
+    /// [`invalidate`](crate::Perennial::invalidate) too, and its handler reads the currency by `Query`. A layer that sees a request without the prefix of a nested
+    /// router gives the function the URI without that prefix.
+    ///
+    /// ```
+    /// # fn f(site: &perennial::Perennial) {
+    /// use perennial::{DAY, Key, Refresh};
+    ///
+    /// let layer = site.layer(Refresh::every(DAY)).key(Key::by(|parts| {
+    ///     let country = parts.headers.get("x-country")?;
+    ///     Some([("currency", if country == "DE" { "EUR" } else { "USD" })])
+    /// }));
+    /// # }
+    /// ```
+    pub fn by<Q, N, V>(function: impl Fn(&Parts) -> Option<Q> + Send + Sync + 'static) -> Self
+    where
+        Q: IntoIterator<Item = (N, V)>,
+        N: AsRef<str>,
+        V: AsRef<str>,
+    {
+        let by = move |parts: &Parts| {
+            let mut values: Vec<_> = function(parts)?.into_iter().collect();
+            values.sort_by(|a, b| a.0.as_ref().cmp(b.0.as_ref()));
+            let mut query = form_urlencoded::Serializer::new(String::new());
+            Some(query.extend_pairs(values).finish())
+        };
         Self {
-            base: Base::By(Arc::new(function)),
+            base: Base::By(Arc::new(by)),
             ..Self::default()
         }
     }
@@ -115,26 +151,13 @@ impl Key {
         self
     }
 
-    /// The key without its headers and host.
-    fn base<'a, B>(&'a self, request: &'a Request<B>) -> Option<Cow<'a, str>> {
-        Some(match &self.base {
-            Base::Uri(query) => super::request::uri_key(request, query)?,
-            Base::Name(name) => Cow::Borrowed(&**name),
-            Base::By(function) => Cow::Owned(function(&Asked {
-                uri: request.uri(),
-                headers: request.headers(),
-                extensions: request.extensions(),
-            })?),
-        })
-    }
-
     /// The key that stands for all variants of what a request asks for.
-    pub(super) fn resource<B>(&self, request: &Request<B>) -> Option<String> {
-        let base = self.base(request)?;
+    pub(super) fn resource(&self, parts: &Parts) -> Option<String> {
+        let resource = self.of(parts)?;
         Some(match &self.base {
+            Base::Name(name) => name.to_string(),
             // Without what a nested router makes of it.
-            Base::Uri(_) => base.split('#').next()?.to_owned(),
-            Base::Name(_) | Base::By(_) => base.into_owned(),
+            Base::Uri(_) | Base::By(_) => resource.key.split('#').next()?.to_owned(),
         })
     }
 
@@ -146,48 +169,68 @@ impl Key {
         }
     }
 
-    /// The key of a request. `None`: it has none and passes straight through.
-    pub(super) fn of<'a, B>(&'a self, request: &'a Request<B>) -> Option<Cow<'a, str>> {
-        let base = self.base(request)?;
-        if base.starts_with(IDEMPOTENCY_PREFIX) {
+    /// The key of a request. `None`: it has none and bypasses the cache.
+    pub(super) fn of<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
+        let seen = match &self.base {
+            Base::Uri(query) => key::of_uri(&parts.uri, query)?,
+            Base::Name(_) => key::of_uri(&parts.uri, &Query::Only(Vec::new()))?,
+            Base::By(function) => {
+                let query = function(parts)?;
+                let path = key::of_uri(&parts.uri, &Query::Only(Vec::new()))?;
+                match &*query {
+                    "" => path,
+                    query => Cow::Owned(format!("{path}?{query}")),
+                }
+            }
+        };
+        let named = match &self.base {
+            Base::Name(name) => Some(Cow::Borrowed(&**name)),
+            Base::Uri(_) | Base::By(_) => super::request::asked_for(parts, &seen),
+        };
+        let resource = match named {
+            Some(key) => Resource {
+                key,
+                seen: Some(seen),
+            },
+            None => Resource {
+                key: seen,
+                seen: None,
+            },
+        };
+        if resource.key.starts_with(IDEMPOTENCY_PREFIX) {
             // The answers to somebody's requests are kept there.
-            tracing::debug!(%base, "a request passes, as its key is Perennial's own");
+            tracing::debug!(key = %resource.key, "a request passes, as its key is Perennial's own");
             return None;
         }
         if self.headers.is_empty() && !self.host {
-            return Some(base);
+            return Some(resource);
         }
         // A path has no `#`, and what follows no `#`, `&` or `=` of a visitor's.
-        let mut key = base.into_owned();
+        let mut key = resource.key.to_string();
         key.push('#');
         if self.host {
-            let host = host(request.uri(), request.headers())?;
+            let host = host(&parts.uri, &parts.headers)?;
             key.push_str("host=");
             key.extend(byte_serialize(&host));
         }
         for name in &self.headers {
-            for value in request.headers().get_all(name) {
+            for value in parts.headers.get_all(name) {
                 key.push('&');
                 key.push_str(name.as_str());
                 key.push('=');
                 key.extend(byte_serialize(value.as_bytes()));
             }
         }
-        Some(Cow::Owned(key))
-    }
-
-    /// The path and query that the generator sees.
-    pub(super) fn uri<'a>(&self, uri: &'a Uri) -> Option<Cow<'a, str>> {
-        match &self.base {
-            Base::Uri(query) => key::of_uri(uri, query),
-            Base::Name(_) | Base::By(_) => key::of_uri(uri, &Query::Only(Vec::new())),
-        }
+        Some(Resource {
+            key: Cow::Owned(key),
+            seen: resource.seen.or(Some(resource.key)),
+        })
     }
 
     /// Puts into a request to generate what of the headers is in the key.
-    pub(super) fn copy_headers<B>(&self, from: &Request<B>, to: &mut HeaderMap) {
+    pub(super) fn copy_headers(&self, from: &Parts, to: &mut HeaderMap) {
         for name in &self.headers {
-            for value in from.headers().get_all(name) {
+            for value in from.headers.get_all(name) {
                 // Copied, as it may be a part of the buffer in which the whole request was read, and memory keeps it.
                 if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
                     to.append(name, value);
@@ -195,7 +238,7 @@ impl Key {
             }
         }
         if self.host
-            && let Some(host) = host(from.uri(), from.headers())
+            && let Some(host) = host(&from.uri, &from.headers)
             && let Ok(host) = HeaderValue::try_from(host)
         {
             to.insert(header::HOST, host);

@@ -4,25 +4,31 @@ mod admission;
 mod body;
 mod cache_status;
 mod conditional;
+pub(crate) mod declared;
 mod exclusive;
 mod future;
+mod hints;
 mod idempotency;
 mod invalidating;
 pub(crate) mod keying;
 mod problem;
 mod request;
 mod response;
+#[cfg(feature = "axum")]
+mod routing;
 mod service;
 mod target;
 
 use std::{fmt, sync::Arc};
 
-use http::Extensions;
+use http::request::Parts;
 use tower_layer::Layer;
 
 use crate::{engine::Engine, extensions::Tags, refresh::Refresh};
 
 use admission::Admission;
+use declared::Declared;
+use hints::Hints;
 use keying::Key;
 
 pub use body::ResponseBody;
@@ -30,7 +36,6 @@ pub use exclusive::{ExclusiveLayer, ExclusiveService};
 pub use future::ResponseFuture;
 pub use idempotency::{IdempotencyLayer, IdempotencyService};
 pub use invalidating::{InvalidateLayer, InvalidateService};
-pub use keying::Asked;
 pub use request::GeneratedKey;
 pub use service::RefreshService;
 
@@ -74,6 +79,8 @@ const MAX_KEYS: usize = 10_000;
 /// | `detail=` | reason |
 /// |---|---|
 /// | `upgrade` | the request asks for an upgrade |
+/// | `bypass-if` | a function given to [`bypass_if`](Self::bypass_if) returned `true` |
+/// | `undeclared-extension` | the request carries an extension that is [not declared](#extensions) |
 /// | `no-key` | the request has no key |
 /// | `outer-layer` | an outer layer generates the same key |
 /// | `too-many-keys` | the key is beyond [`max_keys`](Self::max_keys) |
@@ -89,12 +96,103 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// # What the service sees
 ///
-/// When it generates: a new GET request with what of the path, the query and the headers is in the key (by default the path and the
-/// sorted query, no header), an empty body and the extensions of the request that caused it. What isn't in the key is not to be seen, so that one visitor's page can't be stored for another.
-/// Extensions are carried because routing keeps its own there, which can't be told apart by type from others: one that
-/// tells of the visitor (axum's `ConnectInfo`, a session that an outer middleware has put there) is to be taken out
-/// [by name](Self::without_extension), or the layer put outside that middleware. So is one that holds something scarce, as a connection: memory keeps the
-/// request that makes a page for as long as the page, for [`regenerate_now`](crate::Perennial::regenerate_now).
+/// The generator does not see the visitor's request, so that one visitor's page cannot be stored for another. It sees a new GET request with
+/// the parts of the path, the query and the headers that are in the [key](Self::key) (by default the path and the sorted query), an empty
+/// body, and the extensions of axum's routing and those that are declared as shared. A request that bypasses the cache reaches the service unchanged.
+///
+/// # Extensions
+///
+/// An extension of a request is unsafe until it is declared, as it may identify the visitor. The layer knows the extensions of axum's
+/// routing (with the feature `axum`, of axum 0.8), and hides `ConnectInfo<SocketAddr>`, hyper's `OnUpgrade` and Perennial's own from the generator. A
+/// request with any other extension bypasses the cache, with `detail=undeclared-extension` and, once for each layer, a warning that names the types. The
+/// remedies, on the layer or for the whole site on [`Builder`](crate::Builder):
+///
+/// | the extension | remedy |
+/// |---|---|
+/// | identifies the visitor, and the page does not depend on it | [`hide_extension`](Self::hide_extension) |
+/// | is equal for all visitors: a pool, a configuration | [`share_extension`](Self::share_extension) |
+/// | is there for some visitors, who get a page of their own | [`bypass_if`](Self::bypass_if) |
+///
+/// Or put the layer outside the middleware that adds the extension. hyper's option `preserve_header_case` adds an extension of a private type: requests of such a
+/// server bypass the cache.
+///
+/// # Logged-in users
+///
+/// A handler that reads a session or a user generates another page for each visitor. There are three patterns.
+///
+/// **Logged-in visitors bypass the cache**, and anonymous ones are served from it. An auth middleware that adds an extension for logged-in
+/// visitors alone needs no more than `bypass_if`, which says that the bypass is meant:
+///
+/// ```
+/// # async fn f(site: perennial::Perennial) -> axum::Router {
+/// use axum::{Extension, Router, extract::Request, middleware::{Next, from_fn}, response::Response, routing::get};
+/// use perennial::{DAY, Refresh};
+///
+/// #[derive(Clone)]
+/// struct User(String);
+///
+/// async fn authenticate(mut request: Request, next: Next) -> Response {
+///     if request.headers().contains_key("cookie") { // and the session is valid
+///         request.extensions_mut().insert(User("ann".into()));
+///     }
+///     next.run(request).await
+/// }
+///
+/// async fn books(user: Option<Extension<User>>) -> String {
+///     user.map_or("Hello".into(), |Extension(User(name))| format!("Hello {name}"))
+/// }
+///
+/// let layer = site
+///     .layer(Refresh::every(DAY))
+///     .bypass_if(|parts| parts.extensions.get::<User>().is_some());
+/// Router::new()
+///     .route("/books", get(books).layer(layer))
+///     .layer(from_fn(authenticate))
+/// # }
+/// ```
+///
+/// **The page is the same for all**, though a middleware adds an extension to each request, as session middleware does. Hide what identifies the visitor, and share what is
+/// equal for all. A handler that extracts a hidden extension all the same generates an error, as without the middleware, and not a visitor's page.
+///
+/// ```
+/// # async fn f(site: perennial::Perennial) -> axum::Router {
+/// # async fn imprint() {}
+/// use axum::{Extension, Router, routing::get};
+/// use perennial::{DAY, Refresh};
+///
+/// #[derive(Clone)]
+/// struct Session;
+/// #[derive(Clone)]
+/// struct Config { title: &'static str }
+///
+/// let layer = site
+///     .layer(Refresh::every(DAY))
+///     .hide_extension::<Session>()
+///     .share_extension::<Config>();
+/// Router::new()
+///     .route("/imprint", get(imprint).layer(layer))
+///     .layer(Extension(Session))
+///     .layer(Extension(Config { title: "The bookshop" }))
+/// # }
+/// ```
+///
+/// **A page of the visitor's own has a part that is the same for all.** Cache that part, by [`content`](crate::Perennial::content), and leave the
+/// route without the layer:
+///
+/// ```
+/// # #[derive(Clone)] struct User(String);
+/// use axum::{Extension, extract::State};
+/// use perennial::{DAY, Perennial, Refresh};
+///
+/// const TOP_TEN: Refresh = Refresh::every(DAY);
+///
+/// async fn home(State(site): State<Perennial>, Extension(User(name)): Extension<User>) -> Result<String, String> {
+///     let top_ten = site.content("top-10", &TOP_TEN, || async { Ok::<_, std::io::Error>("<ol>…</ol>") });
+///     let top_ten = top_ten.await.map_err(|error| error.to_string())?;
+///     Ok(format!("Hello {name}. {top_ten}"))
+/// }
+/// # let _: axum::Router<Perennial> = axum::Router::new().route("/", axum::routing::get(home));
+/// ```
 ///
 /// # Around a router
 ///
@@ -126,18 +224,24 @@ pub struct RefreshLayer {
     engine: Arc<Engine>,
     policy: Refresh,
     key: Arc<Key>,
-    hidden: Vec<fn(&mut Extensions)>,
+    declared: Arc<Declared>,
+    bypass_if: Vec<Arc<BypassIf>>,
+    hints: Arc<Hints>,
     tags: Tags,
     admission: Arc<Admission>,
     invalidates: bool,
 }
 
+type BypassIf = dyn Fn(&Parts) -> bool + Send + Sync;
+
 impl RefreshLayer {
-    pub(crate) fn new(engine: Arc<Engine>, policy: Refresh) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, declared: Arc<Declared>, policy: Refresh) -> Self {
         Self {
             policy,
             key: Arc::default(),
-            hidden: Vec::new(),
+            declared,
+            bypass_if: Vec::new(),
+            hints: Arc::default(),
             tags: Tags::default(),
             admission: Arc::new(Admission::new(MAX_KEYS)),
             engine,
@@ -190,19 +294,59 @@ impl RefreshLayer {
         self
     }
 
-    /// Takes the extension of type `T` out of the request that the generator sees.
-    pub fn without_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
-        self.hidden.push(|extensions| {
-            extensions.remove::<T>();
-        });
+    /// Lets requests for which the function returns `true` bypass the cache: each goes to the service as it came, and its response to
+    /// its visitor alone. Default: none. With several functions, each can do so.
+    ///
+    /// For logged-in visitors, say. A GET or HEAD for which every function returns `false` is served from the cache, or generates the page without its
+    /// cookies and other headers. `Cache-Status` carries `fwd=bypass; detail=bypass-if`.
+    ///
+    /// ```
+    /// # fn f(site: &perennial::Perennial) {
+    /// use axum::http::header::COOKIE;
+    /// use perennial::{DAY, Refresh};
+    ///
+    /// let layer = site
+    ///     .layer(Refresh::every(DAY))
+    ///     .bypass_if(|parts| parts.headers.contains_key(COOKIE));
+    /// # }
+    /// ```
+    pub fn bypass_if(mut self, function: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.bypass_if.push(Arc::new(function));
+        self
+    }
+
+    /// Declares that the handler generates the page without the extension of type `T`, which may identify a visitor: the extension is
+    /// taken out of the generator's request.
+    ///
+    /// A request that bypasses the cache keeps it. [`Builder::hide_extension`](crate::Builder::hide_extension) declares it for the whole
+    /// site; the later declaration of a type, and that of the layer, counts.
+    pub fn hide_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+        Arc::make_mut(&mut self.declared).declare::<T>(false);
+        self
+    }
+
+    /// Declares that the extension of type `T` is equal for all visitors, as a pool or a configuration is: the generator sees that of the request which caused
+    /// the regeneration. [`Builder::share_extension`](crate::Builder::share_extension) declares it for the whole site.
+    ///
+    /// Memory holds the extension for as long as the page, and [`regenerate_now`](crate::Perennial::regenerate_now) generates with it. So share
+    /// a handle from which the handler reads what is current (a pool, an `Arc<RwLock<_>>`, a `watch::Receiver`), and not a snapshot of data: `regenerate_now`
+    /// would store a page of the old snapshot as new. Share nothing scarce, such as a connection.
+    pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+        Arc::make_mut(&mut self.declared).declare::<T>(true);
         self
     }
 }
 
-impl<S> Layer<S> for RefreshLayer {
+impl<S: 'static> Layer<S> for RefreshLayer {
     type Service = RefreshService<S>;
 
+    /// # Panics
+    ///
+    /// When `S` is a `Router`, `MethodRouter` or `Route` of another axum than 0.8 (with the feature `axum`): its routing is not known, and two
+    /// nested routers would mix up their pages.
     fn layer(&self, inner: S) -> Self::Service {
+        #[cfg(feature = "axum")]
+        routing::refuse_other_axum::<S>();
         RefreshService::new(inner, self.clone())
     }
 }

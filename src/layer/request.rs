@@ -3,17 +3,17 @@
 use std::{borrow::Cow, sync::Arc};
 
 #[cfg(feature = "axum")]
-use axum::extract::OriginalUri;
+use axum::extract::{MatchedPath, OriginalUri};
 use http::{
     Extensions, HeaderMap, Method, Request, Uri, header, request::Parts, uri::PathAndQuery,
 };
 
 use crate::{
     fields::list,
-    key::{self, Query},
     layer::{
-        Key,
+        RefreshLayer,
         cache_status::{Detail, Forward},
+        keying::Resource,
     },
 };
 
@@ -30,19 +30,48 @@ impl GeneratedKey {
     }
 }
 
-/// The key of what is asked for, or the reason why the request passes straight through.
-pub(super) fn key<'a, B>(request: &'a Request<B>, key: &'a Key) -> Result<Cow<'a, str>, Forward> {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+/// The resource that a request asks for, or the reason for which it goes to the service.
+pub(super) fn resource<'a>(
+    parts: &'a Parts,
+    layer: &'a RefreshLayer,
+) -> Result<Resource<'a>, Forward> {
+    if !matches!(parts.method, Method::GET | Method::HEAD) {
+        layer.hints.other_method(route(parts));
         return Err(Forward::METHOD);
     }
-    if is_upgrade(request.headers()) {
+    if is_upgrade(&parts.headers) {
         return Err(Forward::bypass(Detail::Upgrade));
     }
-    let key = key.of(request).ok_or(Forward::bypass(Detail::NoKey))?;
-    match request.extensions().get::<GeneratedKey>() {
-        Some(generating) if *generating.0 == key => Err(Forward::bypass(Detail::OuterLayer)),
-        _ => Ok(key),
+    if layer.bypass_if.iter().any(|bypasses| bypasses(parts)) {
+        return Err(Forward::bypass(Detail::BypassIf));
     }
+    if !layer.declared.knows(&parts.extensions) {
+        return Err(undeclared(parts, layer));
+    }
+    let resource = layer.key.of(parts);
+    let resource = resource.ok_or(Forward::bypass(Detail::NoKey))?;
+    match parts.extensions.get::<GeneratedKey>() {
+        Some(generating) if *generating.0 == resource.key => {
+            Err(Forward::bypass(Detail::OuterLayer))
+        }
+        _ => Ok(resource),
+    }
+}
+
+/// The request has an extension that the layer does not know.
+fn undeclared(parts: &Parts, layer: &RefreshLayer) -> Forward {
+    let types = layer.declared.unknown(&parts.extensions);
+    layer.hints.undeclared(route(parts), &types);
+    Forward::bypass(Detail::UndeclaredExtension)
+}
+
+/// The path of the route, for the log.
+pub(super) fn route(parts: &Parts) -> &str {
+    #[cfg(feature = "axum")]
+    if let Some(path) = parts.extensions.get::<MatchedPath>() {
+        return path.as_str();
+    }
+    parts.uri.path()
 }
 
 /// The path as the visitor wrote it.
@@ -80,49 +109,50 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
         && !names(header::UPGRADE, "h2c")
 }
 
-#[cfg(not(feature = "axum"))]
-pub(super) fn uri_key<'a, B>(request: &'a Request<B>, query: &Query) -> Option<Cow<'a, str>> {
-    key::of_uri(request.uri(), query)
-}
-
-/// A nested router sees the path without its prefix, and a middleware may have rewritten it, by a cookie say: the key has both what
-/// was asked for and, after a `#`, which no path contains, what the service sees.
+/// The key of a request, if it is not what the service sees of its URI. A nested router sees the path without its prefix, and a middleware
+/// may have rewritten it, by a cookie say: the key has both what was asked for and, after a `#`, which no path contains, what the
+/// service sees.
 #[cfg(feature = "axum")]
-pub(super) fn uri_key<'a, B>(request: &'a Request<B>, query: &Query) -> Option<Cow<'a, str>> {
-    let seen = key::of_uri(request.uri(), query)?;
-    match request.extensions().get::<OriginalUri>() {
-        Some(OriginalUri(asked)) if asked.path() != request.uri().path() => {
+pub(super) fn asked_for<'a>(parts: &Parts, seen: &str) -> Option<Cow<'a, str>> {
+    match parts.extensions.get::<OriginalUri>() {
+        Some(OriginalUri(asked)) if asked.path() != parts.uri.path() => {
             let (path, query) = seen.split_at(seen.find('?').unwrap_or(seen.len()));
             Some(Cow::Owned(format!("{}{query}#{path}", asked.path())))
         }
-        Some(_) | None => Some(seen),
+        Some(_) | None => None,
     }
 }
 
-/// The request that generates `key`: GET, what of the path, the query and the headers is in the key, an empty body and the
-/// extensions but the hidden ones.
-pub(super) fn to_generate<B>(
-    request: &Request<B>,
-    key: &str,
-    keying: &Key,
-    hidden: &[fn(&mut Extensions)],
-) -> Option<Request<()>> {
-    let uri = keying.uri(request.uri())?;
-    let mut generating = Request::new(());
-    *generating.uri_mut() = relative(&uri)?;
-    keying.copy_headers(request, generating.headers_mut());
-    let extensions = generating.extensions_mut();
-    extensions.clone_from(request.extensions());
-    for hide in hidden {
-        hide(extensions);
+#[cfg(not(feature = "axum"))]
+pub(super) fn asked_for<'a>(_: &Parts, _: &str) -> Option<Cow<'a, str>> {
+    None
+}
+
+/// The request that generates a resource: GET, what of the path, the query and the headers is in the key, an empty body, and the
+/// extensions of the routing and the shared ones.
+pub(super) fn to_generate(
+    parts: &Parts,
+    resource: &Resource<'_>,
+    layer: &RefreshLayer,
+) -> Result<Request<()>, Forward> {
+    if !layer.declared.knows_exactly(&parts.extensions) {
+        return Err(undeclared(parts, layer));
     }
+    let seen = resource.seen();
+    let relative = |path_and_query| relative(path_and_query).ok_or(Forward::bypass(Detail::NoKey));
+    let mut generating = Request::new(());
+    *generating.uri_mut() = relative(seen)?;
+    layer.key.copy_headers(parts, generating.headers_mut());
+    let extensions = generating.extensions_mut();
+    extensions.clone_from(&parts.extensions);
+    layer.declared.hide(extensions);
     #[cfg(feature = "axum")]
     if let Some(OriginalUri(original)) = extensions.get_mut() {
-        let query = uri.find('?').map_or("", |at| &uri[at..]);
+        let query = seen.find('?').map_or("", |at| &seen[at..]);
         *original = relative(&format!("{}{query}", original.path()))?;
     }
-    extensions.insert(GeneratedKey(key.into()));
-    Some(generating)
+    extensions.insert(GeneratedKey((&*resource.key).into()));
+    Ok(generating)
 }
 
 /// A URI without scheme and authority.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response, StatusCode, request::Parts};
 use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
@@ -29,6 +29,7 @@ use crate::{
         conditional::{self, Outcome},
         future::oneshot as call,
         invalidating::{Change, is_safe},
+        keying::Resource,
         request,
         response::{self, Kind, Read},
         target::Asked,
@@ -87,44 +88,48 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let Shared { layer, .. } = &*self.0;
-        let head = request.method() == Method::HEAD;
-        let key = match request::key(&request, &layer.key) {
-            Ok(key) => key,
+        let (parts, body) = request.into_parts();
+        let pass = |parts, body, forward| {
+            let request = Request::from_parts(parts, body);
+            ResponseFuture::waiting(pass(layer.clone(), self.0.inner(), request, forward))
+        };
+        let head = parts.method == Method::HEAD;
+        let resource = match request::resource(&parts, layer) {
+            Ok(resource) => resource,
             Err(forward) => {
-                let inner = self.0.inner();
-                if layer.invalidates && !is_safe(request.method()) {
-                    return ResponseFuture::waiting(change(layer.clone(), inner, request));
+                if forward != Forward::METHOD {
+                    layer.hints.get();
+                } else if layer.invalidates && !is_safe(&parts.method) {
+                    let request = Request::from_parts(parts, body);
+                    let changing = change(layer.clone(), self.0.inner(), request);
+                    return ResponseFuture::waiting(changing);
                 }
-                return ResponseFuture::waiting(pass(layer.clone(), inner, request, forward));
+                return pass(parts, body, forward);
             }
         };
         let now = layer.engine.now();
-        match layer.engine.look(&key, &layer.policy, now) {
+        match layer.engine.look(&resource.key, &layer.policy, now) {
             Look::Answer(Answer::Version(version)) => {
-                ResponseFuture::ready(layer.give(&version, &request, now, None))
+                ResponseFuture::ready(layer.give(&version, &parts, now, None))
             }
             Look::Answer(Answer::Unavailable { retry_in }) => {
                 let response = response::unavailable(retry_in);
                 ResponseFuture::ready(layer.give_other(&response, head, How::Unavailable))
             }
-            Look::Answer(answer @ (Answer::Pass(_) | Answer::Failed(_))) => {
-                let detail = match answer {
-                    Answer::Pass(pass) => Detail::Pass(pass),
-                    _ => Detail::Failed,
-                };
-                let (inner, forward) = (self.0.inner(), Forward::bypass(detail));
-                ResponseFuture::waiting(pass(layer.clone(), inner, request, forward))
+            Look::Answer(Answer::Pass(reason)) => {
+                pass(parts, body, Forward::bypass(Detail::Pass(reason)))
             }
+            Look::Answer(Answer::Failed(_)) => pass(parts, body, Forward::bypass(Detail::Failed)),
             Look::Visit { stale } => {
+                layer.hints.get();
                 // Never no time at all, in which nothing would count.
                 let period = layer.engine.settings.retention.max(SYNC);
-                if !stale && !layer.admission.admits(&key, now, period) {
-                    let (inner, forward) = (self.0.inner(), Forward::bypass(Detail::TooManyKeys));
-                    return ResponseFuture::waiting(pass(layer.clone(), inner, request, forward));
+                if !stale && !layer.admission.admits(&resource.key, now, period) {
+                    return pass(parts, body, Forward::bypass(Detail::TooManyKeys));
                 }
-                let key = key.into_owned();
+                let resource = resource.into_owned();
                 let why = if stale { Why::Stale } else { Why::Miss };
-                ResponseFuture::waiting(visit(Arc::clone(&self.0), request, key, why))
+                ResponseFuture::waiting(visit(Arc::clone(&self.0), parts, body, resource, why))
             }
         }
     }
@@ -148,19 +153,19 @@ enum Direct<B, E> {
 
 impl RefreshLayer {
     /// A version, for one request; `made`: generated for it.
-    fn give<B, R>(
+    fn give<B>(
         &self,
         version: &Arc<Version>,
-        request: &Request<R>,
+        parts: &Parts,
         now: Tick,
         made: Option<How>,
     ) -> Response<ResponseBody<B>> {
         #[cfg(feature = "compression")]
-        let representation = self.engine.represent(version, request.headers());
+        let representation = self.engine.represent(version, &parts.headers);
         #[cfg(not(feature = "compression"))]
         let representation = &version.plain;
         let kept = &representation.content;
-        let head = request.method() == Method::HEAD;
+        let head = parts.method == Method::HEAD;
         let age = Duration::from_secs(version.age_before).saturating_add(version.age(now));
         let said = Said {
             age: age.as_secs(),
@@ -178,7 +183,7 @@ impl RefreshLayer {
             Some(_) => take(Cow::Owned(make())),
             None => representation.given(said, make, take),
         };
-        match conditional::evaluate(request.headers(), kept, head) {
+        match conditional::evaluate(&parts.headers, kept, head) {
             Outcome::Whole => response::give(kept, headers(|whole| whole.into_owned()), head),
             Outcome::Part(part) => response::part(kept, headers(|whole| whole.into_owned()), part),
             Outcome::NotModified => {
@@ -238,7 +243,9 @@ async fn change<S, ReqBody, ResBody>(
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
-    let (asked, own) = (Asked::of(&request), layer.key.resource(&request));
+    let (parts, body) = request.into_parts();
+    let (asked, own) = (Asked::of(&parts), layer.key.resource(&parts));
+    let request = Request::from_parts(parts, body);
     let own = own.and_then(|key| Target::Key(&key).name().ok());
     let change = Change::of(&layer.engine, own.into_iter().collect());
     let response = pass(layer.clone(), service, request, Forward::METHOD).await;
@@ -255,8 +262,9 @@ where
 
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
-    request: Request<ReqBody>,
-    key: String,
+    parts: Parts,
+    body: ReqBody,
+    resource: Resource<'static>,
     why: Why,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
@@ -268,10 +276,14 @@ where
     ResBody::Error: Into<BoxError>,
 {
     let (layer, service) = (shared.layer.clone(), shared.inner());
-    let head = request.method() == Method::HEAD;
-    let Some(generating) = request::to_generate(&request, &key, &layer.key, &layer.hidden) else {
-        return pass(layer, service, request, Forward::bypass(Detail::NoKey)).await;
+    let head = parts.method == Method::HEAD;
+    let generating = match request::to_generate(&parts, &resource, &layer) {
+        Ok(generating) => generating,
+        Err(forward) => {
+            return pass(layer, service, Request::from_parts(parts, body), forward).await;
+        }
     };
+    let key = resource.key;
     let (direct, mut own) = oneshot::channel();
     let make = || {
         let seed = RouteSeed {
@@ -313,11 +325,11 @@ where
                 let why = if version.replaces() { Why::Stale } else { why };
                 made(Forward { why, detail: None }, !version.is_unsaved())
             });
-            return Ok(layer.give(&version, &request, layer.engine.now(), made));
+            return Ok(layer.give(&version, &parts, layer.engine.now(), made));
         }
         (Answer::Pass(reason), _) => {
             let forward = why.not_stored(Detail::Pass(reason));
-            return pass(layer, service, request, forward).await;
+            return pass(layer, service, Request::from_parts(parts, body), forward).await;
         }
         (Answer::Failed(failure), _) => match failure.response {
             Some(response) => (response, made(why.not_stored(Detail::Failed), false)),
@@ -394,6 +406,7 @@ where
             retry_in,
         })
     };
+    let uri = request.uri().clone();
     // Nobody may be waiting for what is sent directly.
     let response = match call(service, request).await {
         Ok(response) => response,
@@ -403,6 +416,9 @@ where
         }
     };
     let (mut head, body) = response.into_parts();
+    if head.status == StatusCode::METHOD_NOT_ALLOWED {
+        layer.hints.not_allowed(uri.path());
+    }
     layer.key.say_vary(&mut head.headers);
     let kind = response::kind(&head, &layer.key, layer.policy.honours);
     let tags = || {

@@ -1,6 +1,6 @@
 //! Which resources a request by an unsafe method has changed (RFC 9111 §4.4).
 
-use http::{HeaderMap, HeaderName, Request, Uri, header};
+use http::{HeaderMap, HeaderName, Uri, header, request::Parts};
 
 use crate::{
     engine::Target,
@@ -17,10 +17,10 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn of<B>(request: &Request<B>) -> Self {
-        let asked = asked_uri(request.uri(), request.extensions()).path_and_query();
+    pub(super) fn of(parts: &Parts) -> Self {
+        let asked = asked_uri(&parts.uri, &parts.extensions).path_and_query();
         Self {
-            host: host(request.uri(), request.headers()),
+            host: host(&parts.uri, &parts.headers),
             path_and_query: asked.map(|asked| asked.as_str().to_owned()),
         }
     }
@@ -107,10 +107,10 @@ mod tests {
 
     #[test]
     fn references_are_resolved_and_those_to_other_hosts_are_left() {
-        let request = Request::builder()
+        let request = http::Request::builder()
             .uri("/books/7/edit?a=b")
             .header("host", "Example.com:80");
-        let asked = Asked::of(&request.body(()).expect("a request"));
+        let asked = Asked::of(&request.body(()).expect("a request").into_parts().0);
         for (reference, expected) in [
             ("/books/7", Some("key:/books/7")),
             ("/books?b=2&a=1#c", Some("key:/books?a=1&b=2")),

@@ -124,7 +124,7 @@ async fn each_response_that_is_not_stored_has_its_reason() {
     assert_eq!(said, "perennial; fwd=bypass; detail=upgrade");
 
     let layer = |key: Key| site.layer(POLICY).key(key);
-    let keyless = layer(Key::by(|_| None)).layer(service_fn(answer));
+    let keyless = layer(Key::by(|_| None::<[(&str, &str); 0]>)).layer(service_fn(answer));
     let said = status(keyless, "/", &[]).await;
     assert_eq!(said, "perennial; fwd=bypass; detail=no-key");
     let full = site.layer(POLICY).max_keys(0).layer(service_fn(answer));

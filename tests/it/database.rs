@@ -5,7 +5,6 @@ use std::{
     net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -13,7 +12,7 @@ use perennial::{ErrorKind, Perennial, Refresh};
 use sqlx::{Connection, Executor, SqliteConnection, SqlitePool};
 use tokio::time::Instant;
 
-use crate::support::{Crowd, Folder, Origin, every, get, patient, serve, until};
+use crate::support::{Crowd, Folder, Log, Origin, every, get, patient, serve, until};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
@@ -234,23 +233,6 @@ async fn an_unreadable_row_counts_as_none_and_is_replaced() {
     }
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0
-            .lock()
-            .expect("not poisoned")
-            .extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 async fn fails_and_returns() {
     let folder = Folder::new();
     let site = folder.site().await;
@@ -280,7 +262,7 @@ async fn a_failing_database_is_logged_once_and_so_is_its_return() {
     fails_and_returns().await;
     let _default = tracing::subscriber::set_default(subscriber.finish());
     fails_and_returns().await;
-    let log = String::from_utf8(log.0.lock().expect("not poisoned").clone()).expect("text");
+    let log = log.text();
     let ours: Vec<_> = log
         .lines()
         .filter(|line| line.contains("perennial"))

@@ -1,7 +1,6 @@
 //! The layer in axum's routers and around any Tower service.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -13,7 +12,7 @@ use std::{
 use axum::{
     Extension, Router,
     body::Body,
-    extract::{ConnectInfo, MatchedPath, OriginalUri, Path, Query, Request, State},
+    extract::{MatchedPath, OriginalUri, Path, Query, Request, State},
     http::{Method, Response, StatusCode, header},
     middleware::{Next, from_fn},
     response::IntoResponse,
@@ -92,7 +91,7 @@ async fn extractors_work_on_the_request_that_generates() {
     let folder = Folder::new();
     let inner = Router::new()
         .route("/{id}/{name}", route(everything))
-        .layer(folder.site().await.layer(POLICY))
+        .layer(folder.site().await.layer(POLICY).share_extension::<u32>())
         .layer(Extension(7_u32))
         .with_state("state");
     let address = serve(Router::new().nest("/books", inner)).await;
@@ -199,38 +198,6 @@ async fn a_rewritten_path_is_a_resource_of_its_own() {
         assert_eq!(member.text(), "/members?secret=1");
         assert_eq!(get(address, "/").await.text(), "/");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_extension_can_be_taken_out() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    let seen = || {
-        route(async |request: Request| {
-            request
-                .extensions()
-                .get::<ConnectInfo<SocketAddr>>()
-                .is_some()
-                .to_string()
-        })
-    };
-    let app = Router::new()
-        .route("/with", seen().layer(site.layer(POLICY)))
-        .route(
-            "/without",
-            seen().layer(
-                site.layer(POLICY)
-                    .without_extension::<ConnectInfo<SocketAddr>>(),
-            ),
-        );
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    assert_eq!(get(address, "/with").await.text(), "true");
-    assert_eq!(get(address, "/without").await.text(), "false");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,6 +14,7 @@ mod epochs;
 mod event_stream;
 mod examples;
 mod exclusive;
+mod extensions;
 mod failures;
 mod foreign;
 mod gateway;
@@ -49,6 +50,8 @@ mod safety;
 mod servers;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod session_locks;
+mod stacks;
 mod store;
 mod support;
 mod sync;
+mod wrong_uses;

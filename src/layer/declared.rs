@@ -1,0 +1,170 @@
+//! Which extensions of a request are known, and which of them a generator sees.
+
+use std::{
+    any::{TypeId, type_name},
+    fmt::{self, Write},
+    sync::LazyLock,
+};
+
+use http::Extensions;
+use hyper::upgrade::OnUpgrade;
+
+use super::request::GeneratedKey;
+#[cfg(feature = "axum")]
+use super::routing::Routing;
+use crate::extensions::Fence;
+
+/// The extensions that a layer knows: those of the routing and the server, Perennial's own, and those that the site declares.
+///
+/// `http::Extensions` can be counted, but not listed by type. A request whose number of extensions is that of its known ones carries
+/// no other. Each type is in the list once: one that counted twice would hide an unknown one.
+#[derive(Clone)]
+pub(crate) struct Declared {
+    types: Vec<Declaration>,
+    #[cfg(feature = "axum")]
+    routing: &'static Routing,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Declaration {
+    id: TypeId,
+    pub(super) name: &'static str,
+    is_in: fn(&Extensions) -> bool,
+    remove: fn(&mut Extensions),
+    /// The generator sees it.
+    shared: bool,
+}
+
+impl Declaration {
+    pub(super) fn new<T: Clone + Send + Sync + 'static>(shared: bool) -> Self {
+        Self {
+            id: TypeId::of::<T>(),
+            name: type_name::<T>(),
+            is_in: |extensions| extensions.get::<T>().is_some(),
+            remove: |extensions| drop(extensions.remove::<T>()),
+            shared,
+        }
+    }
+
+    fn is_in(&self, extensions: &Extensions) -> bool {
+        (self.is_in)(extensions)
+    }
+}
+
+/// The types that each layer knows without a declaration; the most frequent ones first.
+pub(super) static KNOWN: LazyLock<Vec<Declaration>> = LazyLock::new(|| {
+    vec![
+        #[cfg(feature = "axum")]
+        Declaration::new::<axum::extract::OriginalUri>(true),
+        #[cfg(feature = "axum")]
+        Declaration::new::<axum::extract::MatchedPath>(true),
+        #[cfg(feature = "axum")]
+        Declaration::new::<axum::extract::NestedPath>(true),
+        #[cfg(feature = "axum")]
+        Declaration::new::<axum::extract::ConnectInfo<std::net::SocketAddr>>(false),
+        // hyper adds it to a GET that offers h2c.
+        Declaration::new::<OnUpgrade>(false),
+        Declaration::new::<GeneratedKey>(false),
+        Declaration::new::<Fence>(false),
+    ]
+});
+
+impl Default for Declared {
+    fn default() -> Self {
+        Self {
+            types: KNOWN.clone(),
+            #[cfg(feature = "axum")]
+            routing: Routing::of_axum(),
+        }
+    }
+}
+
+impl Declared {
+    /// Declares a type; a later declaration of the same type replaces an earlier one.
+    pub(crate) fn declare<T: Clone + Send + Sync + 'static>(&mut self, shared: bool) {
+        let declaration = Declaration::new::<T>(shared);
+        match self.types.iter_mut().find(|it| it.id == declaration.id) {
+            Some(earlier) => *earlier = declaration,
+            None => self.types.push(declaration),
+        }
+    }
+
+    /// Whether each extension is a known one, on the way of a hit: as [`knows_exactly`](Self::knows_exactly), but a request with a
+    /// `MatchedPath` is taken to have what axum's router adds together with it.
+    pub(super) fn knows(&self, extensions: &Extensions) -> bool {
+        let all = extensions.len();
+        if all == 0 {
+            return true;
+        }
+        #[cfg(feature = "axum")]
+        let mut known = self.routing.beside_match(extensions);
+        #[cfg(not(feature = "axum"))]
+        let mut known = 0;
+        for declaration in &self.types {
+            known += usize::from(declaration.is_in(extensions));
+            if known == all {
+                return true;
+            }
+        }
+        self.knows_exactly(extensions)
+    }
+
+    /// Whether each extension is a known one: nothing is inferred from the presence of another. Asked before a generator is given
+    /// the extensions.
+    pub(super) fn knows_exactly(&self, extensions: &Extensions) -> bool {
+        let named = self.types.iter().filter(|it| it.is_in(extensions)).count();
+        #[cfg(feature = "axum")]
+        let named = named + self.routing.private_in(extensions);
+        named == extensions.len()
+    }
+
+    /// Takes out what a generator does not see.
+    pub(super) fn hide(&self, extensions: &mut Extensions) {
+        for declaration in self.types.iter().filter(|it| !it.shared) {
+            (declaration.remove)(extensions);
+        }
+    }
+
+    /// The names of the types that are not known, for the log.
+    pub(super) fn unknown(&self, extensions: &Extensions) -> Vec<String> {
+        let mut names = Vec::new();
+        for_each_name(extensions, |name| {
+            let known = self.types.iter().any(|it| it.name == name);
+            #[cfg(feature = "axum")]
+            let known = known || self.routing.is_private(name);
+            if !known {
+                names.push(name.to_owned());
+            }
+        });
+        names
+    }
+}
+
+impl fmt::Debug for Declared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (shared, hidden): (Vec<_>, Vec<_>) = self.types.iter().partition(|it| it.shared);
+        let names = |types: Vec<&Declaration>| types.iter().map(|it| it.name).collect::<Vec<_>>();
+        f.debug_struct("Declared")
+            .field("shared", &names(shared))
+            .field("hidden", &names(hidden))
+            .finish()
+    }
+}
+
+/// Calls the function with the name of each extension's type, which `Debug` of `http::Extensions` writes in one piece. With another
+/// `Debug` there would be other pieces, which are no type's names.
+pub(super) fn for_each_name(extensions: &Extensions, function: impl FnMut(&str)) {
+    struct Pieces<F>(F);
+
+    impl<F: FnMut(&str)> Write for Pieces<F> {
+        fn write_str(&mut self, piece: &str) -> fmt::Result {
+            if !matches!(piece, "{" | ", " | "}") {
+                (self.0)(piece);
+            }
+            Ok(())
+        }
+    }
+
+    // It never fails.
+    let _ = write!(Pieces(function), "{extensions:?}");
+}

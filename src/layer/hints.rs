@@ -1,0 +1,72 @@
+//! Warnings of a layer that is used wrongly, each given once.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+/// So many requests by other methods, and none by GET, are no accident.
+const MANY: u32 = 100;
+
+#[derive(Default)]
+pub(super) struct Hints {
+    undeclared: AtomicBool,
+    no_get: AtomicBool,
+    got: AtomicBool,
+    others: AtomicU32,
+}
+
+impl Hints {
+    /// A request carries extensions of these types, which the layer does not know.
+    pub(super) fn undeclared(&self, path: &str, types: &[String]) {
+        if self.undeclared.swap(true, Relaxed) {
+            return;
+        }
+        let example = types.first().map_or("T", |name| name);
+        let types = types.join(", ");
+        let axum = match types.contains("axum::") {
+            true if cfg!(feature = "axum") => {
+                " Types of axum's own routing are known for axum 0.8 alone: `cargo tree -i axum` shows which are there."
+            }
+            true => " Types of axum's routing are known with Perennial's feature `axum`.",
+            false => "",
+        };
+        tracing::warn!(
+            path,
+            types,
+            "requests bypass the cache, as they carry extensions that an outer middleware added and the layer does not know: a page \
+             generated with them could show one visitor's data to others (said once for each layer). For each type, tell the layer or, \
+             for the whole site, the builder: `.hide_extension::<{example}>()` if the handler can generate the page without it, \
+             `.share_extension::<{example}>()` if it is equal for all visitors; or let some requests bypass the cache by \
+             `.bypass_if(|parts| parts.extensions.get::<{example}>().is_some())`.{axum}"
+        );
+    }
+
+    /// A request by GET or HEAD.
+    pub(super) fn get(&self) {
+        if !self.got.load(Relaxed) {
+            self.got.store(true, Relaxed);
+        }
+    }
+
+    /// A request by another method.
+    pub(super) fn other_method(&self, path: &str) {
+        if self.got.load(Relaxed) || self.others.fetch_add(1, Relaxed) != MANY - 1 {
+            return;
+        }
+        self.say_no_get(path, "of the first 100 requests none was GET");
+    }
+
+    /// The service answered a GET by 405 Method Not Allowed.
+    pub(super) fn not_allowed(&self, path: &str) {
+        self.say_no_get(path, "the route answered GET by 405 Method Not Allowed");
+    }
+
+    fn say_no_get(&self, path: &str, why: &str) {
+        if !self.no_get.swap(true, Relaxed) {
+            tracing::warn!(
+                path,
+                "the layer does nothing on a route without GET: {why} (said once for each layer). Responses to GET alone are stored. Put \
+                 the layer on a route with `get(\u{2026})`; for a route that changes data, see `Perennial::invalidates`, `exclusive` and \
+                 `idempotency`"
+            );
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Extensions of a request: unknown ones bypass the cache, declared ones are hidden or shared, and no visitor gets another one's page.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract::{
+        ConnectInfo, MatchedPath, NestedPath, OriginalUri, RawPathParams, Request,
+        rejection::RawPathParamsRejection,
+    },
+    response::Response,
+    routing::{any_service, get as route, get_service},
+};
+use perennial::{Key, Refresh, layer::RefreshLayer};
+use tower::{Layer, ServiceExt};
+
+use crate::support::{Folder, Reply, get, request, serve};
+
+const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));
+
+/// The visitor who is logged in, as an auth middleware says it.
+#[derive(Clone, Debug)]
+struct User(String);
+
+fn status(reply: &Reply) -> &str {
+    reply.headers["cache-status"].to_str().expect("text")
+}
+
+/// A handler that shows all that it sees of the routing and the visitor.
+async fn show(
+    parameters: Result<RawPathParams, RawPathParamsRejection>,
+    OriginalUri(original): OriginalUri,
+    request: Request,
+) -> String {
+    let parameters = parameters.map_or("none".into(), |parameters| {
+        let parameters = parameters.iter();
+        let parameters = parameters.map(|(name, value)| format!("{name}={value}"));
+        parameters.collect::<Vec<_>>().join(" ")
+    });
+    let (uri, extensions) = (request.uri(), request.extensions());
+    let matched = extensions.get().map(MatchedPath::as_str);
+    let nested = extensions.get().map(NestedPath::as_str);
+    let connected = extensions.get::<ConnectInfo<SocketAddr>>().is_some();
+    let user = extensions.get().map_or("nobody", |User(name)| name);
+    format!("{uri} of {original}, {matched:?}, {nested:?}, {parameters:?}, {connected}, for {user}")
+}
+
+/// Puts the layer somewhere.
+type Place = fn(RefreshLayer) -> Router;
+
+/// Each way in which axum routes a request to the layer, with a path for it.
+const PLACES: &[(&str, Place, &str)] = &[
+    (
+        "a method router",
+        |it| Router::new().route("/a", route(show).layer(it)),
+        "/a",
+    ),
+    (
+        "parameters",
+        |it| Router::new().route("/a/{b}/{c}", route(show).layer(it)),
+        "/a/1/2%20x",
+    ),
+    (
+        "a wildcard",
+        |it| Router::new().route("/a/{*rest}", route(show).layer(it)),
+        "/a/b/c",
+    ),
+    (
+        "a parameter that is not UTF-8",
+        |it| Router::new().route("/a/{b}", route(show).layer(it)),
+        "/a/%ff",
+    ),
+    (
+        "a route layer",
+        |it| Router::new().route("/a/{b}", route(show)).route_layer(it),
+        "/a/b",
+    ),
+    (
+        "a router's layer",
+        |it| Router::new().route("/a/{b}", route(show)).layer(it),
+        "/a/b",
+    ),
+    (
+        "merged routers",
+        |it| {
+            let other = Router::new().route("/a/{b}", route(show).layer(it));
+            Router::new().route("/b", route(show)).merge(other)
+        },
+        "/a/b",
+    ),
+    (
+        "a nested route",
+        |it| Router::new().nest("/n", Router::new().route("/a", route(show).layer(it))),
+        "/n/a",
+    ),
+    (
+        "a nested route with parameters",
+        |it| {
+            Router::new().nest(
+                "/n/{x}",
+                Router::new().route("/a/{b}", route(show).layer(it)),
+            )
+        },
+        "/n/1/a/2",
+    ),
+    (
+        "a nested router's layer",
+        |it| Router::new().nest("/n", Router::new().route("/a/{b}", route(show)).layer(it)),
+        "/n/a/b",
+    ),
+    (
+        "a layer around nested routers",
+        |it| {
+            let inner = Router::new().nest("/m", Router::new().route("/a/{b}", route(show)));
+            Router::new().nest("/n", inner).layer(it)
+        },
+        "/n/m/a/b",
+    ),
+    (
+        "routers nested twice",
+        |it| {
+            let inner = Router::new().route("/a/{b}", route(show).layer(it));
+            Router::new().nest("/n", Router::new().nest("/m/{x}", inner))
+        },
+        "/n/m/1/a/b",
+    ),
+    (
+        "a fallback",
+        |it| {
+            Router::new()
+                .route("/a", route(show))
+                .fallback(show)
+                .layer(it)
+        },
+        "/else",
+    ),
+    (
+        "a nested fallback",
+        |it| Router::new().nest("/n", Router::new().fallback(show).layer(it)),
+        "/n/else",
+    ),
+    (
+        "a fallback service",
+        |it| Router::new().fallback_service(it.layer(route(show))),
+        "/else",
+    ),
+    (
+        "a nested service",
+        |it| Router::new().nest_service("/n", it.layer(route(show))),
+        "/n/a",
+    ),
+    (
+        "the root of a nested service",
+        |it| Router::new().nest_service("/n", it.layer(route(show))),
+        "/n",
+    ),
+    (
+        "a layer around a nested service",
+        |it| Router::new().nest_service("/n", route(show)).layer(it),
+        "/n/a",
+    ),
+    (
+        "a router as a nested service",
+        |it| Router::new().nest_service("/n", Router::new().route("/a/{b}", route(show).layer(it))),
+        "/n/a/b",
+    ),
+    (
+        "the fallback of a nested service",
+        |it| Router::new().nest_service("/n", Router::new().fallback(show).layer(it)),
+        "/n/a/b",
+    ),
+    (
+        "a router as a route's service",
+        |it| {
+            let inner = Router::new().route("/r/{a}", route(show).layer(it));
+            Router::new().route("/r/{*rest}", any_service(inner))
+        },
+        "/r/a",
+    ),
+    (
+        "a route's service",
+        |it| Router::new().route_service("/a/{b}", it.layer(get_service(route(show)))),
+        "/a/b",
+    ),
+];
+
+async fn with_addresses(app: Router) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_of_every_kind_are_cached_and_see_their_routing() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    for (n, (name, place, path)) in PLACES.iter().enumerate() {
+        let bare = place(site.layer(POLICY).bypass_if(|_| true));
+        let bare = get(serve(bare).await, path).await;
+        assert_eq!(status(&bare), "perennial; fwd=bypass; detail=bypass-if");
+        for connects in [false, true] {
+            let layer = site
+                .layer(POLICY)
+                .key(Key::new().query([format!("{n}-{connects}")]));
+            // A key of its own for each.
+            let path = format!("{path}?{n}-{connects}");
+            let app = place(layer);
+            let address = if connects {
+                with_addresses(app).await
+            } else {
+                serve(app).await
+            };
+            let first = get(address, &path).await;
+            assert_eq!(status(&first), "perennial; fwd=miss; stored", "{name}");
+            assert!(status(&get(address, &path).await).contains("hit"), "{name}");
+            let seen = first.text().replace(&format!("?{n}-{connects}"), "");
+            assert_eq!(seen, bare.text(), "{name}");
+            // As a client of HTTP/2 that may fall back writes it; hyper then adds an extension.
+            let h2c = [
+                ("connection", "upgrade, http2-settings"),
+                ("upgrade", "h2c"),
+                ("http2-settings", ""),
+            ];
+            let reply = request(address, "GET", &path, &h2c).await;
+            assert!(status(&reply).contains("hit"), "{name}");
+            let reply = request(address, "GET", &format!("{path}=h2c"), &h2c).await;
+            assert_eq!(status(&reply), "perennial; fwd=miss; stored", "{name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_undeclared_extension_bypasses_the_cache_on_routes_of_every_kind() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    for (n, (name, place, path)) in PLACES.iter().enumerate() {
+        let path = format!("{path}?{n}");
+        for connects in [false, true] {
+            let app = || place(site.layer(POLICY));
+            let ann = app().layer(Extension(User("ann".into())));
+            let ann = if connects {
+                with_addresses(ann).await
+            } else {
+                serve(ann).await
+            };
+            for _ in 0..2 {
+                let reply = get(ann, &path).await;
+                assert_eq!(
+                    status(&reply),
+                    "perennial; fwd=bypass; detail=undeclared-extension",
+                    "{name}"
+                );
+                assert!(reply.text().ends_with("for ann"), "{name}: {reply:?}");
+            }
+            let reply = get(serve(app()).await, &path).await;
+            assert!(reply.text().ends_with("for nobody"), "{name}: {reply:?}");
+            // And when it is stored.
+            let reply = get(ann, &path).await;
+            assert!(reply.text().ends_with("for ann"), "{name}: {reply:?}");
+            let declared = place(site.layer(POLICY).hide_extension::<User>());
+            let reply = get(
+                serve(declared.layer(Extension(User("ann".into())))).await,
+                &path,
+            )
+            .await;
+            assert!(status(&reply).contains("hit"), "{name}");
+        }
+    }
+}
+
+/// What an extension of the routing is copied to, without the private ones, a foreign one must not take the place of those.
+#[tokio::test]
+async fn a_copied_part_of_the_routing_hides_no_extension() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    type Copy = fn(&Request, &mut Request);
+    let copies: [(&str, Copy); 4] = [
+        ("matched path", |from, to| {
+            let it = from
+                .extensions()
+                .get::<MatchedPath>()
+                .expect("is there")
+                .clone();
+            to.extensions_mut().insert(it);
+        }),
+        ("original URI", |from, to| {
+            let it = from
+                .extensions()
+                .get::<OriginalUri>()
+                .expect("is there")
+                .clone();
+            to.extensions_mut().insert(it);
+        }),
+        ("both", |from, to| {
+            let it = from
+                .extensions()
+                .get::<MatchedPath>()
+                .expect("is there")
+                .clone();
+            to.extensions_mut().insert(it);
+            to.extensions_mut()
+                .insert(OriginalUri("/a".parse().expect("a URI")));
+        }),
+        ("all", |from, to| {
+            to.extensions_mut().clone_from(from.extensions());
+        }),
+    ];
+    for (name, copy) in copies {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let users = Arc::clone(&seen);
+        let inner = site
+            .layer(POLICY)
+            .layer(tower::service_fn(move |request: Request| {
+                let user = request.extensions().get::<User>().cloned();
+                users.lock().expect("not poisoned").push(user.is_some());
+                async { Ok::<_, Infallible>(Response::new(Body::from("a page"))) }
+            }));
+        let app = Router::new().route(
+            "/{a}",
+            route(async move |request: Request| {
+                let mut copied = Request::new(Body::empty());
+                copy(&request, &mut copied);
+                copied.extensions_mut().insert(User("ann".into()));
+                *copied.uri_mut() = format!("/{}", name.replace(' ', "-"))
+                    .parse()
+                    .expect("a URI");
+                inner
+                    .clone()
+                    .oneshot(copied)
+                    .await
+                    .expect("infallible")
+                    .map(Body::new)
+            }),
+        );
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = "/a".parse().expect("a URI");
+        let response = app.oneshot(request).await.expect("infallible");
+        assert_eq!(
+            response.headers()["cache-status"],
+            "perennial; fwd=bypass; detail=undeclared-extension",
+            "{name}"
+        );
+        assert_eq!(*seen.lock().expect("not poisoned"), [true], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_service_without_routing_has_no_extensions() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let service = || {
+        site.layer(POLICY)
+            .layer(tower::service_fn(|_: Request| async {
+                Ok::<_, Infallible>(Response::new(Body::from("a page")))
+            }))
+    };
+    for (extended, expected) in [
+        (false, "perennial; fwd=miss; stored"),
+        (true, "perennial; fwd=bypass; detail=undeclared-extension"),
+        (false, "hit"),
+    ] {
+        let mut request = Request::new(Body::empty());
+        if extended {
+            request.extensions_mut().insert(User("ann".into()));
+        }
+        let response = service().oneshot(request).await.expect("infallible");
+        let status = response.headers()["cache-status"].to_str().expect("text");
+        assert!(status.contains(expected), "{status}");
+    }
+}

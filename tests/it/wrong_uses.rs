@@ -1,0 +1,206 @@
+//! Wrong uses of the layer that say so: a refusal, or one line in the log.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract::Request,
+    http::{Method, Response},
+    routing::{get as route, post},
+};
+use perennial::{Perennial, Refresh, layer::RefreshLayer};
+use tower::{Layer, ServiceExt};
+
+use crate::support::{Folder, Log};
+
+const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));
+
+#[derive(Clone)]
+struct User;
+
+/// Asks once.
+async fn ask(app: &Router, method: Method, path: &str) -> Response<Body> {
+    let mut request = Request::new(Body::empty());
+    *request.method_mut() = method;
+    *request.uri_mut() = path.parse().expect("a URI");
+    app.clone().oneshot(request).await.expect("infallible")
+}
+
+/// The warnings of the run, on the test's own thread.
+async fn warnings(run: impl AsyncFn()) -> Vec<String> {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer({
+        let log = log.clone();
+        move || log.clone()
+    });
+    // First without it: what two threads log for the first time at once, tracing may not give to a subscriber that comes meanwhile.
+    run().await;
+    let _default = tracing::subscriber::set_default(subscriber.finish());
+    run().await;
+    let log = log.text();
+    let warned = log
+        .lines()
+        .filter(|line| line.contains("WARN") && line.contains("perennial::layer"));
+    warned.map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_undeclared_extension_is_warned_of_once_for_each_layer_with_its_remedies() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let warned = warnings(async || {
+        let page = |layer| Router::new().route("/page/{id}", route(async || "a page").layer(layer));
+        for layer in [site.layer(POLICY), site.layer(POLICY)] {
+            let app = page(layer).layer(Extension(User));
+            for _ in 0..3 {
+                let response = ask(&app, Method::GET, "/page/7?a=b").await;
+                assert_eq!(
+                    response.headers()["cache-status"],
+                    "perennial; fwd=bypass; detail=undeclared-extension"
+                );
+            }
+        }
+        // What is declared, and what bypasses on purpose, is not warned of.
+        for layer in [
+            site.layer(POLICY).hide_extension::<User>(),
+            site.layer(POLICY).share_extension::<User>(),
+            site.layer(POLICY)
+                .bypass_if(|parts| parts.extensions.get::<User>().is_some()),
+        ] {
+            let app = page(layer).layer(Extension(User));
+            ask(&app, Method::GET, "/page/7?a=b").await;
+        }
+    })
+    .await;
+    assert_eq!(warned.len(), 2, "{warned:#?}");
+    for said in [
+        "/page/{id}",
+        ".hide_extension::<",
+        ".share_extension::<",
+        ".bypass_if(|parts|",
+        "wrong_uses::User",
+    ] {
+        assert!(
+            warned.iter().all(|line| line.contains(said)),
+            "{said}: {warned:#?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_site_declares_extensions_for_all_its_layers() {
+    let folder = Folder::new();
+    let builder = Perennial::builder()
+        .hide_extension::<User>()
+        .share_extension::<u8>();
+    let site = builder.open(&folder.url()).await.expect("opens");
+    let sees = async |request: Request| {
+        let extensions = request.extensions();
+        let user = extensions.get::<User>().is_some();
+        format!("{user} {:?}", extensions.get::<u8>())
+    };
+    for (layer, seen) in [
+        (site.layer(POLICY).tag("1"), "false Some(7)"),
+        // A layer's own declaration counts.
+        (site.layer(POLICY).share_extension::<User>(), "true Some(7)"),
+        (site.layer(POLICY).hide_extension::<u8>(), "false None"),
+    ] {
+        site.purge("/page").await.expect("purges");
+        let app = Router::new().route("/page", route(sees).layer(layer));
+        let app = app.layer(Extension(User)).layer(Extension(7_u8));
+        let response = ask(&app, Method::GET, "/page").await;
+        assert_eq!(
+            response.headers()["cache-status"],
+            "perennial; fwd=miss; stored"
+        );
+        let body = axum::body::to_bytes(response.into_body(), 100)
+            .await
+            .expect("a body");
+        assert_eq!(body, seen);
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_layer_on_a_route_without_get_says_so_once() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let app = |layer: RefreshLayer| {
+        let both = route(async || "a page")
+            .post(async || "done")
+            .layer(layer.clone());
+        let posted = post(async || "done").layer(layer);
+        Router::new()
+            .route("/posted/{id}", posted)
+            .route("/both", both)
+    };
+    let asked = async |path: &'static str, methods: &[(Method, usize)]| {
+        warnings(async || {
+            site.purge(path).await.expect("purges");
+            let app = app(site.layer(POLICY));
+            for (method, times) in methods {
+                for _ in 0..*times {
+                    ask(&app, method.clone(), path).await;
+                }
+            }
+        })
+        .await
+    };
+    let warned = asked("/posted/1", &[(Method::POST, 3), (Method::GET, 2)]).await;
+    assert_eq!(warned.len(), 1, "{warned:#?}");
+    assert!(
+        warned[0].contains("without GET") && warned[0].contains("/posted/"),
+        "{warned:#?}"
+    );
+    let warned = asked("/posted/2", &[(Method::POST, 300)]).await;
+    assert_eq!(warned.len(), 1, "{warned:#?}");
+    assert!(warned[0].contains("/posted/{id}"), "{warned:#?}");
+    let warned = asked(
+        "/both",
+        &[(Method::POST, 3), (Method::GET, 2), (Method::POST, 300)],
+    )
+    .await;
+    assert!(warned.is_empty(), "{warned:#?}");
+}
+
+/// The message with which the layer refuses a service.
+fn refusal<S: 'static>(layer: &RefreshLayer, service: S) -> Option<String> {
+    let applied = std::panic::AssertUnwindSafe(|| drop(layer.layer(service)));
+    let panic = std::panic::catch_unwind(applied).err()?;
+    Some(panic.downcast_ref::<String>().expect("a message").clone())
+}
+
+#[tokio::test]
+async fn services_of_another_axum_are_refused() {
+    use axum_0_7::routing::get as get_0_7;
+
+    let folder = Folder::new();
+    let layer = folder.site().await.layer(POLICY);
+    let other = axum_0_7::Router::<()>::new().route("/", get_0_7(|| async {}));
+    let on_a_route = std::panic::AssertUnwindSafe(|| {
+        let layered = get_0_7::<_, _, ()>(|| async {}).layer::<_, Infallible>(layer.clone());
+        drop(layered);
+    });
+    let on_a_route = std::panic::catch_unwind(on_a_route)
+        .map_err(|panic| panic.downcast::<String>().expect("a message"));
+    for refused in [
+        refusal(&layer, other),
+        refusal(&layer, get_0_7::<_, _, ()>(|| async {})),
+        on_a_route.err().map(|message| *message),
+    ] {
+        let message = refused.expect("is refused");
+        assert!(
+            message.contains("0.8") && message.contains("0.7") && message.contains("axum::"),
+            "{message}"
+        );
+    }
+    let own = Router::<()>::new().route("/", route(async || "a page").layer(layer.clone()));
+    assert_eq!(refusal(&layer, own), None);
+    assert_eq!(
+        refusal(
+            &layer,
+            route(async || "a page") as axum::routing::MethodRouter
+        ),
+        None
+    );
+}
