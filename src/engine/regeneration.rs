@@ -1,6 +1,7 @@
 //! One regeneration, step by step: the protocol stands here and nowhere else.
 
 use std::{
+    cmp::Ordering,
     error::Error as StdError,
     pin::pin,
     sync::Arc,
@@ -152,7 +153,13 @@ impl Regeneration {
             if let Some(Freshness::Fresh) = self.freshness() {
                 return self.end_with_newest();
             }
-            let pause = match decide::turn(&probe.lock, self.servable().is_some(), polls) {
+            let servable = self.servable();
+            let held = servable.as_ref().map_or(0, |held| held.notes().epoch);
+            if self.begun_in.is_some_and(|begun| begun < held) {
+                // What this generator makes may know less of the invalidations than what is held. The next request begins its own.
+                return self.end_with_newest();
+            }
+            let pause = match decide::turn(&probe.lock, servable.is_some(), polls) {
                 Turn::Try { seen } => match self.try_lease(seen).await {
                     Ok(Some(lease)) => {
                         let (held, basis) = (Held { lease, permit }, self.basis(probe.epoch));
@@ -215,10 +222,15 @@ impl Regeneration {
             let held_age = self.version.as_ref().map(|version| version.age(asked));
             let (born, notes) = (asked - entry.age, Notes::decode(&entry.notes));
             let stored = Version::new(&self.key, entry.content, entry.fence, born, notes);
-            // One that was made while the database was away doesn't know what had been invalidated before.
             let known = &self.engine.known;
-            let void = self.version.as_ref().map(|version| version.void(known));
-            if decide::supersedes(entry.age, held_age) || Some(stored.void(known)) < void {
+            let held = self.version.as_ref().map(|version| version.void(known));
+            // A version that was generated while the database was away may know less of the invalidations than the other one, or more.
+            let adopts = match held.map(|held| stored.void(known).cmp(&held)) {
+                Some(Ordering::Less) => true,
+                Some(Ordering::Greater) => false,
+                Some(Ordering::Equal) | None => decide::supersedes(entry.age, held_age),
+            };
+            if adopts {
                 self.hold(stored);
             }
         }

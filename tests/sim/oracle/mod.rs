@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::{
     ground::{Event, Ground, Resource, What},
     memory::Call,
+    plan::LIMIT,
     world::Run,
 };
 
@@ -38,8 +39,12 @@ struct Process {
     learned: BTreeMap<usize, u64>,
     /// When it asked what has been invalidated, as far as it was answered: the latest time.
     asked: Option<u64>,
-    /// When such a question was last refused, or has been under way since.
+    /// When such a question was last refused, and when the latest one comes to the statement limit.
     refused: Option<u64>,
+    expires: Option<u64>,
+    /// When the last visitor arrived, and since when visitors wait for an answer that is overdue.
+    looked: u64,
+    waiting_since: Option<u64>,
     /// When visitors last got content of each key.
     got: HashMap<usize, u64>,
 }
@@ -131,6 +136,9 @@ impl Oracle<'_> {
                     call: Call::clone(what),
                     tellings: 0,
                 };
+                if matches!(under.call, Call::Invalidated { .. }) {
+                    process.expires = Some(at + LIMIT.as_micros() as u64);
+                }
                 self.calls.insert(*call, under);
                 self.count("statements");
             }
@@ -185,6 +193,12 @@ impl Oracle<'_> {
                 });
             }
             What::Arrived { visit, key } => {
+                let overdue = process.asked.is_none_or(|asked| asked + OVERDUE <= at);
+                let paused = process.looked + OVERDUE <= at;
+                if overdue && (paused || process.waiting_since.is_none()) {
+                    process.waiting_since = Some(at);
+                }
+                process.looked = at;
                 let visitor = Visit {
                     process: number,
                     arrived: at,

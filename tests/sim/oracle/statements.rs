@@ -1,6 +1,6 @@
 //! What the journal says of statements: S1, S3 and S10.
 
-use super::{Oracle, Telling};
+use super::{OVERDUE, Oracle, Telling};
 use crate::{ground::Outcome, memory::Call, plan::LIMIT};
 
 impl Oracle<'_> {
@@ -108,6 +108,9 @@ impl Oracle<'_> {
                     }
                 }
                 process.asked = process.asked.max(Some(under.at));
+                if under.at + OVERDUE > at {
+                    process.waiting_since = None;
+                }
                 self.count("syncs");
             }
             _ => {}
