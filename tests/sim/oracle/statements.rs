@@ -49,7 +49,7 @@ impl Oracle<'_> {
                     }
                     if by == process && older > epoch {
                         return Err(format!(
-                            "S10 own: {key} went back from epoch {older} to {epoch}"
+                            "S10: {key} went back from epoch {older} to {epoch}"
                         ));
                     }
                 }
