@@ -17,7 +17,10 @@ use crate::{
     store::{BoxError, Guarded, Store},
 };
 #[cfg(feature = "_sql")]
-use crate::{sql::Connect, store::Database};
+use crate::{
+    sql::Connect,
+    store::{Database, IntoDatabase},
+};
 
 /// A site whose content regrows by itself: one database, shared by all its processes, and this process's memory.
 ///
@@ -56,7 +59,7 @@ impl Perennial {
     ///
     /// As for [`open`](Self::open).
     #[cfg(feature = "_sql")]
-    pub async fn new(pool: impl Into<Database>) -> Result<Self, Error> {
+    pub async fn new(pool: impl IntoDatabase) -> Result<Self, Error> {
         Self::builder().build(pool).await
     }
 
@@ -468,9 +471,9 @@ impl Builder {
     ///
     /// As for [`open`](Self::open).
     #[cfg(feature = "_sql")]
-    pub async fn build(self, pool: impl Into<Database>) -> Result<Perennial, Error> {
+    pub async fn build(self, pool: impl IntoDatabase) -> Result<Perennial, Error> {
         self.check()?;
-        let database = pool.into();
+        let database = pool.into_database();
         #[cfg(feature = "postgres")]
         let listens = self.listen.then(|| database.clone());
         let store = database

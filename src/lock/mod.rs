@@ -129,7 +129,7 @@ impl Locks {
     ///
     /// As for [`Perennial::new`](crate::Perennial::new).
     #[cfg(feature = "_sql")]
-    pub async fn new(pool: impl Into<crate::store::Database>) -> Result<Self, Error> {
+    pub async fn new(pool: impl crate::store::IntoDatabase) -> Result<Self, Error> {
         Ok(crate::Perennial::new(pool).await?.locks())
     }
 

@@ -15,7 +15,7 @@ use crate::{
     key::hex,
     lock::{LockName, attempt::pause},
     sql::session::{Named, Session},
-    store::Database,
+    store::IntoDatabase,
 };
 
 /// How often it is asked whether the lock is still held.
@@ -73,7 +73,7 @@ impl SessionLock {
     ///
     /// Dropped before it returns, it holds nothing.
     pub async fn try_lock(
-        pool: impl Into<Database>,
+        pool: impl IntoDatabase,
         name: impl Into<LockName>,
     ) -> Result<Option<Self>, Error> {
         match Self::lock(pool, name, Duration::ZERO).await {
@@ -93,7 +93,7 @@ impl SessionLock {
     ///
     /// As there.
     pub async fn lock(
-        pool: impl Into<Database>,
+        pool: impl IntoDatabase,
         name: impl Into<LockName>,
         wait: Duration,
     ) -> Result<Self, Error> {
@@ -106,7 +106,7 @@ impl SessionLock {
             name: hex(&digest),
             holder: uuid::Uuid::new_v4().simple().to_string(),
         };
-        let pool = pool.into();
+        let pool = pool.into_database();
         loop {
             if let Some(session) = pool.acquire(&named).await? {
                 return Ok(Self::keep(name, named, session));

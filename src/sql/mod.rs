@@ -54,26 +54,56 @@ enum Pool {
     MySql(sqlx::MySqlPool),
 }
 
-#[cfg(feature = "sqlite")]
-impl From<sqlx::SqlitePool> for Database {
-    fn from(pool: sqlx::SqlitePool) -> Self {
-        Self(Pool::Sqlite(pool))
+/// A database that Perennial can use: a pool of sqlx's, or a [`Database`].
+///
+/// Not to be implemented by others.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no database that Perennial can use",
+    label = "no pool of sqlx 0.9 whose database this build knows",
+    note = "Perennial takes the pools of sqlx 0.9, owned: `SqlitePool`, and with their features `PgPool` and `MySqlPool`",
+    note = "for a pool of another version of sqlx, use sqlx 0.9 in Cargo.toml; for a `PgPool` or a `MySqlPool`, enable perennial's feature `postgres` or `mysql`; for a reference, write `pool.clone()`"
+)]
+pub trait IntoDatabase: sealed::Sealed {
+    /// The database.
+    fn into_database(self) -> Database;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl sealed::Sealed for Database {}
+
+impl IntoDatabase for Database {
+    fn into_database(self) -> Database {
+        self
     }
 }
 
-#[cfg(feature = "postgres")]
-impl From<sqlx::PgPool> for Database {
-    fn from(pool: sqlx::PgPool) -> Self {
-        Self(Pool::Postgres(pool))
-    }
+macro_rules! from_pool {
+    ($feature:literal, $kind:ident, $pool:ty) => {
+        #[cfg(feature = $feature)]
+        impl From<$pool> for Database {
+            fn from(pool: $pool) -> Self {
+                Self(Pool::$kind(pool))
+            }
+        }
+
+        #[cfg(feature = $feature)]
+        impl sealed::Sealed for $pool {}
+
+        #[cfg(feature = $feature)]
+        impl IntoDatabase for $pool {
+            fn into_database(self) -> Database {
+                self.into()
+            }
+        }
+    };
 }
 
-#[cfg(feature = "mysql")]
-impl From<sqlx::MySqlPool> for Database {
-    fn from(pool: sqlx::MySqlPool) -> Self {
-        Self(Pool::MySql(pool))
-    }
-}
+from_pool!("sqlite", Sqlite, sqlx::SqlitePool);
+from_pool!("postgres", Postgres, sqlx::PgPool);
+from_pool!("mysql", MySql, sqlx::MySqlPool);
 
 /// What a statement of sqlx's has changed: made [from](From) its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

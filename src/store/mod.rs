@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::Response;
 
 #[cfg(feature = "_sql")]
-pub use crate::sql::{Changed, Connection, Database, Value};
+pub use crate::sql::{Changed, Connection, Database, IntoDatabase, Value};
 pub(crate) use guard::Guarded;
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use perennial::{ErrorKind, Perennial, Refresh, store::Database};
+use perennial::{ErrorKind, Perennial, Refresh, store::IntoDatabase};
 use sqlx::{Pool, pool::PoolOptions};
 use tokio::{task::JoinSet, time::Instant};
 
@@ -254,7 +254,7 @@ async fn an_exhausted_pool_is_no_visitors_trouble(db: Db) {
 
 async fn exhausted<D: sqlx::Database>(db: Db)
 where
-    Pool<D>: Into<Database>,
+    Pool<D>: IntoDatabase,
 {
     const INTERVAL: Duration = Duration::from_millis(500);
     /// Longer than any visitor is to wait.
