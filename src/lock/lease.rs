@@ -8,28 +8,42 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
-    lock::Hold,
-    store::{Guarded, LeaseRow},
+    lock::{Common, Hold},
+    store::{LeaseRow, Reclaim},
 };
 
 /// A lock that is held, extended in the background at a third of its length until it is released, dropped or [lost](Self::lost).
 ///
 /// Dropping it releases the lock in a task of its own, not before drop returns; where no runtime is left to do so, the
-/// lock is free after the lease. [`release`](Self::release) tells when it is done.
+/// lock is free after the lease. [`Perennial::shutdown`](crate::Perennial::shutdown) and [`Locks::shutdown`](crate::Locks::shutdown) wait for that
+/// task. [`release`](Self::release) tells when the lock is released.
 #[must_use = "the lock is released when the lease is dropped: keep it in a variable, as in `let _lease`; `let _` and `is_some()` drop it at once"]
 pub struct Lease {
     held: Held,
-    keeper: AbortOnDropHandle<()>,
-    /// Dropping it leaves the lock as it is.
-    left: bool,
-    /// With which it is released when it is dropped.
-    cooldown: Duration,
+    /// Extends the lease, unless the caller does.
+    keeper: Option<AbortOnDropHandle<()>>,
+    dropped: Dropped,
+    /// A try for it had no answer, and was made again: it may yet arrive.
+    is_stray: bool,
+}
+
+/// What dropping a lease does to its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dropped {
+    /// Nothing: it has been released.
+    Released,
+    /// Nothing: its end has to come, with an owner.
+    Leave,
+    /// Releases it, with this cooldown.
+    Release(Duration),
+    /// Frees it, and lets a release that is still under way do nothing.
+    Revoke,
 }
 
 /// What a lease and its keeper know. Cheap to clone.
 #[derive(Clone)]
 struct Held {
-    store: Guarded,
+    common: Common,
     row: Arc<LeaseRow>,
     hold: Hold,
     /// When it was tried to take it.
@@ -46,21 +60,30 @@ enum Valid {
 }
 
 impl Lease {
-    pub(super) fn keep(store: Guarded, row: LeaseRow, hold: Hold, since: Instant) -> Self {
+    pub(super) fn keep(
+        common: Common,
+        row: LeaseRow,
+        hold: Hold,
+        since: Instant,
+        is_stray: bool,
+    ) -> Self {
         let valid = watch::Sender::new(Valid::Until(since + hold.length(since, since)));
         let held = Held {
-            store,
+            common,
             row: Arc::new(row),
             hold,
             since,
             valid,
         };
-        let keeper = held.clone().keep();
+        let keeper = hold.extends.then(|| {
+            let keeper = held.clone().keep();
+            AbortOnDropHandle::new(tokio::spawn(keeper.in_current_span()))
+        });
         Self {
             held,
-            keeper: AbortOnDropHandle::new(tokio::spawn(keeper.in_current_span())),
-            left: false,
-            cooldown: Duration::ZERO,
+            keeper,
+            dropped: Dropped::Release(Duration::ZERO),
+            is_stray,
         }
     }
 
@@ -129,13 +152,13 @@ impl Lease {
 
     /// If it is dropped, the lock is not released, but runs out with an owner: nobody knows what has come of that.
     pub(crate) fn left_when_dropped(mut self) -> Self {
-        self.left = true;
+        self.dropped = Dropped::Leave;
         self
     }
 
     /// The contrary, when it is known.
     pub(crate) fn released_when_dropped(mut self) -> Self {
-        self.left = false;
+        self.dropped = Dropped::Release(Duration::ZERO);
         self
     }
 
@@ -154,17 +177,22 @@ impl Lease {
 
     /// Gives the lock up, but nobody may take it before `cooldown`.
     pub(crate) async fn release_after(mut self, cooldown: Duration) -> Result<(), Error> {
-        self.cooldown = cooldown;
-        self.try_release_after(cooldown).await
+        self.dropped = Dropped::Release(cooldown);
+        self.released(cooldown).await
     }
 
-    /// The same, but if it fails or is dropped, the lock is to be free.
-    pub(crate) async fn try_release_after(mut self, cooldown: Duration) -> Result<(), Error> {
+    /// As [`release_after`](Self::release_after). If that fails or is dropped, the lock is free, also when the database comes to the release
+    /// later.
+    pub(crate) async fn release_after_or_revoke(mut self, cooldown: Duration) -> Result<(), Error> {
+        self.dropped = Dropped::Revoke;
+        self.released(cooldown).await
+    }
+
+    async fn released(mut self, cooldown: Duration) -> Result<(), Error> {
         // From now on it may be lost without that being worth a word.
-        self.keeper.abort();
-        // Dropped because it could not be, it is released once more.
+        self.keeper = None;
         let released = self.held.release(cooldown).await?;
-        self.left = true;
+        self.dropped = Dropped::Released;
         if released {
             Ok(())
         } else {
@@ -172,20 +200,17 @@ impl Lease {
         }
     }
 
-    /// Resolves when the lease can no longer be relied on: somebody has taken it over, or it could not be extended in
-    /// time. Never, while it holds.
+    /// Resolves when the lease can no longer be relied on: another process has taken the lock over, or the lease has ended
+    /// without an extension. Never, while the lease holds.
+    ///
+    /// A lease is extended on the runtime on which its lock was taken. When that runtime has ended, or does not run, the lease ends
+    /// too; `lost` resolves on any runtime.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe; can be awaited any number of times.
     pub async fn lost(&self) {
-        // An error would mean that the sender is gone, and it is a field of ours.
-        let _ = self
-            .held
-            .valid
-            .subscribe()
-            .wait_for(|valid| *valid == Valid::Lost)
-            .await;
+        self.held.lost().await;
     }
 
     /// Runs a future for as long as the lease holds: when it is [lost](Self::lost), the future is dropped.
@@ -206,15 +231,22 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.left {
-            return;
-        }
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (held, cooldown) = (self.held.clone(), self.cooldown);
-            runtime.spawn(async move {
-                // Unreleased, it expires.
-                let _ = held.release(cooldown).await;
-            });
+            let (held, dropped) = (self.held.clone(), self.dropped);
+            let tasks = &self.held.common.tasks;
+            match dropped {
+                Dropped::Released | Dropped::Leave => {}
+                Dropped::Release(cooldown) => drop(tasks.spawn_on(
+                    // Unreleased, it expires.
+                    async move { drop(held.release(cooldown).await) },
+                    &runtime,
+                )),
+                Dropped::Revoke => drop(tasks.spawn_on(held.revoke(), &runtime)),
+            }
+        }
+        if self.is_stray && self.dropped != Dropped::Leave {
+            let LeaseRow { name, owner, .. } = &*self.held.row;
+            self.held.common.stray(LeaseRow::lost(name, owner));
         }
     }
 }
@@ -234,6 +266,7 @@ impl Held {
         let now = Instant::now();
         let length = self.hold.length(self.since, now);
         let extended = self
+            .common
             .store
             .call("extend", |store| store.extend(&self.row, length))
             .await?;
@@ -257,12 +290,42 @@ impl Held {
     async fn release(&self, cooldown: Duration) -> Result<bool, Error> {
         let least = self.hold.at_least.saturating_sub(self.since.elapsed());
         let cooldown = cooldown.max(least);
-        self.store
-            .call("release", |store| store.release(&self.row, cooldown))
-            .await
+        let store = &self.common.store;
+        let released = store.call("release", |store| store.release(&self.row, cooldown));
+        released.await
     }
 
-    /// Extends the lease at a third of its length, more often when that fails, until it is lost; or sees it end.
+    async fn revoke(self) {
+        if !self.common.store.reclaim(&[&*self.row]).await {
+            self.common.stray((*self.row).clone());
+        }
+    }
+
+    /// Waits for the end of the lease. The caller's own runtime measures the time: the keeper's may have ended.
+    async fn lost(&self) {
+        let mut valid = self.valid.subscribe();
+        loop {
+            let Valid::Until(until) = *valid.borrow_and_update() else {
+                return;
+            };
+            tokio::select! {
+                biased;
+                // The sender is a field of this lease.
+                _ = valid.changed() => {}
+                () = tokio::time::sleep_until(until) => {
+                    self.valid.send_if_modified(|valid| {
+                        let is_over = *valid == Valid::Until(until);
+                        if is_over {
+                            *valid = Valid::Lost;
+                        }
+                        is_over
+                    });
+                }
+            }
+        }
+    }
+
+    /// Extends the lease at a third of its length, more often when that fails, until it is lost.
     async fn keep(self) {
         let third = self.hold.lease / 3;
         let mut pause = third;
@@ -270,17 +333,6 @@ impl Held {
             let Valid::Until(until) = *self.valid.borrow() else {
                 return;
             };
-            if !self.hold.extends {
-                tokio::time::sleep_until(until).await;
-                self.valid.send_if_modified(|valid| {
-                    let over = *valid == Valid::Until(until);
-                    if over {
-                        *valid = Valid::Lost;
-                    }
-                    over
-                });
-                continue;
-            }
             tokio::time::sleep_until(until.min(Instant::now() + pause)).await;
             let name = &self.row.name;
             pause = match tokio::time::timeout_at(until, self.extend()).await {

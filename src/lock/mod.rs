@@ -22,7 +22,7 @@ use crate::{
     error::Error,
     layer::{ExclusiveLayer, IdempotencyLayer},
     refresh::{DEFAULT_LEASE, bounded_lease},
-    store::{Guarded, LeaseRow, LockRow},
+    store::{Guarded, LeaseRow, LockRow, PAUSES, Sending, Strays},
 };
 
 use attempt::Queues;
@@ -53,14 +53,29 @@ pub use session::SessionLock;
 /// ```
 #[derive(Clone)]
 pub struct Locks {
-    store: Guarded,
+    common: Common,
     hold: Hold,
     label: Arc<str>,
     queues: Arc<Queues>,
-    /// What goes on when those have gone who asked for it.
-    tasks: TaskTracker,
     /// When it was last looked whether it is time to prune.
     looked: Arc<Mutex<Option<Instant>>>,
+}
+
+/// What all locks of a store, and their leases, have in common.
+#[derive(Clone)]
+struct Common {
+    store: Guarded,
+    /// The tasks that go on when their callers have gone, and that a shutdown waits for.
+    tasks: TaskTracker,
+    /// The tries whose answers were lost, each of which may have taken its lock, or may take it yet.
+    strays: Arc<Strays<LeaseRow>>,
+}
+
+impl Common {
+    /// Frees the lock that this stray may have taken, or takes later.
+    fn stray(&self, stray: LeaseRow) {
+        self.strays.add(stray, PAUSES[0], self.store.clone());
+    }
 }
 
 /// How a lock is held.
@@ -75,6 +90,12 @@ struct Hold {
 }
 
 impl Hold {
+    const DEFAULT: Self = Self {
+        lease: DEFAULT_LEASE,
+        at_least: Duration::ZERO,
+        extends: true,
+    };
+
     /// How long the lease is to run from now on, of a lock that was taken `since` then.
     fn length(&self, since: Instant, now: Instant) -> Duration {
         let least = self.at_least.saturating_sub(now.duration_since(since));
@@ -94,31 +115,20 @@ pub(crate) const PRUNE: Duration = Duration::from_hours(24);
 /// How long a lock is kept at least that says that nobody knows what has come of a request.
 pub(crate) const KEPT: Duration = Duration::from_hours(24 * 90);
 
-/// When it is looked whether a try of which there was no answer has taken the lock.
-const LATER: [Duration; 6] = [
-    Duration::from_secs(1),
-    Duration::from_secs(5),
-    Duration::from_secs(20),
-    Duration::from_secs(60),
-    Duration::from_secs(300),
-    Duration::from_secs(900),
-];
-
 /// The longest text of a label and of an action that is kept, in bytes.
 const TEXT: usize = 100;
 
 impl Locks {
     pub(crate) fn with_store(store: Guarded) -> Self {
         Self {
-            store,
-            hold: Hold {
-                lease: DEFAULT_LEASE,
-                at_least: Duration::ZERO,
-                extends: true,
+            common: Common {
+                store,
+                tasks: TaskTracker::new(),
+                strays: Arc::default(),
             },
+            hold: Hold::DEFAULT,
             label: format!("process {}", std::process::id()).into(),
             queues: Arc::default(),
-            tasks: TaskTracker::new(),
             looked: Arc::default(),
         }
     }
@@ -169,6 +179,9 @@ impl Locks {
     /// # Errors
     ///
     /// The database fails or does not answer within the statement limit. [`Invalid`](crate::ErrorKind::Invalid): the name is Perennial's own.
+    ///
+    /// After an error the database may run the statement later, and take the lock for nobody. So the lock is checked six times in the next 21 minutes, and freed;
+    /// a statement that arrives even later holds it for the lease.
     ///
     /// # Cancel safety
     ///
@@ -254,19 +267,24 @@ impl Locks {
     }
 
     pub(crate) fn store(&self) -> &Guarded {
-        &self.store
+        &self.common.store
     }
 
     pub(crate) fn tasks(&self) -> &TaskTracker {
-        &self.tasks
+        &self.common.tasks
     }
 
-    /// Waits for requests that are being done [once](Self::idempotency) though their clients have gone, and for their responses to be stored. Call it after the server has
-    /// drained; [`Perennial::shutdown`](crate::Perennial::shutdown) does. Such a request has no limit of its own: put a timeout beneath its layer, or around this. What is
-    /// to be stored when the database is away is given up half a minute later.
+    /// Waits for requests that are being done [once](Self::idempotency) though their clients have gone, for their responses to be stored, and for the locks of dropped
+    /// [leases](Lease) to be released. Call it after the server has
+    /// drained; [`Perennial::shutdown`](crate::Perennial::shutdown) does. A request has no limit of its own: put a timeout beneath its layer, or around this. A response that
+    /// cannot be stored while the database is away is given up half a minute later, and the release of a lock after the [statement limit](crate::Builder::statement_limit).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, it cancels none of them.
     pub async fn shutdown(&self) {
-        self.tasks.close();
-        self.tasks.wait().await;
+        self.common.tasks.close();
+        self.common.tasks.wait().await;
     }
 
     /// Removes, in the background, what has expired, in one process a day; to be called when something has been stored.
@@ -279,7 +297,9 @@ impl Locks {
             }
             *looked = Some(now);
         }
-        let locks = self.clone();
+        let mut locks = self.clone();
+        // Others are not to wait for it as for the locks of the application.
+        locks.hold = Hold::DEFAULT;
         let prune = async move {
             if let Some(lease) = locks.take("perennial/prune-requests", "", None).await? {
                 locks.prune_entries().await?;
@@ -298,7 +318,7 @@ impl Locks {
         loop {
             let after: Option<String> = next;
             let pruned = self
-                .store
+                .store()
                 .call("prune", |store| store.prune_entries(after.as_deref()))
                 .await?;
             let Some(pruned) = pruned else {
@@ -326,9 +346,11 @@ impl Locks {
     ) -> Result<Option<Lease>, Error> {
         // In a task of its own: if this is dropped meanwhile, so is the lease that the task ends with, and is released.
         let (locks, name, action) = (self.clone(), name.to_owned(), action.to_owned());
-        let task = async move { locks.take_now(name, &action, seen).await };
+        let token = self.tasks().token();
+        // A shutdown waits until the lease is in its caller's hands, or its release is under way.
+        let task = async move { (locks.take_now(name, &action, seen).await, token) };
         match tokio::spawn(task.in_current_span()).await {
-            Ok(taken) => taken,
+            Ok((taken, _token)) => taken,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 Err(error) => Err(Error::database("try_lock", Box::new(error))),
@@ -347,24 +369,24 @@ impl Locks {
         // The lease counts from before the attempt: its answer may be late.
         let since = Instant::now();
         let length = self.hold.length(since, since);
-        let tried = self
-            .store
-            .call("try_lock", |store| {
-                store.try_lock(&name, &owner, length, seen)
-            })
-            .await;
-        let fence = match tried {
-            Ok(fence) => fence,
-            Err(error) => {
-                let store = self.store.clone();
-                tokio::spawn(give_back(store, name, owner, length).in_current_span());
-                return Err(error);
-            }
+        let sending = Sending::default();
+        let tried = self.store().call("try_lock", |store| {
+            store.try_lock(&name, &owner, length, seen)
+        });
+        let tried = sending.watch(tried).await;
+        let is_stray = match &tried {
+            Ok(_) => sending.is_open(),
+            Err(_) => !sending.is_settled(),
         };
-        Ok(fence.map(|fence| {
+        if let Ok(Some(fence)) = tried {
             let row = LeaseRow { name, owner, fence };
-            Lease::keep(self.store.clone(), row, self.hold, since)
-        }))
+            let common = self.common.clone();
+            return Ok(Some(Lease::keep(common, row, self.hold, since, is_stray)));
+        }
+        if is_stray {
+            self.common.stray(LeaseRow::lost(&name, &owner));
+        }
+        tried.map(|_| None)
     }
 
     /// What is known of a lock; `None`: it was never held, or not for so long that it was forgotten.
@@ -375,7 +397,7 @@ impl Locks {
     pub async fn inspect(&self, name: impl Into<LockName>) -> Result<Option<LockInfo>, Error> {
         let name = name.into();
         let row = self
-            .store
+            .store()
             .call("inspect", |store| store.inspect(name.as_str()))
             .await?;
         Ok(row.map(LockInfo::from))
@@ -387,7 +409,7 @@ impl Locks {
     ///
     /// The database fails.
     pub async fn list(&self) -> Result<Vec<LockInfo>, Error> {
-        let rows = self.store.call("list", |store| store.held()).await?;
+        let rows = self.store().call("list", |store| store.held()).await?;
         Ok(rows.into_iter().map(LockInfo::from).collect())
     }
 
@@ -400,7 +422,7 @@ impl Locks {
     /// The database fails.
     pub async fn break_lock(&self, name: impl Into<LockName>) -> Result<bool, Error> {
         let name = name.into();
-        self.store
+        self.store()
             .call("break_lock", |store| store.break_lock(name.as_str()))
             .await
     }
@@ -418,7 +440,7 @@ impl Locks {
         loop {
             let after = next.as_deref();
             next = self
-                .store
+                .store()
                 .call("prune", |store| store.prune_locks(unused, after))
                 .await?;
             if next.is_none() {
@@ -437,26 +459,6 @@ fn check(name: &LockName) -> Result<(), Error> {
             "the name {:?} cannot be used for a lock: write one that does not begin with `{own}`, which is Perennial's own",
             name.as_str()
         ))),
-    }
-}
-
-/// Releases what a try may have taken whose answer is not known, or may take yet: the statement may still wait for something.
-async fn give_back(store: Guarded, mut name: String, mut owner: String, length: Duration) {
-    for pause in LATER {
-        tokio::time::sleep(pause).await;
-        // No lock has that fence: only one that never was is taken, and who has it is told so.
-        let seen = Some(i64::MAX);
-        let tried = store.call("try_lock", |store| {
-            store.try_lock(&name, &owner, length, seen)
-        });
-        if let Ok(Some(fence)) = tried.await {
-            let row = LeaseRow { name, owner, fence };
-            let released = store.call("release", |store| store.release(&row, Duration::ZERO));
-            if released.await.is_ok() {
-                return;
-            }
-            LeaseRow { name, owner, .. } = row;
-        }
     }
 }
 

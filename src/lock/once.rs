@@ -87,12 +87,12 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// The database fails: it was not run, and is for the next one to do. (If the database goes on failing it may be noted as done all the same;
+    /// The database fails: the work was not run, and is for the next caller to do. (If the database goes on failing for an hour, the work may be noted as done all the same;
     /// [`forget`](Self::forget) lets it be done.)
     ///
     /// # Cancel safety
     ///
-    /// Dropped while it runs, it counts as done.
+    /// Dropped while the work runs, it counts as done. Dropped before, while that is being noted, it does not.
     pub async fn run<F, Fut>(self, work: F) -> Result<Outcome<Fut::Output>, Error>
     where
         F: FnOnce() -> Fut,
@@ -100,7 +100,7 @@ impl Once {
     {
         match self.begin().await? {
             Ok(lease) => {
-                lease.try_release_after(self.keep).await?;
+                lease.release_after_or_revoke(self.keep).await?;
                 Ok(Outcome::Ran(work().await))
             }
             Err(outcome) => Ok(outcome),
@@ -142,7 +142,7 @@ impl Once {
         &self,
         transaction: impl Into<crate::store::Connection<'_>>,
     ) -> Result<Outcome<()>, Error> {
-        let store = &self.locks.store;
+        let store = self.locks.store();
         let mark = Mark {
             prefix: store.prefix()?,
             name: self.name.as_str(),

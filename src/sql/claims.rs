@@ -6,27 +6,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tracing::Instrument;
-
 use crate::{
     clock::{FOREVER, micros},
     error::Error,
     sql::{
         Database,
-        run::{Arg, Sql},
+        run::{Answer, Arg, Sql},
     },
-    store::BoxError,
+    store::{BoxError, Reclaim, Sending, Strays},
 };
 
 /// How long a statement may take.
 const LIMIT: Duration = Duration::from_secs(5);
-
-/// When what was claimed by a statement of which there was no answer is released.
-const LATER: [Duration; 3] = [
-    Duration::ZERO,
-    Duration::from_secs(1),
-    Duration::from_secs(5),
-];
 
 /// How long a claim holds at least.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -82,6 +73,8 @@ pub struct Claims {
     expiry: Option<(String, Duration)>,
     filters: Vec<Filter>,
     order: Vec<(String, &'static str)>,
+    /// The lock ids of the claims whose answers were lost, or that were cancelled.
+    strays: Arc<Strays<String>>,
 }
 
 #[derive(Clone)]
@@ -137,6 +130,7 @@ impl Claims {
             expiry: None,
             filters: Vec::new(),
             order: Vec::new(),
+            strays: Arc::default(),
         }
     }
 
@@ -160,6 +154,9 @@ impl Claims {
     }
 
     /// Claims only rows in which a column has this value; may be called several times.
+    ///
+    /// The database compares texts by the column's collation: on MySQL and MariaDB, unless the collation is a binary one, `'NEW'` is `'new'`, and with
+    /// many collations `'new '` is, too.
     pub fn filter(mut self, column: &str, value: impl Into<Value>) -> Self {
         let filter = Filter::Is(column.to_owned(), value.into());
         self.filters.push(filter);
@@ -195,7 +192,8 @@ impl Claims {
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid): a name of a table or column cannot be used, or a column doesn't hold what is written to it. Or the database fails, or doesn't answer within 5 s, or a key can't be
-    /// read as text. What may have been claimed is released soon after.
+    /// read as text. What may have been claimed is released soon after: at once, and five times more in the next 21 minutes, as the database may run the statement later. Rows
+    /// that are claimed even later than that stay claimed until the claim [expires](Self::expires).
     ///
     /// # Cancel safety
     ///
@@ -209,13 +207,25 @@ impl Claims {
         };
         let (statement, arguments) = self.to_claim(&claim.lock_id, most)?;
         let read_back = self.to_read_back()?;
-        let mut unknown = Unknown(Some(claim.clone()));
+        let mut unknown = Unknown {
+            claims: self,
+            lock_id: &claim.lock_id,
+            sending: Sending::default(),
+            nothing: false,
+        };
         let claimed = self.sql.run_once(&statement, &arguments);
-        let claimed = self.limited("claim", claimed).await;
+        let claimed = unknown.sending.watch(self.limited("claim", claimed)).await;
+        match &claimed {
+            Ok(Answer { changed: 0, .. }) => {}
+            // There are rows to release from here on.
+            Ok(_) => unknown.sending = Sending::default(),
+            Err(error) if unknown.sending.is_settled() => return Err(error.clone()),
+            Err(_) => {}
+        }
         // By its lock id it is known what has been claimed, also when the answer was lost.
         let by_id = [Arg::Text(&claim.lock_id)];
         let ids = self.sql.run(&read_back, &by_id);
-        claim.ids = match (claimed, self.limited("claim", ids).await) {
+        let ids = match (claimed, self.limited("claim", ids).await) {
             (_, Ok(ids)) if !ids.texts.is_empty() => ids.texts,
             (Ok(claimed), Ok(_)) if claimed.changed == 0 => Vec::new(),
             // It has expired before it was read back.
@@ -231,7 +241,9 @@ impl Claims {
             }
             (Err(error), _) | (_, Err(error)) => return Err(error),
         };
-        unknown.0 = None;
+        unknown.nothing = true;
+        drop(unknown);
+        claim.ids = ids;
         Ok(claim)
     }
 
@@ -337,6 +349,42 @@ impl Claims {
         self.sql.dialect().text.replace("{key}", key)
     }
 
+    /// Gives back those rows, or that one, that were claimed under these lock ids.
+    async fn release(&self, lock_ids: &[&str], id: Option<&str>) -> Result<(), Error> {
+        let set = self.set("NULL")?;
+        self.update("release", &set, lock_ids, id).await.map(drop)
+    }
+
+    fn set(&self, lock: &str) -> Result<String, Error> {
+        let mut set = format!("{} = {lock}", self.name(&self.lock)?);
+        if let Some((column, _)) = &self.expiry {
+            set.push_str(&format!(", {} = NULL", self.name(column)?));
+        }
+        Ok(set)
+    }
+
+    /// Changes those rows, or that one, whose lock's column is one of these.
+    async fn update(
+        &self,
+        step: &'static str,
+        set: &str,
+        locks: &[&str],
+        id: Option<&str>,
+    ) -> Result<u64, Error> {
+        let (table, lock) = (self.table()?, self.name(&self.lock)?);
+        let arguments: Vec<_> = locks.iter().copied().chain(id).map(Arg::Text).collect();
+        let numbers: Vec<_> = (1..=locks.len()).map(|n| format!("${n}")).collect();
+        let numbers = numbers.join(", ");
+        let mut statement = format!("UPDATE {table} SET {set} WHERE {lock} IN ({numbers})");
+        if id.is_some() {
+            let key = self.text(&self.name(&self.id)?);
+            let row = format!(" AND {key} = ${}", arguments.len());
+            statement.push_str(&row);
+        }
+        let done = self.sql.run(&statement, &arguments);
+        Ok(self.limited(step, done).await?.changed)
+    }
+
     async fn limited<T>(
         &self,
         step: &'static str,
@@ -351,23 +399,34 @@ impl Claims {
     }
 }
 
-/// A claim of which it is not known what has come: dropped, it is released, some times, as its statement may still be under way.
-struct Unknown(Option<Claim>);
+/// A claim whose outcome is not known. Dropped, its rows are released, several times, as the database may come to its statement later.
+struct Unknown<'a> {
+    claims: &'a Claims,
+    lock_id: &'a str,
+    sending: Sending,
+    /// There are no rows, or the caller has them.
+    nothing: bool,
+}
 
-impl Drop for Unknown {
+impl Drop for Unknown<'_> {
     fn drop(&mut self) {
-        if let Some(claim) = self.0.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let release = async move {
-                for pause in LATER {
-                    tokio::time::sleep(pause).await;
-                    // What is not released comes back when it expires.
-                    let _ = claim.release().await;
-                }
-            };
-            runtime.spawn(release.in_current_span());
+        if !self.nothing && !self.sending.is_settled() {
+            let Self {
+                claims, lock_id, ..
+            } = self;
+            let lock_id = (*lock_id).to_owned();
+            let reclaim = Claims::clone(claims);
+            claims.strays.add(lock_id, Duration::ZERO, reclaim);
         }
+    }
+}
+
+impl Reclaim for Claims {
+    type Lost = String;
+
+    async fn reclaim(&self, lost: &[&String]) -> bool {
+        let lock_ids: Vec<_> = lost.iter().map(|lock_id| lock_id.as_str()).collect();
+        self.release(&lock_ids, None).await.is_ok()
     }
 }
 
@@ -433,10 +492,11 @@ impl Claim {
 
     async fn complete_rows(&self, id: Option<&str>) -> Result<u64, Error> {
         let done = format!("-{}", self.lock_id);
-        let set = self.set(&format!("'{done}'"))?;
+        let claims = &self.claims;
+        let set = claims.set(&format!("'{done}'"))?;
         // Those too that it has completed already: it may be done again.
-        self.update("complete", &set, &[&self.lock_id, &done], id)
-            .await
+        let locks = [&*self.lock_id, &*done];
+        claims.update("complete", &set, &locks, id).await
     }
 
     /// Gives all rows back that are not completed, for the next one to claim.
@@ -445,7 +505,7 @@ impl Claim {
     ///
     /// The database fails: they come back when the claim expires.
     pub async fn release(&self) -> Result<(), Error> {
-        self.release_rows(None).await
+        self.claims.release(&[&self.lock_id], None).await
     }
 
     /// The same of one row.
@@ -454,13 +514,7 @@ impl Claim {
     ///
     /// As there.
     pub async fn release_by_row(&self, id: &str) -> Result<(), Error> {
-        self.release_rows(Some(id)).await
-    }
-
-    async fn release_rows(&self, id: Option<&str>) -> Result<(), Error> {
-        let set = self.set("NULL")?;
-        let ours = [&*self.lock_id];
-        self.update("release", &set, &ours, id).await.map(drop)
+        self.claims.release(&[&self.lock_id], Some(id)).await
     }
 
     /// Lets the claim hold for its whole length again from now. Returns how many rows are still ours and not completed.
@@ -478,40 +532,10 @@ impl Claim {
             // It holds for good.
             None => format!("{0} = {0}", claims.name(&claims.lock)?),
         };
-        let extended = self.update("extend", &set, &[&self.lock_id], None).await?;
+        let extended = claims
+            .update("extend", &set, &[&self.lock_id], None)
+            .await?;
         self.begun = begun;
         Ok(extended)
-    }
-
-    fn set(&self, lock: &str) -> Result<String, Error> {
-        let claims = &self.claims;
-        let mut set = format!("{} = {lock}", claims.name(&claims.lock)?);
-        if let Some((column, _)) = &claims.expiry {
-            set.push_str(&format!(", {} = NULL", claims.name(column)?));
-        }
-        Ok(set)
-    }
-
-    /// Changes those rows, or that one, whose lock's column is one of these.
-    async fn update(
-        &self,
-        step: &'static str,
-        set: &str,
-        locks: &[&str],
-        id: Option<&str>,
-    ) -> Result<u64, Error> {
-        let claims = &self.claims;
-        let (table, lock) = (claims.table()?, claims.name(&claims.lock)?);
-        let arguments: Vec<_> = locks.iter().copied().chain(id).map(Arg::Text).collect();
-        let numbers: Vec<_> = (1..=locks.len()).map(|n| format!("${n}")).collect();
-        let numbers = numbers.join(", ");
-        let mut statement = format!("UPDATE {table} SET {set} WHERE {lock} IN ({numbers})");
-        if id.is_some() {
-            let key = claims.text(&claims.name(&claims.id)?);
-            let row = format!(" AND {key} = ${}", arguments.len());
-            statement.push_str(&row);
-        }
-        let done = claims.sql.run(&statement, &arguments);
-        Ok(claims.limited(step, done).await?.changed)
     }
 }

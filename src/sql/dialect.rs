@@ -603,7 +603,14 @@ pub(super) const INSPECT: &str =
     "SELECT l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.name = $1";
 
-/// The same of all that have not expired, without those that remember what is done once.
+/// names, as many as said -> name, owner, fence
+pub(super) fn named(count: usize) -> String {
+    let names: Vec<_> = (1..=count).map(|n| format!("${n}")).collect();
+    let names = names.join(", ");
+    format!("SELECT name, owner, fence FROM {{p}}lock WHERE name IN ({names})")
+}
+
+/// As [`INSPECT`], of all that have not expired, without those that remember what is done once.
 pub(super) const HELD: &str =
     "SELECT l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.expires_at > n.at

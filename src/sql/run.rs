@@ -14,7 +14,7 @@ use crate::{
     clock,
     error::Error,
     sql::dialect::{self, Arguments, Dialect},
-    store::{BoxError, StoreFuture},
+    store::{self, BoxError, StoreFuture},
 };
 
 /// The longest pause before a statement is tried again.
@@ -350,10 +350,16 @@ impl<DB: Driver> Connections<DB> {
         statement: &Statement,
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
+        store::waits();
         let mut borrowed = Borrowed(Some(self.0.acquire().await?));
         let connection: &mut DB::Connection = borrowed.0.as_mut().expect("has just been put there");
+        let sent = store::sends();
         let done = DB::run(connection, statement, arguments).await;
         if !matches!(&done, Err(error) if is_broken::<DB>(error)) {
+            // What the database has refused is not done.
+            if !matches!(&done, Err(error) if error.as_database_error().is_none()) {
+                sent.answered();
+            }
             borrowed.give_back();
         }
         done

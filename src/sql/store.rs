@@ -26,8 +26,8 @@ use crate::{
         schema, wire,
     },
     store::{
-        BoxError, Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture,
-        Unfit,
+        BATCH, BoxError, Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store,
+        StoreFuture, Unfit, waits,
     },
 };
 
@@ -59,6 +59,7 @@ struct Statements {
     break_lock: Statement,
     inspect: Statement,
     redate: Statement,
+    named: Statement,
     held: Statement,
     delete: Statement,
     next_entries: Statement,
@@ -113,6 +114,7 @@ impl<DB: Driver> SqlStore<DB> {
                 break_lock: statement(dialect::BREAK),
                 inspect: statement(dialect::INSPECT),
                 redate: statement(dialect::REDATE),
+                named: statement(&dialect::named(BATCH)),
                 held: statement(dialect::HELD),
                 delete: statement(dialect::DELETE),
                 next_entries: statement(dialect::NEXT_ENTRIES),
@@ -310,6 +312,8 @@ impl<DB: Driver> Store for SqlStore<DB> {
         seen: Option<i64>,
     ) -> StoreFuture<'a, Option<i64>> {
         Box::pin(async move {
+            // Also while the tables are being made.
+            waits();
             let name = bounded(name);
             let arguments = [
                 Arg::Text(&name),
@@ -495,6 +499,35 @@ impl<DB: Driver> Store for SqlStore<DB> {
 
     fn break_lock<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool> {
         Box::pin(async move { self.break_stored(&bounded(name)).await })
+    }
+
+    fn reclaim<'a>(&'a self, strays: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let statements = self.statements().await?;
+            for strays in strays.chunks(BATCH) {
+                let names: Vec<_> = strays.iter().map(|stray| bounded(&stray.name)).collect();
+                let Some(last) = names.last() else { break };
+                // The statement has a fixed number of arguments, so that it is prepared once.
+                let arguments = names.iter().chain(std::iter::repeat(last));
+                let arguments: Vec<_> = arguments.map(|name| Arg::Text(name)).take(BATCH).collect();
+                let found = self.connections.run(&statements.named, &arguments).await?;
+                for row in &found.rows {
+                    let (name, owner, fence) = (row.name(0)?, row.text(1)?, row.number(2)?);
+                    let strays = strays.iter().zip(&names);
+                    let mut strays = strays.filter(|(_, of)| **of == name);
+                    let is_stray = strays.any(|(stray, _)| {
+                        owner.as_ref() == Some(&stray.owner) || stray.fence == fence
+                    });
+                    if is_stray {
+                        let arguments = [Arg::Text(&name), Arg::Int(fence)];
+                        self.connections
+                            .run(&statements.break_lock, &arguments)
+                            .await?;
+                    }
+                }
+            }
+            Ok(())
+        })
     }
 
     fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<Pruned>> {

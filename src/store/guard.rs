@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     error::Error,
-    store::{Store, StoreFuture},
+    store::{LeaseRow, Reclaim, Store, StoreFuture},
 };
 
 #[derive(Clone)]
@@ -97,5 +97,14 @@ impl Guarded {
             None if failing.remove(step) => tracing::info!(step, "the database works again"),
             None => {}
         }
+    }
+}
+
+impl Reclaim for Guarded {
+    type Lost = LeaseRow;
+
+    async fn reclaim(&self, lost: &[&LeaseRow]) -> bool {
+        let reclaimed = self.call("reclaim", |store| store.reclaim(lost));
+        reclaimed.await.is_ok()
     }
 }

@@ -1,6 +1,7 @@
 //! The store: the database tier, behind a trait.
 
 mod guard;
+mod stray;
 
 use std::{error::Error as StdError, pin::Pin, time::Duration};
 
@@ -10,6 +11,9 @@ use http::Response;
 #[cfg(feature = "_sql")]
 pub use crate::sql::{Changed, Connection, Database, IntoDatabase, Value};
 pub(crate) use guard::Guarded;
+#[cfg(feature = "_sql")]
+pub(crate) use stray::{BATCH, sends, waits};
+pub(crate) use stray::{PAUSES, Reclaim, Sending, Strays};
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -126,6 +130,11 @@ pub trait Store: Send + Sync + 'static {
     /// Takes a lock from whoever has it, whose fence is then no longer the lock's, and lets it be free; `false`: there is none of this name.
     fn break_lock<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool>;
 
+    /// Frees the locks that were taken by tries whose answers were lost: of each, the lock of its name if its owner has it, or if it still has its
+    /// fence (0: no fence is known). Such a lock gets another fence, as by [`break_lock`](Self::break_lock), so that a release that arrives
+    /// later does nothing. All other locks stay as they are, and none is made. May be done in part, and is then called again.
+    fn reclaim<'a>(&'a self, strays: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()>;
+
     /// Removes in the same way locks that nobody has held for `unused`. A lock whose name begins with `idempotency/` is removed an hour after it was last held, whatever
     /// `unused` is; one that still has an owner after 90 days at the earliest. Returns the last name that was looked at.
     fn prune_locks<'a>(
@@ -228,4 +237,15 @@ pub struct LeaseRow {
     pub owner: String,
     /// The fencing token.
     pub fence: i64,
+}
+
+impl LeaseRow {
+    /// That of a try whose answer was lost.
+    pub(crate) fn lost(name: &str, owner: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            owner: owner.to_owned(),
+            fence: 0,
+        }
+    }
 }

@@ -53,6 +53,7 @@ hooked! {
     inspect(name: &'a str) -> Option<LockRow>;
     held() -> Vec<LockRow>;
     break_lock(name: &'a str) -> bool;
+    reclaim(strays: &'a [&'a LeaseRow]) -> ();
     prune_locks(unused: Duration, after: Option<&'a str>) -> Option<String>;
     forget_invalidated(before: i64, purged: Duration, oldest: i64, after: Option<i64>) -> Option<i64>;
 }

@@ -41,6 +41,7 @@ on_each_database! {
     a_layer_beneath_itself_lets_the_request_pass
     what_has_expired_is_removed
     a_shutdown_waits_for_what_is_being_done
+    housekeeping_is_not_held_for_as_long_as_the_locks_of_requests
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -698,4 +699,24 @@ async fn without_a_database_nothing_is_done() {
 
 async fn unreachable() {
     panic!("is not called");
+}
+
+async fn housekeeping_is_not_held_for_as_long_as_the_locks_of_requests(db: Db) {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    let locks = Locks::new(db.database().await).await.expect("opens");
+    let held = locks.clone().hold_at_least(30 * DAY);
+    let route = post(async || "done").layer(held.idempotency());
+    let address = serve(Router::new().route("/pay", route)).await;
+    assert_eq!(pay(address, "k").await.status, 200);
+    until("it has pruned", async || {
+        let lock = locks.inspect("perennial/prune-requests").await;
+        let lock = lock.expect("answers");
+        assert!(
+            lock.as_ref().is_none_or(|lock| lock.remaining <= DAY),
+            "{lock:?}"
+        );
+        lock.is_some_and(|lock| lock.holder.is_none())
+    })
+    .await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial::Perennial;
+use perennial::{LockName, Perennial};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -21,6 +21,7 @@ on_each_database! {
     names_that_are_perennials_own_are_refused
     a_lease_is_extended_while_it_is_held
     a_dropped_lease_is_released
+    lease_that_is_dropped_before_a_shutdown_is_released_by_its_end
     a_lease_that_is_taken_away_is_lost_and_its_holder_is_told
     a_lease_that_cannot_be_extended_is_lost_when_it_ends
     a_release_that_is_cancelled_is_made_good
@@ -132,6 +133,78 @@ async fn a_dropped_lease_is_released(db: Db) {
         locks.try_lock("a").await.expect("answers").is_some()
     })
     .await;
+}
+
+async fn lease_that_is_dropped_before_a_shutdown_is_released_by_its_end(db: Db) {
+    use tokio::runtime::Builder;
+
+    let locks = db.site().await.locks();
+    for round in 0..20 {
+        for current_thread in [true, false] {
+            let (url, name) = (db.url().to_owned(), format!("{round} {current_thread}"));
+            let process = {
+                let name = name.clone();
+                std::thread::spawn(move || {
+                    let mut runtime = match current_thread {
+                        true => Builder::new_current_thread(),
+                        false => Builder::new_multi_thread(),
+                    };
+                    let runtime = runtime.enable_all().build().expect("a runtime");
+                    runtime.block_on(async {
+                        let site = Perennial::open(&url).await.expect("opens");
+                        let locks = site.locks().lease(Duration::from_secs(600));
+                        let lease = locks.try_lock(name.as_str()).await.expect("answers");
+                        drop(lease.expect("is free"));
+                        // One that is cancelled on its way.
+                        drop(cut_off(1, locks.try_lock([&*name, "cut off"])).await);
+                        match round % 2 {
+                            0 => site.shutdown().await,
+                            _ => locks.shutdown().await,
+                        }
+                    });
+                })
+            };
+            tokio::task::spawn_blocking(|| process.join())
+                .await
+                .expect("is waited for")
+                .expect("no panic");
+            for name in [name.as_str().into(), LockName::from([&*name, "cut off"])] {
+                let lease = locks.try_lock(name.clone()).await.expect("answers");
+                let lease = lease.unwrap_or_else(|| panic!("{name:?} is held"));
+                lease.release().await.expect("is ours");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn lease_whose_runtime_has_ended_or_stands_still_is_lost_when_it_ends() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    for ends in [true, false] {
+        let locks = site.locks().lease(LEASE);
+        let (lease, runtime) = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build().expect("a runtime");
+            let lease = runtime.block_on(locks.try_lock(format!("{ends}")));
+            // The one that is kept has nobody who drives it.
+            (lease, (!ends).then_some(runtime))
+        })
+        .join()
+        .expect("no panic");
+        let lease = lease.expect("answers").expect("is free");
+        let guarded = lease.guard(std::future::pending::<()>());
+        let guarded = tokio::time::timeout(HANG, guarded).await;
+        assert!(guarded.expect("ends").expect_err("is lost").is_lost());
+        let lost = tokio::time::timeout(HANG, lease.lost()).await;
+        lost.expect("resolves again");
+        assert_eq!(lease.remaining(), Duration::ZERO);
+        drop(lease);
+        // A runtime must not be dropped where another one runs.
+        if let Some(runtime) = runtime {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 #[test]

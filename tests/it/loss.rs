@@ -162,6 +162,7 @@ stepped! {
     purge(key: &'a str, lock_prefix: &'a str) -> ();
     inspect(name: &'a str) -> Option<LockRow>;
     break_lock(name: &'a str) -> bool;
+    reclaim(strays: &'a [&'a LeaseRow]) -> ();
     prune_entries(after: Option<&'a str>) -> Option<Pruned>;
     prune_locks(unused: Duration, after: Option<&'a str>) -> Option<String>;
 }

@@ -52,6 +52,7 @@ mod servers;
 mod session_locks;
 mod stacks;
 mod store;
+mod strays;
 mod support;
 mod sync;
 mod wrong_uses;

@@ -31,10 +31,10 @@ const GRAIN: Duration = Duration::from_millis(2);
 
 /// A store that grants every lock, keeps nothing, and stops answering when it is told to.
 #[derive(Clone, Default)]
-struct Silent(Arc<AtomicBool>);
+pub(crate) struct Silent(Arc<AtomicBool>);
 
 impl Silent {
-    fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.0.store(true, SeqCst);
     }
 
@@ -91,6 +91,7 @@ answers! {
     invalidated(i64, usize) -> Vec<(String, i64)> = Vec::new();
     invalidated_for_long(&'a str, usize) -> Vec<(String, i64)> = Vec::new();
     purge(&'a str, &'a str) -> () = ();
+    reclaim(&'a [&'a LeaseRow]) -> () = ();
     prune_entries(Option<&'a str>) -> Option<Pruned> = None;
     inspect(&'a str) -> Option<LockRow> = None;
     held() -> Vec<LockRow> = Vec::new();

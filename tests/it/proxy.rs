@@ -37,6 +37,11 @@ pub(crate) enum Weather {
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     weather: watch::Sender<Weather>,
+    /// The connections of lower numbers: what is asked on them arrives when they are let go.
+    held: watch::Sender<usize>,
+    /// How many requests are held.
+    waiting: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
     /// The replies since the weather has changed.
     replies: Arc<AtomicUsize>,
     /// What was asked in all, without signs of life.
@@ -55,6 +60,9 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let weather = watch::Sender::new(Weather::Fair);
+        let held = watch::Sender::new(0);
+        let (waiting, connections) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let hold = (held.clone(), Arc::clone(&waiting), Arc::clone(&connections));
         let forecast = weather.clone();
         let replies = Arc::new(AtomicUsize::new(0));
         let asked = Arc::new(AtomicUsize::new(0));
@@ -63,11 +71,17 @@ impl Proxy {
             loop {
                 let (client, _) = listener.accept().await.expect("accepts");
                 let weather = forecast.subscribe();
+                let (held, waiting, connections) = &hold;
+                let hold = Hold {
+                    number: connections.fetch_add(1, SeqCst),
+                    held: held.subscribe(),
+                    waiting: Arc::clone(waiting),
+                };
                 let (asked, replies) = counters.clone();
                 tokio::spawn(async move {
                     // A server that is away ends the client's connection.
                     if let Ok(server) = TcpStream::connect(server).await {
-                        carry(client, server, weather, &asked, &replies).await;
+                        carry(client, server, weather, hold, &asked, &replies).await;
                     }
                 });
             }
@@ -75,6 +89,9 @@ impl Proxy {
         Self {
             address,
             weather,
+            held,
+            waiting,
+            connections,
             replies,
             asked,
         }
@@ -92,9 +109,41 @@ impl Proxy {
         self.asked.load(SeqCst)
     }
 
+    /// Holds what is asked on the connections that there are now, until [`let_go`](Self::let_go). New ones are carried as ever.
+    pub(crate) fn hold(&self) {
+        self.held.send_replace(self.connections.load(SeqCst));
+    }
+
+    pub(crate) fn is_holding(&self) -> bool {
+        self.waiting.load(SeqCst) > 0
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.held.send_replace(0);
+    }
+
     pub(crate) fn weather(&self, weather: Weather) {
         self.replies.store(0, SeqCst);
         self.weather.send_replace(weather);
+    }
+}
+
+/// Holds what is asked on one connection.
+struct Hold {
+    number: usize,
+    held: watch::Receiver<usize>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Hold {
+    async fn is_over(&mut self) {
+        let number = self.number;
+        if number < *self.held.borrow() {
+            self.waiting.fetch_add(1, SeqCst);
+            let over = self.held.wait_for(|held| *held <= number).await.is_ok();
+            assert!(over, "the proxy lives as long as its connections");
+            self.waiting.fetch_sub(1, SeqCst);
+        }
     }
 }
 
@@ -102,6 +151,7 @@ async fn carry(
     client: TcpStream,
     server: TcpStream,
     weather: watch::Receiver<Weather>,
+    hold: Hold,
     asked: &AtomicUsize,
     replied: &AtomicUsize,
 ) {
@@ -112,7 +162,7 @@ async fn carry(
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = requests(from_client, to_server, weather.clone(), asked) => {}
+        () = requests(from_client, to_server, weather.clone(), hold, asked) => {}
         () = replies(from_server, to_client, weather, replied) => {}
     }
 }
@@ -121,6 +171,7 @@ async fn requests(
     mut client: OwnedReadHalf,
     mut server: OwnedWriteHalf,
     mut weather: watch::Receiver<Weather>,
+    mut hold: Hold,
     asked: &AtomicUsize,
 ) {
     let mut chunk = vec![0; 64 << 10];
@@ -130,6 +181,7 @@ async fn requests(
         if !sign_of_life {
             asked.fetch_add(1, SeqCst);
         }
+        hold.is_over().await;
         let over = weather.wait_for(|weather| *weather != Weather::Blackout);
         if over.await.is_err() || server.write_all(&chunk[..read]).await.is_err() {
             return;

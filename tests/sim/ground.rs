@@ -294,6 +294,10 @@ impl fmt::Display for Event {
                     "publish {key} {fence} {body:?} {notes} renews {renews:?}"
                 )
             }
+            Call::Reclaim(strays) => {
+                let strays = strays.iter().map(|stray| (&stray.name, stray.fence));
+                write!(f, "reclaim {:?}", strays.collect::<Vec<_>>())
+            }
             Call::Remove(key, lease) => write!(f, "remove {key} {}", lease.fence),
             other => write!(f, "{other:?}"),
         }

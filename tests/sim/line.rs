@@ -155,6 +155,10 @@ impl Call {
             Self::Publish { key, .. } => format!("publish {key}"),
             Self::Remove(key, _) => format!("remove {key}"),
             Self::Invalidated(..) => "sync".to_owned(),
+            Self::Reclaim(strays) => {
+                let names: Vec<_> = strays.iter().map(|stray| &stray.name).collect();
+                format!("reclaim {names:?}")
+            }
             other => format!("{other:?}"),
         }
     }

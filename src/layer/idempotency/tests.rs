@@ -214,6 +214,10 @@ impl Store for Memory {
         unused()
     }
 
+    fn reclaim<'a>(&'a self, _: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()> {
+        self.call(|_| Ok(()))
+    }
+
     fn prune_entries<'a>(&'a self, _: Option<&'a str>) -> StoreFuture<'a, Option<Pruned>> {
         unused()
     }

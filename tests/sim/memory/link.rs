@@ -145,6 +145,11 @@ impl<L: Link> Store for Linked<L> {
         send!(self, Call::BreakLock(name.to_owned()), Reply::Done(done) => done)
     }
 
+    fn reclaim<'a>(&'a self, strays: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()> {
+        let strays = strays.iter().copied().cloned().collect();
+        send!(self, Call::Reclaim(strays), Reply::Nothing => ())
+    }
+
     fn prune_locks<'a>(
         &'a self,
         unused: Duration,

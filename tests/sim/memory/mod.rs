@@ -60,6 +60,7 @@ pub(crate) enum Call {
     Inspect(String),
     Held,
     BreakLock(String),
+    Reclaim(Vec<LeaseRow>),
     PruneLocks(Duration, Option<String>),
     Forget {
         before: i64,

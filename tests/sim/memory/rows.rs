@@ -126,6 +126,12 @@ impl Rows {
                 });
                 Reply::Locks(held.map(|(name, lock)| lock.row(name, now)).collect())
             }
+            Call::Reclaim(strays) => {
+                for stray in strays {
+                    self.reclaim(stray);
+                }
+                Reply::Nothing
+            }
             Call::BreakLock(name) => Reply::Done(self.break_lock(&bounded(name))),
             Call::PruneLocks(unused, after) => {
                 let next = next(&self.locks, after.as_deref());
@@ -282,6 +288,17 @@ impl Rows {
         }
         for key in keys {
             self.entries.remove(&key);
+        }
+    }
+
+    /// Frees what a lost try has taken.
+    fn reclaim(&mut self, stray: &LeaseRow) {
+        let name = bounded(&stray.name);
+        let is_stray = self.locks.get(&name).is_some_and(|lock| {
+            lock.owner.as_ref() == Some(&stray.owner) || lock.fence == stray.fence
+        });
+        if is_stray {
+            self.break_lock(&name);
         }
     }
 

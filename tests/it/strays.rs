@@ -1,0 +1,383 @@
+//! Statements that reach the database when their callers have given them up.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use perennial::{
+    Locks, Outcome, Perennial,
+    store::{Database, Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
+};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use crate::{databases::Db, patience::Silent, support::until};
+
+on_each_database! {
+    late_try_on_a_name_never_held_leaves_the_lock_free
+    late_note_of_work_that_was_cancelled_does_not_count_as_done
+    try_that_was_never_sent_costs_nothing_afterwards
+}
+
+/// Longer than any test.
+const LEASE: Duration = Duration::from_secs(600);
+
+/// A store that counts, and that comes to some steps only when it is told to: their callers have given them up by then.
+#[derive(Clone)]
+struct Late(Arc<State>);
+
+struct State {
+    store: Arc<dyn Store>,
+    /// The steps that are late, each once.
+    late: Mutex<HashSet<&'static str>>,
+    go: Semaphore,
+    /// No try has an answer, and none is carried out.
+    deaf: AtomicBool,
+    tries: AtomicUsize,
+    reclaims: AtomicUsize,
+    /// How often locks were freed.
+    freed: AtomicUsize,
+    held: AtomicUsize,
+    arrived: AtomicUsize,
+}
+
+impl Late {
+    fn new(store: impl Into<Arc<dyn Store>>) -> Self {
+        Self(Arc::new(State {
+            store: store.into(),
+            late: Mutex::default(),
+            go: Semaphore::new(0),
+            deaf: AtomicBool::new(false),
+            tries: AtomicUsize::new(0),
+            reclaims: AtomicUsize::new(0),
+            freed: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+            arrived: AtomicUsize::new(0),
+        }))
+    }
+
+    async fn open(database: Database) -> Self {
+        Self::new(database.store("perennial_").await.expect("prepares"))
+    }
+
+    fn site(&self, limit: Duration) -> Perennial {
+        let builder = Perennial::builder().statement_limit(limit);
+        builder.with_store(Box::new(self.clone())).expect("opens")
+    }
+
+    /// The next such step is late.
+    fn hold(&self, step: &'static str) {
+        self.0.late.lock().expect("not poisoned").insert(step);
+    }
+
+    /// Carries out the step that is late.
+    async fn let_go(&self) {
+        self.0.go.add_permits(1);
+        until("the late step is done", async || {
+            self.0.arrived.load(SeqCst) == 1
+        })
+        .await;
+    }
+
+    fn is_late(&self, step: &'static str) -> bool {
+        self.0.late.lock().expect("not poisoned").remove(step)
+    }
+
+    fn later<T: Send + 'static>(
+        &self,
+        step: impl Future<Output = T> + Send + 'static,
+    ) -> StoreFuture<'static, T> {
+        let state = Arc::clone(&self.0);
+        state.held.fetch_add(1, SeqCst);
+        tokio::spawn(async move {
+            state.go.acquire().await.expect("is not closed").forget();
+            step.await;
+            state.arrived.fetch_add(1, SeqCst);
+        });
+        Box::pin(std::future::pending())
+    }
+}
+
+macro_rules! passed_on {
+    ($($step:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
+        impl Store for Late {
+            fn try_lock<'a>(
+                &'a self,
+                name: &'a str,
+                owner: &'a str,
+                length: Duration,
+                seen: Option<i64>,
+            ) -> StoreFuture<'a, Option<i64>> {
+                self.0.tries.fetch_add(1, SeqCst);
+                if self.0.deaf.load(SeqCst) {
+                    return Box::pin(std::future::pending());
+                }
+                if self.is_late("try_lock") {
+                    let (name, owner) = (name.to_owned(), owner.to_owned());
+                    let store = Arc::clone(&self.0.store);
+                    return self.later(async move {
+                        let taken = store.try_lock(&name, &owner, length, seen).await;
+                        taken.expect("answers")
+                    });
+                }
+                self.0.store.try_lock(name, owner, length, seen)
+            }
+
+            fn release<'a>(
+                &'a self,
+                lease: &'a LeaseRow,
+                cooldown: Duration,
+            ) -> StoreFuture<'a, bool> {
+                if self.is_late("release") {
+                    let (store, lease) = (Arc::clone(&self.0.store), lease.clone());
+                    return self.later(async move {
+                        store.release(&lease, cooldown).await.expect("answers")
+                    });
+                }
+                Box::pin(async move {
+                    let released = self.0.store.release(lease, cooldown).await;
+                    self.0.freed.fetch_add(1, SeqCst);
+                    released
+                })
+            }
+
+            fn reclaim<'a>(&'a self, strays: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()> {
+                self.0.reclaims.fetch_add(1, SeqCst);
+                Box::pin(async move {
+                    let reclaimed = self.0.store.reclaim(strays).await;
+                    self.0.freed.fetch_add(1, SeqCst);
+                    reclaimed
+                })
+            }
+
+            $(
+                fn $step<'a>(&'a self, $($argument: $type),*) -> StoreFuture<'a, $answer> {
+                    self.0.store.$step($($argument),*)
+                }
+            )*
+        }
+    };
+}
+
+passed_on! {
+    probe(key: &'a str, name: &'a str, known: i64) -> Probe;
+    extend(lease: &'a LeaseRow, length: Duration) -> bool;
+    publish(key: &'a str, lease: &'a LeaseRow, edition: &'a Edition<'a>) -> bool;
+    renew(key: &'a str, lease: &'a LeaseRow, edition: &'a Edition<'a>, known: i64) -> bool;
+    remove(key: &'a str, lease: &'a LeaseRow) -> bool;
+    invalidate(name: &'a str) -> i64;
+    invalidated(since: i64, most: usize) -> Vec<(String, i64)>;
+    invalidated_for_long(after: &'a str, most: usize) -> Vec<(String, i64)>;
+    purge(key: &'a str, lock_prefix: &'a str) -> ();
+    held() -> Vec<LockRow>;
+    forget_invalidated(before: i64, purged: Duration, oldest: i64, after: Option<i64>) -> Option<i64>;
+    inspect(name: &'a str) -> Option<LockRow>;
+    break_lock(name: &'a str) -> bool;
+    prune_entries(after: Option<&'a str>) -> Option<Pruned>;
+    prune_locks(unused: Duration, after: Option<&'a str>) -> Option<String>;
+}
+
+/// Waits until the lock can be taken, which is long before the lease would end.
+async fn is_free(locks: &Locks, name: &str) {
+    until("the lock is free", async || {
+        locks.try_lock(name).await.expect("answers").is_some()
+    })
+    .await;
+}
+
+async fn late_try_on_a_name_never_held_leaves_the_lock_free(db: Db) {
+    let store = Late::open(db.database().await).await;
+    let locks = store.site(Duration::from_secs(1)).locks().lease(LEASE);
+    store.hold("try_lock");
+    let error = locks.try_lock("a").await.expect_err("is late");
+    assert!(error.is_database(), "{error}");
+    until("the first check is over", async || {
+        store.0.freed.load(SeqCst) > 0
+    })
+    .await;
+    store.let_go().await;
+    is_free(&db.site().await.locks(), "a").await;
+}
+
+async fn late_note_of_work_that_was_cancelled_does_not_count_as_done(db: Db) {
+    let store = Late::open(db.database().await).await;
+    let site = store.site(Duration::from_secs(60));
+    store.hold("release");
+    let once = site.once("mail");
+    let noting = tokio::spawn(once.run(|| async { panic!("is cancelled before") as u8 }));
+    until("it is being noted", async || store.0.held.load(SeqCst) == 1).await;
+    noting.abort();
+    assert!(noting.await.expect_err("is cancelled").is_cancelled());
+    until("the lock is freed", async || {
+        store.0.freed.load(SeqCst) == 1
+    })
+    .await;
+    store.let_go().await;
+    let once = db.site().await.once("mail");
+    assert_eq!(once.done().await.expect("answers"), None);
+    let ran = once.run(|| async { 7 }).await.expect("answers");
+    assert_eq!(ran, Outcome::Ran(7));
+}
+
+async fn try_that_was_never_sent_costs_nothing_afterwards(db: Db) {
+    const TRIES: usize = 5;
+    // Makes the file, where it is one.
+    let _site = db.site().await;
+    with_pool!(db, pool => {
+        let store = Late::open(pool.clone().into()).await;
+        // Shorter than the pool waits for a connection.
+        let locks = store.site(Duration::from_millis(500)).locks();
+        let mut connections = Vec::new();
+        for _ in 0..pool.options().get_max_connections() {
+            connections.push(pool.acquire().await.expect("is free"));
+        }
+        let mut tries = JoinSet::new();
+        for n in 0..TRIES {
+            let locks = locks.clone();
+            tries.spawn(async move { locks.try_lock(n.to_string()).await.map(drop) });
+        }
+        for tried in tries.join_all().await {
+            assert!(tried.expect_err("has no connection").is_database());
+        }
+        drop(connections);
+        // By then the first check would be over.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(store.0.tries.load(SeqCst), TRIES);
+        assert_eq!(store.0.freed.load(SeqCst), 0);
+    });
+}
+
+/// How often the store is asked for anything in the two hours in which 5,000 tries have no answer.
+async fn asked_after_lost_tries(store: Silent) -> usize {
+    const TRIES: usize = 5000;
+    let store = Late::new(Arc::new(store) as Arc<dyn Store>);
+    store.0.deaf.store(true, SeqCst);
+    let locks = store.site(Duration::from_secs(5)).locks();
+    let mut tries = JoinSet::new();
+    for n in 0..TRIES {
+        let locks = locks.clone();
+        tries.spawn(async move { locks.try_lock(n.to_string()).await.map(drop) });
+    }
+    for tried in tries.join_all().await {
+        tried.expect_err("has no answer");
+    }
+    let runtime = tokio::runtime::Handle::current();
+    let tasks = runtime.metrics().num_alive_tasks();
+    assert!(tasks <= 1, "{tasks} tasks");
+    tokio::time::sleep(Duration::from_secs(2 * 3600)).await;
+    assert_eq!(runtime.metrics().num_alive_tasks(), 0);
+    assert_eq!(store.0.tries.load(SeqCst), TRIES);
+    store.0.reclaims.load(SeqCst)
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_tries_are_checked_by_one_task_many_at_a_time() {
+    let asked = asked_after_lost_tries(Silent::default()).await;
+    // Six times, fifty at once.
+    assert!((600..=606).contains(&asked), "asked {asked} times");
+}
+
+#[tokio::test(start_paused = true)]
+async fn database_that_stays_away_is_asked_for_lost_tries_each_ten_seconds_for_an_hour() {
+    let silent = Silent::default();
+    silent.stop();
+    let asked = asked_after_lost_tries(silent).await;
+    // A statement may take five seconds, and the pause after it is as long.
+    assert!(asked <= 3600 / 10 + 100, "asked {asked} times");
+}
+
+/// The same by a network that delivers a message late.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod network {
+    use perennial::Claims;
+
+    use super::*;
+    use crate::proxy::Proxy;
+
+    on_each_server! {
+        try_that_arrives_late_leaves_the_lock_free
+        claim_that_arrives_late_leaves_its_rows_unclaimed
+    }
+
+    /// A pool of one connection, and whether that is at rest: then the next statement is the next message.
+    async fn one_connection(url: &str) -> (Database, Box<dyn Fn() -> bool>) {
+        use sqlx::pool::PoolOptions;
+
+        match url.split(':').next().unwrap_or_default() {
+            #[cfg(feature = "postgres")]
+            "postgres" => {
+                let pool = PoolOptions::<sqlx::Postgres>::new().max_connections(1);
+                let pool = pool.test_before_acquire(false).connect(url).await;
+                let pool = pool.expect("opens");
+                (pool.clone().into(), Box::new(move || pool.num_idle() == 1))
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" => {
+                let pool = PoolOptions::<sqlx::MySql>::new().max_connections(1);
+                let pool = pool.test_before_acquire(false).connect(url).await;
+                let pool = pool.expect("opens");
+                (pool.clone().into(), Box::new(move || pool.num_idle() == 1))
+            }
+            _ => unreachable!("is a server's"),
+        }
+    }
+
+    const ROW: &str = "SELECT count(*) FROM perennial_lock WHERE name = 'a'";
+
+    async fn try_that_arrives_late_leaves_the_lock_free(db: Db) {
+        let proxy = Proxy::before(db.url()).await;
+        let (database, at_rest) = one_connection(&proxy.url(db.url())).await;
+        let store = Late::open(database).await;
+        let locks = store.site(Duration::from_secs(2)).locks().lease(LEASE);
+        // From here on the statement is one message.
+        let other = locks.try_lock("other").await.expect("answers");
+        other.expect("is free").release().await.expect("is ours");
+        let freed = store.0.freed.load(SeqCst);
+        until("the connection is at rest", async || at_rest()).await;
+        proxy.hold();
+        let error = locks.try_lock("a").await.expect_err("is held up");
+        assert!(error.is_database(), "{error}");
+        assert!(proxy.is_holding());
+        until("the first check is over", async || {
+            store.0.freed.load(SeqCst) > freed
+        })
+        .await;
+        proxy.let_go();
+        until("the try arrives", async || db.int(ROW).await == Some(1)).await;
+        is_free(&db.site().await.locks(), "a").await;
+    }
+
+    async fn claim_that_arrives_late_leaves_its_rows_unclaimed(db: Db) {
+        db.execute("CREATE TABLE job (id BIGINT PRIMARY KEY, lock_id VARCHAR(36))")
+            .await;
+        db.execute("INSERT INTO job VALUES (1, NULL), (2, NULL)")
+            .await;
+        let proxy = Proxy::before(db.url()).await;
+        let (database, at_rest) = one_connection(&proxy.url(db.url())).await;
+        let jobs = Claims::on(database, "job");
+        let claim = jobs.claim(1).await.expect("answers");
+        claim.release().await.expect("answers");
+        let claimed = async |claimed| {
+            let not = if claimed { "NOT" } else { "" };
+            let rows = format!("SELECT count(*) FROM job WHERE lock_id IS {not} NULL");
+            db.int(&rows).await
+        };
+        until("the connection is at rest", async || at_rest()).await;
+        proxy.hold();
+        let error = jobs.claim(1).await.expect_err("is held up");
+        assert!(error.is_database(), "{error}");
+        assert!(proxy.is_holding());
+        // Some checks are over by then.
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        proxy.let_go();
+        until("the claim arrives", async || claimed(true).await == Some(1)).await;
+        until("the row is released", async || {
+            claimed(false).await == Some(2)
+        })
+        .await;
+    }
+}
