@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fmt,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -29,24 +29,29 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_m
 /// How many try for a name at a time in one process; the others queue. So a crowd of visitors doesn't become one of statements.
 const AT_ONCE: usize = 8;
 
-/// Where those queue who want a lock in this process: by its name.
+/// The queues of this process, by the lock's name, each with the number of attempts in it.
 #[derive(Default)]
-pub(super) struct Queues(Mutex<HashMap<String, Arc<Semaphore>>>);
+pub(super) struct Queues(Mutex<HashMap<String, (usize, Arc<Semaphore>)>>);
 
 impl Queues {
     fn enter<'a>(&'a self, name: &'a str) -> Queued<'a> {
-        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues();
         let queue = queues.entry(name.to_owned());
-        let turns = queue.or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE)));
+        let (attempts, turns) = queue.or_insert_with(|| (0, Arc::new(Semaphore::new(AT_ONCE))));
+        *attempts += 1;
         Queued {
             queues: self,
             name,
             turns: Arc::clone(turns),
         }
     }
+
+    fn queues(&self) -> MutexGuard<'_, HashMap<String, (usize, Arc<Semaphore>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// One that wants a lock. Who leaves as the last one takes the queue along.
+/// One attempt in a queue. The last one to leave removes the queue.
 struct Queued<'a> {
     queues: &'a Queues,
     name: &'a str,
@@ -55,10 +60,12 @@ struct Queued<'a> {
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        let mut queues = self.queues.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The map's own, and this one.
-        if Arc::strong_count(&self.turns) == 2 {
-            queues.remove(self.name);
+        let mut queues = self.queues.queues();
+        if let Some((attempts, _)) = queues.get_mut(self.name) {
+            *attempts -= 1;
+            if *attempts == 0 {
+                queues.remove(self.name);
+            }
         }
     }
 }
@@ -159,5 +166,24 @@ impl fmt::Debug for LockAttempt {
             .field("wait", &self.wait)
             .field("action", &self.action)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_attempt_to_leave_removes_the_queue() {
+        let queues = Queues::default();
+        let first = queues.enter("a");
+        let second = queues.enter("a");
+        // As between the two steps of a thread that has left the queue, and has not let go of it yet.
+        let leaving = Arc::clone(&first.turns);
+        drop(first);
+        assert_eq!(queues.queues().len(), 1);
+        drop(second);
+        assert!(queues.queues().is_empty());
+        drop(leaving);
     }
 }
