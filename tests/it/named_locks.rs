@@ -183,6 +183,8 @@ async fn a_lease_that_is_not_extended_is_lost_when_it_ends(db: Db) {
 }
 
 async fn lease_whose_pool_is_closed_is_lost_when_it_ends(db: Db) {
+    // Makes the file, where it is one.
+    let _site = db.site().await;
     // Makes the file, where the database is one.
     drop(db.database().await);
     with_pool!(&db, pool => {
