@@ -45,11 +45,15 @@ pub(super) fn resource<'a>(
     if layer.bypass_if.iter().any(|bypasses| bypasses(parts)) {
         return Err(Forward::bypass(Detail::BypassIf));
     }
-    if !layer.declared.knows(&parts.extensions) {
+    let routing_alone = layer.declared.is_routing_alone(&parts.extensions);
+    if !routing_alone && !layer.declared.knows(&parts.extensions) {
         return Err(undeclared(parts, layer));
     }
     let resource = layer.key.of(parts);
     let resource = resource.ok_or(Forward::bypass(Detail::NoKey))?;
+    if routing_alone {
+        return Ok(resource);
+    }
     match parts.extensions.get::<GeneratedKey>() {
         Some(generating) if *generating.0 == resource.key => {
             Err(Forward::bypass(Detail::OuterLayer))
