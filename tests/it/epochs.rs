@@ -8,8 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, StatusCode},
+};
 use perennial::{Builder, First, Perennial, Refresh};
 use tokio::sync::watch;
+use tower::ServiceExt;
 
 use crate::{
     databases::{Db, four_digits},
@@ -59,26 +65,47 @@ impl Data {
 
 const POLICY: Refresh = Refresh::every(LONG).retry_after(Duration::from_secs(3600));
 
-async fn content(site: &Perennial, data: &Data) -> Result<String, perennial::Error> {
+/// A page of a route, and a piece of content.
+const KEYS: [&str; 2] = ["/a", "side/a"];
+
+/// What a visitor gets under one of the keys; the error says what happened.
+async fn visit(site: &Perennial, data: &Data, key: &str) -> Result<String, String> {
     let data = data.clone();
-    let content = site.content("side/a", &POLICY, move || data.read()).await?;
-    Ok(content.text().into_owned())
+    if !key.starts_with('/') {
+        let content = site.content(key, &POLICY, move || data.read()).await;
+        return Ok(content.map_err(|error| error.to_string())?.text().into());
+    }
+    let page = move || async move {
+        let read = data.read().await;
+        read.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+    };
+    let layer = site.layer(POLICY);
+    let app = Router::new().route(key, axum::routing::get(page).layer(layer));
+    let request = Request::get(key).body(Body::empty()).expect("a request");
+    let response = app.oneshot(request).await.expect("is infallible");
+    let status = response.status();
+    let body = axum::body::to_bytes(response.into_body(), usize::MAX).await;
+    let body = String::from_utf8(body.expect("is read").to_vec()).expect("text");
+    match status {
+        StatusCode::OK => Ok(body),
+        _ => Err(format!("{status}: {body}")),
+    }
 }
 
-type Visit = tokio::task::JoinHandle<Result<String, perennial::Error>>;
+type Visit = tokio::task::JoinHandle<Result<String, String>>;
 
-fn spawned(site: &Perennial, data: &Data) -> Visit {
+fn spawned(site: &Perennial, data: &Data, key: &'static str) -> Visit {
     let (site, data) = (site.clone(), data.clone());
-    tokio::spawn(async move { content(&site, &data).await })
+    tokio::spawn(async move { visit(&site, &data, key).await })
 }
 
 /// A visit during which the generator runs. One that comes while the regeneration before is still ending gets its version.
-async fn generating(site: &Perennial, data: &Data) -> Visit {
+async fn generating(site: &Perennial, data: &Data, key: &'static str) -> Visit {
     let runs = data.runs();
-    let mut visit = spawned(site, data);
+    let mut visit = spawned(site, data, key);
     until("it generates", async || {
         if visit.is_finished() && data.runs() == runs {
-            visit = spawned(site, data);
+            visit = spawned(site, data, key);
         }
         data.runs() > runs
     })
@@ -86,76 +113,79 @@ async fn generating(site: &Perennial, data: &Data) -> Visit {
     visit
 }
 
+/// Visits until this is served.
+async fn becomes(site: &Perennial, data: &Data, key: &str, expected: &str) {
+    until("it is generated anew", async || {
+        visit(site, data, key).await.as_deref() == Ok(expected)
+    })
+    .await;
+}
+
 async fn content_from_before_a_purge_is_never_served_after_it(db: Db) {
-    for over_an_old_version in [false, true] {
-        for by_another_process in [false, true] {
+    for key in KEYS {
+        for (over_an_old_version, by_another_process) in
+            [(false, false), (false, true), (true, false), (true, true)]
+        {
             let (site, other) = (db.site().await, db.site().await);
             let data = Data::default();
             if over_an_old_version {
-                content(&site, &data).await.expect("is generated");
-                site.invalidate("side/a").await.expect("is done");
+                visit(&site, &data, key).await.expect("is generated");
+                site.invalidate(key).await.expect("is done");
             }
             data.set(1);
             data.hold(true);
-            let first = generating(&site, &data).await;
+            let first = generating(&site, &data, key).await;
             data.set(2);
             let purging = if by_another_process { &other } else { &site };
-            purging.purge("side/a").await.expect("is done");
+            purging.purge(key).await.expect("is done");
             data.hold(false);
             // The visitor who came before the purge may get the content from before it, or be told to come again.
             let _ = first.await.expect("no panic");
-            until("this process has learned of the purge", async || {
-                content(&site, &data)
-                    .await
-                    .is_ok_and(|content| content == "2")
-            })
-            .await;
-            for _ in 0..3 {
-                assert_eq!(content(&site, &data).await.expect("is served"), "2");
+            becomes(&site, &data, key, "2").await;
+            for site in [&site, &other] {
+                assert_eq!(visit(site, &data, key).await.as_deref(), Ok("2"));
             }
-            assert_eq!(content(&other, &data).await.expect("is served"), "2");
-            site.purge("side/a").await.expect("is done");
-            data.set(0);
+            site.purge(key).await.expect("is done");
         }
     }
 }
 
 async fn content_from_before_an_invalidation_is_stale_though_its_lock_was_broken(db: Db) {
-    let (site, other) = (db.site().await, db.site().await);
-    let data = Data::default();
-    data.set(1);
-    data.hold(true);
-    let first = generating(&site, &data).await;
-    data.set(2);
-    other.invalidate("side/a").await.expect("is done");
-    let broken = site.locks().break_lock("refresh/side/a").await;
-    assert!(broken.expect("is done"), "it was held");
-    data.hold(false);
-    assert_eq!(first.await.expect("no panic").expect("is served"), "1");
-    until("it is generated anew", async || {
-        content(&site, &data)
-            .await
-            .is_ok_and(|content| content == "2")
-    })
-    .await;
+    for key in KEYS {
+        let (site, other) = (db.site().await, db.site().await);
+        let data = Data::default();
+        data.set(1);
+        data.hold(true);
+        let first = generating(&site, &data, key).await;
+        data.set(2);
+        other.invalidate(key).await.expect("is done");
+        let lock = format!("refresh/{key}");
+        let broken = site.locks().break_lock(lock).await;
+        assert!(broken.expect("is done"), "it was held");
+        data.hold(false);
+        assert_eq!(first.await.expect("no panic").as_deref(), Ok("1"));
+        becomes(&site, &data, key, "2").await;
+    }
 }
 
 async fn purged_page_is_not_served_while_its_generator_fails(db: Db) {
-    let site = db.site().await;
-    let data = Data::default();
-    data.set(1);
-    content(&site, &data).await.expect("is generated");
-    site.invalidate("side/a").await.expect("is done");
-    data.hold(true);
-    let stale = generating(&site, &data).await;
-    // The record is deleted, and what shows it is to be gone.
-    data.set(usize::MAX);
-    site.purge("side/a").await.expect("is done");
-    data.hold(false);
-    let _ = stale.await.expect("no panic");
-    for _ in 0..5 {
-        let error = content(&site, &data).await.expect_err("is gone");
-        assert!(error.is_generator() || error.is_unavailable(), "{error}");
+    for key in KEYS {
+        let site = db.site().await;
+        let data = Data::default();
+        data.set(1);
+        visit(&site, &data, key).await.expect("is generated");
+        site.invalidate(key).await.expect("is done");
+        data.hold(true);
+        let stale = generating(&site, &data, key).await;
+        // The record is deleted, and what shows it is to be gone.
+        data.set(usize::MAX);
+        site.purge(key).await.expect("is done");
+        data.hold(false);
+        let _ = stale.await.expect("no panic");
+        for _ in 0..5 {
+            let answer = visit(&site, &data, key).await;
+            answer.expect_err("the record is gone");
+        }
     }
 }
 
@@ -254,21 +284,21 @@ async fn answer_to_a_question_from_before_a_pause_is_not_enough() {
     let other = folder.site().await;
     let data = Data::default();
     data.set(1);
-    assert_eq!(content(&site, &data).await.expect("is generated"), "1");
+    assert_eq!(visit(&site, &data, "side/a").await.as_deref(), Ok("1"));
     // A question is under way, with an answer from before the purge.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     gate.hold(true);
     let asked = gate.reached();
-    assert_eq!(content(&site, &data).await.expect("is served"), "1");
+    assert_eq!(visit(&site, &data, "side/a").await.as_deref(), Ok("1"));
     until("it has been asked", async || gate.reached() == asked + 1).await;
     data.set(2);
     other.purge("side/a").await.expect("is done");
     // As long as the process does not get on, no request comes.
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    let visit = spawned(&site, &data);
+    let visit = spawned(&site, &data, "side/a");
     tokio::time::sleep(Duration::from_millis(50)).await;
     gate.hold(false);
-    assert_eq!(visit.await.expect("no panic").expect("is served"), "2");
+    assert_eq!(visit.await.expect("no panic").as_deref(), Ok("2"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -356,7 +386,7 @@ fn a_question_on_a_runtime_that_is_not_driven_holds_nobody_up_for_ever() {
     let data = Data::default();
     {
         let _entered = idle.enter();
-        let mut asked = Box::pin(content(&site, &data));
+        let mut asked = Box::pin(visit(&site, &data, "side/a"));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(asked.as_mut().poll(&mut context).is_pending());
     }
