@@ -175,7 +175,6 @@ async fn what_is_no_text_or_has_a_coding_or_may_not_be_changed_is_left_as_it_is(
     let site = folder.site().await;
     for (number, headers) in [
         ("content-type", "image/png"),
-        ("content-type", "text/event-stream"),
         ("content-encoding", "x-own"),
         ("content-encoding", "gzip"),
         ("cache-control", "max-age=60, no-transform"),
