@@ -12,7 +12,7 @@ use tokio::{runtime::Handle, sync::watch};
 use tracing::Instrument;
 
 use crate::{
-    clock::Tick,
+    clock::{self, Tick},
     decide::{OVERDUE, SYNC},
     engine::Engine,
     error::Error,
@@ -126,6 +126,8 @@ impl Engine {
 
     /// The attempt that runs, or a new one, if a request has to wait for it; and until when.
     fn awaited(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
+        self.clock.resumed(clock::suspended());
+        let now = now.max(self.now());
         let mut state = self.sync_state();
         let attempt = self.attempt(&mut state, now);
         let until = state.wait_until(now, self.store.patience());

@@ -206,6 +206,9 @@ impl Lease {
     /// A lease is extended on the runtime on which its lock was taken. When that runtime has ended, or does not run, the lease ends
     /// too; `lost` resolves on any runtime.
     ///
+    /// The clock of a lease stands still while the machine is suspended: `lost` resolves at the next extension after that, at most a
+    /// third of the lease's length later.
+    ///
     /// # Cancel safety
     ///
     /// Cancel safe; can be awaited any number of times.
