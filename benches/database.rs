@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use perennial::store::{Database, LeaseRow, Store};
+use perennial::{
+    sql::Database,
+    store::{LeaseRow, Store},
+};
 use sqlx::{
     AnyConnection, AssertSqlSafe, Connection, Executor, any::AnyPoolOptions, pool::PoolOptions,
 };

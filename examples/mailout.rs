@@ -18,7 +18,7 @@ use std::{
 };
 
 use clap::Parser;
-use perennial::{Claims, store::Database};
+use perennial::{Claims, sql::Database};
 use sqlx::{AnyPool, AssertSqlSafe};
 
 const MAILS: usize = 300;

@@ -12,7 +12,7 @@ mod common;
 use std::{error::Error, process::ExitCode, time::Duration};
 
 use clap::Parser;
-use perennial::{SessionLock, store::Database};
+use perennial::{SessionLock, sql::Database};
 
 /// Long work that one process at a time does, for as long as its connection to the database lives.
 #[derive(Parser)]

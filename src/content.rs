@@ -7,10 +7,9 @@ use http::Response;
 
 use crate::{
     engine::{Answer, Engine, Failure, Generated, Generator, Look, Work},
-    error::Error,
-    lock::IDEMPOTENCY_PREFIX,
+    error::{BoxError, Error},
+    name::IDEMPOTENCY,
     refresh::Refresh,
-    store::BoxError,
 };
 
 /// A piece of generated content: bytes that are shared, not copied.
@@ -58,9 +57,9 @@ where
     T: Into<Bytes>,
     E: Into<BoxError>,
 {
-    if key.starts_with(IDEMPOTENCY_PREFIX) {
+    if key.starts_with(IDEMPOTENCY) {
         return Err(Error::invalid(format!(
-            "the key {key:?} cannot be used for content: write a name that does not begin with `{IDEMPOTENCY_PREFIX}`, which is \
+            "the key {key:?} cannot be used for content: write a name that does not begin with `{IDEMPOTENCY}`, which is \
              Perennial's own"
         )));
     }

@@ -2,10 +2,13 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-use crate::{
-    lock::{Holder, LockInfo},
-    store::Unfit,
-};
+/// Any error.
+pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// The error of a database that works and refuses the content: the content is too large, for example. Another try ends the same way.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct Unfit(pub(crate) BoxError);
 
 /// What went wrong: opaque, with a [`kind`](Error::kind) to match on and the cause kept as [`source`](StdError::source).
 #[derive(Clone)]
@@ -34,29 +37,6 @@ pub enum ErrorKind {
     Unavailable,
 }
 
-/// What a lock was wanted for.
-fn purpose(action: &str) -> String {
-    match action {
-        "" => String::new(),
-        action => format!(", for {action:?}"),
-    }
-}
-
-/// Who holds it.
-fn held(info: Option<&LockInfo>) -> String {
-    match info {
-        Some(LockInfo {
-            holder: Some(Holder { label, action, .. }),
-            age,
-            ..
-        }) => format!(": {label:?} has held it for {age:.1?}{}", purpose(action)),
-        Some(LockInfo { remaining, .. }) if !remaining.is_zero() => {
-            format!(": it was released, and may be taken again in {remaining:.1?}")
-        }
-        _ => String::new(),
-    }
-}
-
 type Source = Arc<dyn StdError + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
@@ -69,12 +49,11 @@ enum Repr {
     Timeout { step: &'static str, limit: Duration },
     #[error("the lease on {0:?} is lost: it expired, or someone else has taken the lock over")]
     Lost(String),
-    #[error("the lock {name:?} was not free within {wait:?}{}{}", purpose(action), held(info.as_ref()))]
+    #[error("the lock {name:?} was not free within {wait:?}{details}")]
     Taken {
         name: String,
-        action: String,
         wait: Duration,
-        info: Option<LockInfo>,
+        details: String,
     },
     #[error("the generator failed: {0}")]
     Generator(#[source] Source),
@@ -138,10 +117,7 @@ impl Error {
         Repr::Said { kind, message }.into()
     }
 
-    pub(crate) fn database(
-        context: impl Into<String>,
-        source: impl Into<Box<dyn StdError + Send + Sync>>,
-    ) -> Self {
+    pub(crate) fn database(context: impl Into<String>, source: impl Into<BoxError>) -> Self {
         Repr::Database {
             context: context.into(),
             source: Arc::from(source.into()),
@@ -157,18 +133,18 @@ impl Error {
         Repr::Lost(name.into()).into()
     }
 
-    pub(crate) fn taken(name: &str, action: &str, wait: Duration, info: Option<&LockInfo>) -> Self {
-        let (name, action, info) = (name.to_owned(), action.to_owned(), info.cloned());
+    /// An error for a lock that was not free; `details` continues its message.
+    pub(crate) fn taken(name: &str, wait: Duration, details: String) -> Self {
+        let name = name.to_owned();
         Repr::Taken {
             name,
-            action,
             wait,
-            info,
+            details,
         }
         .into()
     }
 
-    pub(crate) fn generator(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub(crate) fn generator(source: impl Into<BoxError>) -> Self {
         Repr::Generator(Arc::from(source.into())).into()
     }
 

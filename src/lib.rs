@@ -19,9 +19,10 @@ mod name;
 mod refresh;
 mod site;
 #[cfg(feature = "_sql")]
-mod sql;
+pub mod sql;
 pub mod store;
 mod terms;
+mod timing;
 
 pub use content::Content;
 pub use error::{Error, ErrorKind};
@@ -33,4 +34,4 @@ pub use lock::{SessionLock, changed_one};
 pub use refresh::{Client, DAY, First, Refresh};
 pub use site::{Builder, Perennial};
 #[cfg(feature = "_sql")]
-pub use sql::{Claim, Claims};
+pub use sql::claims::{Claim, Claims};

@@ -6,6 +6,21 @@ use sha2::{Digest, Sha256};
 
 use crate::key::hex;
 
+/// The beginning of the names of the locks under which pages and content are generated. The key follows.
+pub(crate) const REFRESH: &str = "refresh/";
+
+/// The beginning of the names of the locks that remember what is done once.
+pub(crate) const ONCE: &str = "once/";
+
+/// The beginning of the names of the locks under which requests with an `Idempotency-Key` are done, and of the keys of their responses.
+pub(crate) const IDEMPOTENCY: &str = "idempotency/";
+
+/// The default beginning of the names of the tables.
+pub(crate) const TABLE_PREFIX: &str = "perennial_";
+
+/// The beginnings of the names of Perennial's own locks.
+pub(crate) const RESERVED: [&str; 4] = [REFRESH, ONCE, IDEMPOTENCY, "perennial/"];
+
 /// The longest name that is stored as it stands.
 const PLAIN: usize = 180;
 /// How much of another one is kept in front of its digest, to be recognised by; less is filled up.

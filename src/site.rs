@@ -5,21 +5,20 @@ use std::{fmt, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::request::Parts;
 
+#[cfg(feature = "_sql")]
+use crate::sql::{Connect, Database, IntoDatabase};
 use crate::{
     content::{self, Content},
     engine::{Engine, Settings, Target},
-    error::Error,
+    error::{BoxError, Error},
     extensions::Tags,
     key,
     layer::{ExclusiveLayer, IdempotencyLayer, InvalidateLayer, RefreshLayer, declared::Declared},
     lock::{LockName, Locks, Once},
+    name::TABLE_PREFIX,
     refresh::{DAY, Refresh},
-    store::{BoxError, Guarded, Store},
-};
-#[cfg(feature = "_sql")]
-use crate::{
-    sql::Connect,
-    store::{Database, IntoDatabase},
+    store::{Guarded, Store},
+    timing::{DATABASE_PATIENCE, STATEMENT_TIMEOUT},
 };
 
 /// A site whose content regrows by itself: one database, shared by all its processes, and this process's memory.
@@ -66,7 +65,7 @@ impl Perennial {
     /// Starts with settings that are not the default.
     pub fn builder() -> Builder {
         Builder {
-            table_prefix: "perennial_".to_owned(),
+            table_prefix: TABLE_PREFIX.to_owned(),
             declared: Declared::default(),
             settings: Settings {
                 memory: 64 << 20,
@@ -77,8 +76,8 @@ impl Perennial {
                 retention: 90 * DAY,
                 revision: None,
             },
-            statement_limit: Duration::from_secs(5),
-            database_patience: Duration::from_millis(500),
+            statement_limit: STATEMENT_TIMEOUT,
+            database_patience: DATABASE_PATIENCE,
             #[cfg(feature = "_sql")]
             connect: Connect::Now,
             #[cfg(feature = "postgres")]
@@ -287,7 +286,7 @@ impl Perennial {
     #[cfg(feature = "_sql")]
     pub async fn once_in(
         &self,
-        transaction: impl Into<crate::store::Connection<'_>>,
+        transaction: impl Into<crate::sql::Connection<'_>>,
         name: impl Into<LockName>,
     ) -> Result<crate::Outcome<()>, Error> {
         self.once(name).mark_in(transaction).await

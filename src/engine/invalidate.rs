@@ -7,8 +7,9 @@ use tracing::Instrument;
 
 use crate::{
     decide::{self, SYNC},
-    engine::{Answer, Engine, Generated, Generator, LOCK_PREFIX, Seed, Target, Work},
+    engine::{Answer, Engine, Generated, Generator, Seed, Target, Work},
     error::{Error, ErrorKind},
+    name::REFRESH,
 };
 
 /// How long a response waits for the invalidation that it causes.
@@ -52,7 +53,7 @@ impl Engine {
     /// Cancel safe: it goes on.
     pub(crate) async fn invalidate_names(self: &Arc<Self>, names: Vec<String>) {
         let engine = Arc::clone(self);
-        let token = self.tasks.token();
+        let token = self.locks.tasks().token();
         let (trying, tried) = oneshot::channel::<()>();
         let run = async move {
             let _token = token;
@@ -95,7 +96,7 @@ impl Engine {
         self.invalidate(Target::Purged(key)).await?;
         self.memory.remove(key);
         self.store
-            .call("purge", |store| store.purge(key, LOCK_PREFIX))
+            .call("purge", |store| store.purge(key, REFRESH))
             .await?;
         // Who asked meanwhile may have found a cooldown that had not been ended yet.
         self.note(&Target::Purged(key).name()?).await.map(drop)

@@ -29,7 +29,6 @@ use tokio::{
     sync::{Semaphore, watch},
     time::Instant,
 };
-use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::{
@@ -49,10 +48,8 @@ use sync::Schedule;
 pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use memory::Version;
 pub(crate) use notes::Notes;
+pub(crate) use prune::Pruner;
 pub(crate) use representation::{Representation, Said};
-
-/// What the names of the locks of regenerations begin with; the key follows.
-pub(crate) const LOCK_PREFIX: &str = "refresh/";
 
 pub(crate) struct Engine {
     store: Guarded,
@@ -67,7 +64,6 @@ pub(crate) struct Engine {
     running: Mutex<Running>,
     /// Bounds the regenerations at once.
     permits: Arc<Semaphore>,
-    tasks: TaskTracker,
     #[cfg(feature = "compression")]
     compressions: coded::Compressions,
     /// Hears of invalidations, if it is to, until the engine is dropped.
@@ -209,7 +205,6 @@ impl Engine {
             settings,
             running: Mutex::default(),
             permits: Arc::new(Semaphore::new(regenerations)),
-            tasks: TaskTracker::new(),
             #[cfg(feature = "compression")]
             compressions: coded::Compressions::default(),
             #[cfg(feature = "postgres")]
@@ -358,7 +353,7 @@ impl Engine {
         let (sender, stage) = watch::channel(Stage::Looking);
         running.insert(key.to_owned(), sender.clone());
         // Under the lock: a shutdown that comes now waits for it.
-        let token = self.tasks.token();
+        let token = self.locks.tasks().token();
         drop(running);
         // Before a caller's closure is called: if that panics, dropping it lets others begin.
         let mut regeneration = Regeneration::new(Arc::clone(self), key, *policy, version, sender);
@@ -379,8 +374,6 @@ impl Engine {
             let _running = self.running();
             self.closing.store(true, Relaxed);
         }
-        self.tasks.close();
-        self.tasks.wait().await;
         self.locks.shutdown().await;
     }
 

@@ -19,13 +19,13 @@ use crate::{
     clock::{self, Tick, YEAR},
     decide::{self, Freshness, RECHECK, Turn},
     engine::{
-        Answer, Engine, Failure, Generated, Generator, LOCK_PREFIX, Notes, Pass, Seed, Slot,
-        Standing, Version, Void, Work, memory::same_content,
+        Answer, Engine, Failure, Generated, Generator, Notes, Pass, Seed, Slot, Standing, Version,
+        Void, Work, memory::same_content,
     },
     error::Error,
     extensions::{RefreshAfter, Tags},
     lock::Lease,
-    name::bounded,
+    name::{REFRESH, bounded},
     refresh::Refresh,
     store::{Edition, Probe},
 };
@@ -641,7 +641,7 @@ impl Regeneration {
     }
 
     fn lock_name(&self) -> String {
-        format!("{LOCK_PREFIX}{}", bounded(&self.key))
+        format!("{REFRESH}{}", bounded(&self.key))
     }
 }
 

@@ -49,11 +49,41 @@ pub struct ExclusiveLayer {
     until_sent: bool,
 }
 
+impl Locks {
+    /// A layer for routes that are to run once at a time for each name: uploads to one album, syncs of one customer's. They take the lock of that name,
+    /// as any other program may.
+    ///
+    /// ```
+    /// # use axum::{Router, routing::post};
+    /// # async fn sync() {}
+    /// # #[derive(Clone)]
+    /// # struct Customer { id: String }
+    /// # fn f(site: perennial::Perennial) -> Router {
+    /// use std::time::Duration;
+    ///
+    /// let one_device = site
+    ///     .locks()
+    ///     .lease(Duration::from_secs(30))
+    ///     .exclusive(|parts| {
+    ///         // As an outer layer has found out.
+    ///         let customer = parts.extensions.get::<Customer>();
+    ///         ["sync", customer.map_or("", |customer| &customer.id)].into()
+    ///     })
+    ///     .wait(Duration::from_secs(5))
+    ///     .action("sync");
+    /// Router::new().route("/sync", post(sync).layer(one_device))
+    /// # }
+    /// ```
+    pub fn exclusive(
+        &self,
+        name: impl Fn(&http::request::Parts) -> LockName + Send + Sync + 'static,
+    ) -> ExclusiveLayer {
+        ExclusiveLayer::new(self.clone(), name)
+    }
+}
+
 impl ExclusiveLayer {
-    pub(crate) fn new(
-        locks: Locks,
-        name: impl Fn(&Parts) -> LockName + Send + Sync + 'static,
-    ) -> Self {
+    fn new(locks: Locks, name: impl Fn(&Parts) -> LockName + Send + Sync + 'static) -> Self {
         Self {
             locks,
             name: Arc::new(name),

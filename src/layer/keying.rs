@@ -9,7 +9,7 @@ use crate::{
     fields,
     key::{self, Query},
     layer::request::host,
-    lock::IDEMPOTENCY_PREFIX,
+    name::IDEMPOTENCY,
 };
 
 /// What of a request names the resource that it asks for, and is therefore all of it that the generator sees.
@@ -197,7 +197,7 @@ impl Key {
                 seen: None,
             },
         };
-        if resource.key.starts_with(IDEMPOTENCY_PREFIX) {
+        if resource.key.starts_with(IDEMPOTENCY) {
             // The answers to somebody's requests are kept there.
             tracing::debug!(key = %resource.key, "a request passes, as its key is Perennial's own");
             return None;

@@ -22,6 +22,7 @@ use crate::{
         Answer, Failure, Generated, Generator, Look, Pass, Said, Seed, Target, Version, Visited,
         Work,
     },
+    error::BoxError,
     extensions::{RefreshAfter, Tags},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
@@ -35,7 +36,6 @@ use crate::{
         target::Asked,
     },
     refresh::Refresh,
-    store::BoxError,
 };
 
 /// A service whose responses are kept, as [`RefreshLayer`] describes.

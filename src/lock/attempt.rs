@@ -16,7 +16,7 @@ use tokio::{
 use crate::{
     clock,
     error::Error,
-    lock::{Lease, LockName, Locks, check},
+    lock::{Holder, Lease, LockInfo, LockName, Locks, check},
 };
 
 /// How long an attempt waits unless told otherwise.
@@ -142,7 +142,31 @@ impl LockAttempt {
         // Without an answer the message says less.
         let info = self.locks.inspect(self.name.clone()).await.ok().flatten();
         let name = self.name.as_str();
-        Err(Error::taken(name, &self.action, self.wait, info.as_ref()))
+        let details = format!("{}{}", purpose(&self.action), held(info.as_ref()));
+        Err(Error::taken(name, self.wait, details))
+    }
+}
+
+/// Describes what a lock is wanted for, to continue a message.
+fn purpose(action: &str) -> String {
+    match action {
+        "" => String::new(),
+        action => format!(", for {action:?}"),
+    }
+}
+
+/// Describes the holder of a lock, to continue a message.
+fn held(info: Option<&LockInfo>) -> String {
+    match info {
+        Some(LockInfo {
+            holder: Some(Holder { label, action, .. }),
+            age,
+            ..
+        }) => format!(": {label:?} has held it for {age:.1?}{}", purpose(action)),
+        Some(LockInfo { remaining, .. }) if !remaining.is_zero() => {
+            format!(": it was released, and may be taken again in {remaining:.1?}")
+        }
+        _ => String::new(),
     }
 }
 

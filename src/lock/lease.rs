@@ -121,7 +121,7 @@ impl Lease {
     ///
     /// [Lost](Error::is_lost): no row was changed. (So does a row that isn't there: write it before, with the fence 0.)
     #[cfg(feature = "_sql")]
-    pub fn written(&self, result: impl Into<crate::store::Changed>) -> Result<(), Error> {
+    pub fn written(&self, result: impl Into<crate::sql::Changed>) -> Result<(), Error> {
         match result.into().0 {
             0 => Err(Error::lost(self.name())),
             _ => Ok(()),

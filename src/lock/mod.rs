@@ -7,22 +7,24 @@ mod once;
 #[cfg(feature = "_sql")]
 mod session;
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::{
-    engine::LOCK_PREFIX,
     error::Error,
-    layer::{ExclusiveLayer, IdempotencyLayer},
+    name::RESERVED,
     refresh::{DEFAULT_LEASE, bounded_lease},
     store::{Guarded, LeaseRow, LockRow, PAUSES, Sending, Strays},
+};
+
+#[cfg(feature = "_sql")]
+use crate::{
+    name::TABLE_PREFIX,
+    sql::IntoDatabase,
+    timing::{DATABASE_PATIENCE, STATEMENT_TIMEOUT},
 };
 
 use attempt::Queues;
@@ -57,8 +59,6 @@ pub struct Locks {
     hold: Hold,
     label: Arc<str>,
     queues: Arc<Queues>,
-    /// When it was last looked whether it is time to prune.
-    looked: Arc<Mutex<Option<Instant>>>,
 }
 
 /// What all locks of a store, and their leases, have in common.
@@ -103,18 +103,6 @@ impl Hold {
     }
 }
 
-/// What the names of the locks begin with under which requests are done once.
-pub(crate) const IDEMPOTENCY_PREFIX: &str = "idempotency/";
-
-/// What the names of the locks begin with that remember what is done once.
-pub(crate) const ONCE_PREFIX: &str = "once/";
-
-/// How often all processes together prune, at most.
-pub(crate) const PRUNE: Duration = Duration::from_hours(24);
-
-/// How long a lock is kept at least that says that nobody knows what has come of a request.
-pub(crate) const KEPT: Duration = Duration::from_hours(24 * 90);
-
 /// The longest text of a label and of an action that is kept, in bytes.
 const TEXT: usize = 100;
 
@@ -129,7 +117,6 @@ impl Locks {
             hold: Hold::DEFAULT,
             label: format!("process {}", std::process::id()).into(),
             queues: Arc::default(),
-            looked: Arc::default(),
         }
     }
 
@@ -139,8 +126,15 @@ impl Locks {
     ///
     /// As for [`Perennial::new`](crate::Perennial::new).
     #[cfg(feature = "_sql")]
-    pub async fn new(pool: impl crate::store::IntoDatabase) -> Result<Self, Error> {
-        Ok(crate::Perennial::new(pool).await?.locks())
+    pub async fn new(pool: impl IntoDatabase) -> Result<Self, Error> {
+        let store = pool.into_database().store(TABLE_PREFIX).await?;
+        let prefix = Some(TABLE_PREFIX.to_owned());
+        Ok(Self::with_store(Guarded::new(
+            store,
+            STATEMENT_TIMEOUT,
+            DATABASE_PATIENCE,
+            prefix,
+        )))
     }
 
     /// How long a holder that has fallen silent keeps the lock. Default: 15 s; taken into 10 ms to a year.
@@ -222,50 +216,6 @@ impl Locks {
         Once::new(self.clone(), &name.into())
     }
 
-    /// A layer for routes that are to run once at a time for each name: uploads to one album, syncs of one customer's. They take the lock of that name,
-    /// as any other program may.
-    ///
-    /// ```
-    /// # use axum::{Router, routing::post};
-    /// # async fn sync() {}
-    /// # #[derive(Clone)]
-    /// # struct Customer { id: String }
-    /// # fn f(site: perennial::Perennial) -> Router {
-    /// use std::time::Duration;
-    ///
-    /// let one_device = site
-    ///     .locks()
-    ///     .lease(Duration::from_secs(30))
-    ///     .exclusive(|parts| {
-    ///         // As an outer layer has found out.
-    ///         let customer = parts.extensions.get::<Customer>();
-    ///         ["sync", customer.map_or("", |customer| &customer.id)].into()
-    ///     })
-    ///     .wait(Duration::from_secs(5))
-    ///     .action("sync");
-    /// Router::new().route("/sync", post(sync).layer(one_device))
-    /// # }
-    /// ```
-    pub fn exclusive(
-        &self,
-        name: impl Fn(&http::request::Parts) -> LockName + Send + Sync + 'static,
-    ) -> ExclusiveLayer {
-        ExclusiveLayer::new(self.clone(), name)
-    }
-
-    /// A layer that does requests once, however often they are sent: a payment, an order.
-    ///
-    /// ```
-    /// # use axum::{Router, routing::post};
-    /// # async fn pay() {}
-    /// # fn f(site: perennial::Perennial) -> Router {
-    /// Router::new().route("/pay", post(pay).layer(site.locks().idempotency()))
-    /// # }
-    /// ```
-    pub fn idempotency(&self) -> IdempotencyLayer {
-        IdempotencyLayer::new(self.clone())
-    }
-
     pub(crate) fn store(&self) -> &Guarded {
         &self.common.store
     }
@@ -287,46 +237,10 @@ impl Locks {
         self.common.tasks.wait().await;
     }
 
-    /// Removes, in the background, what has expired, in one process a day; to be called when something has been stored.
-    pub(crate) fn prune_sometimes(&self) {
-        let now = Instant::now();
-        {
-            let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-            if looked.is_some_and(|looked| now < looked + PRUNE / 24) {
-                return;
-            }
-            *looked = Some(now);
-        }
-        let mut locks = self.clone();
-        // Others are not to wait for it as for the locks of the application.
-        locks.hold = Hold::DEFAULT;
-        let prune = async move {
-            if let Some(lease) = locks.take("perennial/prune-requests", "", None).await? {
-                locks.prune_entries().await?;
-                locks.prune(KEPT).await?;
-                lease.release_after(PRUNE).await?;
-            }
-            Ok::<_, Error>(())
-        };
-        // The store has logged what fails; another day comes.
-        tokio::spawn(async { drop(prune.await) });
-    }
-
-    /// Removes the entries that are to be kept no longer. Returns the smallest epoch that is noted in any.
-    pub(crate) async fn prune_entries(&self) -> Result<i64, Error> {
-        let (mut next, mut oldest) = (None, i64::MAX);
-        loop {
-            let after: Option<String> = next;
-            let pruned = self
-                .store()
-                .call("prune", |store| store.prune_entries(after.as_deref()))
-                .await?;
-            let Some(pruned) = pruned else {
-                return Ok(oldest);
-            };
-            oldest = oldest.min(pruned.oldest);
-            next = Some(pruned.last);
-        }
+    /// These locks as housekeeping takes them: held for no longer than needed, whatever the application's locks are.
+    pub(crate) fn for_housekeeping(mut self) -> Self {
+        self.hold = Hold::DEFAULT;
+        self
     }
 
     /// As [`try_lock`](Self::try_lock), but only while the lock's fence is still `seen`.
@@ -452,8 +366,7 @@ impl Locks {
 
 /// Refuses names that are Perennial's own.
 fn check(name: &LockName) -> Result<(), Error> {
-    let own = [LOCK_PREFIX, ONCE_PREFIX, IDEMPOTENCY_PREFIX, "perennial/"];
-    match own.iter().find(|own| name.as_str().starts_with(**own)) {
+    match RESERVED.iter().find(|own| name.as_str().starts_with(**own)) {
         None => Ok(()),
         Some(own) => Err(Error::invalid(format!(
             "the name {:?} cannot be used for a lock: write one that does not begin with `{own}`, which is Perennial's own",

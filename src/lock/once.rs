@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::{
     clock::FOREVER,
     error::Error,
-    lock::{Lease, LockInfo, LockName, Locks, ONCE_PREFIX},
+    lock::{Lease, LockInfo, LockName, Locks},
+    name::ONCE,
 };
 
 #[cfg(feature = "_sql")]
@@ -46,7 +47,7 @@ pub enum Outcome<T> {
 
 /// The name of the lock that remembers it.
 fn marked(name: &LockName) -> LockName {
-    LockName::from(format!("{ONCE_PREFIX}{}", name.as_str()))
+    LockName::from(format!("{ONCE}{}", name.as_str()))
 }
 
 impl Once {
@@ -140,7 +141,7 @@ impl Once {
     #[cfg(feature = "_sql")]
     pub async fn mark_in(
         &self,
-        transaction: impl Into<crate::store::Connection<'_>>,
+        transaction: impl Into<crate::sql::Connection<'_>>,
     ) -> Result<Outcome<()>, Error> {
         let store = self.locks.store();
         let mark = Mark {
@@ -257,7 +258,7 @@ impl OnceRetried {
 ///
 /// [`Invalid`](crate::ErrorKind::Invalid): it has changed several rows, so that it is no guard.
 #[cfg(feature = "_sql")]
-pub fn changed_one(result: impl Into<crate::store::Changed>) -> Result<bool, Error> {
+pub fn changed_one(result: impl Into<crate::sql::Changed>) -> Result<bool, Error> {
     match result.into().0 {
         rows @ 0..=1 => Ok(rows == 1),
         rows => Err(Error::invalid(format!(

@@ -14,8 +14,10 @@ use crate::{
     error::Error,
     key::hex,
     lock::{LockName, attempt::pause},
-    sql::session::{Named, Session},
-    store::IntoDatabase,
+    sql::{
+        IntoDatabase,
+        session::{Named, Session},
+    },
 };
 
 /// How often it is asked whether the lock is still held.
@@ -43,7 +45,7 @@ const CHECK: Duration = Duration::from_secs(2);
 ///
 /// ```
 /// # async fn import() {}
-/// # async fn f(pool: perennial::store::Database) -> Result<(), perennial::Error> {
+/// # async fn f(pool: perennial::sql::Database) -> Result<(), perennial::Error> {
 /// use perennial::SessionLock;
 ///
 /// if let Some(lock) = SessionLock::try_lock(pool, "import").await? {
@@ -113,7 +115,7 @@ impl SessionLock {
             }
             let left = wait.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                return Err(Error::taken(name.as_str(), "", wait, None));
+                return Err(Error::taken(name.as_str(), wait, String::new()));
             }
             tokio::time::sleep(pause().min(left)).await;
         }

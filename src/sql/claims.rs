@@ -8,12 +8,12 @@ use std::{
 
 use crate::{
     clock::{FOREVER, micros},
-    error::Error,
+    error::{BoxError, Error},
     sql::{
         Database,
         run::{Answer, Arg, Sql},
     },
-    store::{BoxError, Reclaim, Sending, Strays},
+    store::{Reclaim, Sending, Strays},
 };
 
 /// How long a statement may take.
@@ -37,7 +37,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 ///
 /// ```
 /// # async fn send(mail: &str) {}
-/// # async fn f(pool: perennial::store::Database) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn f(pool: perennial::sql::Database) -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
 ///
 /// use perennial::Claims;

@@ -6,13 +6,14 @@ use sqlx::Transaction;
 
 use crate::{
     clock::micros,
+    error::BoxError,
     name::bounded,
     sql::{
         dialect,
         run::{Arg, Driver, Statement, dialect_on, number},
         store::lock_row,
     },
-    store::{BoxError, LockRow},
+    store::LockRow,
 };
 
 /// A connection of the application's, or a transaction on it: made [from](From) sqlx's own.

@@ -1,6 +1,6 @@
 //! The stores in SQL databases: the application's own pool, or one of ours from a URL.
 
-mod claims;
+pub(crate) mod claims;
 pub(crate) mod connection;
 mod dialect;
 #[cfg(feature = "postgres")]
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use self::{run::Connections, store::SqlStore};
 use crate::{error::Error, store::Store};
-pub use claims::{Claim, Claims, Value};
+pub use claims::Value;
 pub use connection::Connection;
 
 /// How long the tables may take to be made or upgraded.

@@ -12,9 +12,9 @@ use tracing::{Dispatch, instrument::WithSubscriber};
 
 use crate::{
     clock,
-    error::Error,
+    error::{BoxError, Error},
     sql::dialect::{self, Arguments, Dialect},
-    store::{self, BoxError, StoreFuture},
+    store::{self, StoreFuture},
 };
 
 /// The longest pause before a statement is tried again.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use sqlx::Pool;
 
 use crate::{
-    error::Error,
+    error::{BoxError, Error},
     sql::run::{Arg, Borrowed, Cells, Driver, Statement, dialect_of, has_code},
-    store::{BoxError, StoreFuture},
+    store::StoreFuture,
 };
 
 /// How long a statement may take.

@@ -14,8 +14,7 @@ use tokio::sync::OnceCell;
 
 use crate::{
     clock::{FOREVER, duration, micros},
-    error::Error,
-    lock::KEPT,
+    error::{BoxError, Error, Unfit},
     name::bounded,
     sql::{
         dialect,
@@ -26,9 +25,10 @@ use crate::{
         schema, wire,
     },
     store::{
-        BATCH, BoxError, Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store,
-        StoreFuture, Unfit, waits,
+        BATCH, Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture,
+        waits,
     },
+    timing::UNKNOWN_OUTCOME,
 };
 
 /// How long a statement may still run on the server after its connection broke, by and large.
@@ -549,7 +549,7 @@ impl<DB: Driver> Store for SqlStore<DB> {
     ) -> StoreFuture<'a, Option<String>> {
         Box::pin(async move {
             let unused = unused.min(FOREVER);
-            let unused = [unused, unused.max(KEPT)].map(|time| Arg::Int(micros(time)));
+            let unused = [unused, unused.max(UNKNOWN_OUTCOME)].map(|time| Arg::Int(micros(time)));
             let all = self.statements().await?;
             let pruned = self.prune(&all.next_locks, &all.prune_locks, after, &unused);
             Ok(pruned.await?.map(|(last, _)| last))

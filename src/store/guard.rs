@@ -62,7 +62,7 @@ impl Guarded {
     pub(crate) async fn limited<T>(
         &self,
         step: &'static str,
-        work: impl Future<Output = Result<T, crate::store::BoxError>>,
+        work: impl Future<Output = Result<T, crate::error::BoxError>>,
     ) -> Result<T, Error> {
         let limit = self.0.limit;
         match tokio::time::timeout(limit, work).await {

@@ -3,24 +3,17 @@
 mod guard;
 mod stray;
 
-use std::{error::Error as StdError, pin::Pin, time::Duration};
+use std::{pin::Pin, time::Duration};
 
 use bytes::Bytes;
 use http::Response;
 
-#[cfg(feature = "_sql")]
-pub use crate::sql::{Changed, Connection, Database, IntoDatabase, Value};
+use crate::error::BoxError;
+
 pub(crate) use guard::Guarded;
 #[cfg(feature = "_sql")]
 pub(crate) use stray::{BATCH, sends, waits};
 pub(crate) use stray::{PAUSES, Reclaim, Sending, Strays};
-
-pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
-
-/// The error of a database that works, and refuses the content that it was to store: it is too large, say. Another try ends the same way.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub(crate) struct Unfit(pub(crate) BoxError);
 
 /// What a [`Store`]'s methods return.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send + 'a>>;

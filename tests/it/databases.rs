@@ -1,6 +1,6 @@
 //! Databases for tests: an SQLite file, or a database of a server's, made for one test and gone with it.
 
-use perennial::{Perennial, store::Database};
+use perennial::{Perennial, sql::Database};
 use sqlx::{AnyPool, AssertSqlSafe, Transaction, any::AnyPoolOptions};
 use tokio::sync::OnceCell;
 

@@ -232,7 +232,7 @@ async fn more_invalidated_names_than_a_process_keeps_count_as_everything(db: Db)
 
 /// A site whose store calls a hook, on an SQLite file.
 async fn hooked(folder: &Folder, builder: Builder, hook: Hook) -> Perennial {
-    let database = perennial::store::Database::open(&folder.url()).await;
+    let database = perennial::sql::Database::open(&folder.url()).await;
     let store = database.expect("opens").store("perennial_").await;
     let store = Hooked {
         store: store.expect("prepares"),

@@ -12,7 +12,8 @@ use std::{
 
 use perennial::{
     Perennial, Refresh,
-    store::{Database, Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
+    sql::Database,
+    store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 

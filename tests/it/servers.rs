@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use perennial::{ErrorKind, Perennial, Refresh, store::IntoDatabase};
+use perennial::{ErrorKind, Perennial, Refresh, sql::IntoDatabase};
 use sqlx::{Pool, pool::PoolOptions};
 use tokio::{task::JoinSet, time::Instant};
 

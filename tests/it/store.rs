@@ -894,7 +894,7 @@ const ROWS: i64 = 10_000;
 
 /// What requests and locks ask of a store, among so many rows of each table.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-async fn request_among_many_rows(db: &Db, database: perennial::store::Database) {
+async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
     let store = database.store("perennial_").await.expect("prepares");
     let digits = crate::databases::four_digits();
     for (columns, values) in [

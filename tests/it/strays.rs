@@ -11,7 +11,8 @@ use std::{
 
 use perennial::{
     Locks, Outcome, Perennial,
-    store::{Database, Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
+    sql::Database,
+    store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
 };
 use tokio::{sync::Semaphore, task::JoinSet};
 

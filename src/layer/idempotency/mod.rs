@@ -20,6 +20,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
+    engine::Pruner,
     layer::{ResponseBody, ResponseFuture, future::oneshot},
     lock::Locks,
     refresh::DAY,
@@ -81,6 +82,7 @@ use crate::{
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct IdempotencyLayer {
     locks: Locks,
+    pruner: Arc<Pruner>,
     scope: Option<Arc<Scope>>,
     optional: bool,
     lifetime: Duration,
@@ -92,9 +94,25 @@ pub struct IdempotencyLayer {
 
 type Scope = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
+impl Locks {
+    /// A layer that does requests once, however often they are sent: a payment, an order.
+    ///
+    /// ```
+    /// # use axum::{Router, routing::post};
+    /// # async fn pay() {}
+    /// # fn f(site: perennial::Perennial) -> Router {
+    /// Router::new().route("/pay", post(pay).layer(site.locks().idempotency()))
+    /// # }
+    /// ```
+    pub fn idempotency(&self) -> IdempotencyLayer {
+        IdempotencyLayer::new(self.clone())
+    }
+}
+
 impl IdempotencyLayer {
-    pub(crate) fn new(locks: Locks) -> Self {
+    fn new(locks: Locks) -> Self {
         Self {
+            pruner: Arc::new(Pruner::new(locks.clone())),
             locks,
             scope: None,
             optional: false,

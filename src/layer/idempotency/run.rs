@@ -17,7 +17,8 @@ use crate::{
         request::asked_path,
         response::{self, Read},
     },
-    lock::{IDEMPOTENCY_PREFIX, LockName},
+    lock::LockName,
+    name::IDEMPOTENCY,
     store::Entry,
 };
 
@@ -109,7 +110,7 @@ impl IdempotencyLayer {
         };
         let name = LockName::from([&*scope.unwrap_or_default(), asked_path(parts), key]);
         Keyed {
-            name: LockName::from(format!("{IDEMPOTENCY_PREFIX}{}", name.as_str())),
+            name: LockName::from(format!("{IDEMPOTENCY}{}", name.as_str())),
             asked,
             layer: self,
         }
@@ -191,7 +192,7 @@ impl Keyed {
                 return refused(StatusCode::CONFLICT, detail, None);
             }
         };
-        locks.prune_sometimes();
+        self.layer.pruner.prune();
         // From here on it is done, or nobody knows.
         let lease = lease.left_when_dropped();
         let (head, body) = oneshot(service, request).await?.into_parts();

@@ -16,11 +16,11 @@ use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
+    error::Unfit,
     layer::IdempotencyLayer,
     lock::Locks,
     store::{
         Edition, Entry, Guarded, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture,
-        Unfit,
     },
 };
 
@@ -68,7 +68,7 @@ impl Memory {
 
     fn call<'a, T: Send + 'a>(
         &self,
-        step: impl FnOnce(&mut State) -> Result<T, crate::store::BoxError>,
+        step: impl FnOnce(&mut State) -> Result<T, crate::error::BoxError>,
     ) -> StoreFuture<'a, T> {
         let mut state = self.0.lock().expect("not poisoned");
         let away = state.away_until.is_some_and(|until| Instant::now() < until);
