@@ -18,6 +18,8 @@ pub(super) struct Dialect {
     /// What a statement begins with that decides by a row that it only reads, for `{waits}`: on a node of a cluster, it first waits for all that other nodes
     /// have committed.
     pub(super) waits: &'static str,
+    /// The bound of the epochs that are committed, for `{committed}`, where a statement may see others.
+    pub(super) committed: &'static str,
     /// The codes of errors by which tables of the same names show that are not Perennial's.
     pub(super) foreign: &'static [&'static str],
     /// How `$n` reaches the database.
@@ -66,6 +68,10 @@ pub(super) struct Dialect {
     pub(super) noted: &'static str,
     /// name -> the new epoch. They queue for one row, so that whoever sees an epoch sees all smaller ones. A revision keeps its first one.
     pub(super) invalidate: &'static str,
+    /// known epoch, number -> name, epoch, in the order of epochs. Nothing that may yet be rolled back: its epoch would be another's afterwards.
+    pub(super) invalidated: &'static str,
+    /// last name, number -> name, epoch: the invalidation of everything, and in the order of names purges and revisions. Committed ones, as above.
+    pub(super) invalidated_for_long: &'static str,
     /// lock id, number of rows, values of filters -> nothing; claims rows of `{table}`, of those that are `{free}`, in that order, by setting what says that they are `{claimed}`
     pub(super) claim: &'static str,
     /// Locks that a connection holds, where there are any.
@@ -122,6 +128,7 @@ pub(super) const SQLITE: Dialect = Dialect {
     quote: '`',
     text: "CAST({key} AS TEXT)",
     waits: "",
+    committed: "",
     // SQLITE_ERROR: a table or a column that is there or is not.
     foreign: &["1"],
     arguments: Arguments::Numbered,
@@ -204,6 +211,8 @@ pub(super) const SQLITE: Dialect = Dialect {
         FROM (SELECT '*' AS name UNION ALL SELECT $1) n WHERE true
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING epoch",
+    invalidated: INVALIDATED,
+    invalidated_for_long: INVALIDATED_FOR_LONG,
     claim: "UPDATE {table} SET {claimed} WHERE {id} IN (SELECT {id} FROM {table} WHERE {free} LIMIT $2)",
     session: None,
     contended: &[],
@@ -282,6 +291,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
     quote: '"',
     text: "CAST({key} AS TEXT)",
     waits: "",
+    committed: "",
     // duplicate_table, undefined_column
     foreign: &["42P07", "42703"],
     arguments: Arguments::Written {
@@ -379,6 +389,8 @@ pub(super) const POSTGRES: Dialect = Dialect {
             RETURNING i.epoch
         )
         SELECT epoch, pg_notify('{p}invalidation', '')::text FROM i",
+    invalidated: INVALIDATED,
+    invalidated_for_long: INVALIDATED_FOR_LONG,
     // MATERIALIZED: chosen once, not anew for each row.
     claim: "WITH perennial_free AS MATERIALIZED (
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -456,6 +468,10 @@ pub(super) const MYSQL: Dialect = Dialect {
     // Bytes in the end: as text they would be compared as some collation has it.
     text: "IF(CHARSET({key}) = 'binary', CAST({key} AS BINARY), CAST(CAST({key} AS CHAR CHARACTER SET utf8mb4) AS BINARY))",
     waits: "",
+    // At READ UNCOMMITTED alone: the counter's row, locked, so that this waits for the invalidation that is under way. MariaDB before 11.1 and MySQL have
+    // different names for the level.
+    committed: "(SELECT IF(/*M! @@tx_isolation *//*!50720 @@transaction_isolation */ = 'READ-UNCOMMITTED', coalesce(max(epoch), 0), 9223372036854775807) AS latest
+        FROM {p}invalidation WHERE name = '*' AND /*M! @@tx_isolation *//*!50720 @@transaction_isolation */ = 'READ-UNCOMMITTED' LOCK IN SHARE MODE)",
     // ER_TABLE_EXISTS_ERROR, ER_BAD_FIELD_ERROR
     foreign: &["1050", "1054"],
     arguments: Arguments::Ordered,
@@ -498,7 +514,12 @@ pub(super) const MYSQL: Dialect = Dialect {
         "SELECT entry_key, fence, generated_at, keep_until, notes, status, headers, `body` FROM {p}entry LIMIT 0",
         "SELECT name, epoch FROM {p}invalidation LIMIT 0",
     ]],
-    probe: PROBE,
+    probe: "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
+            LEAST(coalesce((SELECT max(epoch) FROM {p}invalidation), 0), {committed}),
+            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.notes, n.at - l.acquired_at
+        FROM (SELECT {now} AS at) n
+        LEFT JOIN {p}lock l ON l.name = $2
+        LEFT JOIN {p}entry e ON e.entry_key = $1 AND e.fence > $3",
     // Assignments are made in their order: the owner, which no other acquisition has, says to the others whether the lock was taken. (No
     // time could: two may come in the same microsecond.)
     // The affected rows tell nothing; the fence comes back as the insert id. The comment is for MariaDB alone, where a statement
@@ -558,6 +579,17 @@ pub(super) const MYSQL: Dialect = Dialect {
     invalidate: "INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), ($1, LAST_INSERT_ID())
         ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))),
             IF(name LIKE 'revision:%', epoch, LAST_INSERT_ID()))",
+    // The counter first (STRAIGHT_JOIN): as long as its row is locked, no invalidation is under way.
+    invalidated: "SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
+            SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2
+        ) i WHERE i.epoch <= c.latest ORDER BY i.epoch",
+    invalidated_for_long: "SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
+            SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
+            UNION ALL SELECT n.name, n.epoch FROM (
+                SELECT name, epoch FROM {p}invalidation WHERE name > $1 AND name < 'revision;'
+                ORDER BY name LIMIT $2
+            ) n
+        ) i WHERE i.epoch <= c.latest ORDER BY i.name",
     claim: "UPDATE {table} t JOIN (
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         ) c ON t.{id} = c.{id} SET {claimed}",
@@ -590,6 +622,7 @@ pub(super) const MARIADB_GALERA: Dialect = Dialect {
     ..MYSQL
 };
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 const PROBE: &str =
     "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
         coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
@@ -659,13 +692,12 @@ pub(super) const NEXT_NAMES: &str = "SELECT max(n.epoch) FROM (
         SELECT epoch FROM {p}invalidation WHERE epoch > $1 ORDER BY epoch LIMIT 10000
     ) n";
 
-/// known epoch, number -> name, epoch, in the order of epochs
-pub(super) const INVALIDATED: &str = "SELECT name, epoch FROM {p}invalidation
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+const INVALIDATED: &str = "SELECT name, epoch FROM {p}invalidation
     WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2";
 
-/// last name, number -> name, epoch: the invalidation of everything, and in the order of names purges and revisions
-pub(super) const INVALIDATED_FOR_LONG: &str =
-    "SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+const INVALIDATED_FOR_LONG: &str = "SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
     UNION ALL SELECT n.name, n.epoch FROM (
         SELECT name, epoch FROM {p}invalidation WHERE name > $1 AND name < 'revision;'
         ORDER BY name LIMIT $2

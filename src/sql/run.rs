@@ -185,6 +185,7 @@ pub(super) struct Statement {
 impl Statement {
     pub(super) fn new(dialect: &'static Dialect, prefix: &str, template: &str) -> Self {
         let template = template
+            .replace("{committed}", dialect.committed)
             .replace("{now}", dialect.now)
             .replace("{noted}", dialect.noted)
             .replace("{waits}", dialect.waits)

@@ -192,6 +192,11 @@ impl Db {
     }
 }
 
+/// On MySQL and MariaDB: how many of a database's transactions wait for a row.
+pub(crate) const WAITING: &str = "SELECT count(*) FROM information_schema.innodb_trx t
+    JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+    WHERE p.db = DATABASE() AND t.trx_state = 'LOCK WAIT'";
+
 /// What gives 10,000 rows of four digits each, `a.d` to `d.d`, in any dialect.
 pub(crate) fn four_digits() -> String {
     let digits: Vec<_> = (0..10).map(|n| format!("SELECT {n} AS d")).collect();

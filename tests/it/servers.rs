@@ -7,7 +7,7 @@ use sqlx::{Pool, pool::PoolOptions};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
-    databases::Db,
+    databases::{Db, WAITING},
     own_server::{Ending, Kind, OwnServer},
     proxy::Proxy,
     store::{content, lock, open, publish},
@@ -110,9 +110,7 @@ async fn nobody_takes_over_in_the_middle_of_a_publish(db: Db) {
         "SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND wait_event_type = 'Lock'"
     } else {
-        "SELECT count(*) FROM information_schema.innodb_trx t
-            JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
-            WHERE p.db = DATABASE() AND t.trx_state = 'LOCK WAIT'"
+        WAITING
     };
     until("it is held up", async || db.int(waits).await > Some(0)).await;
     // Until its lease is over.

@@ -133,6 +133,7 @@ contract! {
     a_lock_whose_name_begins_like_a_mark_in_capitals_is_listed
     a_lock_is_inspected_listed_and_broken;
     changing rows:
+        an_invalidation_that_is_rolled_back_is_seen_by_nobody
     a_holder_whose_clock_is_right_keeps_its_lock
     a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour
     locks_from_before_the_clock_was_set_back_end_after_their_length
@@ -464,6 +465,48 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let soon = Duration::from_millis(10);
     forget(&*store, 0, soon, i64::MAX).await;
     assert_eq!(store.invalidated(0, ALL).await.expect("answers").len(), 2);
+}
+
+async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
+    let store = open(&db).await;
+    let made = store.invalidate("purged:/made").await.expect("answers");
+    // As the server does it, up to the commit.
+    let counter = match db.url().starts_with("postgres") {
+        true => "UPDATE perennial_schema SET version = version + 3600000000 WHERE id = 2",
+        false => "UPDATE perennial_invalidation SET epoch = epoch + 3600000000 WHERE name = '*'",
+    };
+    let mut undone = db.uncommitted(counter).await;
+    let epoch = made + 3_600_000_000;
+    let name = format!(
+        "INSERT INTO perennial_invalidation (name, epoch) VALUES ('purged:/undone', {epoch})"
+    );
+    let name = sqlx::query(sqlx::AssertSqlSafe(name)).execute(&mut *undone);
+    name.await.expect("is done");
+
+    let asking = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move {
+            let answers = tokio::join!(
+                store.invalidated(0, ALL),
+                store.invalidated_for_long("purged:", ALL),
+                store.probe("k", "a", 0),
+            );
+            (
+                answers.0.expect("answers"),
+                answers.1.expect("answers"),
+                answers.2.expect("answers").epoch,
+            )
+        }
+    });
+    crate::support::until("they have answered, or wait for the end", async || {
+        asking.is_finished()
+            || db.url().starts_with("mysql") && db.int(crate::databases::WAITING).await > Some(0)
+    })
+    .await;
+    undone.rollback().await.expect("is undone");
+    let expected = vec![("purged:/made".to_owned(), made)];
+    let answers = asking.await.expect("no panic");
+    assert_eq!(answers, (expected.clone(), expected, made));
 }
 
 /// Forgets in as many steps as the store takes.
