@@ -92,7 +92,7 @@ async fn mark_on<DB: Driver>(
     connection: &mut DB::Connection,
     mark: &Mark<'_>,
 ) -> Result<Marked, BoxError> {
-    // What comes before is only read, which is where a node of a cluster has to wait.
+    // What comes before is only read, which is where a node of a cluster has to wait. (It does outside a transaction alone.)
     let differs = DB::RELATIVES.iter().any(|(_, it)| !it.waits.is_empty());
     let ours = match mark.after {
         Some(_) if differs => dialect_on::<DB>(connection).await?,
