@@ -112,6 +112,8 @@ pub(crate) struct Version {
     /// What makes the next one, without a visitor.
     seed: Option<Arc<dyn Seed>>,
     unsaved: bool,
+    /// Its age is not known: the database's clock was set back.
+    undated: bool,
     /// It was published by this process, which has not tried to replace it yet.
     own: AtomicBool,
     /// It was made by this process.
@@ -154,6 +156,7 @@ impl Version {
             standing: Standing::new(notes),
             seed: None,
             unsaved: false,
+            undated: false,
             own: AtomicBool::new(false),
             made: false,
             replaces: false,
@@ -167,6 +170,12 @@ impl Version {
     pub(crate) fn unsaved(mut self) -> Self {
         self.unsaved = true;
         self.made = true;
+        self
+    }
+
+    /// It counts as stale, if its age is not known.
+    pub(crate) fn undated(mut self, undated: bool) -> Self {
+        self.undated = undated;
         self
     }
 
@@ -232,7 +241,10 @@ impl Version {
 
     /// What the invalidations make of it.
     pub(crate) fn void(&self, known: &Invalidations) -> Void {
-        self.standing.void(&self.key, known)
+        match self.standing.void(&self.key, known) {
+            Void::No if self.undated => Void::Stale,
+            void => void,
+        }
     }
 
     pub(crate) fn is_unsaved(&self) -> bool {

@@ -222,6 +222,7 @@ impl Regeneration {
             let held_age = self.version.as_ref().map(|version| version.age(asked));
             let (born, notes) = (asked - entry.age, Notes::decode(&entry.notes));
             let stored = Version::new(&self.key, entry.content, entry.fence, born, notes);
+            let stored = stored.undated(entry.undated);
             let known = &self.engine.known;
             let held = self.version.as_ref().map(|version| version.void(known));
             // A version that was generated while the database was away may know less of the invalidations than the other one, or more.

@@ -108,7 +108,8 @@ pub(super) enum Arguments {
 }
 
 /// A lock that was acquired further in the future is from before the database's clock was set back, in microseconds. Less is the difference between the clocks of a cluster's
-/// nodes, or a step by which a clock is kept right. Nothing depends on the exact time: [`REDATE`] ends no lease early, and less would only cost a contended try a write.
+/// nodes, or a step by which a clock is kept right. Nothing depends on the exact time: [`REDATE`] ends no lease early, and less would only cost a contended try a write. An entry that was published
+/// there is stale, as its age is not known.
 pub(super) const SET_BACK: i64 = 5_000_000;
 
 /// Moves a lock from before the clock was set back into the present, where the whole of its time begins again. A holder that lives extends its lease meanwhile, and what
@@ -722,6 +723,8 @@ const RELEASE: &str =
     "UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN $4 = 0 THEN 0 ELSE {now} + $4 END
     WHERE name = $1 AND fence = $3 AND (owner = $2 OR owner IS NULL)";
 
+// The lock is read without being locked: what a takeover that is not committed yet publishes has a greater fence, so that no more than an entry that the holder may
+// remove goes, and nothing is published by it.
 const REMOVE: &str = "{waits}DELETE FROM {p}entry WHERE entry_key = $1 AND fence <= $4
     AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.name = $2 AND l.owner = $3 AND l.fence = $4)";
 

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeSet,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -10,7 +13,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Response, StatusCode};
 use sqlx::Pool;
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
 
 use crate::{
     clock::{FOREVER, duration, micros},
@@ -39,7 +42,11 @@ pub(super) struct SqlStore<DB: Driver> {
     connections: Connections<DB>,
     prefix: String,
     /// There when the tables are.
-    statements: OnceCell<Statements>,
+    statements: OnceLock<Statements>,
+    /// The last attempt to prepare them that failed, for those that came while it ran.
+    failed: Mutex<Option<Error>>,
+    /// The number of attempts that failed.
+    failures: AtomicU64,
 }
 
 struct Statements {
@@ -76,7 +83,9 @@ impl<DB: Driver> SqlStore<DB> {
         Self {
             connections: Connections(pool),
             prefix: prefix.to_owned(),
-            statements: OnceCell::new(),
+            statements: OnceLock::new(),
+            failed: Mutex::new(None),
+            failures: AtomicU64::new(0),
         }
     }
 
@@ -87,47 +96,65 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(store)
     }
 
-    /// The statements, when the tables are there. Where that fails, the next step tries again.
+    /// The statements, when the tables are there. Where preparing them fails, all steps that have waited for that fail, and the next one tries again.
     async fn statements(&self) -> Result<&Statements, Error> {
         if let Some(statements) = self.statements.get() {
             return Ok(statements);
         }
-        let prepare = async || {
-            let pool = &self.connections.0;
-            let dialect = dialect_of(pool).await?;
-            schema::prepare(pool, &self.prefix, dialect.schema).await?;
-            let statement = |template| Statement::new(dialect, &self.prefix, template);
-            Ok(Statements {
-                probe: statement(dialect.probe),
-                try_lock: statement(dialect.try_lock),
-                extend: statement(dialect.extend),
-                release: statement(dialect.release),
-                publish: statement(dialect.publish),
-                renew: statement(dialect.renew),
-                remove: statement(dialect.remove),
-                fence_of: statement(dialect.fence_of),
-                invalidate: statement(dialect.invalidate),
-                invalidated: statement(dialect.invalidated),
-                invalidated_for_long: statement(dialect.invalidated_for_long),
-                keys: statement(dialect.keys),
-                locks: statement(dialect.locks),
-                break_lock: statement(dialect::BREAK),
-                inspect: statement(dialect::INSPECT),
-                redate: statement(dialect::REDATE),
-                named: statement(&dialect::named(BATCH)),
-                held: statement(dialect::HELD),
-                delete: statement(dialect::DELETE),
-                next_entries: statement(dialect::NEXT_ENTRIES),
-                prune_entries: statement(dialect::PRUNE_ENTRIES),
-                next_locks: statement(dialect::NEXT_LOCKS),
-                prune_locks: statement(dialect::PRUNE_LOCKS),
-                next_names: statement(dialect::NEXT_NAMES),
-                forget: statement(dialect::FORGET),
-            })
-        };
-        let prepared: BoxFuture<'_, Result<&Statements, Error>> =
-            Box::pin(self.statements.get_or_try_init(prepare));
-        prepared.await
+        let failures = self.failures.load(Relaxed);
+        let mut failed = self.failed.lock().await;
+        if let Some(statements) = self.statements.get() {
+            return Ok(statements);
+        }
+        if let Some(error) = &*failed
+            && self.failures.load(Relaxed) != failures
+        {
+            return Err(error.clone());
+        }
+        let prepared: BoxFuture<'_, _> = Box::pin(self.prepare());
+        match prepared.await {
+            Ok(statements) => Ok(self.statements.get_or_init(|| statements)),
+            Err(error) => {
+                *failed = Some(error.clone());
+                self.failures.fetch_add(1, Relaxed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes or upgrades the tables.
+    async fn prepare(&self) -> Result<Statements, Error> {
+        let pool = &self.connections.0;
+        let dialect = dialect_of(pool).await?;
+        schema::prepare(pool, &self.prefix, dialect.schema).await?;
+        let statement = |template| Statement::new(dialect, &self.prefix, template);
+        Ok(Statements {
+            probe: statement(dialect.probe),
+            try_lock: statement(dialect.try_lock),
+            extend: statement(dialect.extend),
+            release: statement(dialect.release),
+            publish: statement(dialect.publish),
+            renew: statement(dialect.renew),
+            remove: statement(dialect.remove),
+            fence_of: statement(dialect.fence_of),
+            invalidate: statement(dialect.invalidate),
+            invalidated: statement(dialect.invalidated),
+            invalidated_for_long: statement(dialect.invalidated_for_long),
+            keys: statement(dialect.keys),
+            locks: statement(dialect.locks),
+            break_lock: statement(dialect::BREAK),
+            inspect: statement(dialect::INSPECT),
+            redate: statement(dialect::REDATE),
+            named: statement(&dialect::named(BATCH)),
+            held: statement(dialect::HELD),
+            delete: statement(dialect::DELETE),
+            next_entries: statement(dialect::NEXT_ENTRIES),
+            prune_entries: statement(dialect::PRUNE_ENTRIES),
+            next_locks: statement(dialect::NEXT_LOCKS),
+            prune_locks: statement(dialect::PRUNE_LOCKS),
+            next_names: statement(dialect::NEXT_NAMES),
+            forget: statement(dialect::FORGET),
+        })
     }
 
     fn read_entry(row: &DB::Row) -> Result<Option<Entry>, BoxError> {
@@ -137,9 +164,11 @@ impl<DB: Driver> SqlStore<DB> {
         let mut content = Response::new(Bytes::from(row.bytes(8)?.unwrap_or_default()));
         *content.status_mut() = StatusCode::from_u16(u16::try_from(row.number(6)?)?)?;
         *content.headers_mut() = wire::decode(&row.bytes(7)?.unwrap_or_default())?;
+        let age = row.number(5)?;
         Ok(Some(Entry {
             fence,
-            age: duration(row.number(5)?),
+            age: duration(age),
+            undated: age < -dialect::SET_BACK,
             content,
             notes: row.name(9)?,
         }))

@@ -189,6 +189,8 @@ pub struct Entry {
     pub fence: i64,
     /// The time since it was published; zero if the clock was set back.
     pub age: Duration,
+    /// The age is not known: it was published further in the future than clocks differ, before the database's clock was set back.
+    pub undated: bool,
     /// Status, headers and body.
     pub content: Response<Bytes>,
     /// As they were published.

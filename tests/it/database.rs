@@ -12,6 +12,7 @@ use perennial::{ErrorKind, Perennial, Refresh};
 use sqlx::{Connection, Executor, SqliteConnection, SqlitePool};
 use tokio::time::Instant;
 
+use crate::databases::Db;
 use crate::support::{Crowd, Folder, Log, Origin, every, get, patient, serve, until};
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -492,6 +493,66 @@ async fn the_longest_times_can_be_stored() {
         0,
         "another process did not keep the cooldown"
     );
+}
+
+on_each_database! {
+    a_version_from_before_the_clock_was_set_back_is_stale_and_served
+}
+
+async fn a_version_from_before_the_clock_was_set_back_is_stale_and_served(db: Db) {
+    let policy = every(LONG).max_stale(LONG);
+    let origin = Origin::default();
+    // A process that has none of it in memory.
+    let process = async || {
+        let layer = db.site().await.layer(policy);
+        serve(origin.router().layer(layer)).await
+    };
+    assert_eq!(get(process().await, "/").await.run(), 1);
+    for (ahead, begun) in [(3_000_000, 1), (3_600_000_000_i64, 2)] {
+        let version = "SELECT count(*) FROM perennial_lock WHERE owner IS NULL";
+        until("the lock is released", async || {
+            db.int(version).await == Some(1)
+        })
+        .await;
+        db.execute(&format!(
+            "UPDATE perennial_entry SET generated_at = generated_at + {ahead}"
+        ))
+        .await;
+        origin.hold();
+        let address = process().await;
+        let mut crowd = Crowd::visit(2, &[address], "/");
+        assert_eq!(crowd.first(1).await[0].run(), 1, "it is served meanwhile");
+        origin.let_go();
+        assert_eq!(crowd.rest().await[0].run(), begun);
+        assert_eq!(origin.begun(), begun);
+    }
+    until("it has an age again", async || {
+        let aged = "SELECT count(*) FROM perennial_entry WHERE keep_until - generated_at > 0";
+        db.int(aged).await == Some(1)
+    })
+    .await;
+    assert_eq!(get(process().await, "/").await.run(), 2);
+    assert_eq!(origin.begun(), 2, "once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_may_only_be_read_is_told_from_one_that_is_broken() {
+    for (journal, hint) in [
+        ("DELETE", "may this process write to the file?"),
+        ("WAL", "the database may only be read"),
+    ] {
+        let folder = Folder::new();
+        let url = folder.url();
+        let mut file = SqliteConnection::connect(&format!("{url}?mode=rwc"))
+            .await
+            .expect("is made");
+        let table = format!("PRAGMA journal_mode = {journal}; CREATE TABLE mine (id INTEGER)");
+        let table = sqlx::raw_sql(sqlx::AssertSqlSafe(table));
+        file.execute(table).await.expect("is made");
+        let error = Perennial::open(&format!("{url}?mode=ro")).await;
+        let error = error.expect_err("may not be written").to_string();
+        assert!(error.contains(hint), "{journal}: {error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -345,6 +345,14 @@ mod servers {
             Some(db)
         }
 
+        /// Where each statement sees what is committed.
+        #[cfg(feature = "mysql")]
+        pub(crate) async fn mysql_committed() -> Option<Self> {
+            let mut db = Self::mysql().await?;
+            db.session = &["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"];
+            Some(db)
+        }
+
         /// Whose clock stands still.
         #[cfg(feature = "mysql")]
         pub(crate) async fn mysql_frozen() -> Option<Self> {

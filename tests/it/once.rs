@@ -17,6 +17,7 @@ on_each_database! {
     a_mark_in_a_transaction_is_the_same_as_one_outside
     a_transaction_that_waits_for_another_one_is_told_in_time_and_leaves_the_session_as_it_was
     one_that_waited_learns_that_it_is_done
+    a_mark_that_a_crashed_process_holds_ends_though_the_clock_was_set_back
     a_link_does_not_go_out_after_one_that_is_rolled_back
     what_failed_under_a_lock_that_is_held_at_least_is_not_done
     of_many_guarded_updates_one_has_changed_the_row
@@ -304,6 +305,33 @@ async fn what_failed_under_a_lock_that_is_held_at_least_is_not_done(db: Db) {
         .await
         .expect("answers");
     assert_eq!(ran, Outcome::Ran(Ok(())));
+}
+
+async fn a_mark_that_a_crashed_process_holds_ends_though_the_clock_was_set_back(db: Db) {
+    let [site, _] = sites(&db).await;
+    let length = Duration::from_secs(2);
+    let store = crate::store::open(&db).await;
+    // Of a process that crashed under `retry_if_failed`.
+    crate::store::lock(&*store, "once/a", length).await;
+    let hour = "UPDATE perennial_lock SET acquired_at = acquired_at + 3600000000, expires_at = expires_at + 3600000000";
+    db.execute(hour).await;
+    with_pool!(db, pool => {
+        let mut transaction = pool.begin().await.expect("begins");
+        let marked = site.once("a").mark_in(&mut transaction).await;
+        assert_eq!(marked.expect("answers"), Outcome::InProgress);
+        transaction.commit().await.expect("is committed");
+        let row = store.inspect("once/a").await.expect("answers");
+        let row = row.expect("is there");
+        assert!(row.remaining <= length, "{row:?}");
+        until("its length is over", async || {
+            let mut transaction = pool.begin().await.expect("begins");
+            let marked = site.once("a").mark_in(&mut transaction).await;
+            let marked = marked.expect("answers") == Outcome::Ran(());
+            transaction.commit().await.expect("is committed");
+            marked
+        })
+        .await;
+    });
 }
 
 async fn of_many_guarded_updates_one_has_changed_the_row(db: Db) {

@@ -1,6 +1,12 @@
 //! What servers and pools do to their clients.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use perennial::{ErrorKind, Perennial, Refresh, sql::IntoDatabase};
 use sqlx::{Pool, pool::PoolOptions};
@@ -10,7 +16,7 @@ use crate::{
     databases::{Db, WAITING},
     own_server::{Ending, Kind, OwnServer},
     proxy::Proxy,
-    store::{content, lock, open, publish},
+    store::{content, edition, lock, open, publish},
     support::{Gateway, HANG, Origin, every, get, nowhere, patient, serve, until},
 };
 
@@ -19,6 +25,8 @@ const LEASE: Duration = Duration::from_secs(60);
 on_each_server! {
     what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for
     nobody_takes_over_in_the_middle_of_a_publish
+    what_comes_during_a_takeover_is_refused
+    many_steps_share_one_attempt_to_prepare_the_tables
     eight_make_the_tables_at_once
     a_role_that_may_not_make_tables_is_told_what_to_do
     processes_whose_clocks_differ_behave_alike
@@ -42,6 +50,13 @@ on_database! {
 on_database! {
     mysql_uncommitted = crate::databases::Db::mysql_uncommitted();
     nobody_takes_over_in_the_middle_of_a_publish
+    what_comes_during_a_takeover_is_refused
+}
+#[cfg(feature = "mysql")]
+on_database! {
+    mysql_committed = crate::databases::Db::mysql_committed();
+    nobody_takes_over_in_the_middle_of_a_publish
+    what_comes_during_a_takeover_is_refused
 }
 
 on_database! {
@@ -106,12 +121,7 @@ async fn nobody_takes_over_in_the_middle_of_a_publish(db: Db) {
         let (store, late) = (Arc::clone(&store), late.clone());
         async move { publish(&*store, "k", &late, &content("2")).await }
     });
-    let waits = if db.url().starts_with("postgres") {
-        "SELECT count(*) FROM pg_stat_activity
-            WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    } else {
-        WAITING
-    };
+    let waits = waiting(&db);
     until("it is held up", async || db.int(waits).await > Some(0)).await;
     // Until its lease is over.
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -125,6 +135,90 @@ async fn nobody_takes_over_in_the_middle_of_a_publish(db: Db) {
     held.commit().await.expect("is done");
     assert!(publishing.await.expect("ends"));
     lock(&*store, "a", LEASE).await;
+}
+
+async fn what_comes_during_a_takeover_is_refused(db: Db) {
+    let store = open(&db).await;
+    let first = lock(&*store, "a", LEASE).await;
+    assert!(publish(&*store, "k", &first, &content("1")).await);
+    store
+        .release(&first, Duration::ZERO)
+        .await
+        .expect("answers");
+    let late = lock(&*store, "a", LEASE).await;
+    for renews in [true, false] {
+        // As a try of another process does it when the lease has expired, up to the commit.
+        let takeover = db
+            .uncommitted(
+                "UPDATE perennial_lock SET owner = 'next', fence = fence + 1 WHERE name = 'a'",
+            )
+            .await;
+        let storing = tokio::spawn({
+            let (store, late) = (Arc::clone(&store), late.clone());
+            async move {
+                let content = content("2");
+                let edition = edition(&content);
+                let stored = match renews {
+                    true => store.renew("k", &late, &edition, first.fence).await,
+                    false => store.publish("k", &late, &edition).await,
+                };
+                stored.expect("answers")
+            }
+        });
+        let waits = waiting(&db);
+        until("it waits for the takeover, or has not", async || {
+            storing.is_finished() || db.int(waits).await > Some(0)
+        })
+        .await;
+        takeover.commit().await.expect("is done");
+        assert!(!storing.await.expect("ends"), "renews: {renews}");
+        let stored = crate::store::stored(&*store, "k").await;
+        assert_eq!(stored, Some((first.fence, "1".into())));
+        db.execute(&format!(
+            "UPDATE perennial_lock SET owner = '{}', fence = {} WHERE name = 'a'",
+            late.owner, late.fence
+        ))
+        .await;
+    }
+}
+
+/// Says how many transactions wait for a row.
+fn waiting(db: &Db) -> &'static str {
+    match db.url().starts_with("postgres") {
+        true => {
+            "SELECT count(*) FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        }
+        false => WAITING,
+    }
+}
+
+/// A server that takes connections and says nothing.
+async fn many_steps_share_one_attempt_to_prepare_the_tables(db: Db) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port");
+    let silent = listener.local_addr().expect("an address");
+    let connections = Arc::new(AtomicUsize::new(0));
+    tokio::spawn({
+        let connections = Arc::clone(&connections);
+        async move {
+            let mut held = Vec::new();
+            while let Ok((connection, _)) = listener.accept().await {
+                connections.fetch_add(1, SeqCst);
+                held.push(connection);
+            }
+        }
+    });
+    let (scheme, _) = db.url().split_once(':').expect("a URL");
+    let url = format!("{scheme}://me@{silent}/x");
+    let site = patient().connect_lazily().open(&url).await;
+    let locks = site.expect("opens without an answer").locks();
+    let step = async || locks.inspect("a").await.is_err();
+    let failed = tokio::join!(step(), step(), step(), step(), step(), step());
+    assert_eq!(failed, (true, true, true, true, true, true));
+    assert_eq!(connections.load(SeqCst), 1);
+    assert!(step().await, "the next one tries again");
+    assert_eq!(connections.load(SeqCst), 2);
 }
 
 async fn a_role_that_may_not_make_tables_is_told_what_to_do(db: Db) {

@@ -251,6 +251,7 @@ mod tests {
         Some(Entry {
             fence: 7,
             age,
+            undated: false,
             content: Response::default(),
             notes: Notes { asked, kept }.encode(),
         })

@@ -103,6 +103,7 @@ impl Store for Memory {
             let entry = entry.map(|(fence, content, notes, at)| Entry {
                 fence: *fence,
                 age: at.elapsed(),
+                undated: false,
                 content: content.clone(),
                 notes: notes.clone(),
             });

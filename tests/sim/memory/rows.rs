@@ -175,6 +175,7 @@ impl Rows {
             entry: page.map(|page| Entry {
                 fence: page.fence,
                 age: time(now - page.generated),
+                undated: false,
                 content: page.content.clone(),
                 notes: page.notes.clone(),
             }),
