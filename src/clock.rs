@@ -71,12 +71,6 @@ pub(crate) fn suspended() -> Duration {
     Duration::ZERO
 }
 
-/// A random length between the two, so that those who have met once do not meet at each try.
-pub(crate) fn random(shortest: Duration, longest: Duration) -> Duration {
-    let [random, ..] = uuid::Uuid::new_v4().into_bytes();
-    shortest + longest.saturating_sub(shortest) * u32::from(random) / 255
-}
-
 impl ops::Add<Duration> for Tick {
     type Output = Self;
 

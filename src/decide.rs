@@ -3,16 +3,7 @@
 use std::time::Duration;
 
 use crate::store::LockState;
-
-/// How long a process asks nothing more about a key that another process is regenerating.
-pub(crate) const RECHECK: Duration = Duration::from_secs(1);
-
-/// How often a process asks what others have invalidated.
-pub(crate) const SYNC: Duration = Duration::from_secs(1);
-
-/// What was known so long ago is asked for before it is relied on. Longer than [`SYNC`], so that where requests come one after the other
-/// none has to wait.
-pub(crate) const OVERDUE: Duration = Duration::from_millis(1250);
+use crate::timing::RECHECK;
 
 /// The first and the longest pause between two looks of a process that waits for another's first version.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));

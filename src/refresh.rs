@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::YEAR;
+use crate::{clock::YEAR, timing::LEASE};
 
 /// One day, for intervals: `Refresh::every(30 * DAY)`.
 pub const DAY: Duration = Duration::from_hours(24);
@@ -99,7 +99,7 @@ impl Refresh {
             wait: Duration::from_secs(1),
             first: First::Wait(Duration::from_secs(30)),
             timeout: Duration::from_secs(60),
-            lease: DEFAULT_LEASE,
+            lease: LEASE,
             retry_after: None,
             max_stale: None,
             jitter: 0.0,
@@ -233,9 +233,6 @@ pub(crate) const fn bounded_lease(length: Duration) -> Duration {
         length
     }
 }
-
-/// The lease of a policy and of a named lock, unless told otherwise.
-pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {

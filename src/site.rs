@@ -16,9 +16,9 @@ use crate::{
     layer::{ExclusiveLayer, IdempotencyLayer, InvalidateLayer, RefreshLayer, declared::Declared},
     lock::{LockName, Locks, Once},
     name::TABLE_PREFIX,
-    refresh::{DAY, Refresh},
+    refresh::Refresh,
     store::{Guarded, Store},
-    timing::{DATABASE_PATIENCE, STATEMENT_TIMEOUT},
+    timing::{DATABASE_PATIENCE, RETENTION, STATEMENT_TIMEOUT},
 };
 
 /// A site whose content regrows by itself: one database, shared by all its processes, and this process's memory.
@@ -73,7 +73,7 @@ impl Perennial {
                 max_headers: 32 << 10,
                 regenerations: 16,
                 cache_status: true,
-                retention: 90 * DAY,
+                retention: RETENTION,
                 revision: None,
             },
             statement_limit: STATEMENT_TIMEOUT,

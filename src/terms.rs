@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use sfv::{BareItem, Dictionary, Item, ListEntry, Parser};
 
-use crate::fields::list;
+use crate::{fields::list, timing::NEGATIVE_INTERVAL};
 
 /// How long a version may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +21,11 @@ pub(crate) struct Terms {
 /// The directives for the caches of a site, apart from those of its visitors (RFC 9213 §3.1).
 const CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-control");
 
-/// The longest interval that a policy has for a response which says that there is nothing.
-const NEGATIVE: Duration = Duration::from_secs(60);
-
 /// The interval of a policy for a response of this status: for 404, 405, 410 and 414 at most a minute, as what is not there
 /// today may be there tomorrow.
 pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
     match status.as_u16() {
-        404 | 405 | 410 | 414 => interval.min(NEGATIVE),
+        404 | 405 | 410 | 414 => interval.min(NEGATIVE_INTERVAL),
         _ => interval,
     }
 }
@@ -338,7 +335,7 @@ mod tests {
         const HOUR: Duration = Duration::from_hours(1);
         for status in [404, 405, 410, 414] {
             let status = StatusCode::from_u16(status).expect("a status");
-            assert_eq!(interval_for(status, HOUR), NEGATIVE, "{status}");
+            assert_eq!(interval_for(status, HOUR), NEGATIVE_INTERVAL, "{status}");
             let second = Duration::from_secs(1);
             assert_eq!(interval_for(status, second), second, "{status}");
         }

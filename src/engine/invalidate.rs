@@ -6,17 +6,12 @@ use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use crate::{
-    decide::{self, SYNC},
+    decide,
     engine::{Answer, Engine, Generated, Generator, Seed, Target, Work},
     error::{Error, ErrorKind},
     name::REFRESH,
+    timing::{Backoff, INVALIDATE_RETRY, INVALIDATE_WAIT, SYNC},
 };
-
-/// How long a response waits for the invalidation that it causes.
-const HELD_BACK: Duration = Duration::from_secs(5);
-
-/// How long an invalidation that fails is tried.
-const INSISTING: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Notes an invalidation for all processes.
@@ -57,8 +52,9 @@ impl Engine {
         let (trying, tried) = oneshot::channel::<()>();
         let run = async move {
             let _token = token;
-            let give_up = engine.now() + INSISTING;
-            let (mut trying, mut pause) = (Some(trying), Duration::from_millis(100));
+            let give_up = engine.now() + INVALIDATE_RETRY;
+            let mut backoff = Backoff::new(Duration::from_millis(100), 5 * SYNC);
+            let mut trying = Some(trying);
             let mut left = names;
             loop {
                 let mut failed = Vec::new();
@@ -82,13 +78,12 @@ impl Engine {
                     return;
                 }
                 left = failed;
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(5 * SYNC);
+                backoff.pause().await;
             }
         };
         tokio::spawn(run.in_current_span());
         // Ends when it is dropped.
-        let _ = tokio::time::timeout(HELD_BACK, tried).await;
+        let _ = tokio::time::timeout(INVALIDATE_WAIT, tried).await;
     }
 
     /// Removes a resource and its variants for good, also what is being made of it.

@@ -14,7 +14,7 @@ use crate::{
     engine::{Engine, Target},
     error::Error,
     lock::Locks,
-    timing::{PRUNE, UNKNOWN_OUTCOME},
+    timing::{FOLD, PRUNE, PRUNE_LEAST, PURGE_MEMORY, UNKNOWN_OUTCOME},
 };
 
 /// The lock of the process that prunes for a site.
@@ -23,16 +23,7 @@ const PRUNE_LOCK: &str = "perennial/prune";
 /// The lock of the process that prunes for the layers that do requests once, which need no site.
 const REQUESTS_LOCK: &str = "perennial/prune-requests";
 
-/// The least time between two prunings, however short the retention is.
-const LEAST: Duration = Duration::from_secs(10);
-
-/// The least time for which a purge is remembered: longer than a generation that had begun before the purge.
-const PURGED: Duration = Duration::from_hours(1);
-
 const FOLD_LOCK: &str = "perennial/fold";
-
-/// The time between two foldings, in all processes together.
-const FOLD: Duration = Duration::from_secs(60);
 
 /// Removes entries whose time is over and locks that were unused for `retention`, unless another process holds the lock `name`,
 /// or did so within `pause`. `forget` gets the smallest epoch that is noted in an entry.
@@ -144,7 +135,10 @@ impl Engine {
     /// Forgets the invalidations that one of everything makes needless, and those purges that are not needed, as the entries with the
     /// smallest noted epoch have this one.
     async fn forget(&self, oldest: i64) -> Result<(), Error> {
-        let (everything, purged) = (self.known.everything(), self.settings.retention.max(PURGED));
+        let (everything, purged) = (
+            self.known.everything(),
+            self.settings.retention.max(PURGE_MEMORY),
+        );
         let mut after = None;
         loop {
             let forget = self.store.call("prune", |store| {
@@ -158,6 +152,6 @@ impl Engine {
     }
 
     pub(super) fn prune_interval(&self) -> Duration {
-        self.settings.retention.clamp(LEAST, PRUNE)
+        self.settings.retention.clamp(PRUNE_LEAST, PRUNE)
     }
 }

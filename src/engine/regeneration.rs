@@ -17,7 +17,7 @@ use tracing::Instrument;
 
 use crate::{
     clock::{self, Tick, YEAR},
-    decide::{self, Freshness, RECHECK, Turn},
+    decide::{self, Freshness, Turn},
     engine::{
         Answer, Engine, Failure, Generated, Generator, Notes, Pass, Seed, Slot, Standing, Version,
         Void, Work, memory::same_content,
@@ -28,10 +28,8 @@ use crate::{
     name::{REFRESH, bounded},
     refresh::Refresh,
     store::{Edition, Probe},
+    timing::{Backoff, PUBLISH_RETRY, RECHECK},
 };
-
-/// How long a publish that fails is tried at most.
-const PUBLISHING: Duration = Duration::from_secs(15);
 
 /// How far a regeneration has come, for those who wait.
 #[derive(Clone, Debug)]
@@ -324,7 +322,7 @@ impl Regeneration {
     }
 
     /// Publishes under the fence. Where the database fails or takes its time, the version is served unsaved, and the publish tried
-    /// again for as long as a lease, but not longer than [`PUBLISHING`], and only while it may be served.
+    /// again for as long as a lease, but not longer than [`PUBLISH_RETRY`], and only while it may be served.
     async fn publish(&mut self, lease: Lease, content: Response<Bytes>, basis: Basis) {
         let content = self.dated(content, lease.fence());
         let fence = lease.row().fence;
@@ -334,8 +332,8 @@ impl Regeneration {
         let keep = new
             .interval(&self.policy)
             .saturating_add(self.engine.settings.retention);
-        let give_up = published_at + self.policy.lease.min(PUBLISHING);
-        let mut pause = Duration::from_millis(100);
+        let give_up = published_at + self.policy.lease.min(PUBLISH_RETRY);
+        let mut backoff = Backoff::new(Duration::from_millis(100), RECHECK);
         let mut unsaved = false;
         loop {
             let (engine, old) = (Arc::clone(&self.engine), self.version.clone());
@@ -379,8 +377,7 @@ impl Regeneration {
                 // Who comes now is to begin anew.
                 break;
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RECHECK);
+            backoff.pause().await;
         }
         // As above: unreleased, it expires.
         let _ = lease.release().await;

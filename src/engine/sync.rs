@@ -13,9 +13,9 @@ use tracing::Instrument;
 
 use crate::{
     clock::{self, Tick},
-    decide::{OVERDUE, SYNC},
     engine::Engine,
     error::Error,
+    timing::{OVERDUE, SYNC},
 };
 
 /// The number of invalidations that one statement reads.

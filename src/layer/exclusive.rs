@@ -17,10 +17,8 @@ use crate::{
     extensions::Fence,
     layer::{ResponseBody, ResponseFuture, future::oneshot, problem::problem},
     lock::{Lease, LockName, Locks},
+    timing::EXCLUSIVE_WAIT,
 };
-
-/// How long a request waits for the lock unless told otherwise.
-const WAIT: Duration = Duration::from_secs(5);
 
 /// Lets the service run once at a time for each name, in all processes together; from [`Locks::exclusive`].
 ///
@@ -87,7 +85,7 @@ impl ExclusiveLayer {
         Self {
             locks,
             name: Arc::new(name),
-            wait: WAIT,
+            wait: EXCLUSIVE_WAIT,
             action: Arc::from(""),
             refusal: StatusCode::CONFLICT,
             cancels: false,

@@ -17,7 +17,6 @@ use tower_service::Service;
 
 use crate::{
     clock::Tick,
-    decide::SYNC,
     engine::{
         Answer, Failure, Generated, Generator, Look, Pass, Said, Seed, Target, Version, Visited,
         Work,
@@ -36,6 +35,7 @@ use crate::{
         target::Asked,
     },
     refresh::Refresh,
+    timing::SYNC,
 };
 
 /// A service whose responses are kept, as [`RefreshLayer`] describes.

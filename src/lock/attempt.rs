@@ -14,13 +14,10 @@ use tokio::{
 };
 
 use crate::{
-    clock,
     error::Error,
     lock::{Holder, Lease, LockInfo, LockName, Locks, check},
+    timing::{self, LOCK_WAIT},
 };
-
-/// How long an attempt waits unless told otherwise.
-const WAIT: Duration = Duration::from_secs(10);
 
 /// Between two tries: at least so long, and so long at most. The same for all who wait, however long they have, so that of those who wait
 /// each has the same chance whenever the lock is released.
@@ -97,7 +94,7 @@ impl LockAttempt {
         Self {
             locks,
             name,
-            wait: WAIT,
+            wait: LOCK_WAIT,
             action: String::new(),
         }
     }
@@ -171,7 +168,7 @@ fn held(info: Option<&LockInfo>) -> String {
 }
 
 pub(super) fn pause() -> Duration {
-    clock::random(PAUSE.0, PAUSE.1)
+    timing::random(PAUSE.0, PAUSE.1)
 }
 
 impl IntoFuture for LockAttempt {

@@ -16,8 +16,9 @@ use tracing::Instrument;
 use crate::{
     error::Error,
     name::RESERVED,
-    refresh::{DEFAULT_LEASE, bounded_lease},
+    refresh::bounded_lease,
     store::{Guarded, LeaseRow, LockRow, PAUSES, Sending, Strays},
+    timing,
 };
 
 #[cfg(feature = "_sql")]
@@ -91,7 +92,7 @@ struct Hold {
 
 impl Hold {
     const DEFAULT: Self = Self {
-        lease: DEFAULT_LEASE,
+        lease: timing::LEASE,
         at_least: Duration::ZERO,
         extends: true,
     };

@@ -14,10 +14,8 @@ use crate::{
         run::{Answer, Arg, Sql},
     },
     store::{Reclaim, Sending, Strays},
+    timing::{STATEMENT_TIMEOUT, within},
 };
-
-/// How long a statement may take.
-const LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a claim holds at least.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -390,12 +388,10 @@ impl Claims {
         step: &'static str,
         work: impl Future<Output = Result<T, BoxError>>,
     ) -> Result<T, Error> {
-        match tokio::time::timeout(LIMIT, work).await {
-            Ok(answer) => answer.map_err(|source| {
-                Error::database(format!("{step}, in the table {:?}", self.table), source)
-            }),
-            Err(_) => Err(Error::timeout(step, LIMIT)),
-        }
+        let answer = within(STATEMENT_TIMEOUT, step, work).await?;
+        answer.map_err(|source| {
+            Error::database(format!("{step}, in the table {:?}", self.table), source)
+        })
     }
 }
 

@@ -13,23 +13,20 @@ mod sqlite;
 mod store;
 mod wire;
 
-use std::time::Duration;
-
 use self::{run::Connections, store::SqlStore};
-use crate::{error::Error, store::Store};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::timing::CONNECT_LIMIT;
+use crate::{
+    error::Error,
+    store::Store,
+    timing::{PREPARE_LIMIT, within},
+};
 pub use claims::Value;
 pub use connection::Connection;
-
-/// How long the tables may take to be made or upgraded.
-const PREPARE_LIMIT: Duration = Duration::from_secs(60);
 
 /// How many connections a pool of ours has at most.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 const CONNECTIONS: u32 = 5;
-
-/// How long such a pool tries to get one.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// When a database is connected to, and its tables are made or checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,8 +245,7 @@ impl Database {
                 Pool::MySql(pool) => boxed(pool, prefix, connect).await,
             }
         };
-        let opened = tokio::time::timeout(PREPARE_LIMIT, open).await;
-        opened.map_err(|_| Error::timeout("preparing the tables", PREPARE_LIMIT))?
+        within(PREPARE_LIMIT, "preparing the tables", open).await?
     }
 }
 

@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use tracing::{Dispatch, instrument::WithSubscriber};
 
 use crate::{
-    clock,
     error::{BoxError, Error},
     sql::dialect::{self, Arguments, Dialect},
     store::{self, StoreFuture},
+    timing::Backoff,
 };
 
 /// The longest pause before a statement is tried again.
@@ -382,7 +382,7 @@ impl<DB: Driver> Connections<DB> {
         statement: &Statement,
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
-        let mut pause = Duration::from_millis(1);
+        let mut backoff = Backoff::new(Duration::from_millis(1), LONGEST_PAUSE);
         let (mut lost, mut broken) = TRIES;
         loop {
             let error = match self.once(statement, arguments).await {
@@ -398,8 +398,7 @@ impl<DB: Driver> Connections<DB> {
             if *left == 0 {
                 return Err(error);
             }
-            tokio::time::sleep(clock::random(pause / 2, pause)).await;
-            pause = LONGEST_PAUSE.min(pause * 2);
+            backoff.random_pause().await;
         }
     }
 }

@@ -1,17 +1,13 @@
 //! Connections that hold a lock of the server's own.
 
-use std::time::Duration;
-
 use sqlx::Pool;
 
 use crate::{
     error::{BoxError, Error},
     sql::run::{Arg, Borrowed, Cells, Driver, Statement, dialect_of, has_code},
     store::StoreFuture,
+    timing::{STATEMENT_TIMEOUT, within},
 };
-
-/// How long a statement may take.
-const LIMIT: Duration = Duration::from_secs(5);
 
 /// The statements of such locks, on databases that have them.
 ///
@@ -90,10 +86,7 @@ pub(super) async fn acquire<DB: Driver>(
             Err(error) => Err(Error::database("lock", error)),
         }
     };
-    match tokio::time::timeout(LIMIT, acquire).await {
-        Ok(acquired) => acquired,
-        Err(_) => Err(Error::timeout("lock", LIMIT)),
-    }
+    within(STATEMENT_TIMEOUT, "lock", acquire).await?
 }
 
 /// The number with which a statement answers, if it does.
@@ -116,9 +109,7 @@ async fn ask<DB: Driver>(
 impl<DB: Driver> Holder<DB> {
     async fn says_yes(&mut self, template: &str, lock: &Named) -> Result<bool, BoxError> {
         let answer = ask::<DB>(&mut self.connection, template, lock);
-        let answer = tokio::time::timeout(LIMIT, answer).await;
-        let answer = answer.map_err(|_| format!("the database did not answer within {LIMIT:?}"))?;
-        Ok(answer? == 1)
+        Ok(within(STATEMENT_TIMEOUT, "lock", answer).await?? == 1)
     }
 }
 

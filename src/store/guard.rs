@@ -9,6 +9,7 @@ use std::{
 use crate::{
     error::Error,
     store::{LeaseRow, Reclaim, Store, StoreFuture},
+    timing::within,
 };
 
 #[derive(Clone)]
@@ -64,11 +65,8 @@ impl Guarded {
         step: &'static str,
         work: impl Future<Output = Result<T, crate::error::BoxError>>,
     ) -> Result<T, Error> {
-        let limit = self.0.limit;
-        match tokio::time::timeout(limit, work).await {
-            Ok(answer) => answer.map_err(|source| Error::database(step, source)),
-            Err(_) => Err(Error::timeout(step, limit)),
-        }
+        let answer = within(self.0.limit, step, work).await?;
+        answer.map_err(|source| Error::database(step, source))
     }
 
     /// Makes one call; `step` says what it is for, in errors and in the log.

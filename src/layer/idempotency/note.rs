@@ -8,18 +8,12 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::Instrument;
 
 use crate::{
-    clock,
     error::Error,
     layer::idempotency::{known::Notes, run::Keyed},
     lock::Lease,
     store::Edition,
+    timing::{Backoff, RESPONSE_RETRY, RESPONSE_RETRY_AT_SHUTDOWN},
 };
-
-/// The time for which the process tries to store a response. A failover takes half a minute.
-const PATIENCE: Duration = Duration::from_mins(10);
-
-/// The same time, counted from the beginning of a shutdown.
-const CLOSING: Duration = Duration::from_secs(10);
 
 /// The refusals after which the lease counts as overtaken. The node that refuses may lag behind the node that granted the lease.
 const REFUSALS: u32 = 6;
@@ -110,7 +104,7 @@ impl Keyed {
     ) {
         let name = self.name.as_str();
         let (begun, mut closing, mut trying) = (Instant::now(), None, Some(trying));
-        let (mut refused, mut pause) = (0, PAUSE.0);
+        let (mut refused, mut backoff) = (0, Backoff::new(PAUSE.0, PAUSE.1));
         loop {
             let published = self.publish(&lease, response.as_ref()).await;
             let answer = Answer::from(&published);
@@ -121,8 +115,9 @@ impl Keyed {
             let tries = Tries {
                 refused,
                 whole: response.is_some(),
-                late: begun.elapsed() > PATIENCE
-                    || closing.is_some_and(|closing| closing.elapsed() > CLOSING),
+                late: begun.elapsed() > RESPONSE_RETRY
+                    || closing
+                        .is_some_and(|closing| closing.elapsed() > RESPONSE_RETRY_AT_SHUTDOWN),
             };
             match (next(answer, tries), published) {
                 (Next::Release, _) => {
@@ -158,8 +153,7 @@ impl Keyed {
                 (Next::Again, _) => {}
             }
             drop(trying.take());
-            tokio::time::sleep(clock::random(pause / 2, pause)).await;
-            pause = PAUSE.1.min(pause * 2);
+            backoff.random_pause().await;
         }
     }
 
