@@ -10,7 +10,7 @@ use crate::{
     clock::{FOREVER, micros},
     error::{BoxError, Error},
     sql::{
-        Database,
+        IntoDatabase,
         run::{Answer, Arg, Sql},
     },
     store::{Reclaim, Sending, Strays},
@@ -119,9 +119,9 @@ impl From<bool> for Value {
 
 impl Claims {
     /// The rows of a table, whose key is `id`, and whose lock `lock_id` unless it is said otherwise.
-    pub fn on(pool: impl Into<Database>, table: &str) -> Self {
+    pub fn on(pool: impl IntoDatabase, table: &str) -> Self {
         Self {
-            sql: pool.into().sql(),
+            sql: pool.into_database().sql(),
             table: table.to_owned(),
             id: "id".to_owned(),
             lock: "lock_id".to_owned(),

@@ -1,0 +1,76 @@
+//! Pools that Perennial cannot use do not compile, and the compiler says why.
+
+#![allow(unexpected_cfgs, reason = "the cases are compiled by their test alone")]
+
+/// The cases.
+#[cfg(refused)]
+mod cases {
+    use perennial::{Claims, Perennial};
+
+    async fn pool_of_another_sqlx(pool: sqlx_postgres_0_8::PgPool) {
+        let _ = Perennial::new(pool).await;
+    }
+
+    async fn number() {
+        let _ = Perennial::builder().build(42_i32).await;
+    }
+
+    async fn reference(pool: &sqlx::SqlitePool) {
+        let _ = Claims::on(pool, "mail");
+    }
+}
+
+/// Compiles this file with the cases, and with the features and dependencies that are built already.
+#[test]
+fn pool_that_cannot_be_used_is_refused_with_a_reason() {
+    let mut compile = std::process::Command::new(env!("CARGO"));
+    compile.args(["rustc", "--profile", "test", "--test", "refused"]);
+    compile.args([
+        "--manifest-path",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+    ]);
+    for (feature, built) in [
+        ("postgres", cfg!(feature = "postgres")),
+        ("mysql", cfg!(feature = "mysql")),
+        ("compression", cfg!(feature = "compression")),
+    ] {
+        if built {
+            compile.args(["--features", feature]);
+        }
+    }
+    let done = compile
+        .args(["--", "--cfg", "refused"])
+        .output()
+        .expect("cargo runs");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success(), "it compiles");
+    // The compiler repeats some of them.
+    let errors: Vec<_> = said
+        .lines()
+        .filter(|line| line.starts_with("error["))
+        .collect();
+    let refused = [
+        "Postgres>` is no database that Perennial can use",
+        "`i32` is no database that Perennial can use",
+        "`&Pool<Sqlite>` is no database that Perennial can use",
+    ];
+    for case in refused {
+        assert!(
+            errors.iter().any(|error| error.contains(case)),
+            "{case}: {said}"
+        );
+    }
+    for error in &errors {
+        assert!(refused.iter().any(|case| error.contains(case)), "{said}");
+    }
+    for reason in [
+        "no pool of sqlx 0.9 whose database this build knows",
+        "for a pool of another version of sqlx, use sqlx 0.9 in Cargo.toml",
+    ] {
+        assert_eq!(
+            said.matches(reason).count(),
+            errors.len(),
+            "{reason}: {said}"
+        );
+    }
+}
