@@ -102,7 +102,7 @@ impl Engine {
     /// Asks now: something may have been invalidated.
     #[cfg(feature = "postgres")]
     pub(crate) fn heard(self: &Arc<Self>) {
-        self.attempt(&mut self.sync_state(), self.now());
+        self.attempt(self.now(), |_| ());
     }
 
     /// Waits for the answer if it is overdue, as long as the site's patience lasts.
@@ -128,22 +128,23 @@ impl Engine {
     fn awaited(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
         self.clock.resumed(clock::suspended());
         let now = now.max(self.now());
-        let mut state = self.sync_state();
-        let attempt = self.attempt(&mut state, now);
-        let until = state.wait_until(now, self.store.patience());
-        if until.is_none() {
-            // The next look: when the answer is overdue, or after an interval.
-            let overdue = state.answered + OVERDUE;
-            let next = if now < overdue { overdue } else { now + SYNC };
-            self.sync.quiet_until(next);
-        }
-        until.map(|until| (attempt, until))
+        let (attempt, until) = self.attempt(now, |state| {
+            let until = state.wait_until(now, self.store.patience());
+            if until.is_none() {
+                // The next look: when the answer is overdue, or after an interval.
+                let overdue = state.answered + OVERDUE;
+                let next = if now < overdue { overdue } else { now + SYNC };
+                self.sync.quiet_until(next);
+            }
+            until
+        });
+        Some((attempt, until?))
     }
 
     /// Waits until this process knows all invalidations from before it began.
     pub(super) async fn know(self: &Arc<Self>) -> Result<(), Arc<Error>> {
         while !self.known.is_complete() {
-            let attempt = self.attempt(&mut self.sync_state(), self.now());
+            let (attempt, ()) = self.attempt(self.now(), |_| ());
             // An attempt may be on a runtime that is not driven any more: it counts as dead after this time, and is replaced.
             if let Ok(ended) = tokio::time::timeout(self.silence(), end_of(attempt.ended)).await {
                 ended?;
@@ -157,12 +158,13 @@ impl Engine {
         self.store.limit().saturating_add(SYNC)
     }
 
-    /// The attempt that runs, or a new one.
-    fn attempt(self: &Arc<Self>, state: &mut State, now: Tick) -> Attempt {
+    /// Returns the attempt that runs, or a new one, and the result of `look`, which sees the state before a new attempt can end.
+    fn attempt<T>(self: &Arc<Self>, now: Tick, look: impl FnOnce(&mut State) -> T) -> (Attempt, T) {
+        let mut state = self.sync_state();
         if let Some(attempt) = &state.running
             && now < Tick(attempt.alive.load(Relaxed)) + self.silence()
         {
-            return attempt.clone();
+            return (attempt.clone(), look(&mut state));
         }
         let (end, ended) = watch::channel(None);
         let attempt = Attempt {
@@ -179,6 +181,9 @@ impl Engine {
         if prunes {
             state.prune = Some(now);
         }
+        let looked = look(&mut state);
+        // A runtime that has ended drops the task at once, and `End` takes the lock.
+        drop(state);
         // Made here, as the task may be dropped before it has begun.
         let mut end = End {
             engine: Arc::clone(self),
@@ -200,7 +205,7 @@ impl Engine {
             }
         };
         tokio::spawn(run.instrument(tracing::debug_span!("sync")));
-        attempt
+        (attempt, looked)
     }
 
     async fn ask(&self, alive: &AtomicI64) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -156,6 +157,35 @@ fn a_runtime_that_ends_takes_no_question_with_it() {
         })
         .await;
     });
+}
+
+/// As a worker that is in the middle of a request while its runtime shuts down.
+#[test]
+fn request_on_a_runtime_that_has_ended_blocks_nobody() {
+    let folder = Folder::new();
+    let first = runtime();
+    let site = first.block_on(folder.site());
+    let app = Origin::default()
+        .router()
+        .layer(site.layer(Refresh::every(LONG)));
+    first.block_on(ask(&app, "/p"));
+    // A question to the database is due.
+    std::thread::sleep(Duration::from_millis(1200));
+    let ended = runtime().handle().clone();
+    let (polled, is_polled) = mpsc::channel::<()>();
+    let late = app.clone();
+    std::thread::spawn(move || {
+        let _polled = polled;
+        let _entered = ended.enter();
+        for path in ["/p", "/new"] {
+            let request = Request::get(path).body(Body::empty()).expect("a request");
+            let _ = poll_once(late.clone().oneshot(request));
+        }
+    });
+    let hangs = is_polled.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout);
+    assert!(!hangs, "the request waits for itself");
+    let (body, _) = first.block_on(ask(&app, "/p"));
+    assert!(body.starts_with("run 1 "), "{body}");
 }
 
 /// Polls a future once.
