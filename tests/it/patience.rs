@@ -16,88 +16,47 @@ use axum::{
     routing::{get, post},
 };
 use http_body_util::BodyExt;
-use perennial::{
-    Perennial, Refresh,
-    store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
-};
+use perennial::{Perennial, Refresh};
 use tokio::time::Instant;
 use tower::ServiceExt;
 use tower_http::timeout::TimeoutLayer;
+
+use crate::memory::{BoxError, Call, Link, Linked, Memory, Reply};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 const POLICY: Refresh = Refresh::every(INTERVAL);
 /// Tokio's timers count whole milliseconds.
 const GRAIN: Duration = Duration::from_millis(2);
 
-/// A store that grants every lock, keeps nothing, and stops answering when it is told to.
-#[derive(Clone, Default)]
-pub(crate) struct Silent(Arc<AtomicBool>);
+/// A store in memory that stops answering when it is told to.
+#[derive(Clone)]
+pub(crate) struct Silent(Arc<(Memory, AtomicBool)>);
+
+impl Default for Silent {
+    fn default() -> Self {
+        Self(Arc::new((Memory::new(), AtomicBool::new(false))))
+    }
+}
 
 impl Silent {
     pub(crate) fn stop(&self) {
-        self.0.store(true, SeqCst);
+        self.0.1.store(true, SeqCst);
     }
 
     fn site(&self, patience: Duration) -> Perennial {
         let builder = Perennial::builder().database_patience(patience);
-        builder.with_store(Box::new(self.clone())).expect("opens")
-    }
-
-    fn answer<T: Send + 'static>(&self, answer: T) -> StoreFuture<'static, T> {
-        if self.0.load(SeqCst) {
-            Box::pin(std::future::pending())
-        } else {
-            Box::pin(std::future::ready(Ok(answer)))
-        }
+        let store = Box::new(Linked(self.clone()));
+        builder.with_store(store).expect("opens")
     }
 }
 
-macro_rules! answers {
-    ($($step:ident($($argument:ty),*) -> $type:ty = $answer:expr;)*) => {
-        impl Store for Silent {
-            $(answers!(@ $step($($argument),*) -> $type = $answer);)*
+impl Link for Silent {
+    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+        if self.0.1.load(SeqCst) {
+            return std::future::pending().await;
         }
-    };
-    (@ $step:ident() -> $type:ty = $answer:expr) => {
-        fn $step(&self) -> StoreFuture<'_, $type> { self.answer($answer) }
-    };
-    (@ $step:ident($a:ty) -> $type:ty = $answer:expr) => {
-        fn $step<'a>(&'a self, _: $a) -> StoreFuture<'a, $type> { self.answer($answer) }
-    };
-    (@ $step:ident($a:ty, $b:ty) -> $type:ty = $answer:expr) => {
-        fn $step<'a>(&'a self, _: $a, _: $b) -> StoreFuture<'a, $type> { self.answer($answer) }
-    };
-    (@ $step:ident($a:ty, $b:ty, $c:ty) -> $type:ty = $answer:expr) => {
-        fn $step<'a>(&'a self, _: $a, _: $b, _: $c) -> StoreFuture<'a, $type> {
-            self.answer($answer)
-        }
-    };
-    (@ $step:ident($a:ty, $b:ty, $c:ty, $d:ty) -> $type:ty = $answer:expr) => {
-        fn $step<'a>(&'a self, _: $a, _: $b, _: $c, _: $d) -> StoreFuture<'a, $type> {
-            self.answer($answer)
-        }
-    };
-}
-
-answers! {
-    probe(&'a str, &'a str, i64) -> Probe = Probe::default();
-    try_lock(&'a str, &'a str, Duration, Option<i64>) -> Option<i64> = Some(1);
-    extend(&'a LeaseRow, Duration) -> bool = true;
-    release(&'a LeaseRow, Duration) -> bool = true;
-    publish(&'a str, &'a LeaseRow, &'a Edition<'a>) -> bool = true;
-    renew(&'a str, &'a LeaseRow, &'a Edition<'a>, i64) -> bool = true;
-    remove(&'a str, &'a LeaseRow) -> bool = true;
-    invalidate(&'a str) -> i64 = 1;
-    invalidated(i64, usize) -> Vec<(String, i64)> = Vec::new();
-    invalidated_for_long(&'a str, usize) -> Vec<(String, i64)> = Vec::new();
-    purge(&'a str, &'a str) -> () = ();
-    reclaim(&'a [&'a LeaseRow]) -> () = ();
-    prune_entries(Option<&'a str>) -> Option<Pruned> = None;
-    inspect(&'a str) -> Option<LockRow> = None;
-    held() -> Vec<LockRow> = Vec::new();
-    break_lock(&'a str) -> bool = true;
-    prune_locks(Duration, Option<&'a str>) -> Option<String> = None;
-    forget_invalidated(i64, Duration, i64, Option<i64>) -> Option<i64> = None;
+        Ok(self.0.0.apply(&call))
+    }
 }
 
 /// Runs the visit; it waits for the patience and not longer.
@@ -186,7 +145,7 @@ async fn response_of_an_exclusive_route_is_sent_when_the_patience_ends() {
 #[tokio::test(start_paused = true)]
 async fn half_a_second_is_the_default() {
     let store = Silent::default();
-    let site = Perennial::builder().with_store(Box::new(store.clone()));
+    let site = Perennial::builder().with_store(Box::new(Linked(store.clone())));
     let site = site.expect("opens");
     assert_eq!(content(&site, "old").await, "old");
     tokio::time::sleep(INTERVAL).await;

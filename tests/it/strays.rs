@@ -16,7 +16,7 @@ use perennial::{
 };
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use crate::{databases::Db, patience::Silent, support::until};
+use crate::{databases::Db, memory::Linked, patience::Silent, support::until};
 
 on_each_database! {
     late_try_on_a_name_never_held_leaves_the_lock_free
@@ -255,7 +255,7 @@ async fn try_that_was_never_sent_costs_nothing_afterwards(db: Db) {
 /// How often the store is asked for anything in the two hours in which 5,000 tries have no answer.
 async fn asked_after_lost_tries(store: Silent) -> usize {
     const TRIES: usize = 5000;
-    let store = Late::new(Arc::new(store) as Arc<dyn Store>);
+    let store = Late::new(Arc::new(Linked(store)) as Arc<dyn Store>);
     store.0.deaf.store(true, SeqCst);
     let locks = store.site(Duration::from_secs(5)).locks();
     let mut tries = JoinSet::new();
