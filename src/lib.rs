@@ -3,35 +3,47 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod clock;
-#[cfg(feature = "compression")]
-mod compression;
-mod content;
-mod decide;
-mod engine;
-mod error;
-mod extensions;
-mod fields;
-mod key;
-pub mod layer;
-mod lock;
-mod name;
-mod refresh;
-mod site;
-#[cfg(feature = "_sql")]
-pub mod sql;
-pub mod store;
-mod terms;
-mod timing;
+// The rooms, in the order in which a newcomer should read them: first what a user meets, then floor by floor downward. A room uses
+// only rooms below it, which `tests/structure.rs` checks. (The blank lines keep rustfmt from sorting.)
 
-pub use content::Content;
+mod policy; // how a page is regenerated
+
+mod site; // the entry point
+
+pub mod layer; // the Tower layers
+
+mod resource; // the heart: a resource on its way through memory, regeneration and store
+
+mod locks; // leases by name, and what is built on them
+
+#[cfg(feature = "_sql")]
+pub mod sql; // the store in three databases
+
+pub mod store; // what a store does, as a trait; the guarded way to it
+
+mod http; // the rules of HTTP
+
+mod key; // from a URI to a key
+
+mod name; // from a name to a column; the names that are Perennial's own
+
+mod extensions; // what a generator says beside its response
+
+mod timing; // defaults, deadlines, pauses
+
+mod clock; // the monotonic time of this process
+
+mod error; // the one error type
+
 pub use error::{Error, ErrorKind};
 pub use extensions::{Fence, RefreshAfter, Tags};
-pub use layer::keying::Key;
-pub use lock::{Holder, Lease, LockAttempt, LockInfo, LockName, Locks, Once, OnceRetried, Outcome};
+pub use layer::refresh::keying::Key;
+pub use locks::{
+    Holder, Lease, LockAttempt, LockInfo, LockName, Locks, Once, OnceRetried, Outcome,
+};
 #[cfg(feature = "_sql")]
-pub use lock::{SessionLock, changed_one};
-pub use refresh::{Client, DAY, First, Refresh};
-pub use site::{Builder, Perennial};
+pub use locks::{SessionLock, changed_one};
+pub use policy::{Client, DAY, First, Refresh};
+pub use site::{Builder, Content, Perennial};
 #[cfg(feature = "_sql")]
 pub use sql::claims::{Claim, Claims};

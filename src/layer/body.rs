@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::lock::Lease;
+use crate::locks::Lease;
 
 pin_project! {
     /// A stored body, or the inner service's own, streamed.

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     key::hex,
-    layer::request::host,
+    layer::refresh::request::host,
     store::{Entry, Probe},
 };
 

@@ -10,7 +10,7 @@ use tracing::Instrument;
 use crate::{
     error::Error,
     layer::idempotency::{known::Notes, run::Keyed},
-    lock::Lease,
+    locks::Lease,
     store::Edition,
     timing::{Backoff, RESPONSE_RETRY, RESPONSE_RETRY_AT_SHUTDOWN},
 };

@@ -14,10 +14,12 @@ use crate::{
         future::oneshot,
         idempotency::known::{self, Asked, Turn, key_of, turn},
         problem::problem,
-        request::asked_path,
-        response::{self, Read},
+        refresh::{
+            request::asked_path,
+            response::{self, Read},
+        },
     },
-    lock::LockName,
+    locks::LockName,
     name::IDEMPOTENCY,
     store::Entry,
 };

@@ -18,7 +18,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use crate::{
     error::Unfit,
     layer::IdempotencyLayer,
-    lock::Locks,
+    locks::Locks,
     store::{
         Edition, Entry, Guarded, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture,
     },

@@ -1,0 +1,527 @@
+//! Content codings (RFC 9110 §8.4.1): which one a request is answered in, what is worth one, and the encoders.
+
+use std::io::{self, Write};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, header};
+
+use crate::http::terms;
+
+/// A smaller body fits the first packets of a connection as it is.
+const LEAST: usize = 256;
+
+/// Up to here the slowest levels of the encoders take some tenths of a second; above, levels that are linear in time.
+const SMALL: usize = 128 << 10;
+
+/// Those of the same weight are preferred in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coding {
+    /// RFC 7932.
+    Br,
+    /// RFC 8878.
+    Zstd,
+    /// RFC 1952.
+    Gzip,
+}
+
+impl Coding {
+    pub(crate) const ALL: [Self; 3] = [Self::Br, Self::Zstd, Self::Gzip];
+
+    pub(crate) fn token(self) -> &'static str {
+        match self {
+            Self::Br => "br",
+            Self::Zstd => "zstd",
+            Self::Gzip => "gzip",
+        }
+    }
+
+    /// Content in this coding, with what says so; `None`: it would be no smaller.
+    ///
+    /// It has an entity tag of its own (§8.8.3.3). Parts of it are not given: another release of an encoder may make other bytes of the same content.
+    pub(crate) fn encoded(self, content: &Response<Bytes>) -> Option<Response<Bytes>> {
+        let body = match self.encode(content.body()) {
+            Ok(body) if body.len() < content.body().len() => body,
+            _ => return None,
+        };
+        let mut encoded = Response::new(Bytes::from(body.into_boxed_slice()));
+        *encoded.status_mut() = content.status();
+        *encoded.headers_mut() = content.headers().clone();
+        let length = encoded.body().len();
+        let headers = encoded.headers_mut();
+        let token = HeaderValue::from_static(self.token());
+        headers.insert(header::CONTENT_ENCODING, token);
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("none"));
+        if let Some(tag) = headers.remove(header::ETAG)
+            && let Some(tag) = self.tag(&tag)
+        {
+            headers.insert(header::ETAG, tag);
+        }
+        Some(encoded)
+    }
+
+    /// The entity tag of what has this one as it is. `None`: this is none.
+    fn tag(self, plain: &HeaderValue) -> Option<HeaderValue> {
+        let plain = plain.as_bytes().strip_suffix(b"\"")?;
+        let tag = [plain, b"-", self.token().as_bytes(), b"\""].concat();
+        HeaderValue::from_bytes(&tag).ok()
+    }
+
+    fn encode(self, body: &[u8]) -> io::Result<Vec<u8>> {
+        let small = body.len() <= SMALL;
+        match self {
+            Self::Br => {
+                let parameters = brotli::enc::BrotliEncoderParams {
+                    quality: if small { 11 } else { 5 },
+                    size_hint: body.len(),
+                    ..Default::default()
+                };
+                let mut encoded = Vec::new();
+                brotli::BrotliCompress(&mut &*body, &mut encoded, &parameters)?;
+                Ok(encoded)
+            }
+            Self::Zstd => {
+                // At this level its window is that of RFC 9659 §3 at most, 8 MiB, without being told.
+                let level = if small { 19 } else { 9 };
+                zstd::bulk::compress(body, level)
+            }
+            Self::Gzip => {
+                let level = if small { 9 } else { 6 };
+                let mut encoder =
+                    flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level));
+                encoder.write_all(body)?;
+                encoder.finish()
+            }
+        }
+    }
+}
+
+/// What says how the bytes of a body are (RFC 9530, RFC 9421).
+const DIGESTS: [&str; 5] = [
+    "content-digest",
+    "content-md5",
+    "digest",
+    "repr-digest",
+    "signature",
+];
+
+/// Whether content is to be had in codings: it has none, is of a type that gets smaller by one, and does not forbid it (RFC 9111 §5.2.2.6).
+pub(crate) fn is_compressible(content: &Response<Bytes>) -> bool {
+    let headers = content.headers();
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    content.body().len() >= LEAST
+        && !headers.contains_key(header::CONTENT_ENCODING)
+        && !DIGESTS.iter().any(|digest| headers.contains_key(*digest))
+        && !terms::directives(headers).any(|(name, _)| name == "no-transform")
+        && is_text(kind)
+}
+
+/// Whether a media type's content is text, or as good as that.
+fn is_text(kind: &str) -> bool {
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    let kind = kind.to_ascii_lowercase();
+    if let Some(text) = kind.strip_prefix("text/") {
+        return text != "event-stream";
+    }
+    let suffixes = ["+json", "+xml", "+yaml", "+text"];
+    let types = [
+        "application/ecmascript",
+        "application/javascript",
+        "application/json",
+        "application/rtf",
+        "application/toml",
+        "application/vnd.ms-fontobject",
+        "application/wasm",
+        "application/x-javascript",
+        "application/x-ndjson",
+        "application/xml",
+        "application/xml-dtd",
+        "application/yaml",
+        "font/otf",
+        "font/ttf",
+        "image/bmp",
+        "image/vnd.microsoft.icon",
+        "image/x-icon",
+    ];
+    suffixes.iter().any(|suffix| kind.ends_with(suffix)) || types.contains(&&*kind)
+}
+
+/// What a request accepts (RFC 9110 §12.5.3): the weight of each coding, and that of none, in thousandths.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Accepted {
+    codings: [u16; 3],
+    identity: u16,
+}
+
+impl Accepted {
+    /// A request that says nothing accepts anything; it gets what needs no decoding.
+    pub(crate) fn of(request: &HeaderMap) -> Self {
+        let (mut codings, mut identity, mut others) = ([None; 3], None, None);
+        let lines = request.get_all(header::ACCEPT_ENCODING).into_iter();
+        let members = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
+        for (name, weight) in members.filter_map(member) {
+            let of = if name == b"*" {
+                &mut others
+            } else if name.eq_ignore_ascii_case(b"identity") {
+                &mut identity
+            } else if name.eq_ignore_ascii_case(b"x-gzip") {
+                &mut codings[Coding::Gzip as usize]
+            } else {
+                let known = Coding::ALL.into_iter();
+                let mut known = known.zip(&mut codings);
+                match known.find(|(it, _)| name.eq_ignore_ascii_case(it.token().as_bytes())) {
+                    Some((_, of)) => of,
+                    None => continue,
+                }
+            };
+            // Said twice, a refusal counts.
+            *of = match *of {
+                Some(said) if said == 0 || weight == 0 => Some(0),
+                said => said.max(Some(weight)),
+            };
+        }
+        Self {
+            codings: codings.map(|said| said.or(others).unwrap_or(0)),
+            // Acceptable unless that is denied, and the last choice unless it is named.
+            identity: identity.unwrap_or(u16::from(others != Some(0))),
+        }
+    }
+
+    /// The coding that is accepted best, of those that are to be had. `None`: the content as it is; also where even that is not accepted, which a
+    /// server may disregard (§12.4.1).
+    pub(crate) fn best(&self, is_to_be_had: impl Fn(Coding) -> bool) -> Option<Coding> {
+        let weighed = Coding::ALL.into_iter().zip(self.codings);
+        let accepted = weighed.filter(|(coding, weight)| *weight > 0 && is_to_be_had(*coding));
+        // The first one of the greatest.
+        let best = accepted.rev().max_by_key(|(_, weight)| *weight);
+        let (coding, weight) = best?;
+        (weight >= self.identity).then_some(coding)
+    }
+}
+
+/// A member of the list: its name and its weight. `None`: it is none, and says nothing.
+fn member(member: &[u8]) -> Option<(&[u8], u16)> {
+    let mut parts = member.splitn(2, |&byte| byte == b';');
+    let name = parts.next()?.trim_ascii();
+    let Some(weight) = parts.next() else {
+        return Some((name, 1000));
+    };
+    let [b'q' | b'Q', b'=', value @ ..] = weight.trim_ascii() else {
+        return None;
+    };
+    // §12.4.2: up to three decimals, from 0 to 1.
+    let decimals = match value {
+        [_] => &[],
+        [_, b'.', decimals @ ..] if decimals.len() <= 3 => decimals,
+        _ => return None,
+    };
+    let mut weight = match value[0] {
+        b'0' => 0,
+        b'1' => 1000,
+        _ => return None,
+    };
+    for (decimal, worth) in decimals.iter().zip([100, 10, 1]) {
+        let digit = decimal.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        weight += u16::from(digit) * worth;
+    }
+    (weight <= 1000).then_some((name, weight))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use http::StatusCode;
+
+    use super::*;
+
+    fn best(lines: &[&str]) -> &'static str {
+        let mut request = HeaderMap::new();
+        for line in lines {
+            let line = HeaderValue::from_str(line).expect("a value");
+            request.append(header::ACCEPT_ENCODING, line);
+        }
+        let best = Accepted::of(&request).best(|_| true);
+        best.map_or("identity", Coding::token)
+    }
+
+    #[test]
+    fn the_coding_is_the_one_that_is_accepted_best() {
+        let table: &[(&str, &[&str])] = &[
+            (
+                "gzip",
+                &["gzip", "GZip", "x-gzip", "X-GZIP;Q=0.5", "gzip, deflate"],
+            ),
+            (
+                "gzip",
+                &[
+                    "gzip;q=1.0",
+                    "gzip;q=1.",
+                    "gzip;q=0.001",
+                    "gzip ; q=1",
+                    "gzip;\tq=0.3",
+                    ",gzip,",
+                ],
+            ),
+            (
+                "br",
+                &["br", "BR", "*", "gzip, deflate, br, zstd", "gzip, ,br"],
+            ),
+            ("zstd", &["zstd", "br;q=0.999, zstd;q=1.000", "br;q=0, *"]),
+            (
+                "identity",
+                &[
+                    "",
+                    "  ",
+                    ",",
+                    "identity",
+                    "deflate",
+                    "compress, foo",
+                    "gzipped",
+                    "\"gzip\"",
+                ],
+            ),
+            ("identity", &["gzip;q=0", "gzip;q=0.000", "gzip;q=0."]),
+            (
+                "gzip",
+                &[
+                    "gzip;q=1.0, br;q=0.5",
+                    "gzip;q=0.501, br;q=0.5",
+                    "br;q=0, gzip",
+                ],
+            ),
+            (
+                "gzip",
+                &["br;q=0, zstd;q=0, *;q=0.1", "*;q=0, gzip", "gzip, *;q=0.5"],
+            ),
+            // The RFC's own examples.
+            (
+                "gzip",
+                &[
+                    "compress, gzip",
+                    "gzip;q=1.0, identity; q=0.5, *;q=0",
+                    "compress;q=0.5, gzip;q=1.0",
+                ],
+            ),
+            ("br", &["*;q=0.5, gzip;q=0.4", "br, gzip;q=0.9, *;q=0"]),
+            ("identity", &["*;q=0, identity", "*;q=0, identity;q=0.1"]),
+            // Nothing that there is: as if nothing were said.
+            (
+                "identity",
+                &[
+                    "*;q=0",
+                    "identity;q=0",
+                    "identity;q=0, deflate",
+                    "identity;q=0, *;q=0",
+                ],
+            ),
+            (
+                "br",
+                &[
+                    "identity;q=0, *",
+                    "identity;q=0, *;q=0.001",
+                    "identity;q=0.5, *;q=0.5",
+                ],
+            ),
+            (
+                "gzip",
+                &[
+                    "identity;q=0, gzip",
+                    "identity;q=0.5, gzip;q=0.8",
+                    "identity, gzip",
+                ],
+            ),
+            (
+                "identity",
+                &["identity, gzip;q=0.5", "identity;q=0.8, gzip;q=0.5"],
+            ),
+            // Not as the grammar has it: it says nothing.
+            (
+                "identity",
+                &[
+                    "gzip;q = 1",
+                    "gzip; q= 1",
+                    "gzip;q=2",
+                    "gzip;q=1.001",
+                    "gzip;q=0.1234",
+                ],
+            ),
+            (
+                "identity",
+                &[
+                    "gzip;q=-1",
+                    "gzip;q=abc",
+                    "gzip;q=",
+                    "gzip;q",
+                    "gzip;foo=bar",
+                    "gzip;q=1;x=y",
+                ],
+            ),
+            (
+                "identity",
+                &[
+                    "gzip;q=.5",
+                    "gzip;q=1.0a",
+                    "identity;q=abc",
+                    "*;q=abc",
+                    "gzip;q=0.\u{e4}",
+                ],
+            ),
+            ("br", &["gzip;q=abc, br"]),
+            // Twice: a refusal counts, or the greater weight.
+            ("identity", &["gzip;q=0, gzip;q=1", "gzip;q=0, x-gzip"]),
+            ("gzip", &["gzip;q=0.2, gzip;q=0.9, br;q=0.5"]),
+        ];
+        for (expected, requests) in table {
+            for request in *requests {
+                assert_eq!(best(&[request]), *expected, "{request:?}");
+            }
+        }
+        assert_eq!(best(&[]), "identity");
+        assert_eq!(best(&["", ""]), "identity");
+        assert_eq!(best(&["", "gzip"]), "gzip");
+        assert_eq!(best(&["gzip", "br"]), "br");
+        assert_eq!(best(&["gzip;q=0.5", "identity;q=0"]), "gzip");
+    }
+
+    #[test]
+    fn of_what_is_not_to_be_had_the_next_best_is_taken() {
+        let mut request = HeaderMap::new();
+        let line = HeaderValue::from_static("br, gzip;q=0.8, zstd;q=0.5");
+        request.append(header::ACCEPT_ENCODING, line);
+        let accepted = Accepted::of(&request);
+        let best_but = |missing: &[Coding]| accepted.best(|it| !missing.contains(&it));
+        assert_eq!(best_but(&[]), Some(Coding::Br));
+        assert_eq!(best_but(&[Coding::Br]), Some(Coding::Gzip));
+        assert_eq!(best_but(&[Coding::Br, Coding::Gzip]), Some(Coding::Zstd));
+        assert_eq!(best_but(&Coding::ALL), None);
+    }
+
+    fn content(headers: &[(&'static str, &str)], body: impl Into<Bytes>) -> Response<Bytes> {
+        let mut content = Response::new(body.into());
+        for (name, value) in headers {
+            let value = HeaderValue::from_str(value).expect("a value");
+            content.headers_mut().append(*name, value);
+        }
+        content
+    }
+
+    #[test]
+    fn what_is_as_good_as_text_is_compressible() {
+        let page = || vec![b'x'; LEAST];
+        for kind in [
+            "text/html",
+            "Text/HTML; charset=utf-8",
+            "text/css",
+            "application/json",
+            "application/ld+json",
+            "image/svg+xml",
+            "application/wasm",
+        ] {
+            assert!(
+                is_compressible(&content(&[("content-type", kind)], page())),
+                "{kind}"
+            );
+        }
+        for kind in [
+            "text/event-stream",
+            "image/png",
+            "image/jpeg",
+            "font/woff2",
+            "application/zip",
+            "application/octet-stream",
+            "video/mp4",
+            "",
+        ] {
+            assert!(
+                !is_compressible(&content(&[("content-type", kind)], page())),
+                "{kind}"
+            );
+        }
+        let html = ("content-type", "text/html");
+        for other in [
+            ("content-encoding", "gzip"),
+            ("content-encoding", "identity"),
+            ("repr-digest", "sha-256=:x:"),
+            ("cache-control", "max-age=5, No-Transform"),
+        ] {
+            assert!(
+                !is_compressible(&content(&[html, other], page())),
+                "{other:?}"
+            );
+        }
+        assert!(!is_compressible(&content(&[], page())));
+        assert!(!is_compressible(&content(&[html], vec![b'x'; LEAST - 1])));
+    }
+
+    fn decoded(coding: Coding, body: &[u8]) -> Vec<u8> {
+        let mut plain = Vec::new();
+        let read = match coding {
+            Coding::Br => brotli::Decompressor::new(body, 4096).read_to_end(&mut plain),
+            Coding::Gzip => flate2::read::GzDecoder::new(body).read_to_end(&mut plain),
+            Coding::Zstd => {
+                let mut decoder = zstd::stream::Decoder::new(body).expect("starts");
+                // RFC 9659 §3: no decoder needs more than 8 MiB.
+                decoder.window_log_max(23).expect("is in range");
+                decoder.read_to_end(&mut plain)
+            }
+        };
+        read.expect("is readable");
+        plain
+    }
+
+    #[test]
+    fn encoded_content_is_the_same_with_a_tag_of_its_own() {
+        let words = (0..3_000_000_u64).map(|i| format!("{:x} ", i * i % 9973));
+        let long = words.collect::<String>().into_bytes();
+        assert!(long.len() > 9 << 20);
+        for length in [LEAST, SMALL, SMALL + 1, long.len()] {
+            let mut plain = content(
+                &[
+                    ("etag", "\"v1\""),
+                    ("content-length", "0"),
+                    ("accept-ranges", "bytes"),
+                    ("x-own", "1"),
+                ],
+                long[..length].to_vec(),
+            );
+            *plain.status_mut() = StatusCode::NOT_FOUND;
+            for coding in Coding::ALL {
+                let token = coding.token();
+                let encoded = coding.encoded(&plain).expect("is smaller");
+                assert_eq!(encoded.status(), StatusCode::NOT_FOUND);
+                assert!(
+                    decoded(coding, encoded.body()) == **plain.body(),
+                    "{token} {length}"
+                );
+                let text = |name| encoded.headers()[name].to_str().expect("text");
+                assert_eq!(text("content-encoding"), token);
+                assert_eq!(text("content-length"), encoded.body().len().to_string());
+                assert_eq!(text("etag"), format!("\"v1-{token}\""));
+                assert_eq!(text("accept-ranges"), "none");
+                assert_eq!(text("x-own"), "1");
+            }
+        }
+    }
+
+    #[test]
+    fn a_weak_tag_stays_weak_and_what_is_none_is_left_out() {
+        let body = vec![b'x'; LEAST];
+        let tagged = |tag| Coding::Br.encoded(&content(&[("etag", tag)], body.clone()));
+        let weak = tagged("W/\"v1\"").expect("is smaller");
+        assert_eq!(weak.headers()["etag"], "W/\"v1-br\"");
+        let none = tagged("v1").expect("is smaller");
+        assert!(!none.headers().contains_key("etag"));
+    }
+
+    #[test]
+    fn what_gets_no_smaller_is_left_as_it_is() {
+        let noise: Vec<u8> = (0..64)
+            .flat_map(|_| uuid::Uuid::new_v4().into_bytes())
+            .collect();
+        for coding in Coding::ALL {
+            assert!(coding.encoded(&content(&[], noise.clone())).is_none());
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Conditional and range requests (RFC 9110 §13, §14) on a kept response.
+
+use std::ops::{Bound, Range as Span};
+
+use bytes::Bytes;
+use headers::{
+    ETag, Header, HeaderMapExt, IfMatch, IfModifiedSince, IfNoneMatch, IfRange, IfUnmodifiedSince,
+    LastModified, Range,
+};
+use http::{HeaderMap, HeaderName, Response, StatusCode, header};
+
+/// What a request that may be conditional is answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The response as it is kept.
+    Whole,
+    /// 206 with these bytes of it.
+    Part(Span<usize>),
+    /// 304.
+    NotModified,
+    /// 412.
+    PreconditionFailed,
+}
+
+/// Evaluates the preconditions of a GET or HEAD in the order of RFC 9110 §13.2.2.
+///
+/// Only of what would be a success (§13.2.1). A range that is not a single one of bytes, or not satisfiable, is ignored, as §14.2 lets a server.
+pub(crate) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) -> Outcome {
+    if !kept.status().is_success() || !request.keys().any(is_conditional) {
+        return Outcome::Whole;
+    }
+    if is_revalidation(request, kept) {
+        return Outcome::NotModified;
+    }
+    let etag = tags::<ETag>(kept.headers());
+    let modified = || kept.headers().typed_get::<LastModified>();
+
+    if let Some(condition) = tags::<IfMatch>(request) {
+        let passes = etag
+            .as_ref()
+            .is_some_and(|etag| condition.precondition_passes(etag));
+        if !passes && !condition.is_any() {
+            return Outcome::PreconditionFailed;
+        }
+    } else if let (Some(condition), Some(modified)) =
+        (request.typed_get::<IfUnmodifiedSince>(), modified())
+        && !condition.precondition_passes(modified.into())
+    {
+        return Outcome::PreconditionFailed;
+    }
+
+    if request.contains_key(header::IF_NONE_MATCH) {
+        let condition = tags::<IfNoneMatch>(request);
+        if let (Some(condition), Some(etag)) = (condition, &etag)
+            && !condition.precondition_passes(etag)
+        {
+            return Outcome::NotModified;
+        }
+    } else if let (Some(condition), Some(modified)) =
+        (request.typed_get::<IfModifiedSince>(), modified())
+        && !condition.is_modified(modified.into())
+    {
+        return Outcome::NotModified;
+    }
+
+    // §14.2: a Range is ignored for other methods than GET, and of what would be no 200; and where none are (§14.3).
+    let ranges = kept.headers().get(header::ACCEPT_RANGES);
+    if head || kept.status() != StatusCode::OK || ranges.is_some_and(|unit| unit == "none") {
+        return Outcome::Whole;
+    }
+    let applies = match tags::<IfRange>(request) {
+        // Not by a date, which is too coarse to tell two versions of one second apart (§13.1.5).
+        Some(condition) => !condition.is_modified(etag.as_ref(), None),
+        None => !request.contains_key(header::IF_RANGE),
+    };
+    match single_range(request).filter(|_| applies) {
+        Some(range) => part(&range, kept.body().len()).map_or(Outcome::Whole, Outcome::Part),
+        None => Outcome::Whole,
+    }
+}
+
+/// What browsers ask, told without parsing it: whether it is still the one with this tag.
+fn is_revalidation(request: &HeaderMap, kept: &Response<Bytes>) -> bool {
+    let mut conditions = request.iter().filter(|(name, _)| is_conditional(name));
+    let (first, more) = (conditions.next(), conditions.next());
+    let tag = kept.headers().get(header::ETAG);
+    more.is_none()
+        && first.is_some_and(|(name, value)| *name == header::IF_NONE_MATCH && Some(value) == tag)
+}
+
+/// A header with entity tags, if those have only what may stand in them (RFC 9110 §8.8.3), and end in the line in which they begin: the parser takes that for
+/// granted, and panics in a debug build.
+fn tags<H: Header>(headers: &HeaderMap) -> Option<H> {
+    let well_formed = headers.get_all(H::name()).iter().all(|line| {
+        let parts: Vec<_> = line.as_bytes().split(|&byte| byte == b'"').collect();
+        let mut quoted = parts.iter().copied().skip(1).step_by(2).flatten();
+        parts.len() % 2 == 1 && quoted.all(|&byte| byte > b' ' && byte != 0x7f)
+    });
+    if well_formed {
+        headers.typed_get()
+    } else {
+        None
+    }
+}
+
+/// The only range of a request that names one.
+fn single_range(request: &HeaderMap) -> Option<Range> {
+    let mut lines = request.get_all(header::RANGE).into_iter();
+    let line = lines.next()?;
+    let single = lines.next().is_none() && !line.as_bytes().contains(&b',');
+    request.typed_get().filter(|_| single)
+}
+
+/// The bytes of a body of this length.
+fn part(range: &Range, length: usize) -> Option<Span<usize>> {
+    let (first, last) = range.satisfiable_ranges(length as u64).next()?;
+    let Bound::Included(first) = first else {
+        return None;
+    };
+    let end = match last {
+        Bound::Included(last) => last.saturating_add(1).min(length as u64),
+        _ => length as u64,
+    };
+    (first < end).then_some(first as usize..end as usize)
+}
+
+fn is_conditional(name: &HeaderName) -> bool {
+    matches!(
+        *name,
+        header::IF_NONE_MATCH
+            | header::IF_MODIFIED_SINCE
+            | header::RANGE
+            | header::IF_MATCH
+            | header::IF_UNMODIFIED_SINCE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODIFIED: &str = "Sat, 29 Oct 1994 19:43:31 GMT";
+    const BEFORE: &str = "Sat, 29 Oct 1994 19:43:30 GMT";
+    const AFTER: &str = "Sat, 29 Oct 1994 19:43:32 GMT";
+
+    fn outcome(head: bool, request: &[(&str, &str)]) -> Outcome {
+        outcome_of(StatusCode::OK, head, request)
+    }
+
+    fn outcome_of(status: StatusCode, head: bool, request: &[(&str, &str)]) -> Outcome {
+        let mut kept = Response::new(Bytes::from_static(b"0123456789"));
+        *kept.status_mut() = status;
+        let headers = kept.headers_mut();
+        headers.insert("etag", "\"v1\"".parse().expect("a value"));
+        headers.insert("last-modified", MODIFIED.parse().expect("a value"));
+        let mut map = HeaderMap::new();
+        for (name, value) in request {
+            let name: HeaderName = name.parse().expect("a name");
+            map.append(name, value.parse().expect("a value"));
+        }
+        evaluate(&map, &kept, head)
+    }
+
+    /// RFC 9110 §13.1 and §13.2.2.
+    #[test]
+    fn preconditions_are_evaluated_in_their_order() {
+        use Outcome::{NotModified, PreconditionFailed, Whole};
+
+        let table: &[(&[(&str, &str)], Outcome)] = &[
+            (&[], Whole),
+            (&[("accept", "*/*")], Whole),
+            (&[("if-none-match", "\"v1\"")], NotModified),
+            (&[("if-none-match", "W/\"v1\"")], NotModified),
+            (&[("if-none-match", "\"v0\", \"v1\"")], NotModified),
+            (
+                &[("if-none-match", "\"v0\""), ("if-none-match", "\"v1\"")],
+                NotModified,
+            ),
+            (&[("if-none-match", "*")], NotModified),
+            (&[("if-none-match", "\"v2\"")], Whole),
+            (&[("if-none-match", "v1")], Whole),
+            // No entity tags.
+            (&[("if-none-match", "\"v 1\"")], Whole),
+            (&[("if-none-match", "\"v1\", \"\t\"")], Whole),
+            (&[("if-none-match", "\"a\" b \"c\"")], Whole),
+            (&[("if-match", "W/\"v 1\"")], Whole),
+            (&[("if-none-match", "\"a"), ("if-none-match", "b\"")], Whole),
+            (&[("if-match", "\"v1\", \"")], Whole),
+            (&[("if-modified-since", MODIFIED)], NotModified),
+            (&[("if-modified-since", AFTER)], NotModified),
+            (&[("if-modified-since", BEFORE)], Whole),
+            (&[("if-modified-since", "yesterday")], Whole),
+            // The date counts for nothing beside a tag.
+            (
+                &[("if-none-match", "\"v2\""), ("if-modified-since", AFTER)],
+                Whole,
+            ),
+            (
+                &[("if-none-match", "\"v1\""), ("if-modified-since", BEFORE)],
+                NotModified,
+            ),
+            (&[("if-match", "\"v1\"")], Whole),
+            (&[("if-match", "*")], Whole),
+            (&[("if-match", "\"v2\"")], PreconditionFailed),
+            (&[("if-match", "W/\"v1\"")], PreconditionFailed),
+            (&[("if-unmodified-since", MODIFIED)], Whole),
+            (&[("if-unmodified-since", BEFORE)], PreconditionFailed),
+            (
+                &[("if-match", "\"v1\""), ("if-unmodified-since", BEFORE)],
+                Whole,
+            ),
+            (
+                &[("if-match", "\"v2\""), ("if-none-match", "\"v1\"")],
+                PreconditionFailed,
+            ),
+            (
+                &[("if-match", "\"v1\""), ("if-none-match", "\"v1\"")],
+                NotModified,
+            ),
+        ];
+        for (request, expected) in table {
+            for head in [false, true] {
+                assert_eq!(outcome(head, request), *expected, "{request:?}");
+            }
+        }
+    }
+
+    /// RFC 9110 §13.2.1.
+    #[test]
+    fn preconditions_count_for_what_would_be_a_success_and_ranges_for_a_200() {
+        let table = [
+            (("if-none-match", "\"v1\""), Outcome::NotModified),
+            (("if-match", "\"v2\""), Outcome::PreconditionFailed),
+            (("range", "bytes=0-4"), Outcome::Whole),
+        ];
+        for (header, expected) in table {
+            assert_eq!(
+                outcome_of(StatusCode::NON_AUTHORITATIVE_INFORMATION, false, &[header]),
+                expected
+            );
+            assert_eq!(
+                outcome_of(StatusCode::NOT_FOUND, false, &[header]),
+                Outcome::Whole
+            );
+        }
+    }
+
+    /// RFC 9110 §14.1.2 and §13.1.5.
+    #[test]
+    fn a_single_satisfiable_range_is_a_part_and_all_else_is_the_whole() {
+        let part = |first: usize, end: usize| Outcome::Part(first..end);
+        let whole = Outcome::Whole;
+        let table = [
+            ("bytes=0-4", part(0, 5)),
+            ("bytes=3-3", part(3, 4)),
+            ("bytes=5-", part(5, 10)),
+            ("bytes=-3", part(7, 10)),
+            ("bytes=8-99", part(8, 10)),
+            ("bytes=8-18446744073709551615", part(8, 10)),
+            ("bytes=10-", whole.clone()),
+            ("bytes=4-3", whole.clone()),
+            ("bytes=-0", whole.clone()),
+            ("bytes=-", whole.clone()),
+            ("bytes=0-1,3-4", whole.clone()),
+            ("bytes=x", whole.clone()),
+            ("lines=0-4", whole.clone()),
+        ];
+        for (range, expected) in table {
+            assert_eq!(outcome(false, &[("range", range)]), expected, "{range}");
+            assert_eq!(outcome(true, &[("range", range)]), whole, "HEAD {range}");
+        }
+        for (condition, expected) in [
+            ("\"v1\"", part(0, 5)),
+            ("\"v2\"", whole.clone()),
+            ("W/\"v1\"", whole.clone()),
+            (MODIFIED, whole.clone()),
+            ("nonsense", whole.clone()),
+        ] {
+            let request = [("range", "bytes=0-4"), ("if-range", condition)];
+            assert_eq!(outcome(false, &request), expected, "{condition}");
+        }
+        let fresh = [("range", "bytes=0-4"), ("if-none-match", "\"v1\"")];
+        assert_eq!(outcome(false, &fresh), Outcome::NotModified);
+        let two = [("range", "bytes=0-4"), ("range", "bytes=5-6")];
+        assert_eq!(outcome(false, &two), whole);
+    }
+}

@@ -1,0 +1,7 @@
+//! The layer of routes that run once at a time.
+
+mod layer;
+mod service;
+
+pub use layer::ExclusiveLayer;
+pub use service::ExclusiveService;

@@ -1,0 +1,125 @@
+//! The service that waits for the lock.
+
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Request, Response, StatusCode};
+use tokio::time::timeout;
+use tower_service::Service;
+
+use super::ExclusiveLayer;
+use crate::{
+    error::Error,
+    extensions::Fence,
+    layer::{ResponseBody, ResponseFuture, future::oneshot, problem::problem},
+    locks::{Lease, LockName},
+};
+
+/// A service that runs once at a time for each name, as [`ExclusiveLayer`] describes.
+#[derive(Clone, Debug)]
+pub struct ExclusiveService<S> {
+    pub(super) inner: S,
+    pub(super) layer: ExclusiveLayer,
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for ExclusiveService<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    ReqBody: Send + 'static,
+    ResBody: Send + 'static,
+{
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<ResBody, S::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        // The inner service's readiness matters when the lock is held.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let (layer, inner) = (self.layer.clone(), self.inner.clone());
+        ResponseFuture::waiting(layer.run(inner, request))
+    }
+}
+
+impl ExclusiveLayer {
+    async fn run<S, ReqBody, ResBody>(
+        self,
+        service: S,
+        request: Request<ReqBody>,
+    ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
+    where
+        S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    {
+        let (mut parts, body) = request.into_parts();
+        let name = (self.name)(&parts);
+        let attempt = self.locks.lock(name.clone()).wait(self.wait);
+        let lease = match attempt.action(&self.action).taken().await {
+            Ok(Some(lease)) => lease,
+            refused => return Ok(self.refused(&name, refused.err())),
+        };
+        parts.extensions.insert(Fence(lease.fence()));
+        let run = oneshot(service, Request::from_parts(parts, body));
+        let response = if self.cancels {
+            match lease.guard(run).await {
+                Ok(response) => response?,
+                Err(_) => {
+                    let detail = "the lock was lost meanwhile; what has been done is not known";
+                    let status = StatusCode::INTERNAL_SERVER_ERROR;
+                    return Ok(problem(status, detail, &self.members(&name), None));
+                }
+            }
+        } else {
+            run.await?
+        };
+        if self.until_sent {
+            return Ok(response.map(|body| ResponseBody::leased(body, lease)));
+        }
+        release(lease, self.locks.store().patience()).await;
+        Ok(response.map(ResponseBody::streamed))
+    }
+
+    fn members<'a>(&'a self, name: &'a LockName) -> [(&'static str, &'a str); 2] {
+        [("resource", name.as_str()), ("action", &self.action)]
+    }
+
+    /// What a client is told who doesn't get the lock, because of the error or because it is taken.
+    fn refused<B>(&self, name: &LockName, error: Option<Error>) -> Response<ResponseBody<B>> {
+        let (status, detail) = match (error, &*self.action) {
+            (Some(error), _) if !error.is_database() => {
+                tracing::error!(%error, "a request can't be served: correct the name of its lock");
+                let status = StatusCode::INTERNAL_SERVER_ERROR;
+                let detail = "the name of its lock cannot be used";
+                return problem(status, detail, &self.members(name), None);
+            }
+            // The store has logged it.
+            (Some(_), _) => {
+                let detail = "the lock can't be taken at the moment".to_owned();
+                (StatusCode::SERVICE_UNAVAILABLE, detail)
+            }
+            (None, action) => {
+                let what = if action.is_empty() { "this" } else { action };
+                let name = name.as_str();
+                let detail = format!(
+                    "somebody else is at {name:?}: {what:?} was not begun; try again later"
+                );
+                (self.refusal, detail)
+            }
+        };
+        problem(status, &detail, &self.members(name), Some(self.wait))
+    }
+}
+
+/// Gives the lock up before the response is given out: who asks next finds it free. If the database takes its time, afterwards.
+async fn release(lease: Lease, patience: Duration) {
+    if let Ok(Err(error)) = timeout(patience, lease.release()).await
+        && error.is_lost()
+    {
+        tracing::warn!(%error, "the service has finished all the same");
+    }
+}

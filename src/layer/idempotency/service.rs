@@ -1,0 +1,47 @@
+//! The service that does a request once.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::IdempotencyLayer;
+use crate::layer::{ResponseBody, ResponseFuture, future::oneshot};
+
+/// A service that does a request once, as [`IdempotencyLayer`] describes.
+#[derive(Clone, Debug)]
+pub struct IdempotencyService<S> {
+    pub(super) inner: S,
+    pub(super) layer: IdempotencyLayer,
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for IdempotencyService<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    ReqBody: Body<Data = Bytes> + From<Bytes> + Send + 'static,
+    ResBody: Body<Data = Bytes> + Send + 'static,
+{
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<ResBody, S::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        // The inner service's readiness matters when it is called.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let (layer, inner) = (self.layer.clone(), self.inner.clone());
+        if !matches!(*request.method(), Method::POST | Method::PATCH) {
+            return ResponseFuture::waiting(async move {
+                let response = oneshot(inner, request).await?;
+                Ok(response.map(ResponseBody::streamed))
+            });
+        }
+        ResponseFuture::waiting(layer.run(inner, request))
+    }
+}

@@ -1,0 +1,58 @@
+//! The service that invalidates after a change.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use http::{Request, Response};
+use tower_service::Service;
+
+use super::{
+    InvalidateLayer,
+    change::{Change, is_safe, names},
+};
+use crate::extensions::Tags;
+
+/// A service whose changes invalidate tags, as [`InvalidateLayer`] describes.
+#[derive(Clone, Debug)]
+pub struct InvalidateService<S> {
+    pub(super) inner: S,
+    pub(super) layer: InvalidateLayer,
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for InvalidateService<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S::Future: Send + 'static,
+    S::Error: Send,
+    ResBody: Send,
+{
+    type Response = Response<ResBody>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<ResBody>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let safe = is_safe(request.method());
+        let response = self.inner.call(request);
+        if safe {
+            return Box::pin(response);
+        }
+        // Now, as the future may be dropped before it has begun, and the service have begun by itself.
+        let change = Change::of(&self.layer.engine, names(&self.layer.tags.0));
+        Box::pin(async move {
+            let response = response.await;
+            let (status, others) = match &response {
+                Ok(response) => (Some(response.status()), response.extensions().get()),
+                Err(_) => (None, None),
+            };
+            let others = others.map_or_else(Vec::new, |Tags(tags)| names(tags));
+            change.settle(status, others).await;
+            response
+        })
+    }
+}

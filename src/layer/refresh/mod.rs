@@ -1,0 +1,18 @@
+//! The layer that stores the responses of a service and regenerates them.
+
+mod admission;
+mod cache_status;
+pub(crate) mod declared;
+mod hints;
+pub(crate) mod keying;
+mod layer;
+pub(super) mod request;
+pub(super) mod response;
+#[cfg(feature = "axum")]
+mod routing;
+mod service;
+mod target;
+
+pub use layer::RefreshLayer;
+pub use request::GeneratedKey;
+pub use service::RefreshService;

@@ -1,0 +1,409 @@
+//! Which responses are stored, and how they are read and given out.
+
+use std::{
+    ops::Range,
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
+use http_body::Body;
+use http_body_util::BodyExt;
+use httpdate::HttpDate;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    http::{fields::list, terms},
+    key,
+    layer::{
+        ResponseBody,
+        refresh::{cache_status::CACHE_STATUS, keying::Key},
+    },
+    policy::Client,
+    resource::{Pass, Said},
+};
+
+/// What is done with a response, by its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::layer) enum Kind {
+    /// Stored.
+    Content,
+    /// Given to nobody: the service answers each request itself.
+    Pass(Pass),
+    /// Given to those who wait, not stored; one that may not be shared, to whoever caused it.
+    Failure { shareable: bool },
+}
+
+/// `honours`: the policy goes by what the response says of its own freshness.
+pub(in crate::layer) fn kind(head: &Parts, key: &Key, honours: bool) -> Kind {
+    let (status, headers) = (head.status, &head.headers);
+    let unshareable = if !is_shareable(headers, honours) {
+        Some(Pass::Private)
+    } else if is_event_stream(headers) {
+        Some(Pass::Stream)
+    } else if !varies_by_key(headers, key) {
+        Some(Pass::Vary)
+    } else {
+        None
+    };
+    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        let shareable = unshareable.is_none();
+        return Kind::Failure { shareable };
+    }
+    match unshareable {
+        Some(why) => Kind::Pass(why),
+        None if is_heuristically_cacheable(status) => Kind::Content,
+        None => Kind::Pass(Pass::Status),
+    }
+}
+
+/// Whether the body may never end: server-sent events.
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let essence = |value: &HeaderValue| {
+        let value = value.to_str().unwrap_or_default();
+        let essence = value.split(';').next().unwrap_or_default().trim();
+        essence.eq_ignore_ascii_case("text/event-stream")
+    };
+    headers.get(header::CONTENT_TYPE).is_some_and(essence)
+}
+
+/// RFC 9110 §15.1, without 206, which is a part, and 501, which is a failure.
+fn is_heuristically_cacheable(status: StatusCode) -> bool {
+    matches!(
+        status.as_u16(),
+        200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414
+    )
+}
+
+/// RFC 9111 §3: what a shared cache may not store; and what is somebody's own by its nature.
+fn is_shareable(headers: &HeaderMap, honours: bool) -> bool {
+    !headers.contains_key(header::SET_COOKIE) && !terms::forbid_storing(headers, honours)
+}
+
+/// Whether all that the response says it depends on is in the key (RFC 9111 §4.1), or is of no matter: what has no content coding can be read
+/// by everybody, whatever they accept.
+fn varies_by_key(headers: &HeaderMap, key: &Key) -> bool {
+    let plain = !headers.contains_key(header::CONTENT_ENCODING);
+    let missing = list(headers, &header::VARY).find(|field| {
+        let field = field.trim();
+        let name = field.parse::<HeaderName>();
+        let counts = |name| key.has(&name) || (plain && name == header::ACCEPT_ENCODING);
+        !field.is_empty() && !name.is_ok_and(counts)
+    });
+    if let Some(field) = &missing {
+        let field = field.trim();
+        tracing::warn!(
+            "a response says `Vary: {field}`, which is not in the key, so that it is not kept; if it is to be, a version for \
+             each value, add `.key(Key::new().header(…))` for `{field}` to the layer"
+        );
+    }
+    missing.is_none()
+}
+
+/// What headers take, names and values, in bytes.
+pub(in crate::layer) fn size(headers: &HeaderMap) -> usize {
+    let lines = headers.iter();
+    lines
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum()
+}
+
+/// Whether a response ends where it says (RFC 9112 §6.3): else it was cut off, or is made to be read in two ways.
+pub(in crate::layer) fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
+    let length = body.len().to_string();
+    let chunked = |coding: String| coding.trim().eq_ignore_ascii_case("chunked");
+    let lengths = headers.contains_key(header::CONTENT_LENGTH);
+    list(headers, &header::CONTENT_LENGTH).all(|said| said.trim() == length)
+        && (!lengths || !headers.contains_key(header::TRANSFER_ENCODING))
+        && list(headers, &header::TRANSFER_ENCODING).all(chunked)
+}
+
+/// A body that has been read.
+pub(in crate::layer) enum Read<B> {
+    Whole(Bytes),
+    /// It has more than the limit: what has been read of it, and the rest.
+    TooLarge(ResponseBody<B>),
+}
+
+/// Reads a body up to `limit` bytes.
+pub(in crate::layer) async fn read<B>(body: B, limit: usize) -> Result<Read<B>, B::Error>
+where
+    B: Body<Data = Bytes>,
+{
+    if body.size_hint().lower() > limit as u64 {
+        return Ok(Read::TooLarge(ResponseBody::streamed(body)));
+    }
+    let mut body = Box::pin(body);
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        // Trailers are not stored.
+        let Ok(data) = frame?.into_data() else {
+            continue;
+        };
+        bytes.extend_from_slice(&data);
+        if bytes.len() > limit {
+            return Ok(Read::TooLarge(ResponseBody::resumed(bytes.into(), body)));
+        }
+    }
+    // Boxed, it takes no more memory than it is weighed with.
+    Ok(Read::Whole(bytes.into_boxed_slice().into()))
+}
+
+/// So much of an age is put down to clocks that differ, and to dates being whole seconds: equal content would differ by it.
+const CLOCKS: Duration = Duration::from_secs(5);
+
+/// A response to be kept, or to be given to several: without what belongs to one connection or one moment.
+pub(in crate::layer) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
+    let mut response = Response::new(body);
+    *response.status_mut() = head.status;
+    let headers = response.headers_mut();
+    // Copied, as they may be parts of the buffer in which a whole response was read.
+    for (name, value) in &head.headers {
+        if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
+            headers.append(name, value);
+        }
+    }
+    remove_hop_by_hop(headers);
+    let now = SystemTime::now();
+    let date = terms::date(headers, &header::DATE);
+    // The apparent age (RFC 9111 §4.2.3), which nothing tells any more when the date is gone.
+    let apparent = date.and_then(|date| now.duration_since(date).ok());
+    if let Some(apparent) = apparent.filter(|apparent| *apparent > CLOCKS) {
+        let age = apparent.as_secs().max(terms::age(headers));
+        headers.insert(header::AGE, HeaderValue::from(age));
+    }
+    if headers.contains_key(header::EXPIRES) {
+        // Which counts from it.
+        if date.is_none()
+            && let Ok(now) = HeaderValue::try_from(HttpDate::from(now).to_string())
+        {
+            headers.insert(header::DATE, now);
+        }
+    } else {
+        // Equal content would differ by it. [`say_age`] says it again, by the age.
+        headers.remove(header::DATE);
+    }
+    if head.status == StatusCode::NO_CONTENT {
+        headers.remove(header::CONTENT_LENGTH);
+    } else {
+        // For HEAD, whose body doesn't tell.
+        let length = HeaderValue::from(response.body().len());
+        response
+            .headers_mut()
+            .insert(header::CONTENT_LENGTH, length);
+    }
+    response
+}
+
+/// Adds what lets clients ask for less than the whole of a stored response.
+pub(in crate::layer) fn validated(mut response: Response<Bytes>) -> Response<Bytes> {
+    if response.status() == StatusCode::OK {
+        let bytes = HeaderValue::from_static("bytes");
+        let headers = response.headers_mut();
+        headers.entry(header::ACCEPT_RANGES).or_insert(bytes);
+    }
+    if !response.headers().contains_key(header::ETAG)
+        && let Some(etag) = etag(&response)
+    {
+        response.headers_mut().insert(header::ETAG, etag);
+    }
+    response
+}
+
+/// A strong validator (RFC 9110 §8.8.3): of the body, and of what says how it is to be read.
+fn etag(response: &Response<Bytes>) -> Option<HeaderValue> {
+    let mut digest = Sha256::new();
+    for name in [
+        header::CONTENT_TYPE,
+        header::CONTENT_ENCODING,
+        header::CONTENT_LANGUAGE,
+    ] {
+        for value in response.headers().get_all(name) {
+            digest.update(value.as_bytes());
+        }
+        digest.update([0]);
+    }
+    digest.update(response.body());
+    let digest = digest.finalize();
+    HeaderValue::try_from(format!("\"{}\"", key::hex(&digest[..16]))).ok()
+}
+
+/// RFC 9110 §7.6.1.
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let nominated: Vec<HeaderName> = list(headers, &header::CONNECTION)
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    let always = [
+        header::CONNECTION,
+        header::PROXY_AUTHENTICATE,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+    ];
+    for name in nominated.into_iter().chain(always) {
+        headers.remove(name);
+    }
+}
+
+/// Of the headers of a whole response those that RFC 9110 §15.4.5 asks for in a 304, and what says how it came about.
+pub(in crate::layer) fn validating(whole: &HeaderMap) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(8);
+    for (name, value) in whole {
+        let asked_for = matches!(
+            *name,
+            header::AGE
+                | header::CACHE_CONTROL
+                | header::CONTENT_LOCATION
+                | header::DATE
+                | header::ETAG
+                | header::EXPIRES
+                | header::VARY
+        );
+        if asked_for || *name == CACHE_STATUS {
+            headers.append(name, value.clone());
+        }
+    }
+    headers
+}
+
+/// A 304 with these headers.
+pub(in crate::layer) fn not_modified<B>(headers: HeaderMap) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::stored(Bytes::new()));
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// A 412, which is nobody else's.
+pub(in crate::layer) fn precondition_failed<B>() -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::stored(Bytes::new()));
+    *response.status_mut() = StatusCode::PRECONDITION_FAILED;
+    let no_store = HeaderValue::from_static("no-store");
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, no_store);
+    response
+}
+
+/// A 206 with a part of a kept response (RFC 9110 §15.3.7.1).
+pub(in crate::layer) fn part<B>(
+    kept: &Response<Bytes>,
+    headers: HeaderMap,
+    part: Range<usize>,
+) -> Response<ResponseBody<B>> {
+    let all = kept.body().len();
+    let content_range = format!("bytes {}-{}/{all}", part.start, part.end - 1);
+    let mut response = Response::new(ResponseBody::stored(kept.body().slice(part.clone())));
+    *response.headers_mut() = headers;
+    *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
+    // They are of the whole (RFC 9530).
+    for digest in ["content-digest", "content-md5"] {
+        headers.remove(digest);
+    }
+    if let Ok(content_range) = HeaderValue::try_from(content_range) {
+        headers.insert(header::CONTENT_RANGE, content_range);
+    }
+    response
+}
+
+/// Says how old a version is, when it was made, and what clients may do with it, the latter two unless the response says so itself.
+///
+/// `Date` is when the content was made (RFC 9110 §6.6.1), not when it is given out: a recipient's apparent age, the time since
+/// `Date`, and the `Age` are then the same, of which it takes the greater (RFC 9111 §4.2.3).
+pub(in crate::layer) fn say_age(headers: &mut HeaderMap, said: Said, age: Duration) {
+    headers.insert(header::AGE, HeaderValue::from(said.age));
+    if !headers.contains_key(header::DATE) {
+        let made = SystemTime::now().checked_sub(age);
+        // Older than what a date can say is nothing that a clock can be right about.
+        let made = made.filter(|made| *made >= SystemTime::UNIX_EPOCH);
+        let date = made.map(|made| HttpDate::from(made).to_string());
+        if let Some(Ok(date)) = date.map(HeaderValue::try_from) {
+            headers.insert(header::DATE, date);
+        }
+    }
+    if !headers.contains_key(header::CACHE_CONTROL) && !headers.contains_key(header::EXPIRES) {
+        headers.insert(header::CACHE_CONTROL, freshness(said));
+    }
+}
+
+/// What clients may do with it.
+fn freshness(said: Said) -> HeaderValue {
+    let no_cache = HeaderValue::from_static("no-cache");
+    match said.client {
+        Client::Revalidate => no_cache,
+        Client::UntilStale(revalidating) => {
+            // It counts from when it was made, as the age does.
+            let fresh = said.age.saturating_add_signed(said.ttl.max(0));
+            let mut said = format!("max-age={fresh}");
+            if !revalidating.is_zero() {
+                said.push_str(&format!(
+                    ", stale-while-revalidate={}",
+                    revalidating.as_secs()
+                ));
+            }
+            HeaderValue::try_from(said).unwrap_or(no_cache)
+        }
+    }
+}
+
+/// The kept response with these headers, for one visitor; `head`: who asked by HEAD.
+pub(in crate::layer) fn give<B>(
+    kept: &Response<Bytes>,
+    headers: HeaderMap,
+    head: bool,
+) -> Response<ResponseBody<B>> {
+    let body = if head {
+        Bytes::new()
+    } else {
+        kept.body().clone()
+    };
+    let mut response = Response::new(ResponseBody::stored(body));
+    *response.status_mut() = kept.status();
+    *response.headers_mut() = headers;
+    response
+}
+
+/// What a failed generator answered, for those who waited for it: with `Retry-After` (RFC 9110 §10.2.3), unless it says that itself.
+pub(in crate::layer) fn failed(
+    mut response: Response<Bytes>,
+    retry_in: Duration,
+) -> Response<Bytes> {
+    let headers = response.headers_mut();
+    headers
+        .entry(header::RETRY_AFTER)
+        .or_insert_with(|| seconds(retry_in));
+    response
+}
+
+/// Whole seconds, at least one.
+pub(in crate::layer) fn seconds(time: Duration) -> HeaderValue {
+    HeaderValue::from(
+        time.saturating_add(Duration::from_nanos(999_999_999))
+            .as_secs()
+            .max(1),
+    )
+}
+
+/// 503 with `Retry-After` (RFC 9110 §15.6.4).
+pub(in crate::layer) fn unavailable(retry_in: Duration) -> Response<Bytes> {
+    let retry_after = seconds(retry_in);
+    let body = format!(
+        "This page is not ready. Please try again in {} s.\n",
+        retry_after.to_str().unwrap_or_default()
+    );
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    let headers = response.headers_mut();
+    headers.insert(header::RETRY_AFTER, retry_after);
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    response
+}

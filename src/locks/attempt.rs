@@ -1,0 +1,210 @@
+//! Waiting for a lock.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+
+use crate::{
+    error::Error,
+    locks::{Holder, Lease, LockInfo, LockName, Locks, check},
+    timing::{self, LOCK_WAIT},
+};
+
+/// Between two tries: at least so long, and so long at most. The same for all who wait, however long they have, so that of those who wait
+/// each has the same chance whenever the lock is released.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(125));
+
+/// How many try for a name at a time in one process; the others queue. So a crowd of visitors doesn't become one of statements.
+const AT_ONCE: usize = 8;
+
+/// The queues of this process, by the lock's name, each with the number of attempts in it.
+#[derive(Default)]
+pub(super) struct Queues(Mutex<HashMap<String, (usize, Arc<Semaphore>)>>);
+
+impl Queues {
+    fn enter<'a>(&'a self, name: &'a str) -> Queued<'a> {
+        let mut queues = self.queues();
+        let queue = queues.entry(name.to_owned());
+        let (attempts, turns) = queue.or_insert_with(|| (0, Arc::new(Semaphore::new(AT_ONCE))));
+        *attempts += 1;
+        Queued {
+            queues: self,
+            name,
+            turns: Arc::clone(turns),
+        }
+    }
+
+    fn queues(&self) -> MutexGuard<'_, HashMap<String, (usize, Arc<Semaphore>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One attempt in a queue. The last one to leave removes the queue.
+struct Queued<'a> {
+    queues: &'a Queues,
+    name: &'a str,
+    turns: Arc<Semaphore>,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        let mut queues = self.queues.queues();
+        if let Some((attempts, _)) = queues.get_mut(self.name) {
+            *attempts -= 1;
+            if *attempts == 0 {
+                queues.remove(self.name);
+            }
+        }
+    }
+}
+
+/// A lock to be waited for; from [`Locks::lock`]. To be awaited, which gives the [`Lease`].
+///
+/// The database is asked about 13 times a second, at irregular times, by at most eight for a name in one process; the others queue for
+/// that. Of those who ask each has the same chance, so that nobody is passed over for long.
+///
+/// # Errors
+///
+/// [Taken](Error::is_taken): it was not free in time; the message says what was asked for, by whom it is held, for how long and what
+/// for. Or the database fails.
+///
+/// # Cancel safety
+///
+/// Dropped before it is done, it may have taken the lock, which is then released.
+#[derive(Clone)]
+#[must_use = "a lock is taken when its attempt is awaited"]
+pub struct LockAttempt {
+    locks: Locks,
+    name: LockName,
+    wait: Duration,
+    action: String,
+}
+
+impl LockAttempt {
+    pub(super) fn new(locks: Locks, name: LockName) -> Self {
+        Self {
+            locks,
+            name,
+            wait: LOCK_WAIT,
+            action: String::new(),
+        }
+    }
+
+    /// How long it is waited for. Default: 10 s. With zero it is tried once, and not even that while eight in this process wait for it.
+    pub fn wait(mut self, limit: Duration) -> Self {
+        self.wait = limit;
+        self
+    }
+
+    /// What the lock is taken for, as others are told; the first 100 bytes count.
+    pub fn action(mut self, action: &str) -> Self {
+        self.action = action.to_owned();
+        self
+    }
+
+    /// `None`: it was not free in time.
+    pub(crate) async fn taken(&self) -> Result<Option<Lease>, Error> {
+        check(&self.name)?;
+        let begun = Instant::now();
+        let name = self.name.as_str();
+        let queued = self.locks.queues.enter(name);
+        let Ok(_turn) = timeout(self.wait, queued.turns.acquire()).await else {
+            return Ok(None);
+        };
+        loop {
+            if let Some(lease) = self.locks.take(name, &self.action, None).await? {
+                return Ok(Some(lease));
+            }
+            let left = self.wait.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            tokio::time::sleep(pause().min(left)).await;
+        }
+    }
+
+    async fn run(self) -> Result<Lease, Error> {
+        if let Some(lease) = self.taken().await? {
+            return Ok(lease);
+        }
+        // Without an answer the message says less.
+        let info = self.locks.inspect(self.name.clone()).await.ok().flatten();
+        let name = self.name.as_str();
+        let details = format!("{}{}", purpose(&self.action), held(info.as_ref()));
+        Err(Error::taken(name, self.wait, details))
+    }
+}
+
+/// Describes what a lock is wanted for, to continue a message.
+fn purpose(action: &str) -> String {
+    match action {
+        "" => String::new(),
+        action => format!(", for {action:?}"),
+    }
+}
+
+/// Describes the holder of a lock, to continue a message.
+fn held(info: Option<&LockInfo>) -> String {
+    match info {
+        Some(LockInfo {
+            holder: Some(Holder { label, action, .. }),
+            age,
+            ..
+        }) => format!(": {label:?} has held it for {age:.1?}{}", purpose(action)),
+        Some(LockInfo { remaining, .. }) if !remaining.is_zero() => {
+            format!(": it was released, and may be taken again in {remaining:.1?}")
+        }
+        _ => String::new(),
+    }
+}
+
+pub(super) fn pause() -> Duration {
+    timing::random(PAUSE.0, PAUSE.1)
+}
+
+impl IntoFuture for LockAttempt {
+    type Output = Result<Lease, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl fmt::Debug for LockAttempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockAttempt")
+            .field("name", &self.name)
+            .field("wait", &self.wait)
+            .field("action", &self.action)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_attempt_to_leave_removes_the_queue() {
+        let queues = Queues::default();
+        let first = queues.enter("a");
+        let second = queues.enter("a");
+        // As between the two steps of a thread that has left the queue, and has not let go of it yet.
+        let leaving = Arc::clone(&first.turns);
+        drop(first);
+        assert_eq!(queues.queues().len(), 1);
+        drop(second);
+        assert!(queues.queues().is_empty());
+        drop(leaving);
+    }
+}

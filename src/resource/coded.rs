@@ -1,0 +1,168 @@
+//! A version in content codings: each made once, when it is first asked for, while visitors get what there is.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU8, Ordering::Relaxed},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, header};
+use tokio::{runtime::Handle, sync::Semaphore, task};
+
+use crate::{
+    http::{
+        compression::{self, Accepted, Coding},
+        fields,
+    },
+    resource::{Engine, Representation, Slot, Version},
+};
+
+/// Bounds the compressions of a process.
+pub(super) struct Compressions {
+    /// One at a time: the other cores are the visitors'.
+    running: Semaphore,
+    /// That one, and those that wait for it. Where more are asked for, they are to be asked for again.
+    queued: Arc<Semaphore>,
+}
+
+impl Default for Compressions {
+    fn default() -> Self {
+        Self {
+            running: Semaphore::new(1),
+            queued: Arc::new(Semaphore::new(1000)),
+        }
+    }
+}
+
+/// Shared by versions of the same content.
+#[derive(Default)]
+pub(crate) struct Coded {
+    /// Of each coding; `None`: it would be no smaller.
+    made: [OnceLock<Option<Representation>>; 3],
+    /// A bit for each coding that is made, or about to be.
+    begun: AtomicU8,
+    /// A bit for each that has been asked for.
+    asked: AtomicU8,
+}
+
+impl Coded {
+    /// Content, which says that it may be had in codings if it may, and the place for those.
+    pub(super) fn of(mut content: Response<Bytes>) -> (Response<Bytes>, Option<Arc<Self>>) {
+        if !compression::is_compressible(&content) {
+            return (content, None);
+        }
+        fields::say_vary(content.headers_mut(), &header::ACCEPT_ENCODING);
+        (content, Some(Arc::default()))
+    }
+
+    fn get(&self, coding: Coding) -> Option<&Option<Representation>> {
+        self.made[coding as usize].get()
+    }
+
+    pub(super) fn put(&self, coding: Coding, made: Option<Response<Bytes>>) {
+        // Nobody else does: it is begun once.
+        let _ = self.made[coding as usize].set(made.map(Representation::new));
+    }
+
+    pub(super) fn weight(&self) -> usize {
+        let made = self.made.iter().filter_map(|made| made.get()?.as_ref());
+        size_of::<Self>() + made.map(Representation::weight).sum::<usize>()
+    }
+}
+
+/// Sets the bit of a coding; whether it was set.
+fn note(bits: &AtomicU8, coding: Coding) -> bool {
+    let bit = 1 << coding as u8;
+    // Mostly it is, and nothing is written that other cores read.
+    bits.load(Relaxed) & bit != 0 || bits.fetch_or(bit, Relaxed) & bit != 0
+}
+
+impl Engine {
+    /// The representation that a request accepts best, of those that there are. One that it would rather have is made from now on; if
+    /// that would be no smaller, it gets the content as it is.
+    pub(crate) fn represent<'a>(
+        self: &Arc<Self>,
+        version: &'a Arc<Version>,
+        request: &HeaderMap,
+    ) -> &'a Representation {
+        let Some(coded) = &version.coded else {
+            return &version.plain;
+        };
+        if !request.contains_key(header::ACCEPT_ENCODING) {
+            return &version.plain;
+        }
+        let accepted = Accepted::of(request);
+        let best = accepted.best(|_| true);
+        let made = best.and_then(|best| {
+            let other = || accepted.best(|it| matches!(coded.get(it), Some(Some(_))));
+            note(&coded.asked, best);
+            let made = coded.get(best);
+            if made.is_some() {
+                return made;
+            }
+            let made = other().and_then(|other| coded.get(other));
+            self.code(version, best);
+            made
+        });
+        made.and_then(Option::as_ref).unwrap_or(&version.plain)
+    }
+
+    /// Makes a version in those codings that the one before it was asked for in.
+    pub(super) fn code_like(self: &Arc<Self>, before: Option<&Version>, version: &Version) {
+        let Some(before) = before.and_then(|before| before.coded.as_ref()) else {
+            return;
+        };
+        for coding in Coding::ALL {
+            if before.asked.load(Relaxed) & 1 << coding as u8 != 0 {
+                self.code(version, coding);
+            }
+        }
+    }
+
+    /// Once; what is not in memory any more when it is its turn is left, and may be asked for again.
+    fn code(self: &Arc<Self>, version: &Version, coding: Coding) {
+        let (Some(coded), Ok(runtime)) = (&version.coded, Handle::try_current()) else {
+            return;
+        };
+        let Ok(queued) = Arc::clone(&self.compressions.queued).try_acquire_owned() else {
+            return;
+        };
+        if self.is_closing() || note(&coded.begun, coding) {
+            return;
+        }
+        let coded = Arc::clone(coded);
+        // Not the version: while it waits, that may have to make room for others.
+        let (engine, key) = (Arc::clone(self), version.key().to_owned());
+        runtime.spawn(async move {
+            engine.make(&key, &coded, coding).await;
+            if coded.get(coding).is_none() {
+                coded.begun.fetch_and(!(1 << coding as u8), Relaxed);
+            }
+            drop(queued);
+        });
+    }
+
+    async fn make(&self, key: &str, coded: &Arc<Coded>, coding: Coding) {
+        let Ok(_permit) = self.compressions.running.acquire().await else {
+            return;
+        };
+        let is_for = |held: &Version| {
+            let held = held.coded.as_ref();
+            held.is_some_and(|held| Arc::ptr_eq(held, coded))
+        };
+        let content = match self.memory.get(key) {
+            Some(Slot::Version(held)) if is_for(&held) => held.content().clone(),
+            _ => return,
+        };
+        let made = task::spawn_blocking(move || coding.encoded(&content)).await;
+        // An encoder that panics would do so again.
+        let made = made.ok().flatten();
+        let bytes = made.as_ref().map(|made| made.body().len());
+        tracing::debug!(key, coding = coding.token(), bytes, "compressed");
+        self.memory.change(key, |held| {
+            if is_for(held) {
+                coded.put(coding, made);
+            }
+        });
+    }
+}

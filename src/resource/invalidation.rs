@@ -1,0 +1,492 @@
+//! The invalidation list (Varnish calls it the ban list): what this process knows of it, and whether it applies to a version.
+//!
+//! An invalidation is a name with an epoch. The database numbers epochs: each invalidation has a greater one than all before it, and
+//! becomes visible in that order, whatever the clocks say and however late it is committed. A version notes the latest epoch that was
+//! known before its generator began; invalidations with a later epoch apply to it.
+
+use std::sync::{
+    PoisonError, RwLock,
+    atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Release},
+    },
+};
+
+use crate::{
+    error::Error,
+    name::bounded,
+    resource::{Notes, names::Names},
+};
+
+/// The number of invalidated keys, prefixes and tags, and that of purged keys, above which a process folds them.
+pub(super) const MOST: usize = 100_000;
+
+/// The name of the invalidation of everything.
+const EVERYTHING: &str = "prefix:";
+
+/// The target of an invalidation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target<'a> {
+    /// The resource of this key and its variants: keys that begin with it and a `#`.
+    Key(&'a str),
+    /// All resources whose keys begin with this text.
+    Prefix(&'a str),
+    /// All resources with this tag.
+    Tag(&'a str),
+    /// As `Key`; the versions are not served any more.
+    Purged(&'a str),
+    /// All resources, as this revision of the site's code was seen for the first time.
+    Revision(&'a str),
+}
+
+/// The effect of the invalidations on a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Void {
+    No,
+    /// Served while it is regenerated.
+    Stale,
+    /// Not to be served.
+    Purged,
+}
+
+impl<'a> Target<'a> {
+    /// The name under which all processes know the target; at most 255 bytes.
+    ///
+    /// # Errors
+    ///
+    /// A prefix is longer than 180 bytes or has a NUL: a prefix cannot be shortened as other names are.
+    pub(crate) fn name(self) -> Result<String, Error> {
+        if let Self::Prefix(text) = self
+            && !text.is_empty()
+            && bounded(text) != text
+        {
+            return Err(Error::invalid(format!(
+                "the prefix {text:?} cannot be used: write one of at most 180 bytes, without a NUL"
+            )));
+        }
+        Ok(match self {
+            Self::Key(key) => format!("key:{}", bounded(key)),
+            Self::Prefix(prefix) => format!("prefix:{prefix}"),
+            Self::Tag(tag) => format!("tag:{}", bounded(tag)),
+            Self::Purged(key) => format!("purged:{}", bounded(key)),
+            Self::Revision(revision) => format!("revision:{}", bounded(revision)),
+        })
+    }
+
+    fn parse(name: &'a str) -> Option<Self> {
+        let (kind, text) = name.split_once(':')?;
+        Some(match kind {
+            "key" => Self::Key(text),
+            "prefix" => Self::Prefix(text),
+            "tag" => Self::Tag(text),
+            "purged" => Self::Purged(text),
+            "revision" => Self::Revision(text),
+            // A newer release wrote it.
+            _ => return None,
+        })
+    }
+}
+
+/// The invalidation list of this process.
+#[derive(Debug)]
+pub(crate) struct Invalidations {
+    known: RwLock<Known>,
+    /// Grows with each change, so that a version is compared again only then.
+    changes: AtomicU64,
+    /// The revision of the site's code, if the builder was given one.
+    revision: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// All invalidations up to this epoch are known.
+    seen: i64,
+    /// The latest epoch known.
+    latest: i64,
+    /// All invalidations from before this process began are known.
+    complete: bool,
+    keys: Names,
+    prefixes: Names,
+    tags: Names,
+    purged: Names,
+    revisions: Names,
+    /// All versions from before this epoch are stale, and the database says so.
+    everything: i64,
+    /// All versions from before this epoch count as stale in this process, which has folded the names up to it.
+    folded: i64,
+    /// All versions from before this epoch count as purged in this process, which has folded the purged keys up to it.
+    purged_before: i64,
+}
+
+impl Invalidations {
+    pub(crate) fn new(revision: Option<String>) -> Self {
+        Self {
+            known: RwLock::default(),
+            changes: AtomicU64::new(0),
+            revision,
+        }
+    }
+
+    /// A verdict that was computed at this count of changes is still valid.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Acquire)
+    }
+
+    /// All invalidations up to this epoch are known.
+    pub(super) fn seen(&self) -> i64 {
+        self.read(|known| known.seen)
+    }
+
+    /// The latest epoch that this process knows. A generator that begins now sees everything that was written before it.
+    pub(super) fn latest(&self) -> i64 {
+        self.read(|known| known.latest)
+    }
+
+    /// Whether all invalidations from before this process began are known.
+    pub(super) fn is_complete(&self) -> bool {
+        self.read(|known| known.complete)
+    }
+
+    pub(super) fn complete(&self) {
+        if !self.is_complete() {
+            self.change(|known| known.complete = true);
+        }
+    }
+
+    /// This process's revision, if the database has never seen it.
+    pub(super) fn unseen_revision(&self) -> Option<Target<'_>> {
+        let revision = self.revision.as_deref()?;
+        let seen = self.read(|known| known.revisions.get(&bounded(revision)).is_some());
+        (!seen).then_some(Target::Revision(revision))
+    }
+
+    /// The epoch in which this process's revision was first seen; 0 without a revision.
+    pub(crate) fn revision(&self) -> i64 {
+        self.read(|known| self.revision_in(known))
+    }
+
+    fn revision_in(&self, known: &Known) -> i64 {
+        let revision = self.revision.as_deref();
+        let epoch = revision.and_then(|revision| known.revisions.get(&bounded(revision)));
+        epoch.unwrap_or(0)
+    }
+
+    /// Whether there are more names than a process keeps.
+    pub(super) fn is_full(&self) -> bool {
+        self.read(|known| known.names() > MOST)
+    }
+
+    /// Whether an invalidation of everything is to take the place of the names, in the database too.
+    pub(super) fn is_to_be_folded(&self) -> bool {
+        self.read(|known| known.names() > MOST || known.folded > known.everything)
+    }
+
+    /// The database says that all versions from before this epoch are stale.
+    pub(super) fn everything(&self) -> i64 {
+        self.read(|known| known.everything)
+    }
+
+    /// Takes in an invalidation of this process's own.
+    pub(super) fn add(&self, name: &str, epoch: i64) {
+        self.change(|known| known.add(name, epoch));
+    }
+
+    /// Takes in invalidations that follow those up to [`seen`](Self::seen) without a gap.
+    pub(super) fn learn(&self, invalidated: &[(String, i64)]) {
+        let Some(latest) = invalidated.iter().map(|(_, epoch)| *epoch).max() else {
+            return;
+        };
+        self.change(|known| {
+            known.add_all(invalidated);
+            known.seen = known.seen.max(latest);
+        });
+    }
+
+    /// Takes in invalidations out of their order.
+    pub(super) fn add_all(&self, invalidated: &[(String, i64)]) {
+        if !invalidated.is_empty() {
+            self.change(|known| known.add_all(invalidated));
+        }
+    }
+
+    /// Goes on from `epoch`. All that outlives an invalidation of everything is known up to there.
+    ///
+    /// Without `folds`, the names that are skipped have to be older than an invalidation of everything. With it, they and those that are
+    /// known count as one: all versions from before `epoch` are stale.
+    pub(super) fn skip_to(&self, epoch: i64, folds: bool) {
+        self.change(|known| {
+            let epoch = if folds {
+                known.folded = known.folded.max(epoch);
+                known.drop_older(epoch);
+                epoch
+            } else {
+                epoch.min(known.everything)
+            };
+            known.seen = known.seen.max(epoch);
+            known.latest = known.latest.max(epoch);
+        });
+    }
+
+    /// The effect of the invalidations on the version of this key with these notes.
+    pub(crate) fn void(&self, key: &str, notes: &Notes) -> Void {
+        self.read(|known| {
+            let void = known.void(key, notes);
+            if void == Void::No && notes.revision < self.revision_in(known) {
+                // Generated by older code after this process's revision was first seen.
+                return Void::Stale;
+            }
+            void
+        })
+    }
+
+    fn read<T>(&self, what: impl FnOnce(&Known) -> T) -> T {
+        what(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change(&self, what: impl FnOnce(&mut Known)) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        what(&mut known);
+        // Under the lock: a reader that sees the number sees the change.
+        self.changes.fetch_add(1, Release);
+    }
+}
+
+impl Known {
+    fn add_all(&mut self, invalidated: &[(String, i64)]) {
+        for (name, epoch) in invalidated {
+            self.add(name, *epoch);
+        }
+        if self.purged.len() > MOST {
+            // Versions that are older than half of the purges are few: they are generated anew before they are served again.
+            self.purged_before = self.purged_before.max(self.purged.median());
+            self.purged.drop_older(self.purged_before);
+        }
+    }
+
+    fn add(&mut self, name: &str, epoch: i64) {
+        self.latest = self.latest.max(epoch);
+        if name == EVERYTHING {
+            self.everything = self.everything.max(epoch);
+            return self.drop_older(epoch);
+        }
+        let (list, text) = match Target::parse(name) {
+            Some(Target::Key(key)) => (&mut self.keys, key),
+            Some(Target::Prefix(prefix)) => (&mut self.prefixes, prefix),
+            Some(Target::Tag(tag)) => (&mut self.tags, tag),
+            Some(Target::Purged(key)) if epoch > self.purged_before => {
+                return self.purged.add(key, epoch);
+            }
+            Some(Target::Revision(revision)) => {
+                self.everything = self.everything.max(epoch);
+                return self.revisions.add(revision, epoch);
+            }
+            Some(Target::Purged(_)) | None => return,
+        };
+        if epoch > self.everything.max(self.folded) {
+            list.add(text, epoch);
+        }
+    }
+
+    /// Drops the names that an invalidation of everything in this epoch makes needless. Purged keys stay.
+    fn drop_older(&mut self, epoch: i64) {
+        for list in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
+            list.drop_older(epoch);
+        }
+    }
+
+    fn names(&self) -> usize {
+        self.keys.len() + self.prefixes.len() + self.tags.len()
+    }
+
+    fn void(&self, key: &str, notes: &Notes) -> Void {
+        let since = |epoch: Option<i64>| epoch.is_some_and(|epoch| epoch > notes.epoch);
+        // The key, and all keys of which it is a variant.
+        let ends = key.match_indices('#').map(|(at, _)| at);
+        let names: Vec<_> = ends
+            .chain([key.len()])
+            .map(|end| bounded(&key[..end]))
+            .collect();
+        let named = |list: &Names| names.iter().any(|name| since(list.get(name)));
+        if self.purged_before > notes.epoch || named(&self.purged) {
+            return Void::Purged;
+        }
+        let mut tags = notes.tags.iter();
+        let stale = self.everything.max(self.folded) > notes.epoch
+            || named(&self.keys)
+            || tags.any(|tag| since(self.tags.get(&bounded(tag))))
+            || since(self.prefixes.latest_prefix_of(key));
+        if stale { Void::Stale } else { Void::No }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notes(epoch: i64, tags: &[&str]) -> Notes {
+        Notes {
+            epoch,
+            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            ..Notes::default()
+        }
+    }
+
+    fn known(list: &[(Target<'_>, i64)]) -> Invalidations {
+        let invalidations = Invalidations::new(None);
+        let named = |(target, epoch): &(Target<'_>, i64)| (target.name().expect("fits"), *epoch);
+        let list: Vec<_> = list.iter().map(named).collect();
+        invalidations.learn(&list);
+        invalidations
+    }
+
+    #[test]
+    fn what_is_invalidated_is_void_until_it_is_made_anew() {
+        let long = "/l".repeat(200);
+        let long_variant = format!("{long}#&accept=x");
+        let table: &[(Target<'_>, &str, &[&str], Void)] = &[
+            (Target::Key("/a"), "/a", &[], Void::Stale),
+            (Target::Key("/a"), "/a#&accept=x", &[], Void::Stale),
+            (Target::Key("/a"), "/a#/b", &[], Void::Stale),
+            (Target::Key("/a#/b"), "/a#/b", &[], Void::Stale),
+            (Target::Key("/a#/b"), "/a#/b#&accept=x", &[], Void::Stale),
+            (Target::Key("/a#/b"), "/a", &[], Void::No),
+            (Target::Key("/a"), "/a?b=1", &[], Void::No),
+            (Target::Key("/a"), "/ab", &[], Void::No),
+            (Target::Key(""), "/a", &[], Void::No),
+            (Target::Key(&long), &long, &[], Void::Stale),
+            (Target::Key(&long), &long_variant, &[], Void::Stale),
+            (Target::Key(&long), &long[..398], &[], Void::No),
+            (Target::Prefix("/a"), "/ab?c", &[], Void::Stale),
+            (Target::Prefix("/a"), "/b/a", &[], Void::No),
+            (Target::Prefix(""), "anything", &[], Void::Stale),
+            (Target::Tag("t"), "/a", &["s", "t"], Void::Stale),
+            (Target::Tag("t"), "/a", &["tt", "T"], Void::No),
+            (Target::Tag("t"), "t", &[], Void::No),
+            (Target::Tag("a:b\n#%"), "/", &["a:b\n#%"], Void::Stale),
+            (Target::Purged("/a"), "/a", &[], Void::Purged),
+            (Target::Purged("/a"), "/a#x", &[], Void::Purged),
+            (Target::Purged("/a"), "/b", &[], Void::No),
+            (Target::Revision("x"), "/a", &[], Void::Stale),
+        ];
+        for (target, key, tags, void) in table {
+            let known = known(&[(*target, 7)]);
+            assert_eq!(known.void(key, &notes(6, tags)), *void, "{target:?} {key}");
+            assert_eq!(
+                known.void(key, &notes(7, tags)),
+                Void::No,
+                "{target:?} {key}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_invalidation_of_everything_takes_the_place_of_older_ones() {
+        let all = known(&[
+            (Target::Key("/a"), 1),
+            (Target::Tag("t"), 2),
+            (Target::Purged("/p"), 3),
+            (Target::Prefix(""), 4),
+            (Target::Key("/b"), 5),
+        ]);
+        assert_eq!((all.read(Known::names), all.everything()), (1, 4));
+        assert_eq!((all.seen(), all.latest()), (5, 5));
+        assert_eq!(all.void("/p", &notes(0, &[])), Void::Purged);
+        assert_eq!(all.void("/a", &notes(3, &[])), Void::Stale);
+        assert_eq!(all.void("/b", &notes(4, &[])), Void::Stale);
+        assert_eq!(all.void("/a", &notes(4, &[])), Void::No);
+    }
+
+    #[test]
+    fn of_two_revisions_the_newer_one_replaces_what_the_older_one_makes_and_not_the_other_way_round()
+     {
+        let [old, new] = ["old", "new"].map(|name| Invalidations::new(Some(name.to_owned())));
+        assert_eq!(old.unseen_revision(), Some(Target::Revision("old")));
+        let seen = [
+            ("revision:old".to_owned(), 3),
+            ("revision:new".to_owned(), 7),
+        ];
+        for process in [&old, &new] {
+            process.learn(&seen);
+            assert_eq!(process.unseen_revision(), None);
+        }
+        assert_eq!((old.revision(), new.revision()), (3, 7));
+        let made = |epoch, revision| Notes {
+            epoch,
+            revision,
+            ..Notes::default()
+        };
+        let voids = |notes: &Notes| [&old, &new].map(|process| process.void("/", notes));
+        let (stale, fine) = (Void::Stale, Void::No);
+        assert_eq!(voids(&made(3, 3)), [stale, stale], "before the deploy");
+        assert_eq!(voids(&made(7, 3)), [fine, stale], "by old code after it");
+        assert_eq!(voids(&made(7, 7)), [fine, fine], "by new code");
+    }
+
+    #[test]
+    fn names_are_short_and_come_back() {
+        let long = "x".repeat(10_000);
+        for text in ["", "a", "a:b", &long, "a\0b"] {
+            for target in [
+                Target::Key(text),
+                Target::Tag(text),
+                Target::Purged(text),
+                Target::Revision(text),
+            ] {
+                let name = target.name().expect("fits");
+                assert!(name.len() <= 255 && !name.contains('\0'), "{name}");
+                assert!(Target::parse(&name).is_some());
+            }
+        }
+        assert_eq!(Target::parse("prefix:/a:b"), Some(Target::Prefix("/a:b")));
+        assert!(Target::Prefix(&long).name().is_err());
+        assert!(Target::Prefix("a\0").name().is_err());
+        assert_eq!(Target::Prefix("").name().expect("fits"), "prefix:");
+        assert_eq!(Target::parse("*"), None);
+        assert_eq!(Target::parse("sparkle:a"), None);
+    }
+
+    #[test]
+    fn folded_names_count_as_everything_up_to_where_they_were_skipped() {
+        let all = known(&[(Target::Tag("t"), 1), (Target::Purged("/p"), 2)]);
+        all.skip_to(9, false);
+        assert_eq!((all.seen(), all.latest()), (2, 2), "nothing may be skipped");
+        all.skip_to(9, true);
+        assert_eq!((all.seen(), all.latest()), (9, 9));
+        assert_eq!(all.void("/a", &notes(8, &[])), Void::Stale);
+        assert_eq!(all.void("/a", &notes(9, &[])), Void::No);
+        assert_eq!(all.void("/p", &notes(1, &[])), Void::Purged);
+        assert!(all.is_to_be_folded() && !all.is_full());
+        all.learn(&[("prefix:".to_owned(), 12)]);
+        assert!(!all.is_to_be_folded(), "the database says so now");
+        all.skip_to(20, false);
+        assert_eq!(all.seen(), 12, "what is older is needless");
+    }
+
+    #[test]
+    fn more_purged_keys_than_a_process_keeps_count_as_all_from_before_half_of_them() {
+        let names = |range: std::ops::Range<i64>| range.map(|n| (format!("purged:/{n}"), n));
+        let all = Invalidations::new(None);
+        let most = i64::try_from(MOST).expect("fits");
+        all.learn(&names(1..most + 1).collect::<Vec<_>>());
+        assert_eq!(all.void("/other", &notes(0, &[])), Void::No);
+        all.learn(&names(most + 1..most + 2).collect::<Vec<_>>());
+        assert!(all.read(|known| known.purged.len()) <= MOST / 2 + 1);
+        assert_eq!(all.void("/other", &notes(0, &[])), Void::Purged);
+        assert_eq!(all.void("/other", &notes(most, &[])), Void::No);
+        let last = format!("/{}", most + 1);
+        assert_eq!(all.void(&last, &notes(most, &[])), Void::Purged);
+    }
+
+    #[test]
+    fn what_is_learned_twice_or_late_changes_nothing() {
+        let known = known(&[(Target::Key("/a"), 9)]);
+        known.add("key:/a", 4);
+        assert_eq!(known.void("/a", &notes(8, &[])), Void::Stale);
+        known.learn(&[]);
+        assert_eq!(known.seen(), 9);
+        // One's own, before those of others up to it are known.
+        known.add("key:/b", 12);
+        assert_eq!((known.seen(), known.latest()), (9, 12));
+        assert_eq!(known.void("/b", &notes(9, &[])), Void::Stale);
+    }
+}

@@ -1,0 +1,157 @@
+//! Removes what has been unused for long, and folds invalidations that have become too many.
+
+use std::{
+    fmt,
+    future::ready,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use crate::{
+    error::Error,
+    locks::Locks,
+    resource::{Engine, Target},
+    timing::{FOLD, PRUNE, PRUNE_LEAST, PURGE_MEMORY, UNKNOWN_OUTCOME},
+};
+
+/// The lock of the process that prunes for a site.
+const PRUNE_LOCK: &str = "perennial/prune";
+
+/// The lock of the process that prunes for the layers that do requests once, which need no site.
+const REQUESTS_LOCK: &str = "perennial/prune-requests";
+
+const FOLD_LOCK: &str = "perennial/fold";
+
+/// Removes entries whose time is over and locks that were unused for `retention`, unless another process holds the lock `name`,
+/// or did so within `pause`. `forget` gets the smallest epoch that is noted in an entry.
+async fn prune<F>(
+    locks: &Locks,
+    name: &str,
+    retention: Duration,
+    pause: Duration,
+    forget: impl FnOnce(i64) -> F,
+) -> Result<(), Error>
+where
+    F: Future<Output = Result<(), Error>>,
+{
+    let Some(lease) = locks.take(name, "", None).await? else {
+        return Ok(());
+    };
+    // An entry that is published behind this look was begun after the purges that are forgotten here: they are an hour old.
+    let oldest = prune_entries(locks).await?;
+    forget(oldest).await?;
+    locks.prune(retention).await?;
+    // Until then the lock is in cooldown.
+    lease.release_after(pause).await
+}
+
+/// Removes the entries whose time is over. Returns the smallest epoch that is noted in any entry.
+async fn prune_entries(locks: &Locks) -> Result<i64, Error> {
+    let (mut next, mut oldest) = (None, i64::MAX);
+    loop {
+        let after: Option<String> = next;
+        let store = locks.store();
+        let pruned = store.call("prune", |store| store.prune_entries(after.as_deref()));
+        let Some(pruned) = pruned.await? else {
+            return Ok(oldest);
+        };
+        oldest = oldest.min(pruned.oldest);
+        next = Some(pruned.last);
+    }
+}
+
+/// Prunes for layers that store responses and need no site.
+pub(crate) struct Pruner {
+    locks: Locks,
+    /// The time of the latest try.
+    tried: Mutex<Option<Instant>>,
+}
+
+impl Pruner {
+    pub(crate) fn new(locks: Locks) -> Self {
+        Self {
+            locks: locks.for_housekeeping(),
+            tried: Mutex::default(),
+        }
+    }
+
+    /// Prunes in the background, in one process a day. To be called when something is stored.
+    pub(crate) fn prune(&self) {
+        let now = Instant::now();
+        {
+            let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+            if tried.is_some_and(|tried| now < tried + PRUNE / 24) {
+                return;
+            }
+            *tried = Some(now);
+        }
+        let locks = self.locks.clone();
+        // The store has logged a failure; another day comes.
+        tokio::spawn(async move {
+            let forget = |_| ready(Ok(()));
+            drop(prune(&locks, REQUESTS_LOCK, UNKNOWN_OUTCOME, PRUNE, forget).await);
+        });
+    }
+}
+
+impl fmt::Debug for Pruner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pruner").finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Removes what has been unused for long, in one process a day.
+    pub(super) async fn prune(&self) -> Result<(), Error> {
+        let (retention, pause) = (self.settings.retention, self.prune_interval());
+        let forget = |oldest| self.forget(oldest);
+        prune(&self.locks, PRUNE_LOCK, retention, pause, forget).await
+    }
+
+    /// Invalidates everything in place of the names that are known, which can then be forgotten: in the background, in one process.
+    pub(super) fn fold(self: &Arc<Self>) {
+        let engine = Arc::clone(self);
+        let fold = async move {
+            let Some(lease) = engine.locks.take(FOLD_LOCK, "", None).await? else {
+                return Ok(());
+            };
+            tracing::warn!(
+                "more names have been invalidated than a process keeps: everything is invalidated in their place. Use fewer \
+                 tags, or prefixes, where this comes often"
+            );
+            engine.invalidate(Target::Prefix("")).await?;
+            // Purges stay.
+            engine.forget(i64::MIN).await?;
+            lease.release_after(FOLD).await
+        };
+        // The store has logged a failure; the next question tries again.
+        let fold = async { drop::<Result<(), Error>>(fold.await) };
+        self.locks.tasks().spawn(fold.in_current_span());
+    }
+
+    /// Forgets the invalidations that one of everything makes needless, and those purges that are not needed, as the entries with the
+    /// smallest noted epoch have this one.
+    async fn forget(&self, oldest: i64) -> Result<(), Error> {
+        let (everything, purged) = (
+            self.known.everything(),
+            self.settings.retention.max(PURGE_MEMORY),
+        );
+        let mut after = None;
+        loop {
+            let forget = self.store.call("prune", |store| {
+                store.forget_invalidated(everything, purged, oldest, after)
+            });
+            after = forget.await?;
+            if after.is_none() || self.is_closing() {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(super) fn prune_interval(&self) -> Duration {
+        self.settings.retention.clamp(PRUNE_LEAST, PRUNE)
+    }
+}

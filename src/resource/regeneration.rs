@@ -1,0 +1,704 @@
+//! One regeneration, step by step: the protocol stands here and nowhere else.
+
+use std::{
+    cmp::Ordering,
+    error::Error as StdError,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, header};
+use httpdate::HttpDate;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+use crate::{
+    clock::{self, Tick, YEAR},
+    error::Error,
+    extensions::{RefreshAfter, Tags},
+    locks::Lease,
+    name::{REFRESH, bounded},
+    policy::Refresh,
+    resource::{
+        Answer, Engine, Failure, Generated, Generator, Notes, Pass, Seed, Slot, Standing, Version,
+        Void, Work,
+        decide::{self, Freshness, Turn},
+        memory::same_content,
+    },
+    store::{Edition, Probe},
+    timing::{Backoff, PUBLISH_RETRY, RECHECK},
+};
+
+/// How far a regeneration has come, for those who wait.
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// Asking the store whether it has a version.
+    Looking,
+    /// This version may be served meanwhile. `begun`: a new one is being generated here, and not just asked for.
+    Stale { version: Arc<Version>, begun: bool },
+    /// Nothing may be served yet; this process generates it.
+    First,
+    /// Nothing may be served yet; another process is at it.
+    Elsewhere,
+    /// It has ended with this.
+    Done(Answer),
+}
+
+pub(super) struct Regeneration {
+    engine: Arc<Engine>,
+    key: String,
+    policy: Refresh,
+    /// The newest version known, to be served or not.
+    version: Option<Arc<Version>>,
+    stage: watch::Sender<Stage>,
+    /// What makes it without a visitor.
+    seed: Option<Arc<dyn Seed>>,
+    /// The epoch that was known before a part of the generator ran, if one has run already.
+    begun_in: Option<i64>,
+    /// Its place among the keys that are being regenerated has been given up.
+    left: bool,
+}
+
+/// What was known before a generator began. Its content notes this, and nothing that is learned later: the generator may have read data
+/// from before.
+#[derive(Clone, Copy)]
+struct Basis {
+    epoch: i64,
+    revision: i64,
+}
+
+impl Regeneration {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        key: &str,
+        policy: Refresh,
+        version: Option<Arc<Version>>,
+        stage: watch::Sender<Stage>,
+    ) -> Self {
+        let regeneration = Self {
+            engine,
+            key: key.to_owned(),
+            policy,
+            version,
+            stage,
+            seed: None,
+            begun_in: None,
+            left: false,
+        };
+        regeneration.show_stale(false);
+        regeneration
+    }
+
+    /// Makes the generator, once there is a regeneration to be dropped if that panics.
+    pub(super) fn prepare(&mut self, generate: impl FnOnce() -> Work) -> Generator {
+        let known = self.basis(0).epoch;
+        let work = generate();
+        self.seed = work.seed;
+        self.begun_in = work.begun.then_some(known);
+        work.generator
+    }
+
+    /// What a generator that begins now is based on, if the store has told of this epoch.
+    fn basis(&self, told: i64) -> Basis {
+        let known = &self.engine.known;
+        // The version's own epoch was told before its generator began, which has ended by now.
+        let held = self.version.as_ref().map_or(0, |it| it.notes().epoch);
+        let epoch = known.latest().max(told).max(held);
+        Basis {
+            epoch: self.begun_in.unwrap_or(epoch),
+            revision: known.revision(),
+        }
+    }
+
+    /// Runs to its end, whether anybody waits or not: probes, and tries the lease when it is free. While there is nothing to serve
+    /// and somebody waits, it looks again.
+    pub(super) async fn run(mut self, generator: Generator) {
+        if let Err(error) = self.engine.know().await {
+            return self.without_database(&error, generator).await;
+        }
+        let Ok(mut permit) = self.permit() else {
+            return self.rest(RECHECK);
+        };
+        if let Some(own) = self.servable()
+            && own.take_own()
+            && own.void(&self.engine.known) == Void::No
+        {
+            // The lock's fence is the version's own unless somebody has acquired it since: no probe is needed to know.
+            match self.try_lease(own.fence).await {
+                Ok(Some(lease)) => {
+                    let held = Held { lease, permit };
+                    return self.regenerate(held, self.basis(0), generator).await;
+                }
+                Ok(None) => {}
+                Err(error) => return self.without_database(&error, generator).await,
+            }
+        }
+        // Until when another process is known to be at it.
+        let mut held_until = self.engine.clock.now();
+        let longest = self.policy.cooldown().max(RECHECK);
+        let mut told = false;
+        for polls in 0.. {
+            let probe = match self.probe().await {
+                Ok(probe) => probe,
+                Err(_) if self.engine.clock.now() < held_until => {
+                    tokio::time::sleep(decide::backoff(polls)).await;
+                    continue;
+                }
+                Err(error) => return self.without_database(&error, generator).await,
+            };
+            if let Some(Freshness::Fresh) = self.freshness() {
+                return self.end_with_newest();
+            }
+            let servable = self.servable();
+            let held = servable.as_ref().map_or(0, |held| held.notes().epoch);
+            if self.begun_in.is_some_and(|begun| begun < held) {
+                // What this generator makes may know less of the invalidations than what is held. The next request begins its own.
+                return self.end_with_newest();
+            }
+            let pause = match decide::turn(&probe.lock, servable.is_some(), polls) {
+                Turn::Try { seen } => match self.try_lease(seen).await {
+                    Ok(Some(lease)) => {
+                        let (held, basis) = (Held { lease, permit }, self.basis(probe.epoch));
+                        return self.regenerate(held, basis, generator).await;
+                    }
+                    Ok(None) if self.servable().is_some() => return self.rest(RECHECK),
+                    Ok(None) => decide::backoff(polls),
+                    Err(error) => return self.without_database(&error, generator).await,
+                },
+                // No longer than a cooldown lasts: the database's clock may have been set back.
+                Turn::Leave(time) => return self.rest(time.min(longest)),
+                Turn::Poll(pause) => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::info!(
+                            key = self.key,
+                            "there is nothing to serve; another process is at it, or was when it died: its lease ends in {:.1?}",
+                            probe.lock.remaining
+                        );
+                    }
+                    held_until = self.engine.clock.now() + probe.lock.remaining.min(longest);
+                    pause
+                }
+                Turn::Cooldown(time) => {
+                    return self.cool_down(time.min(longest), self.basis(probe.epoch));
+                }
+            };
+            drop(permit);
+            self.stage.send_replace(Stage::Elsewhere);
+            tokio::select! {
+                biased;
+                () = self.stage.closed() => {
+                    if self.leave() {
+                        return;
+                    }
+                }
+                () = tokio::time::sleep(pause) => {}
+            }
+            if self.engine.is_closing() {
+                return self.end(Answer::Pass(Pass::ShuttingDown));
+            }
+            permit = match self.permit() {
+                Ok(permit) => permit,
+                Err(NoPermitsError) => return self.rest(RECHECK),
+            };
+        }
+    }
+
+    /// Asks the store for a newer version and takes it over.
+    async fn probe(&mut self) -> Result<Probe, Error> {
+        let known = self.version.as_ref().map_or(0, |version| version.fence);
+        let name = self.lock_name();
+        // The age counts from before the question: the answer may be late.
+        let asked = self.engine.clock.now();
+        let mut probe = self
+            .engine
+            .store
+            .call("probe", |store| store.probe(&self.key, &name, known))
+            .await?;
+        if let Some(entry) = probe.entry.take() {
+            let held_age = self.version.as_ref().map(|version| version.age(asked));
+            let (born, notes) = (asked - entry.age, Notes::decode(&entry.notes));
+            let stored = Version::new(&self.key, entry.content, entry.fence, born, notes);
+            let stored = stored.undated(entry.undated);
+            let known = &self.engine.known;
+            let held = self.version.as_ref().map(|version| version.void(known));
+            // A version that was generated while the database was away may know less of the invalidations than the other one, or more.
+            let adopts = match held.map(|held| stored.void(known).cmp(&held)) {
+                Some(Ordering::Less) => true,
+                Some(Ordering::Greater) => false,
+                Some(Ordering::Equal) | None => decide::supersedes(entry.age, held_age),
+            };
+            if adopts {
+                self.hold(stored);
+            }
+        }
+        self.show_stale(false);
+        Ok(probe)
+    }
+
+    /// Lets those who come have the old version, if there is one.
+    fn show_stale(&self, begun: bool) -> bool {
+        let servable = self.servable();
+        let is_servable = servable.is_some();
+        if let Some(version) = servable {
+            self.stage.send_replace(Stage::Stale { version, begun });
+        }
+        is_servable
+    }
+
+    /// Takes a permit, which bounds the regenerations of a process, before any statement. Without one the old version goes on being
+    /// served; a first version is never held back, as a visitor waits for it.
+    fn permit(&self) -> Result<Option<OwnedSemaphorePermit>, NoPermitsError> {
+        match Arc::clone(&self.engine.permits).try_acquire_owned() {
+            Ok(permit) => Ok(Some(permit)),
+            // A process that may not regenerate at all takes over what others have generated.
+            Err(_) if self.servable().is_none() || self.engine.settings.regenerations == 0 => {
+                Ok(None)
+            }
+            Err(_) => Err(NoPermitsError),
+        }
+    }
+
+    async fn try_lease(&self, seen: i64) -> Result<Option<Lease>, Error> {
+        if self.engine.settings.regenerations == 0 && self.servable().is_some() {
+            return Ok(None);
+        }
+        let locks = self.engine.locks().lease(self.policy.lease);
+        locks.try_lock_seen(self.lock_name(), seen).await
+    }
+
+    /// Generates under the lease and the permit, publishes, releases.
+    async fn regenerate(
+        &mut self,
+        Held { lease, permit }: Held,
+        basis: Basis,
+        generator: Generator,
+    ) {
+        let Some(generated) = self.generate(Some(&lease), generator).await else {
+            return self.rest(RECHECK);
+        };
+        // A publish that fails is tried for a while, and keeps nobody else from generating.
+        drop(permit);
+        let cooldown = match generated {
+            Generated::Content(content) => return self.publish(lease, content, basis).await,
+            Generated::Unshareable { .. } => {
+                let cooldown = self.refuse(generated, basis);
+                // What was everybody's before is so no longer. If this fails, the next regeneration tries it again.
+                let store = &self.engine.store;
+                let row = lease.row();
+                let _ = store
+                    .call("remove", |store| store.remove(&self.key, row))
+                    .await;
+                cooldown
+            }
+            generated => self.refuse(generated, basis),
+        };
+        // Failing to is no harm: the lock is free after the lease.
+        let _ = lease.release_after(cooldown).await;
+    }
+
+    /// Runs the generator in a task of its own, for the policy's timeout at most. `None`: the lease was lost, and there is an old
+    /// version to serve, so that it was given up.
+    async fn generate(&self, lease: Option<&Lease>, generator: Generator) -> Option<Generated> {
+        let servable = self.show_stale(true);
+        if !servable {
+            self.stage.send_replace(Stage::First);
+        }
+        let limit = self.policy.timeout;
+        let mut task = AbortOnDropHandle::new(tokio::spawn(generator.in_current_span()));
+        let lost = async {
+            match lease {
+                Some(lease) => lease.lost().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            ended = &mut task => Some(ended.unwrap_or_else(|panic| self.failed(panic))),
+            () = lost, if servable => None,
+            () = tokio::time::sleep(limit) => Some(self.failed(format!("it took longer than {limit:?}"))),
+        }
+    }
+
+    /// Publishes under the fence. Where the database fails or takes its time, the version is served unsaved, and the publish tried
+    /// again for as long as a lease, but not longer than [`PUBLISH_RETRY`], and only while it may be served.
+    async fn publish(&mut self, lease: Lease, content: Response<Bytes>, basis: Basis) {
+        let content = self.dated(content, lease.fence());
+        let fence = lease.row().fence;
+        // The age counts from the first try: its answer may be what is lost.
+        let published_at = self.engine.clock.now();
+        let new = self.made(content.clone(), fence, published_at, basis);
+        let keep = new
+            .interval(&self.policy)
+            .saturating_add(self.engine.settings.retention);
+        let give_up = published_at + self.policy.lease.min(PUBLISH_RETRY);
+        let mut backoff = Backoff::new(Duration::from_millis(100), RECHECK);
+        let mut unsaved = false;
+        loop {
+            let (engine, old) = (Arc::clone(&self.engine), self.version.clone());
+            let published = {
+                let mut publish = pin!(try_publish(&engine, &lease, old.as_deref(), &new, keep));
+                match tokio::time::timeout(engine.store.patience(), &mut publish).await {
+                    Ok(published) => published,
+                    Err(_) => {
+                        if !unsaved {
+                            self.serve_unsaved(content.clone(), published_at, basis);
+                            unsaved = true;
+                        }
+                        publish.await
+                    }
+                }
+            };
+            match published {
+                Ok(true) => {
+                    self.hold(self.made(content, fence, published_at, basis).own());
+                    self.end_with_newest();
+                    break;
+                }
+                Ok(false) => {
+                    tracing::warn!(
+                        key = self.key,
+                        "the publish was refused: another process has taken the lock over"
+                    );
+                    if !unsaved {
+                        self.end_after_refusal(content, published_at, basis).await;
+                    }
+                    break;
+                }
+                Err(_) if !unsaved => {
+                    self.serve_unsaved(content.clone(), published_at, basis);
+                    unsaved = true;
+                }
+                Err(_) if give_up < self.engine.clock.now() => break,
+                Err(_) => {}
+            }
+            if self.servable().is_none() {
+                // Who comes now is to begin anew.
+                break;
+            }
+            backoff.pause().await;
+        }
+        // As above: unreleased, it expires.
+        let _ = lease.release().await;
+    }
+
+    /// Says since when a response with a validator has been as it is (`Last-Modified`, RFC 9110 §8.8.2), unless it says that itself: the
+    /// same one keeps its date, another one has that of its lease, by the clock of the database.
+    fn dated(&self, mut content: Response<Bytes>, fence: i64) -> Response<Bytes> {
+        let headers = content.headers();
+        if !headers.contains_key(header::ETAG) || headers.contains_key(header::LAST_MODIFIED) {
+            return content;
+        }
+        let before = self
+            .version
+            .as_ref()
+            .map(|version| version.content().headers());
+        let same = before.filter(|before| before.get(header::ETAG) == headers.get(header::ETAG));
+        let date = match same.and_then(|before| before.get(header::LAST_MODIFIED)) {
+            Some(date) => Some(date.clone()),
+            None => http_date(fence),
+        };
+        if let Some(date) = date {
+            content.headers_mut().insert(header::LAST_MODIFIED, date);
+        }
+        content
+    }
+
+    /// Somebody else has published, or is about to. Those who have nothing get what was made here.
+    async fn end_after_refusal(&mut self, content: Response<Bytes>, made: Tick, basis: Basis) {
+        let before = self.version.as_ref().map(|version| version.fence);
+        // Failing to is no harm: then there is nothing newer.
+        let _ = self.probe().await;
+        let newer = self.version.as_ref().map(|version| version.fence) != before;
+        if !newer && self.servable().is_none() {
+            self.hold_unsaved(content, made, basis);
+        }
+        self.end_with_newest();
+    }
+
+    /// The database is away: an old version is served, a first one is made without a lease and not saved.
+    async fn without_database(&mut self, error: &Error, generator: Generator) {
+        if self.servable().is_some() {
+            return self.rest(RECHECK);
+        }
+        tracing::debug!(key = self.key, %error, "generating without a lease");
+        let basis = self.basis(0);
+        match self.generate(None, generator).await {
+            Some(Generated::Content(content)) => {
+                self.serve_unsaved(content, self.engine.clock.now(), basis);
+            }
+            Some(generated) => {
+                self.refuse(generated, basis);
+            }
+            None => self.end(Answer::Pass(Pass::ShuttingDown)),
+        }
+    }
+
+    /// Ends with what is no content. Returns the cooldown that other processes are to keep.
+    fn refuse(&mut self, generated: Generated, basis: Basis) -> Duration {
+        let cooldown = self.policy.cooldown();
+        match generated {
+            Generated::Content(_) => unreachable!("content is published"),
+            Generated::Unshareable { why, tags } => {
+                // A status may be over soon; the rest is what the route is like.
+                let time = if why == Pass::Status {
+                    cooldown
+                } else {
+                    tracing::info!(
+                        key = self.key,
+                        "the response is not stored, as {}: each request goes to the service",
+                        why.reason()
+                    );
+                    self.policy.interval
+                };
+                let notes = self.notes(basis, tags, None);
+                self.pass_for(why, time.max(RECHECK), notes);
+                Duration::ZERO
+            }
+            Generated::TooLarge if self.servable().is_none() => {
+                tracing::info!(
+                    key = self.key,
+                    "the response is too large to be stored: each request goes to the service"
+                );
+                let notes = self.notes(basis, Tags::default(), None);
+                self.pass_for(Pass::TooLarge, cooldown, notes);
+                // Others may find that it fits their limit.
+                Duration::ZERO
+            }
+            Generated::TooLarge => {
+                tracing::warn!(
+                    key = self.key,
+                    "the response is too large to be stored; the old version goes on being served"
+                );
+                self.rest(cooldown);
+                cooldown
+            }
+            Generated::Failed(failure) => {
+                let servable = self.is_servable_for(cooldown);
+                tracing::warn!(
+                    key = self.key,
+                    error = %failure.error,
+                    again_in = ?cooldown,
+                    "the generator failed{}",
+                    if servable { "; the old version goes on being served" } else { "" }
+                );
+                if servable {
+                    self.rest(cooldown);
+                } else {
+                    self.remember_cooldown(cooldown, basis);
+                    self.end(Answer::Failed(failure));
+                }
+                cooldown
+            }
+        }
+    }
+
+    fn failed(&self, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Generated {
+        Generated::Failed(Failure {
+            error: Arc::from(error.into()),
+            response: None,
+            retry_in: self.policy.cooldown(),
+        })
+    }
+
+    /// The old version goes on being served, and nothing is asked about it for so long.
+    fn rest(&self, time: Duration) {
+        if let Some(version) = &self.version {
+            version.rest_until(self.engine.clock.now() + time);
+            if self.servable().is_none() && version.void(&self.engine.known) != Void::Purged {
+                // It has expired since it was decided that it may be served.
+                return self.end(Answer::Unavailable { retry_in: time });
+            }
+        }
+        self.end_with_newest();
+    }
+
+    /// Whether the old version may be served in a cooldown of this time.
+    fn is_servable_for(&self, cooldown: Duration) -> bool {
+        let now = self.engine.clock.now();
+        let excused = self.version.as_ref().is_some_and(|version| {
+            version.excuse_until(now + cooldown, now, &self.policy, &self.engine.known)
+        });
+        excused || self.servable().is_some()
+    }
+
+    fn cool_down(&self, time: Duration, basis: Basis) {
+        if self.is_servable_for(time) {
+            return self.rest(time);
+        }
+        self.remember_cooldown(time, basis);
+        self.end(Answer::Unavailable { retry_in: time });
+    }
+
+    fn remember_cooldown(&self, time: Duration, basis: Basis) {
+        let notes = self.notes(basis, Tags::default(), None);
+        self.remember(Slot::Cooldown {
+            until: self.engine.clock.now() + time,
+            standing: Arc::new(Standing::new(notes)),
+        });
+    }
+
+    fn pass_for(&self, why: Pass, time: Duration, notes: Notes) {
+        self.remember(Slot::Pass {
+            until: self.engine.clock.now() + time,
+            why,
+            standing: Arc::new(Standing::new(notes)),
+        });
+        self.end(Answer::Pass(why));
+    }
+
+    /// Keeps the fence of the version before it, so that whatever is published next replaces it.
+    fn hold_unsaved(&mut self, content: Response<Bytes>, born: Tick, basis: Basis) {
+        let fence = self.version.as_ref().map_or(0, |version| version.fence);
+        self.hold(self.made(content, fence, born, basis).unsaved());
+    }
+
+    fn serve_unsaved(&mut self, content: Response<Bytes>, born: Tick, basis: Basis) {
+        self.hold_unsaved(content, born, basis);
+        self.end_with_newest();
+    }
+
+    /// A version that was made here.
+    fn made(&self, content: Response<Bytes>, fence: i64, born: Tick, basis: Basis) -> Version {
+        let said = content.extensions();
+        let tags = said.get().cloned().unwrap_or_default();
+        let notes = self.notes(basis, tags, said.get().copied());
+        let version = Version::new(&self.key, content, fence, born, notes);
+        version.replacing(self.version.as_deref(), &self.engine.known)
+    }
+
+    fn notes(&self, basis: Basis, Tags(tags): Tags, after: Option<RefreshAfter>) -> Notes {
+        Notes {
+            epoch: basis.epoch,
+            revision: basis.revision,
+            tags,
+            refresh_after: after.map(|after| after.0),
+        }
+    }
+
+    /// Takes a version over, here and in memory.
+    fn hold(&mut self, version: Version) {
+        #[cfg(feature = "compression")]
+        let version = match &self.version {
+            Some(before) => version.like(before),
+            None => version,
+        };
+        let version = Arc::new(version.with_seed(self.seed.clone()));
+        self.remember(Slot::Version(Arc::clone(&version)));
+        #[cfg(feature = "compression")]
+        self.engine.code_like(self.version.as_deref(), &version);
+        self.version = Some(version);
+    }
+
+    fn remember(&self, slot: Slot) {
+        self.engine.memory.insert(&self.key, slot);
+    }
+
+    fn end_with_newest(&self) {
+        self.end(match &self.version {
+            // Purged while it was made.
+            Some(version) if version.void(&self.engine.known) == Void::Purged => {
+                Answer::Pass(Pass::Purged)
+            }
+            Some(version) => Answer::Version(Arc::clone(version)),
+            None => Answer::Unavailable {
+                retry_in: self.policy.cooldown(),
+            },
+        });
+    }
+
+    /// Gives up its place among the keys that are being regenerated, unless a visitor has come who waits.
+    fn leave(&mut self) -> bool {
+        let mut running = self.engine.running();
+        if self.stage.receiver_count() > 0 {
+            return false;
+        }
+        running.remove(&self.key);
+        self.left = true;
+        true
+    }
+
+    fn end(&self, answer: Answer) {
+        self.stage.send_replace(Stage::Done(answer));
+    }
+
+    fn freshness(&self) -> Option<Freshness> {
+        let now = self.engine.clock.now();
+        self.version
+            .as_ref()
+            .map(|version| version.freshness(now, &self.policy, &self.engine.known))
+    }
+
+    /// The version, if it may be served.
+    fn servable(&self) -> Option<Arc<Version>> {
+        match self.freshness() {
+            None | Some(Freshness::Expired) => None,
+            Some(Freshness::Fresh | Freshness::Stale) => self.version.clone(),
+        }
+    }
+
+    fn lock_name(&self) -> String {
+        format!("{REFRESH}{}", bounded(&self.key))
+    }
+}
+
+/// A lease, and a permit unless the version is a first one.
+struct Held {
+    lease: Lease,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// As many regenerations as allowed are running.
+struct NoPermitsError;
+
+impl Drop for Regeneration {
+    /// Also after a panic: another request may start anew. What was found is in memory by now.
+    fn drop(&mut self) {
+        if !self.left {
+            self.engine.running().remove(&self.key);
+        }
+    }
+}
+
+/// Publishes under the fence, or renews the old version where the new one is the same.
+async fn try_publish(
+    engine: &Engine,
+    lease: &Lease,
+    old: Option<&Version>,
+    new: &Version,
+    keep: Duration,
+) -> Result<bool, Error> {
+    let (store, row) = (&engine.store, lease.row());
+    let notes = new.notes().encode();
+    let edition = Edition {
+        content: new.content(),
+        notes: &notes,
+        keep,
+    };
+    if let Some(old) = old
+        && !old.is_unsaved()
+        && same_content(old.content(), new.content())
+        && store
+            .call("renew", |store| {
+                store.renew(new.key(), row, &edition, old.fence)
+            })
+            .await?
+    {
+        return Ok(true);
+    }
+    store
+        .call("publish", |store| store.publish(new.key(), row, &edition))
+        .await
+}
+
+/// The date of microseconds since 1970, if they are such: another store's fences may count something else.
+fn http_date(micros: i64) -> Option<HeaderValue> {
+    let since = clock::duration(micros);
+    if since < 30 * YEAR || since > 8000 * YEAR {
+        return None;
+    }
+    let date = HttpDate::from(SystemTime::UNIX_EPOCH.checked_add(since)?);
+    HeaderValue::try_from(date.to_string()).ok()
+}
