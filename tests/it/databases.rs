@@ -173,6 +173,27 @@ impl Db {
         transaction
     }
 
+    /// Whether a transaction in this database waits for another one's row.
+    pub(crate) async fn waits(&self) -> bool {
+        /// MariaDB shows the same list again to whoever asks within 100 ms after somebody else has.
+        static ASKING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+        let _asking = ASKING.lock().await;
+        let waiting = match self.url.split(':').next() {
+            Some("postgres") => {
+                "SELECT count(*) FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            }
+            Some("mysql") => {
+                tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+                "SELECT count(*) FROM information_schema.innodb_trx t
+                    JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+                    WHERE p.db = DATABASE() AND t.trx_state = 'LOCK WAIT'"
+            }
+            _ => return false,
+        };
+        self.int(waiting).await > Some(0)
+    }
+
     /// The first column of the first row.
     pub(crate) async fn int(&self, sql: &str) -> Option<i64> {
         let query = sqlx::query_scalar(AssertSqlSafe(sql));
@@ -191,11 +212,6 @@ impl Db {
         row.map(|(fence, body)| (fence, String::from_utf8(body).expect("text")))
     }
 }
-
-/// On MySQL and MariaDB: how many of a database's transactions wait for a row.
-pub(crate) const WAITING: &str = "SELECT count(*) FROM information_schema.innodb_trx t
-    JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
-    WHERE p.db = DATABASE() AND t.trx_state = 'LOCK WAIT'";
 
 /// What gives 10,000 rows of four digits each, `a.d` to `d.d`, in any dialect.
 pub(crate) fn four_digits() -> String {

@@ -13,7 +13,7 @@ use sqlx::{Pool, pool::PoolOptions};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
-    databases::{Db, WAITING},
+    databases::Db,
     own_server::{Ending, Kind, OwnServer},
     proxy::Proxy,
     store::{content, edition, lock, open, publish},
@@ -121,8 +121,7 @@ async fn nobody_takes_over_in_the_middle_of_a_publish(db: Db) {
         let (store, late) = (Arc::clone(&store), late.clone());
         async move { publish(&*store, "k", &late, &content("2")).await }
     });
-    let waits = waiting(&db);
-    until("it is held up", async || db.int(waits).await > Some(0)).await;
+    until("it is held up", async || db.waits().await).await;
     // Until its lease is over.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!publishing.is_finished(), "nothing holds it up");
@@ -165,9 +164,8 @@ async fn what_comes_during_a_takeover_is_refused(db: Db) {
                 stored.expect("answers")
             }
         });
-        let waits = waiting(&db);
         until("it waits for the takeover, or has not", async || {
-            storing.is_finished() || db.int(waits).await > Some(0)
+            storing.is_finished() || db.waits().await
         })
         .await;
         takeover.commit().await.expect("is done");
@@ -179,17 +177,6 @@ async fn what_comes_during_a_takeover_is_refused(db: Db) {
             late.owner, late.fence
         ))
         .await;
-    }
-}
-
-/// Says how many transactions wait for a row.
-fn waiting(db: &Db) -> &'static str {
-    match db.url().starts_with("postgres") {
-        true => {
-            "SELECT count(*) FROM pg_stat_activity
-                WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        }
-        false => WAITING,
     }
 }
 

@@ -499,8 +499,7 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
         }
     });
     crate::support::until("they have answered, or wait for the end", async || {
-        asking.is_finished()
-            || db.url().starts_with("mysql") && db.int(crate::databases::WAITING).await > Some(0)
+        asking.is_finished() || db.waits().await
     })
     .await;
     undone.rollback().await.expect("is undone");
