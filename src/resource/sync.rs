@@ -260,7 +260,8 @@ impl Engine {
             self.known.add_all(&page);
             alive.store(self.now().0, Relaxed);
             match page.last() {
-                Some((last, _)) if page.len() == PAGE => after.clone_from(last),
+                // The invalidation of everything stands on each page besides.
+                Some((last, _)) if page.len() >= PAGE => after.clone_from(last),
                 _ => break,
             }
         }

@@ -14,7 +14,7 @@ use perennial::{Perennial, Refresh};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::{
-    databases::Db,
+    databases::{Db, four_digits},
     invalidation::{HEARD, Process, hears},
     support::{Crowd, Folder, HANG, Origin, get, patient, serve, until},
 };
@@ -23,6 +23,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 on_each_database! {
     what_was_purged_is_not_served_by_a_process_that_slept_through_it
+    purge_is_known_to_a_process_that_slept_through_ten_thousand_others
     an_invalidation_that_the_database_has_lost_makes_nothing_stale_for_ever
     processes_of_a_new_revision_that_start_together_make_each_page_once
 }
@@ -67,18 +68,41 @@ async fn what_was_purged_is_not_served_by_a_process_that_slept_through_it(db: Db
         [names("purged:/p").await, names("prefix:").await],
         [Some(1); 2]
     );
+    generates_for_all(&b, &origin, "/p").await;
+}
+
+/// Three visitors at once get the page that the first of them has the process generate.
+async fn generates_for_all(process: &Process, origin: &Origin, path: &str) {
     let begun = origin.begun();
     origin.hold();
-    let crowd = Crowd::visit(3, &[b.address], "/p");
-    until("b generates", async || origin.begun() == begun + 1).await;
+    let crowd = Crowd::visit(3, &[process.address], path);
+    until("it generates", async || origin.begun() == begun + 1).await;
     origin.let_go();
-    assert!(
-        crowd
-            .rest()
-            .await
-            .iter()
-            .all(|reply| reply.run() == begun + 1)
+    let replies = crowd.rest().await;
+    assert!(replies.iter().all(|reply| reply.run() == begun + 1));
+}
+
+async fn purge_is_known_to_a_process_that_slept_through_ten_thousand_others(db: Db) {
+    let origin = Origin::default();
+    let a = Process::new(&db, &origin, |layer| layer).await;
+    let b = Process::new(&db, &origin, |layer| layer).await;
+    assert_eq!(b.run("/p").await, 1);
+    const NUMBER: &str = "a.d + 10 * b.d + 100 * c.d + 1000 * d.d";
+    // Their names come before that of the page.
+    let name = match db.url().starts_with("mysql") {
+        true => format!("CONCAT('purged:!', {NUMBER})"),
+        false => format!("'purged:!' || ({NUMBER})"),
+    };
+    let sql = format!(
+        "INSERT INTO perennial_invalidation (name, epoch) SELECT {name}, 1 + {NUMBER} FROM {}",
+        four_digits()
     );
+    assert_eq!(db.execute(&sql).await, 10_000);
+    a.site.purge("/p").await.expect("is done");
+    // All that b has is stale by this, and the names before it are not read one by one.
+    a.site.invalidate_prefix("").await.expect("is done");
+    tokio::time::sleep(HEARD).await;
+    generates_for_all(&b, &origin, "/p").await;
 }
 
 async fn an_invalidation_that_the_database_has_lost_makes_nothing_stale_for_ever(db: Db) {
