@@ -33,17 +33,18 @@ pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
 /// Whether a shared cache may not store the response (RFC 9111 §3).
 ///
 /// With `honours` the targeted field decides alone where there is one (RFC 9213 §2.2), and `must-understand` outdoes `no-store`
-/// (RFC 9111 §5.2.2.3), as each status that is stored is understood. Without, any of these directives forbids it.
+/// (RFC 9111 §5.2.2.3), as each status that is stored is understood. Without, any of these directives forbids it. A targeted field
+/// that is not valid allows nothing, but its directives forbid all the same: a cache need not store.
 pub(crate) fn forbid_storing(headers: &HeaderMap, honours: bool) -> bool {
     let forbid = |directives: &[(String, String)]| {
         let has = |name: &str| directives.iter().any(|(it, _)| it == name);
         // `private="field"` is taken for `private`, as §5.2.2.7 allows.
         has("private") || (has("no-store") && !(honours && has("must-understand")))
     };
-    let general = || forbid(&directives(headers).collect::<Vec<_>>());
+    let forbids = |field| forbid(&members(headers, field).collect::<Vec<_>>());
     match targeted(headers) {
-        Some(targeted) => forbid(&targeted) || (!honours && general()),
-        None => general(),
+        Some(targeted) => forbid(&targeted) || (!honours && forbids(&header::CACHE_CONTROL)),
+        None => forbids(&header::CACHE_CONTROL) || forbids(&CDN_CACHE_CONTROL),
     }
 }
 
@@ -151,7 +152,12 @@ fn targeted(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
 
 /// The directives of Cache-Control: names in lowercase, values without quotes.
 pub(crate) fn directives(headers: &HeaderMap) -> impl Iterator<Item = (String, String)> {
-    list(headers, &header::CACHE_CONTROL).map(|directive| {
+    members(headers, &header::CACHE_CONTROL)
+}
+
+/// The members of such a field.
+fn members(headers: &HeaderMap, field: &HeaderName) -> impl Iterator<Item = (String, String)> {
+    list(headers, field).map(|directive| {
         let (name, value) = directive.split_once('=').unwrap_or((&*directive, ""));
         let value = value.trim().trim_matches('"').to_owned();
         (name.trim().to_ascii_lowercase(), value)
@@ -313,6 +319,11 @@ mod tests {
             ("private", "max-age=9", false, true),
             ("no-store", "max-age=9, &&&&&", true, true),
             ("no-store", "max-age=\"9\"", true, true),
+            // No dictionaries: names in upper case, blanks around `=`.
+            ("max-age=9", "No-Store", true, true),
+            ("max-age=9", "PRIVATE, max-age=0", true, true),
+            ("max-age=9", "no-store, max-age = 0", true, true),
+            ("max-age=9", "Max-Age=0", false, false),
             ("no-store, must-understand", "", false, true),
             ("private, must-understand", "", true, true),
         ];
