@@ -1,4 +1,4 @@
-//! What a response says of its own freshness, to a shared cache (RFC 9111 §4.2, RFC 9213, RFC 5861).
+//! The directives of a response on its own freshness, for a shared cache (RFC 9111 §4.2, RFC 9213, RFC 5861).
 
 use std::time::{Duration, SystemTime};
 
@@ -30,7 +30,7 @@ pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
     }
 }
 
-/// Whether a shared cache may not store the response (RFC 9111 §3).
+/// Returns true if a shared cache may not store the response (RFC 9111 §3).
 ///
 /// With `honours` the targeted field decides alone where there is one (RFC 9213 §2.2), and `must-understand` outdoes `no-store`
 /// (RFC 9111 §5.2.2.3), as each status that is stored is understood. Without, any of these directives forbids it. A targeted field
@@ -48,7 +48,7 @@ pub(crate) fn forbid_storing(headers: &HeaderMap, honours: bool) -> bool {
     }
 }
 
-/// What the headers say; `None`: nothing. `CDN-Cache-Control`, where it is valid, in place of the others.
+/// Returns the terms in the headers; `None`: there are none. A valid `CDN-Cache-Control` takes the place of the other headers.
 ///
 /// Stale it may be served only where that is said (`stale-while-revalidate`, `stale-if-error`), and not where it is forbidden
 /// (`no-cache`, `must-revalidate`, `proxy-revalidate`). `s-maxage`, which has the meaning of the latter (RFC 9111 §5.2.2.10), forbids it only
@@ -88,7 +88,7 @@ pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
     })
 }
 
-/// How old it was when it was received, in seconds: by the first member, and zero where that is no number (RFC 9111 §5.1).
+/// Returns the age of the response when it was received, in seconds: the first member, and zero if that is no number (RFC 9111 §5.1).
 pub(crate) fn age(headers: &HeaderMap) -> u64 {
     let first = list(headers, &header::AGE).next();
     first.and_then(|age| delta_seconds(age.trim())).unwrap_or(0)

@@ -27,7 +27,7 @@ pub struct Lease {
     is_stray: bool,
 }
 
-/// What dropping a lease does to its lock.
+/// The effect on the lock of dropping its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dropped {
     /// Nothing: it has been released.

@@ -62,7 +62,7 @@ pub struct Locks {
     queues: Arc<Queues>,
 }
 
-/// What all locks of a store, and their leases, have in common.
+/// The parts that all locks of a store, and their leases, share.
 #[derive(Clone)]
 struct Common {
     store: Guarded,

@@ -142,7 +142,7 @@ impl Invalidations {
         self.read(|known| known.latest)
     }
 
-    /// Whether all invalidations from before this process began are known.
+    /// Returns true if this process knows all invalidations from before it began.
     pub(super) fn is_complete(&self) -> bool {
         self.read(|known| known.complete)
     }
@@ -171,12 +171,12 @@ impl Invalidations {
         epoch.unwrap_or(0)
     }
 
-    /// Whether there are more names than a process keeps.
+    /// Returns true if there are more names than a process keeps.
     pub(super) fn is_full(&self) -> bool {
         self.read(|known| known.names() > MOST)
     }
 
-    /// Whether an invalidation of everything is to take the place of the names, in the database too.
+    /// Returns true if an invalidation of everything is to take the place of the names, in the database too.
     pub(super) fn is_to_be_folded(&self) -> bool {
         self.read(|known| known.names() > MOST || known.folded > known.everything)
     }

@@ -121,7 +121,7 @@ pub(crate) struct Version {
     own: AtomicBool,
     /// It was made by this process.
     made: bool,
-    /// It was made in place of a stale one.
+    /// This process generated the version in place of a stale one.
     replaces: bool,
     /// When it was published.
     born: Tick,
@@ -176,7 +176,7 @@ impl Version {
         self
     }
 
-    /// It counts as stale, if its age is not known.
+    /// Marks the version as stale if its age is not known.
     pub(crate) fn undated(mut self, undated: bool) -> Self {
         self.undated = undated;
         self

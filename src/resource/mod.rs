@@ -93,7 +93,7 @@ pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
 /// The generator that a request brings.
 pub(crate) struct Work {
     pub(crate) generator: Generator,
-    /// What generates the content again, without a visitor.
+    /// The generator of the content without a visitor.
     pub(crate) seed: Option<Arc<dyn Seed>>,
     /// A part of the generator has run already: it may have read data.
     pub(crate) begun: bool,

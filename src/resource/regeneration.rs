@@ -62,8 +62,8 @@ pub(super) struct Regeneration {
     left: bool,
 }
 
-/// What was known before a generator began. Its content notes this, and nothing that is learned later: the generator may have read data
-/// from before.
+/// The epoch and the revision that were known before a generator began. The content notes these two, and nothing that the process
+/// learns later: the generator may have read data from before.
 #[derive(Clone, Copy)]
 struct Basis {
     epoch: i64,
@@ -101,7 +101,7 @@ impl Regeneration {
         work.generator
     }
 
-    /// What a generator that begins now is based on, if the store has told of this epoch.
+    /// Returns the basis of a generator that begins now, if the store has told of this epoch.
     fn basis(&self, told: i64) -> Basis {
         let known = &self.engine.known;
         // The version's own epoch was told before its generator began, which has ended by now.
@@ -650,7 +650,7 @@ struct Held {
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// As many regenerations as allowed are running.
+/// The process runs as many regenerations as it may.
 struct NoPermitsError;
 
 impl Drop for Regeneration {

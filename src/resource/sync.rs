@@ -72,7 +72,7 @@ impl State {
         now >= self.answered + OVERDUE
     }
 
-    /// Until when a request that looks now waits for an answer. `None`: it does not wait.
+    /// Returns the end of the wait of a request that looks now. `None`: the request does not wait.
     fn wait_until(&mut self, now: Tick, patience: Duration) -> Option<Tick> {
         let paused = now >= self.looked + OVERDUE;
         self.looked = now;

@@ -156,10 +156,12 @@ impl Builder {
     /// Opens the site though its database may be away: the first step that needs the database connects to it, and makes or checks Perennial's tables. Default: the
     /// database is connected to, and the tables are made, before the site is opened.
     ///
-    /// As long as the database is away, and as long as its tables cannot be made, the site does as in any outage: each process generates what it is asked for once, and does
-    /// not store it; locks and what is to be done once are errors. Such an error, which may be for good (a wrong password, tables of a newer release), is logged once
-    /// and not returned when the site is opened. A URL or a table prefix that cannot be used is still an error at once. The tables have to be made within the
-    /// [statement limit](Self::statement_limit).
+    /// While the database is away, and while its tables cannot be made, the site does as in any outage: each process generates a page
+    /// once and does not store the page, and locks are errors. Such an error, which may be for good (a wrong password, tables of a
+    /// newer release), is logged once and not returned when the site is opened. A URL or a table prefix that cannot be used is still
+    /// an error at once. The tables have to be made within the [statement limit](Self::statement_limit).
+    /// [`Once::mark_in`](crate::Once::mark_in) runs on the caller's connection and makes no tables: in a new database, the mark fails
+    /// until another step has made the tables.
     #[cfg(feature = "_sql")]
     pub fn connect_lazily(mut self) -> Self {
         self.connect = Connect::Lazily;

@@ -199,7 +199,7 @@ impl Perennial {
     /// Removes a resource and its variants from the database and from all processes: it is not served any more, and the next visitors
     /// wait as for a first version. What is being generated meanwhile is not published.
     ///
-    /// It is [`invalidate`](Self::invalidate) otherwise: the same keys, and seen as soon; but a cooldown after a failure is ended. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served any more, but
+    /// The keys and the time until other processes know are those of [`invalidate`](Self::invalidate), and a purge ends a cooldown after a failure. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served any more, but
     /// leave the database only when they are made anew, or pruned.)
     ///
     /// # Errors

@@ -235,7 +235,7 @@ pub struct LeaseRow {
 }
 
 impl LeaseRow {
-    /// That of a try whose answer was lost.
+    /// Returns the row of a try whose answer was lost.
     pub(crate) fn lost(name: &str, owner: &str) -> Self {
         Self {
             name: name.to_owned(),

@@ -163,8 +163,8 @@ tokio::task_local! {
     static SENDING: Sending;
 }
 
-/// Whether a statement was sent whose answer is not known. The store notes it, and who called the store reads it, also when the call
-/// was cancelled.
+/// The note on whether a statement was sent whose answer is not known. The store writes the note, and the store's caller reads the
+/// note, also when the call was cancelled.
 #[derive(Clone, Default)]
 pub(crate) struct Sending(Arc<AtomicU8>);
 

@@ -292,7 +292,8 @@ static COMPRESSED: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 fn listen() {
     static LISTENING: Once = Once::new();
     LISTENING.call_once(|| {
-        let target = Targets::new().with_target("perennial::resource::coded", tracing::Level::DEBUG);
+        let target =
+            Targets::new().with_target("perennial::resource::coded", tracing::Level::DEBUG);
         let subscriber = tracing_subscriber::registry().with(Compressed.with_filter(target));
         tracing::subscriber::set_global_default(subscriber).expect("the only one");
     });

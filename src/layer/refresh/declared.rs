@@ -89,7 +89,7 @@ impl Declared {
         }
     }
 
-    /// Whether there are no extensions but those of a route, or none at all: the quick answer for most requests.
+    /// Returns true if there are no extensions but those of a route, or none at all: the quick answer for most requests.
     pub(super) fn is_routing_alone(&self, extensions: &Extensions) -> bool {
         let all = extensions.len();
         #[cfg(feature = "axum")]
@@ -98,7 +98,7 @@ impl Declared {
         return all == 0;
     }
 
-    /// Whether each extension is a known one, on the way of a hit: as [`knows_exactly`](Self::knows_exactly), but a request with a
+    /// Returns true if each extension is a known one, on the way of a hit: as [`knows_exactly`](Self::knows_exactly), but a request with a
     /// `MatchedPath` is taken to have what axum's router adds together with it.
     pub(super) fn knows(&self, extensions: &Extensions) -> bool {
         let all = extensions.len();
@@ -115,7 +115,7 @@ impl Declared {
         self.knows_exactly(extensions)
     }
 
-    /// Whether each extension is a known one: nothing is inferred from the presence of another. Asked before a generator is given
+    /// Returns true if each extension is a known one: nothing is inferred from the presence of another. Asked before a generator is given
     /// the extensions.
     pub(super) fn knows_exactly(&self, extensions: &Extensions) -> bool {
         let named = self.types.iter().filter(|it| it.is_in(extensions)).count();

@@ -57,7 +57,7 @@ pub(in crate::layer) fn kind(head: &Parts, key: &Key, honours: bool) -> Kind {
     }
 }
 
-/// Whether the body may never end: server-sent events.
+/// Returns true if the body may never end: server-sent events.
 fn is_event_stream(headers: &HeaderMap) -> bool {
     let essence = |value: &HeaderValue| {
         let value = value.to_str().unwrap_or_default();

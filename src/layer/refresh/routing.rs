@@ -1,4 +1,4 @@
-//! What axum's routing adds to a request, as the axum that is linked does it.
+//! The extensions that axum's routing adds to a request, as the linked axum does.
 
 use std::{
     any::{TypeId, type_name},
