@@ -10,7 +10,8 @@ use crate::{
     name::bounded,
     sql::{
         dialect,
-        run::{Arg, Driver, Statement, dialect_on, number},
+        pool::dialect_on,
+        run::{Arg, Driver, Statement, number},
         store::lock_row,
     },
     store::LockRow,

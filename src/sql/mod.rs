@@ -5,15 +5,21 @@ pub(crate) mod connection;
 mod dialect;
 #[cfg(feature = "postgres")]
 mod listen;
+mod pool;
 mod run;
 mod schema;
 pub(crate) mod session;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
+mod url;
 mod wire;
 
-use self::{run::Connections, store::SqlStore};
+use self::{
+    pool::Connections,
+    store::SqlStore,
+    url::{check_url, unknown, without_password},
+};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::timing::CONNECT_LIMIT;
 use crate::{
@@ -135,16 +141,6 @@ pub(crate) type Heard = Box<dyn Fn() + Send + Sync>;
 #[cfg(feature = "postgres")]
 pub(crate) type Listening = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How a URL of each kind that can be opened is written.
-const EXAMPLES: &[&str] = &[
-    #[cfg(feature = "sqlite")]
-    "`sqlite://site.db` for a file in the current folder, `sqlite:///var/lib/site.db` for one with an absolute path",
-    #[cfg(feature = "postgres")]
-    "`postgres://user:password@host/database`",
-    #[cfg(feature = "mysql")]
-    "`mysql://user:password@host/database`, for MariaDB too",
-];
-
 impl Database {
     /// Opens a database by its URL, with a small pool of its own; see [`Perennial::open`](crate::Perennial::open).
     ///
@@ -170,7 +166,7 @@ impl Database {
     }
 
     /// For statements of one's own.
-    fn sql(self) -> std::sync::Arc<dyn run::Sql> {
+    fn sql(self) -> std::sync::Arc<dyn pool::Sql> {
         use std::sync::Arc;
 
         match self.0 {
@@ -278,64 +274,6 @@ pub(crate) fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
     Ok(schema::script(dialect, prefix))
 }
 
-/// The URL is of no kind that can be opened.
-fn unknown(url: &str) -> Error {
-    let scheme = url.split(':').next().unwrap_or_default();
-    let missing = match scheme {
-        "sqlite" => Some("sqlite"),
-        "postgres" | "postgresql" => Some("postgres"),
-        "mysql" | "mariadb" => Some("mysql"),
-        _ => None,
-    };
-    if let Some(feature) = missing {
-        return Error::invalid(format!(
-            "the database URL {:?} cannot be used in this build: enable perennial's feature `{feature}` in Cargo.toml",
-            without_password(url),
-        ));
-    }
-    Error::invalid(format!(
-        "the database URL {:?} cannot be used: write {}",
-        without_password(url),
-        EXAMPLES.join(", or "),
-    ))
-}
-
-/// Refuses a URL that sqlx would misread, or whose error would say little.
-fn check_url(url: &str) -> Result<(), Error> {
-    let refused = |why: &str| {
-        let url = without_password(url);
-        Err(Error::invalid(format!(
-            "the database URL {url:?} cannot be used: {why}"
-        )))
-    };
-    if url.trim() != url {
-        return refused("it begins or ends with a blank; write it without");
-    }
-    if url.starts_with("sqlite:") {
-        return Ok(());
-    }
-    let (address, query) = url.split_once('?').unwrap_or((url, ""));
-    let host = address.split_once("://").map_or("", |(_, rest)| rest);
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    let host = host.split('/').next().unwrap_or_default();
-    let mut parameters = query
-        .split('&')
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    let several = host.contains(',')
-        || parameters.any(|(name, value)| match name {
-            "host" | "hostaddr" | "port" => value.contains(',') || value.contains("%2C"),
-            "target_session_attrs" | "load_balance_hosts" => true,
-            _ => false,
-        });
-    if several {
-        return refused(
-            "it names several hosts, or which of them is wanted (`target_session_attrs`), and sqlx connects to one; write the address of a \
-             proxy in front of them that leads to the primary, as docs/scale.md shows",
-        );
-    }
-    Ok(())
-}
-
 /// Opens a small pool on a server.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 async fn open<DB: sqlx::Database>(url: &str, connect: Connect) -> Result<sqlx::Pool<DB>, Error> {
@@ -368,13 +306,4 @@ async fn open<DB: sqlx::Database>(url: &str, connect: Connect) -> Result<sqlx::P
 fn no_answer() -> sqlx::Error {
     let said = format!("the server did not answer within {CONNECT_LIMIT:?}");
     sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, said))
-}
-
-/// The URL without what stands between the scheme and the `@`, and behind a `?`: it may be logged.
-fn without_password(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or_default();
-    match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme < at => format!("{}://…{}", &url[..scheme], &url[at..]),
-        _ => url.to_owned(),
-    }
 }

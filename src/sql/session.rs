@@ -4,7 +4,10 @@ use sqlx::Pool;
 
 use crate::{
     error::{BoxError, Error},
-    sql::run::{Arg, Borrowed, Cells, Driver, Statement, dialect_of, has_code},
+    sql::{
+        pool::{Borrowed, dialect_of},
+        run::{Arg, Cells, Driver, Statement, has_code},
+    },
     store::StoreFuture,
     timing::{STATEMENT_TIMEOUT, within},
 };

@@ -21,10 +21,8 @@ use crate::{
     name::bounded,
     sql::{
         dialect,
-        run::{
-            Arg, Cells, Connections, Driver, Statement, dialect_of, has_code, is_broken,
-            is_contended, number,
-        },
+        pool::{Connections, dialect_of},
+        run::{Arg, Cells, Driver, Statement, has_code, is_broken, is_contended, number},
         schema, wire,
     },
     store::{

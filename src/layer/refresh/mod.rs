@@ -3,10 +3,13 @@
 mod admission;
 mod cache_status;
 pub(crate) mod declared;
+mod generate;
 mod hints;
 pub(crate) mod keying;
 mod layer;
+pub(super) mod outgoing;
 pub(super) mod request;
+mod respond;
 pub(super) mod response;
 #[cfg(feature = "axum")]
 mod routing;

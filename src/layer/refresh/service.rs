@@ -1,42 +1,33 @@
 //! The service.
 
 use std::{
-    borrow::Cow,
     fmt,
     marker::PhantomData,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
+use super::{
+    cache_status::{Detail, Forward, How, Why},
+    generate::{Direct, RouteSeed, generate},
+    keying::Resource,
+    outgoing, request,
+    target::Asked,
+};
 use crate::{
-    clock::Tick,
     error::BoxError,
-    extensions::{RefreshAfter, Tags},
-    http::conditional::{self, Outcome},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
         future::oneshot as call,
         invalidate::{Change, is_safe},
-        refresh::{
-            cache_status::{CACHE_STATUS, Detail, Forward, How, Why},
-            keying::Resource,
-            request,
-            response::{self, Kind, Read},
-            target::Asked,
-        },
     },
-    policy::Refresh,
-    resource::{
-        Answer, Failure, Generated, Generator, Look, Pass, Said, Seed, Target, Version, Visited,
-        Work,
-    },
+    resource::{Answer, Look, Pass, Target, Visited, Work},
     timing::SYNC,
 };
 
@@ -44,8 +35,8 @@ use crate::{
 pub struct RefreshService<S>(Arc<Shared<S>>);
 
 /// What all clones of a service have in common, so that cloning it, as servers do for each request, is cheap.
-struct Shared<S> {
-    layer: RefreshLayer,
+pub(super) struct Shared<S> {
+    pub(super) layer: RefreshLayer,
     /// Is cloned, never called. Only what passes and what generates needs a clone.
     inner: Mutex<S>,
 }
@@ -58,7 +49,7 @@ impl<S> RefreshService<S> {
 }
 
 impl<S: Clone> Shared<S> {
-    fn inner(&self) -> S {
+    pub(super) fn inner(&self) -> S {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.clone()
     }
@@ -115,7 +106,7 @@ where
                 ResponseFuture::ready(layer.give(&version, &parts, now, None))
             }
             Look::Answer(Answer::Unavailable { retry_in }) => {
-                let response = response::unavailable(retry_in);
+                let response = outgoing::unavailable(retry_in);
                 ResponseFuture::ready(layer.give_other(&response, head, How::Unavailable))
             }
             Look::Answer(Answer::Pass(reason)) => {
@@ -142,80 +133,6 @@ impl<S> fmt::Debug for RefreshService<S> {
         f.debug_struct("RefreshService")
             .field("layer", &self.0.layer)
             .finish_non_exhaustive()
-    }
-}
-
-/// What only the visitor that started a regeneration can be given, as it can't be copied.
-enum Direct<B, E> {
-    /// A response that is too large to be kept.
-    TooLarge(Response<ResponseBody<B>>),
-    /// The service's error, or its answer in failure: too large, or somebody's own.
-    Failed(Result<Response<ResponseBody<B>>, E>),
-}
-
-impl RefreshLayer {
-    /// A version, for one request; `made`: generated for it.
-    fn give<B>(
-        &self,
-        version: &Arc<Version>,
-        parts: &Parts,
-        now: Tick,
-        made: Option<How>,
-    ) -> Response<ResponseBody<B>> {
-        #[cfg(feature = "compression")]
-        let representation = self.engine.represent(version, &parts.headers);
-        #[cfg(not(feature = "compression"))]
-        let representation = &version.plain;
-        let kept = &representation.content;
-        let head = parts.method == Method::HEAD;
-        let age = Duration::from_secs(version.age_before).saturating_add(version.age(now));
-        let said = Said {
-            age: age.as_secs(),
-            ttl: version.ttl(now, &self.policy, &self.engine.known),
-            client: self.policy.client,
-        };
-        let how = made.unwrap_or(How::Hit { ttl: said.ttl });
-        let make = || {
-            let mut headers = kept.headers().clone();
-            response::say_age(&mut headers, said, age);
-            self.say(&mut headers, how);
-            headers
-        };
-        let headers = |take: fn(Cow<'_, HeaderMap>) -> HeaderMap| match made {
-            Some(_) => take(Cow::Owned(make())),
-            None => representation.given(said, make, take),
-        };
-        match conditional::evaluate(&parts.headers, kept, head) {
-            Outcome::Whole => response::give(kept, headers(|whole| whole.into_owned()), head),
-            Outcome::Part(part) => response::part(kept, headers(|whole| whole.into_owned()), part),
-            Outcome::NotModified => {
-                response::not_modified(headers(|whole| response::validating(&whole)))
-            }
-            Outcome::PreconditionFailed => {
-                let mut response = response::precondition_failed();
-                self.say(response.headers_mut(), how);
-                response
-            }
-        }
-    }
-
-    /// A response that is no version.
-    fn give_other<B>(
-        &self,
-        response: &Response<Bytes>,
-        head: bool,
-        how: How,
-    ) -> Response<ResponseBody<B>> {
-        let mut response = response::give(response, response.headers().clone(), head);
-        self.say(response.headers_mut(), how);
-        response
-    }
-
-    /// Says how a response came about.
-    fn say(&self, headers: &mut HeaderMap, how: How) {
-        if self.engine.settings.cache_status {
-            headers.append(CACHE_STATUS, how.value());
-        }
     }
 }
 
@@ -336,12 +253,12 @@ where
         (Answer::Failed(failure), _) => match failure.response {
             Some(response) => (response, made(why.not_stored(Detail::Failed), false)),
             None => (
-                response::unavailable(failure.retry_in).into(),
+                outgoing::unavailable(failure.retry_in).into(),
                 How::Unavailable,
             ),
         },
         (Answer::Unavailable { retry_in }, _) => {
-            (response::unavailable(retry_in).into(), How::Unavailable)
+            (outgoing::unavailable(retry_in).into(), How::Unavailable)
         }
     };
     Ok(layer.give_other(&given, head, how))
@@ -355,124 +272,5 @@ fn without_body_if<B>(
         response.map(|_| ResponseBody::stored(Bytes::new()))
     } else {
         response
-    }
-}
-
-/// What makes the content of a key: the request that the service is given. Memory holds on to it, and so must not to the service, which
-/// may hold on to the site.
-struct RouteSeed<S, ReqBody> {
-    shared: Weak<Shared<S>>,
-    policy: Refresh,
-    request: Request<()>,
-    body: PhantomData<fn() -> ReqBody>,
-}
-
-impl<S, ReqBody, ResBody> Seed for RouteSeed<S, ReqBody>
-where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send + 'static,
-    ReqBody: Default + Send + 'static,
-    ResBody: Body<Data = Bytes> + Send + 'static,
-    ResBody::Error: Into<BoxError>,
-{
-    fn policy(&self) -> &Refresh {
-        &self.policy
-    }
-
-    fn generator(&self) -> Option<Generator> {
-        let shared = self.shared.upgrade()?;
-        let request = self.request.clone().map(|()| ReqBody::default());
-        let (direct, _) = oneshot::channel();
-        Some(Box::pin(generate(shared, request, direct)))
-    }
-}
-
-/// One run of the service as a generator.
-async fn generate<S, ReqBody, ResBody>(
-    shared: Arc<Shared<S>>,
-    request: Request<ReqBody>,
-    direct: oneshot::Sender<Direct<ResBody, S::Error>>,
-) -> Generated
-where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
-    ResBody: Body<Data = Bytes>,
-    ResBody::Error: Into<BoxError>,
-{
-    let (layer, service) = (&shared.layer, shared.inner());
-    let retry_in = layer.policy.cooldown();
-    let failed = |error: BoxError, response| {
-        Generated::Failed(Failure {
-            error: error.into(),
-            response,
-            retry_in,
-        })
-    };
-    let uri = request.uri().clone();
-    // Nobody may be waiting for what is sent directly.
-    let response = match call(service, request).await {
-        Ok(response) => response,
-        Err(error) => {
-            let _ = direct.send(Direct::Failed(Err(error)));
-            return failed("the service returned an error".into(), None);
-        }
-    };
-    let (mut head, body) = response.into_parts();
-    if head.status == StatusCode::METHOD_NOT_ALLOWED {
-        layer.hints.not_allowed(uri.path());
-    }
-    layer.key.say_vary(&mut head.headers);
-    let kind = response::kind(&head, &layer.key, layer.policy.honours);
-    let tags = || {
-        let own = head.extensions.get::<Tags>().cloned();
-        own.unwrap_or_default().and(&layer.tags.0)
-    };
-    let status = format!("the service answered {}", head.status);
-    match kind {
-        Kind::Pass(why) => {
-            let tags = tags();
-            return Generated::Unshareable { why, tags };
-        }
-        Kind::Failure { shareable: false } => {
-            let response = Response::from_parts(head, ResponseBody::streamed(body));
-            let _ = direct.send(Direct::Failed(Ok(response)));
-            return failed(status.into(), None);
-        }
-        Kind::Content if response::size(&head.headers) > layer.engine.settings.max_headers => {
-            let response = Response::from_parts(head, ResponseBody::streamed(body));
-            let _ = direct.send(Direct::TooLarge(response));
-            return Generated::TooLarge;
-        }
-        Kind::Content | Kind::Failure { shareable: true } => {}
-    }
-    match (
-        response::read(body, layer.engine.settings.max_body).await,
-        kind,
-    ) {
-        (Ok(Read::Whole(body)), _) if !response::is_well_framed(&head.headers, &body) => {
-            let error = "its Content-Length or Transfer-Encoding is not that of its body";
-            failed(error.into(), None)
-        }
-        (Ok(Read::Whole(body)), Kind::Content) => {
-            let mut content = response::validated(response::keepable(&head, body));
-            content.extensions_mut().insert(tags());
-            if let Some(after) = head.extensions.get::<RefreshAfter>() {
-                content.extensions_mut().insert(*after);
-            }
-            Generated::Content(content)
-        }
-        (Ok(Read::Whole(body)), _) => {
-            let response = response::failed(response::keepable(&head, body), retry_in);
-            failed(status.into(), Some(response.into()))
-        }
-        (Ok(Read::TooLarge(body)), Kind::Content) => {
-            let _ = direct.send(Direct::TooLarge(Response::from_parts(head, body)));
-            Generated::TooLarge
-        }
-        (Ok(Read::TooLarge(body)), _) => {
-            let _ = direct.send(Direct::Failed(Ok(Response::from_parts(head, body))));
-            failed(status.into(), None)
-        }
-        (Err(error), _) => failed(error.into(), None),
     }
 }

@@ -1,5 +1,9 @@
 //! Batches: rows of the application's own table, claimed under a lock id.
 
+mod claim;
+mod statement;
+mod value;
+
 use std::{
     fmt,
     sync::Arc,
@@ -7,15 +11,21 @@ use std::{
 };
 
 use crate::{
-    clock::{FOREVER, micros},
+    clock::FOREVER,
     error::{BoxError, Error},
     sql::{
         IntoDatabase,
-        run::{Answer, Arg, Sql},
+        pool::{Answer, Sql},
+        run::Arg,
     },
     store::{Reclaim, Sending, Strays},
     timing::{STATEMENT_TIMEOUT, within},
 };
+
+use value::Kind;
+
+pub use claim::Claim;
+pub use value::Value;
 
 /// How long a claim holds at least.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -80,41 +90,6 @@ enum Filter {
     Is(String, Value),
     Null(String),
     Sql(&'static str),
-}
-
-/// What a column is compared with; made [from](From) an integer, a text or a truth value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value(Kind);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
-    Int(i64),
-    Text(String),
-    Bool(bool),
-}
-
-impl From<i64> for Value {
-    fn from(value: i64) -> Self {
-        Self(Kind::Int(value))
-    }
-}
-
-impl From<&str> for Value {
-    fn from(value: &str) -> Self {
-        Self(Kind::Text(value.to_owned()))
-    }
-}
-
-impl From<String> for Value {
-    fn from(value: String) -> Self {
-        Self(Kind::Text(value))
-    }
-}
-
-impl From<bool> for Value {
-    fn from(value: bool) -> Self {
-        Self(Kind::Bool(value))
-    }
 }
 
 impl Claims {
@@ -245,108 +220,6 @@ impl Claims {
         Ok(claim)
     }
 
-    /// The statement that claims, and its arguments.
-    fn to_claim<'a>(
-        &'a self,
-        lock_id: &'a str,
-        most: u32,
-    ) -> Result<(String, Vec<Arg<'a>>), Error> {
-        let (lock, mut arguments) = (self.name(&self.lock)?, vec![Arg::Text(lock_id)]);
-        arguments.push(Arg::Int(most.into()));
-        let mut conditions = vec![format!("{lock} IS NULL")];
-        let mut claimed = format!("{lock} = $1");
-        for filter in &self.filters {
-            conditions.push(self.condition(filter, &mut arguments)?);
-        }
-        if let Some((column, after)) = &self.expiry {
-            let column = self.name(column)?;
-            arguments.push(Arg::Int(micros(*after)));
-            // Asked for once: what may be another in each row can't be looked up in an index.
-            conditions[0] = format!("({lock} IS NULL OR {column} <= (SELECT {{now}}))");
-            claimed.push_str(&format!(", {column} = {{now}} + ${}", arguments.len()));
-        }
-        let free = format!("{} {}", conditions.join(" AND "), self.order_by()?);
-        let statement = self.sql.dialect().claim;
-        let statement = statement
-            .replace("{table}", &self.table()?)
-            .replace("{id}", &self.name(&self.id)?)
-            .replace("{free}", &free)
-            .replace("{claimed}", &claimed);
-        Ok((statement, arguments))
-    }
-
-    /// The statement that reads the keys of what was claimed. (Their text has another name than the key, which is to order.)
-    fn to_read_back(&self) -> Result<String, Error> {
-        let (table, lock) = (self.table()?, self.name(&self.lock)?);
-        let id = self.text(&self.name(&self.id)?);
-        let mut statement = format!("SELECT {id} AS claimed_id FROM {table} WHERE {lock} = $1");
-        if let Some((column, _)) = &self.expiry {
-            let column = self.name(column)?;
-            statement.push_str(&format!(" AND {column} > (SELECT {{now}})"));
-        }
-        Ok(format!("{statement} {}", self.order_by()?))
-    }
-
-    fn condition<'a>(
-        &self,
-        filter: &'a Filter,
-        arguments: &mut Vec<Arg<'a>>,
-    ) -> Result<String, Error> {
-        let (column, argument) = match filter {
-            Filter::Null(column) => return Ok(format!("{} IS NULL", self.name(column)?)),
-            Filter::Sql(condition) if condition.contains(['$', '?', '{']) => {
-                return Err(Error::invalid(format!(
-                    "the condition {condition:?} cannot be used: write it without `$`, `?` and `{{`"
-                )));
-            }
-            Filter::Sql(condition) => return Ok(format!("({condition})")),
-            Filter::Is(column, Value(Kind::Bool(value))) => {
-                return Ok(format!("{} = {value}", self.name(column)?));
-            }
-            Filter::Is(column, Value(Kind::Int(value))) => (column, Arg::Int(*value)),
-            Filter::Is(column, Value(Kind::Text(value))) => (column, Arg::Text(value)),
-        };
-        arguments.push(argument);
-        Ok(format!("{} = ${}", self.name(column)?, arguments.len()))
-    }
-
-    fn order_by(&self) -> Result<String, Error> {
-        let columns = self.order.iter();
-        let columns = columns.map(|(column, way)| Ok(format!("{}{way}", self.name(column)?)));
-        let columns = columns.collect::<Result<Vec<_>, Error>>()?;
-        Ok(match &*columns {
-            [] => String::new(),
-            columns => format!("ORDER BY {}", columns.join(", ")),
-        })
-    }
-
-    fn table(&self) -> Result<String, Error> {
-        let parts = self.table.splitn(2, '.');
-        let parts = parts
-            .map(|part| self.name(part))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(parts.join("."))
-    }
-
-    /// A name, quoted, if it is one.
-    fn name(&self, name: &str) -> Result<String, Error> {
-        let is_name = (1..=63).contains(&name.len())
-            && !name.starts_with(|first: char| first.is_ascii_digit())
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        if !is_name {
-            return Err(Error::invalid(format!(
-                "{name:?} cannot be used as the name of a table or a column: write a letter or `_`, then up to 62 letters, digits and `_`"
-            )));
-        }
-        let quote = self.sql.dialect().quote;
-        Ok(format!("{quote}{name}{quote}"))
-    }
-
-    /// A key as text.
-    fn text(&self, key: &str) -> String {
-        self.sql.dialect().text.replace("{key}", key)
-    }
-
     /// Gives back those rows, or that one, that were claimed under these lock ids.
     async fn release(&self, lock_ids: &[&str], id: Option<&str>) -> Result<(), Error> {
         let set = self.set("NULL")?;
@@ -431,107 +304,5 @@ impl fmt::Debug for Claims {
         f.debug_struct("Claims")
             .field("table", &self.table)
             .finish_non_exhaustive()
-    }
-}
-
-/// Rows that have been claimed; from [`Claims::claim`].
-///
-/// The application reads them by the lock id: `SELECT … WHERE lock_id = …`. Dropping it does nothing: what is neither completed nor released comes
-/// back when the claim expires, if the table has a column for that.
-///
-/// What a worker does to its rows is safe against one that was overtaken when it says `AND lock_id = …` too.
-#[derive(Clone, Debug)]
-#[must_use = "the rows stay claimed until they are completed or released"]
-pub struct Claim {
-    claims: Claims,
-    lock_id: String,
-    ids: Vec<String>,
-    begun: Instant,
-}
-
-impl Claim {
-    /// What stands in the lock's column of its rows: 32 characters.
-    pub fn lock_id(&self) -> &str {
-        &self.lock_id
-    }
-
-    /// The keys of the rows that were claimed, as text, in the order of [`Claims::order`].
-    pub fn ids(&self) -> &[String] {
-        &self.ids
-    }
-
-    /// How long it holds at least, unless it is extended: counted from before the claim, by this process's monotonic clock. `None`: for good.
-    pub fn remaining(&self) -> Option<Duration> {
-        let (_, after) = self.claims.expiry.as_ref()?;
-        Some(after.saturating_sub(self.begun.elapsed()))
-    }
-
-    /// Notes that all its rows are done: nobody claims them again. Returns how many are; those that are missing somebody else has claimed.
-    ///
-    /// Their lock's column then has the lock id with a `-` in front, and the expiry's NULL.
-    ///
-    /// # Errors
-    ///
-    /// The database fails, or doesn't answer within 5 s: they come back when the claim expires. It may be called again, also when they were completed.
-    pub async fn complete(&self) -> Result<u64, Error> {
-        self.complete_rows(None).await
-    }
-
-    /// The same of one row; `false`: somebody else has claimed it, or it was released.
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub async fn complete_by_row(&self, id: &str) -> Result<bool, Error> {
-        Ok(self.complete_rows(Some(id)).await? > 0)
-    }
-
-    async fn complete_rows(&self, id: Option<&str>) -> Result<u64, Error> {
-        let done = format!("-{}", self.lock_id);
-        let claims = &self.claims;
-        let set = claims.set(&format!("'{done}'"))?;
-        // Those too that it has completed already: it may be done again.
-        let locks = [&*self.lock_id, &*done];
-        claims.update("complete", &set, &locks, id).await
-    }
-
-    /// Gives all rows back that are not completed, for the next one to claim.
-    ///
-    /// # Errors
-    ///
-    /// The database fails: they come back when the claim expires.
-    pub async fn release(&self) -> Result<(), Error> {
-        self.claims.release(&[&self.lock_id], None).await
-    }
-
-    /// The same of one row.
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub async fn release_by_row(&self, id: &str) -> Result<(), Error> {
-        self.claims.release(&[&self.lock_id], Some(id)).await
-    }
-
-    /// Lets the claim hold for its whole length again from now. Returns how many rows are still ours and not completed.
-    ///
-    /// # Errors
-    ///
-    /// The database fails: it stands as it was.
-    pub async fn extend(&mut self) -> Result<u64, Error> {
-        let begun = Instant::now();
-        let claims = &self.claims;
-        let set = match &claims.expiry {
-            Some((column, after)) => {
-                format!("{} = {{now}} + {}", claims.name(column)?, micros(*after))
-            }
-            // It holds for good.
-            None => format!("{0} = {0}", claims.name(&claims.lock)?),
-        };
-        let extended = claims
-            .update("extend", &set, &[&self.lock_id], None)
-            .await?;
-        self.begun = begun;
-        Ok(extended)
     }
 }

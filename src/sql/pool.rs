@@ -1,0 +1,192 @@
+//! What becomes of connections, and which statements are run again.
+
+use std::time::Duration;
+
+use sqlx::{Pool, pool::PoolConnection};
+use tokio::time::timeout;
+
+use crate::{
+    error::{BoxError, Error},
+    sql::{
+        dialect::Dialect,
+        run::{Arg, Cells, Done, Driver, Statement, is_broken, is_contended},
+    },
+    store::{self, StoreFuture},
+    timing::Backoff,
+};
+
+/// The longest pause before a statement is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// How often a statement is tried: one that lost to another one, which wins in the end, and one whose connection is no more, as a server that
+/// is away may stay so. That is for some two seconds, and for a fifth of one.
+const TRIES: (u32, u32) = (20, 9);
+
+/// How long a connection may take to answer when it is given back.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+
+/// A connection of the pool that is given back only when it is known to be in order: dropped before, it is closed.
+pub(super) struct Borrowed<DB: Driver>(pub(super) Option<PoolConnection<DB>>);
+
+impl<DB: Driver> Borrowed<DB> {
+    pub(super) fn give_back(mut self) {
+        if !DB::DIALECT.socket {
+            drop(self.0.take());
+            return;
+        }
+        // The pool asks each connection for a sign of life before it takes it back, and waits for the answer without a limit.
+        if let Some(mut connection) = self.0.take() {
+            tokio::spawn(timeout(SIGN_OF_LIFE, connection.return_to_pool()));
+        }
+    }
+}
+
+impl<DB: Driver> Drop for Borrowed<DB> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take()
+            && DB::DIALECT.socket
+        {
+            // The pool would first wait for what is still to come on it, which may be never.
+            drop(connection.detach());
+        }
+    }
+}
+
+/// A pool, and how its connections are used.
+#[derive(Clone)]
+pub(super) struct Connections<DB: Driver>(pub(super) Pool<DB>);
+
+impl<DB: Driver> Connections<DB> {
+    /// Runs a statement once.
+    async fn once(
+        &self,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Result<Done<DB>, sqlx::Error> {
+        store::waits();
+        let mut borrowed = Borrowed(Some(self.0.acquire().await?));
+        let connection: &mut DB::Connection = borrowed.0.as_mut().expect("has just been put there");
+        let sent = store::sends();
+        let done = DB::run(connection, statement, arguments).await;
+        if !matches!(&done, Err(error) if is_broken::<DB>(error)) {
+            // What the database has refused is not done.
+            if !matches!(&done, Err(error) if error.as_database_error().is_none()) {
+                sent.answered();
+            }
+            borrowed.give_back();
+        }
+        done
+    }
+
+    /// Runs a statement, which may be run twice: again if its connection was no more, or if it lost to another one.
+    pub(super) async fn run(
+        &self,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Result<Done<DB>, sqlx::Error> {
+        let again = |error: &_| is_broken::<DB>(error) || is_contended::<DB>(error);
+        self.run_while(again, statement, arguments).await
+    }
+
+    pub(super) async fn run_while(
+        &self,
+        again: impl Fn(&sqlx::Error) -> bool,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Result<Done<DB>, sqlx::Error> {
+        let mut backoff = Backoff::new(Duration::from_millis(1), LONGEST_PAUSE);
+        let (mut lost, mut broken) = TRIES;
+        loop {
+            let error = match self.once(statement, arguments).await {
+                Err(error) if again(&error) => error,
+                done => return done,
+            };
+            let left = if is_contended::<DB>(&error) {
+                &mut lost
+            } else {
+                &mut broken
+            };
+            *left -= 1;
+            if *left == 0 {
+                return Err(error);
+            }
+            backoff.random_pause().await;
+        }
+    }
+}
+
+/// A database, whichever it is, for statements that are put together for a table of the application's own.
+pub(super) trait Sql: Send + Sync {
+    fn dialect(&self) -> &'static Dialect;
+
+    /// Runs a statement, which may be run twice.
+    fn run<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer>;
+
+    /// Runs a statement, again only if it is known that nothing has been done.
+    fn run_once<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer>;
+}
+
+/// What a statement came to: how many rows it has changed, or the text in the first column of those that it has found.
+pub(super) struct Answer {
+    pub(super) changed: u64,
+    pub(super) texts: Vec<String>,
+}
+
+impl<DB: Driver> Sql for Connections<DB> {
+    fn dialect(&self) -> &'static Dialect {
+        DB::DIALECT
+    }
+
+    fn run<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer> {
+        Box::pin(async move {
+            let statement = Statement::new(DB::DIALECT, "", sql);
+            answer(&self.run(&statement, arguments).await?)
+        })
+    }
+
+    fn run_once<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer> {
+        Box::pin(async move {
+            let statement = Statement::new(DB::DIALECT, "", sql);
+            let again = is_contended::<DB>;
+            answer(&self.run_while(again, &statement, arguments).await?)
+        })
+    }
+}
+
+fn answer<DB: Driver>(done: &Done<DB>) -> Result<Answer, BoxError> {
+    let texts = done.rows.iter().map(|row| row.name(0));
+    Ok(Answer {
+        changed: done.changed,
+        texts: texts.collect::<Result<_, _>>()?,
+    })
+}
+
+/// What a server understands.
+pub(super) async fn dialect_of<DB: Driver>(pool: &Pool<DB>) -> Result<&'static Dialect, Error> {
+    if DB::RELATIVES.is_empty() {
+        return Ok(DB::DIALECT);
+    }
+    let failed = |error| Error::database("cannot ask the server for its version", error);
+    let kind = Statement::new(DB::DIALECT, "", DB::KIND);
+    let done = Connections(pool.clone()).run(&kind, &[]).await;
+    relative(&done.map_err(failed)?).map_err(failed)
+}
+
+/// The same, of the server at the end of a connection.
+pub(super) async fn dialect_on<DB: Driver>(
+    connection: &mut DB::Connection,
+) -> Result<&'static Dialect, sqlx::Error> {
+    let kind = Statement::new(DB::DIALECT, "", DB::KIND);
+    relative(&DB::run(connection, &kind, &[]).await?)
+}
+
+/// The dialect by which a server that has answered so is known.
+fn relative<DB: Driver>(done: &Done<DB>) -> Result<&'static Dialect, sqlx::Error> {
+    let Some(row) = done.rows.first() else {
+        return Ok(DB::DIALECT);
+    };
+    let kind = row.name(0)?;
+    let mut relatives = DB::RELATIVES.iter();
+    let relative = relatives.find(|(word, _)| kind.contains(word));
+    Ok(relative.map_or(DB::DIALECT, |(_, relative)| relative))
+}

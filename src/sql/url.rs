@@ -1,0 +1,80 @@
+//! The URL of a database: what can be opened, and what of it may be logged.
+
+use crate::error::Error;
+
+/// How a URL of each kind that can be opened is written.
+const EXAMPLES: &[&str] = &[
+    #[cfg(feature = "sqlite")]
+    "`sqlite://site.db` for a file in the current folder, `sqlite:///var/lib/site.db` for one with an absolute path",
+    #[cfg(feature = "postgres")]
+    "`postgres://user:password@host/database`",
+    #[cfg(feature = "mysql")]
+    "`mysql://user:password@host/database`, for MariaDB too",
+];
+
+/// The URL is of no kind that can be opened.
+pub(super) fn unknown(url: &str) -> Error {
+    let scheme = url.split(':').next().unwrap_or_default();
+    let missing = match scheme {
+        "sqlite" => Some("sqlite"),
+        "postgres" | "postgresql" => Some("postgres"),
+        "mysql" | "mariadb" => Some("mysql"),
+        _ => None,
+    };
+    if let Some(feature) = missing {
+        return Error::invalid(format!(
+            "the database URL {:?} cannot be used in this build: enable perennial's feature `{feature}` in Cargo.toml",
+            without_password(url),
+        ));
+    }
+    Error::invalid(format!(
+        "the database URL {:?} cannot be used: write {}",
+        without_password(url),
+        EXAMPLES.join(", or "),
+    ))
+}
+
+/// Refuses a URL that sqlx would misread, or whose error would say little.
+pub(super) fn check_url(url: &str) -> Result<(), Error> {
+    let refused = |why: &str| {
+        let url = without_password(url);
+        Err(Error::invalid(format!(
+            "the database URL {url:?} cannot be used: {why}"
+        )))
+    };
+    if url.trim() != url {
+        return refused("it begins or ends with a blank; write it without");
+    }
+    if url.starts_with("sqlite:") {
+        return Ok(());
+    }
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let host = address.split_once("://").map_or("", |(_, rest)| rest);
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    let host = host.split('/').next().unwrap_or_default();
+    let mut parameters = query
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let several = host.contains(',')
+        || parameters.any(|(name, value)| match name {
+            "host" | "hostaddr" | "port" => value.contains(',') || value.contains("%2C"),
+            "target_session_attrs" | "load_balance_hosts" => true,
+            _ => false,
+        });
+    if several {
+        return refused(
+            "it names several hosts, or which of them is wanted (`target_session_attrs`), and sqlx connects to one; write the address of a \
+             proxy in front of them that leads to the primary, as docs/scale.md shows",
+        );
+    }
+    Ok(())
+}
+
+/// The URL without what stands between the scheme and the `@`, and behind a `?`: it may be logged.
+pub(super) fn without_password(url: &str) -> String {
+    let url = url.split('?').next().unwrap_or_default();
+    match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme < at => format!("{}://…{}", &url[..scheme], &url[at..]),
+        _ => url.to_owned(),
+    }
+}
