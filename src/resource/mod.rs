@@ -12,11 +12,12 @@ mod prune;
 mod regeneration;
 mod representation;
 mod sync;
+mod version;
+mod visitor;
+mod work;
 
 use std::{
     collections::HashMap,
-    error::Error as StdError,
-    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -24,8 +25,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::Response;
 use tokio::{
     sync::{Semaphore, watch},
     time::Instant,
@@ -34,7 +33,6 @@ use tracing::Instrument;
 
 use crate::{
     clock::{Clock, Tick},
-    extensions::Tags,
     locks::Locks,
     policy::Refresh,
     store::Guarded,
@@ -42,15 +40,18 @@ use crate::{
 
 use decide::Freshness;
 use invalidation::Void;
-use memory::{Memory, Slot, Standing};
+use memory::{Memory, Slot};
 use regeneration::{Regeneration, Stage};
 use sync::Schedule;
+use version::Standing;
+use visitor::{Visitor, within};
 
 pub(crate) use invalidation::{Invalidations, Target};
-pub(crate) use memory::Version;
 pub(crate) use notes::Notes;
 pub(crate) use prune::Pruner;
 pub(crate) use representation::{Representation, Said};
+pub(crate) use version::Version;
+pub(crate) use work::{Answer, Failure, Generated, Generator, Look, Pass, Seed, Visited, Work};
 
 pub(crate) struct Engine {
     store: Guarded,
@@ -86,112 +87,6 @@ pub(crate) struct Settings {
 }
 
 type Running = HashMap<String, watch::Sender<Stage>>;
-
-/// One run of whatever makes the content.
-pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
-
-/// The generator that a request brings.
-pub(crate) struct Work {
-    pub(crate) generator: Generator,
-    /// The generator of the content without a visitor.
-    pub(crate) seed: Option<Arc<dyn Seed>>,
-    /// A part of the generator has run already: it may have read data.
-    pub(crate) begun: bool,
-}
-
-/// What makes a resource's content, without a visitor who asks for it.
-pub(crate) trait Seed: Send + Sync {
-    fn policy(&self) -> &Refresh;
-    /// `None`: the service is no more.
-    fn generator(&self) -> Option<Generator>;
-}
-
-/// What a generator came to.
-#[derive(Debug)]
-pub(crate) enum Generated {
-    /// Content to store and to serve.
-    Content(Response<Bytes>),
-    /// A response that is not stored: the service answers each visitor itself, as for [`Pass::TooLarge`] too.
-    Unshareable { why: Pass, tags: Tags },
-    /// Content that is too large to store.
-    TooLarge,
-    /// It failed.
-    Failed(Failure),
-}
-
-/// The reason why the service itself answers a request for a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pass {
-    /// The response is private: `Set-Cookie`, `private` or `no-store`.
-    Private,
-    /// The response varies by a header that is not in the key.
-    Vary,
-    /// The response is an event stream.
-    Stream,
-    /// The response has a status that is not stored.
-    Status,
-    /// The response is larger than the limits.
-    TooLarge,
-    /// The key was purged while the response was generated.
-    Purged,
-    /// The site is shutting down.
-    ShuttingDown,
-}
-
-impl Pass {
-    /// The reason in a log line.
-    fn reason(self) -> &'static str {
-        match self {
-            Self::Private => "its Set-Cookie or Cache-Control says that it is one visitor's",
-            Self::Vary => "its Vary names a header that is not in the key",
-            Self::Stream => "it is an event stream",
-            Self::Status => "its status is not stored",
-            Self::TooLarge => "it is too large",
-            Self::Purged => "it was purged meanwhile",
-            Self::ShuttingDown => "the site is shutting down",
-        }
-    }
-}
-
-/// A failed regeneration, for those who wait for it. Cheap to clone.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) error: Arc<dyn StdError + Send + Sync>,
-    /// What the generator answered, if it did.
-    pub(crate) response: Option<Arc<Response<Bytes>>>,
-    /// When it may be tried again.
-    pub(crate) retry_in: Duration,
-}
-
-/// What a visitor gets.
-#[derive(Clone, Debug)]
-pub(crate) enum Answer {
-    Version(Arc<Version>),
-    /// What the service answers to this very request.
-    Pass(Pass),
-    /// What the failed generator answered, or that it failed.
-    Failed(Failure),
-    /// Nothing yet; try again later.
-    Unavailable {
-        retry_in: Duration,
-    },
-}
-
-/// What memory alone can say.
-pub(crate) enum Look {
-    Answer(Answer),
-    /// [`Engine::visit`] is to be asked. `stale`: there is a version.
-    Visit {
-        stale: bool,
-    },
-}
-
-/// What a visit came to.
-pub(crate) struct Visited {
-    pub(crate) answer: Answer,
-    /// It was this request that caused the regeneration, if there was one.
-    pub(crate) leads: bool,
-}
 
 impl Engine {
     pub(crate) fn new(store: Guarded, settings: Settings) -> Self {
@@ -384,84 +279,5 @@ impl Engine {
 
     fn running(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A request that watches a regeneration.
-struct Visitor {
-    stage: watch::Receiver<Stage>,
-    /// It started the regeneration.
-    leads: bool,
-}
-
-impl Visitor {
-    /// Waits until the regeneration is over.
-    async fn end(&mut self) {
-        while self.stage.changed().await.is_ok() {}
-    }
-
-    /// Waits for an answer, as long as the policy allows somebody who arrived then.
-    async fn wait(&mut self, engine: &Engine, policy: &Refresh, arrived: Instant) -> Answer {
-        loop {
-            let mut stage = self.stage.borrow_and_update().clone();
-            if let Stage::Stale { version, .. } = &stage
-                && version.freshness(engine.clock.now(), policy, &engine.known)
-                    == Freshness::Expired
-            {
-                // It has come to `max_stale` meanwhile.
-                stage = Stage::First;
-            }
-            let limit = match &stage {
-                Stage::Done(answer) => return answer.clone(),
-                // Mostly bounded by the statement limit; not where the runtime that looks is not driven.
-                Stage::Looking if self.leads => Some(policy.timeout.max(engine.store.limit())),
-                Stage::Looking => Some(policy.first.limit().max(engine.store.limit())),
-                Stage::Stale { version, .. } if !self.leads => {
-                    return Answer::Version(version.clone());
-                }
-                Stage::Stale { begun: true, .. } => Some(policy.wait),
-                Stage::Stale { begun: false, .. } => Some(policy.wait.min(engine.store.patience())),
-                // Its own work: bounded by the policy's timeout.
-                Stage::First if self.leads => None,
-                Stage::First | Stage::Elsewhere => Some(policy.first.limit()),
-            };
-            let changed = within(
-                arrived,
-                limit.unwrap_or(Duration::MAX),
-                self.stage.changed(),
-            );
-            // `None`: not in time. An error: never, as the regeneration itself has panicked.
-            let in_time = match changed.await {
-                Some(Ok(())) => continue,
-                Some(Err(_)) => true,
-                None => false,
-            };
-            let Stage::Stale { version, .. } = stage else {
-                return Answer::Unavailable {
-                    retry_in: policy.cooldown(),
-                };
-            };
-            match version.freshness(engine.clock.now(), policy, &engine.known) {
-                Freshness::Fresh | Freshness::Stale => return Answer::Version(version),
-                Freshness::Expired if version.void(&engine.known) == Void::Purged => {
-                    return Answer::Pass(Pass::Purged);
-                }
-                Freshness::Expired if in_time => {
-                    return Answer::Unavailable {
-                        retry_in: policy.cooldown(),
-                    };
-                }
-                // While it was waited for: from now on as for a first version.
-                Freshness::Expired => {}
-            }
-        }
-    }
-}
-
-/// What comes of it within the limit, counted from when somebody arrived.
-async fn within<T>(arrived: Instant, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
-    match arrived.checked_add(limit) {
-        Some(deadline) => tokio::time::timeout_at(deadline, work).await.ok(),
-        None => Some(work.await),
     }
 }

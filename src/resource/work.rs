@@ -1,0 +1,114 @@
+//! What a generator is and comes to, and what a visitor gets.
+
+use std::{error::Error as StdError, pin::Pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+
+use crate::{extensions::Tags, policy::Refresh, resource::Version};
+
+/// One run of whatever makes the content.
+pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
+
+/// The generator that a request brings.
+pub(crate) struct Work {
+    pub(crate) generator: Generator,
+    /// The generator of the content without a visitor.
+    pub(crate) seed: Option<Arc<dyn Seed>>,
+    /// A part of the generator has run already: it may have read data.
+    pub(crate) begun: bool,
+}
+
+/// What makes a resource's content, without a visitor who asks for it.
+pub(crate) trait Seed: Send + Sync {
+    fn policy(&self) -> &Refresh;
+    /// `None`: the service is no more.
+    fn generator(&self) -> Option<Generator>;
+}
+
+/// What a generator came to.
+#[derive(Debug)]
+pub(crate) enum Generated {
+    /// Content to store and to serve.
+    Content(Response<Bytes>),
+    /// A response that is not stored: the service answers each visitor itself, as for [`Pass::TooLarge`] too.
+    Unshareable { why: Pass, tags: Tags },
+    /// Content that is too large to store.
+    TooLarge,
+    /// It failed.
+    Failed(Failure),
+}
+
+/// The reason why the service itself answers a request for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// The response is private: `Set-Cookie`, `private` or `no-store`.
+    Private,
+    /// The response varies by a header that is not in the key.
+    Vary,
+    /// The response is an event stream.
+    Stream,
+    /// The response has a status that is not stored.
+    Status,
+    /// The response is larger than the limits.
+    TooLarge,
+    /// The key was purged while the response was generated.
+    Purged,
+    /// The site is shutting down.
+    ShuttingDown,
+}
+
+impl Pass {
+    /// The reason in a log line.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Self::Private => "its Set-Cookie or Cache-Control says that it is one visitor's",
+            Self::Vary => "its Vary names a header that is not in the key",
+            Self::Stream => "it is an event stream",
+            Self::Status => "its status is not stored",
+            Self::TooLarge => "it is too large",
+            Self::Purged => "it was purged meanwhile",
+            Self::ShuttingDown => "the site is shutting down",
+        }
+    }
+}
+
+/// A failed regeneration, for those who wait for it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Arc<dyn StdError + Send + Sync>,
+    /// What the generator answered, if it did.
+    pub(crate) response: Option<Arc<Response<Bytes>>>,
+    /// When it may be tried again.
+    pub(crate) retry_in: Duration,
+}
+
+/// What a visitor gets.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Version(Arc<Version>),
+    /// What the service answers to this very request.
+    Pass(Pass),
+    /// What the failed generator answered, or that it failed.
+    Failed(Failure),
+    /// Nothing yet; try again later.
+    Unavailable {
+        retry_in: Duration,
+    },
+}
+
+/// What memory alone can say.
+pub(crate) enum Look {
+    Answer(Answer),
+    /// [`Engine::visit`] is to be asked. `stale`: there is a version.
+    Visit {
+        stale: bool,
+    },
+}
+
+/// What a visit came to.
+pub(crate) struct Visited {
+    pub(crate) answer: Answer,
+    /// It was this request that caused the regeneration, if there was one.
+    pub(crate) leads: bool,
+}
