@@ -18,10 +18,8 @@ mod wire;
 use self::{
     pool::Connections,
     store::SqlStore,
-    url::{check_url, unknown, without_password},
+    url::{check_url, unknown},
 };
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-use crate::timing::CONNECT_LIMIT;
 use crate::{
     error::Error,
     store::Store,
@@ -29,6 +27,8 @@ use crate::{
 };
 pub use claims::Value;
 pub use connection::Connection;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use {self::url::without_password, crate::timing::CONNECT_LIMIT};
 
 /// How many connections a pool of ours has at most.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
