@@ -154,6 +154,21 @@ fn rooms_use_only_rooms_below_them() {
 }
 
 #[test]
+fn files_have_at_most_300_lines_of_code() {
+    // The dialects stand side by side, and the store is one `impl`.
+    let larger = ["sql/dialect.rs", "sql/store.rs"];
+    for (path, text) in crate_sources() {
+        let lines = code(&text).lines().count();
+        let may_be_larger = larger.iter().any(|larger| path == Path::new(larger));
+        let is_test = path.ends_with("tests.rs");
+        assert!(
+            lines <= 300 || may_be_larger || is_test,
+            "{path:?}: {lines}"
+        );
+    }
+}
+
+#[test]
 fn cycle_is_found_through_nested_imports_and_names_of_the_root() {
     let lib = "pub use upper::Tree;";
     let upper = "use crate::{\n    middle::{a, b},\n    other,\n};";

@@ -41,10 +41,10 @@ use crate::{
 use decide::Freshness;
 use invalidation::Void;
 use memory::{Memory, Slot};
-use regeneration::{Regeneration, Stage};
+use regeneration::Regeneration;
 use sync::Schedule;
 use version::Standing;
-use visitor::{Visitor, within};
+use visitor::{Stage, Visitor, within};
 
 pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use notes::Notes;

@@ -29,25 +29,11 @@ use crate::{
         Answer, Engine, Failure, Generated, Generator, Notes, Pass, Seed, Slot, Standing, Version,
         Void, Work,
         decide::{self, Freshness, Turn},
+        visitor::Stage,
     },
     store::{Edition, Probe},
     timing::{Backoff, PUBLISH_RETRY, RECHECK},
 };
-
-/// How far a regeneration has come, for those who wait.
-#[derive(Clone, Debug)]
-pub(super) enum Stage {
-    /// Asking the store whether it has a version.
-    Looking,
-    /// This version may be served meanwhile. `begun`: a new one is being generated here, and not just asked for.
-    Stale { version: Arc<Version>, begun: bool },
-    /// Nothing may be served yet; this process generates it.
-    First,
-    /// Nothing may be served yet; another process is at it.
-    Elsewhere,
-    /// It has ended with this.
-    Done(Answer),
-}
 
 pub(super) struct Regeneration {
     engine: Arc<Engine>,

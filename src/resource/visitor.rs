@@ -1,13 +1,28 @@
 //! A request that waits for a regeneration.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
     policy::Refresh,
-    resource::{Answer, Engine, Pass, decide::Freshness, invalidation::Void, regeneration::Stage},
+    resource::{Answer, Engine, Pass, Version, decide::Freshness, invalidation::Void},
 };
+
+/// How far a regeneration has come, for those who wait.
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// Asking the store whether it has a version.
+    Looking,
+    /// This version may be served meanwhile. `begun`: a new one is being generated here, and not just asked for.
+    Stale { version: Arc<Version>, begun: bool },
+    /// Nothing may be served yet; this process generates it.
+    First,
+    /// Nothing may be served yet; another process is at it.
+    Elsewhere,
+    /// It has ended with this.
+    Done(Answer),
+}
 
 /// A request that watches a regeneration.
 pub(super) struct Visitor {
