@@ -169,14 +169,14 @@ impl Builder {
     }
 
     /// Declares for each layer of the site that handlers generate pages without the extension of type `T`; see
-    /// [`RefreshLayer::hide_extension`].
+    /// [`RefreshLayer::hide_extension`](crate::layer::RefreshLayer::hide_extension).
     pub fn hide_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         self.declared.declare::<T>(false);
         self
     }
 
     /// Declares for each layer of the site that the extension of type `T` is equal for all visitors; see
-    /// [`RefreshLayer::share_extension`].
+    /// [`RefreshLayer::share_extension`](crate::layer::RefreshLayer::share_extension).
     pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         self.declared.declare::<T>(true);
         self

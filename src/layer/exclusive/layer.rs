@@ -13,7 +13,7 @@ use crate::{
 
 /// Lets the service run once at a time for each name, in all processes together; from [`Locks::exclusive`].
 ///
-/// The service is called when the lock of the request's name is held, with its [`Fence`] among the request's extensions. The
+/// The service is called when the lock of the request's name is held, with its [`Fence`](crate::Fence) among the request's extensions. The
 /// lock is released when the service has answered, before the response is given out ([`until_sent`](Self::until_sent): when its body has been sent);
 /// and when the client has gone, which drops the service's future, or the service panics.
 ///
@@ -102,8 +102,8 @@ impl ExclusiveLayer {
         self
     }
 
-    /// Cancels the service when the lease is [lost](Lease::lost) while it runs: its future is dropped at its next `await`, and
-    /// the answer is a 500. (What has been answered goes on: a body that is being sent is not cut off.) Otherwise it is let finish, with a warning in the log; what it may not write any more, the [`Fence`] can refuse.
+    /// Cancels the service when the lease is [lost](crate::Lease::lost) while it runs: its future is dropped at its next `await`, and
+    /// the answer is a 500. (What has been answered goes on: a body that is being sent is not cut off.) Otherwise it is let finish, with a warning in the log; what it may not write any more, the [`Fence`](crate::Fence) can refuse.
     pub fn cancel_when_lost(mut self) -> Self {
         self.cancels = true;
         self
