@@ -26,7 +26,7 @@ use crate::{
 pub struct GeneratedKey(Arc<str>);
 
 impl GeneratedKey {
-    /// The key, as [`Key`] makes it.
+    /// The key, as [`Key`](crate::Key) makes it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
