@@ -25,7 +25,9 @@ const SUSPENSION: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Clock {
     start: Instant,
-    suspended_before: Duration,
+    /// How long the machine had been up when the clock was made, and when that was.
+    up: Option<Duration>,
+    made: std::time::Instant,
     suspended: AtomicI64,
 }
 
@@ -37,7 +39,8 @@ impl Clock {
     pub(crate) fn start() -> Self {
         Self {
             start: Instant::now(),
-            suspended_before: suspended(),
+            up: uptime(),
+            made: std::time::Instant::now(),
             suspended: AtomicI64::new(0),
         }
     }
@@ -46,29 +49,30 @@ impl Clock {
         Tick(micros(self.start.elapsed()) + self.suspended.load(Relaxed))
     }
 
-    /// Adds the suspensions since the clock was made, if the machine has been suspended for `total` since its own start.
-    pub(crate) fn resumed(&self, total: Duration) {
-        let since = micros(total.saturating_sub(self.suspended_before));
-        if since - self.suspended.load(Relaxed) >= micros(SUSPENSION) {
-            self.suspended.fetch_max(since, Relaxed);
+    /// The time for which the machine has been suspended since the clock was made, by and large; zero where that is not known.
+    pub(crate) fn suspended(&self) -> Duration {
+        let up = uptime().zip(self.up);
+        let up = up.map(|(now, then)| now.saturating_sub(then));
+        up.unwrap_or_default().saturating_sub(self.made.elapsed())
+    }
+
+    /// Adds the suspensions since the clock was made, if they have taken this time in all.
+    pub(crate) fn resumed(&self, suspended: Duration) {
+        let suspended = micros(suspended);
+        if suspended - self.suspended.load(Relaxed) >= micros(SUSPENSION) {
+            self.suspended.fetch_max(suspended, Relaxed);
         }
     }
 }
 
-/// The time for which this machine has been suspended since it was started, by and large.
-#[cfg(target_os = "linux")]
-pub(crate) fn suspended() -> Duration {
-    use rustix::time::{ClockId, clock_gettime};
-
-    let [all, running] = [ClockId::Boottime, ClockId::Monotonic]
-        .map(|clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default());
-    all.saturating_sub(running)
-}
-
-/// Zero: what counts suspensions is not known here.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn suspended() -> Duration {
-    Duration::ZERO
+/// The time since the machine was started, suspensions included: on Linux, the first number of `/proc/uptime`.
+fn uptime() -> Option<Duration> {
+    if !cfg!(target_os = "linux") {
+        return None;
+    }
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    let seconds = uptime.split(' ').next()?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 impl ops::Add<Duration> for Tick {
@@ -113,21 +117,28 @@ mod tests {
     #[test]
     fn time_goes_on_while_the_machine_is_suspended() {
         let clock = Clock::start();
-        let before = clock.suspended_before;
         let hour = Duration::from_hours(1);
         let began = clock.now();
-        clock.resumed(before + Duration::from_millis(900));
+        clock.resumed(Duration::from_millis(900));
         assert!(
             clock.now() - began < hour / 2,
             "as long as two reads may take"
         );
-        clock.resumed(before + hour);
+        clock.resumed(hour);
         let resumed = clock.now();
         assert!(resumed - began >= hour);
-        clock.resumed(before + hour);
-        clock.resumed(before);
+        clock.resumed(hour);
+        clock.resumed(Duration::ZERO);
         assert!(clock.now() - resumed < hour / 2, "each is added once");
-        clock.resumed(before + 2 * hour);
+        clock.resumed(2 * hour);
         assert!(clock.now() - began >= 2 * hour);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn machine_that_was_not_suspended_says_so() {
+        let clock = Clock::start();
+        assert!(clock.up.is_some_and(|up| !up.is_zero()));
+        assert!(clock.suspended() < Duration::from_secs(60));
     }
 }

@@ -12,7 +12,7 @@ use tokio::{runtime::Handle, sync::watch};
 use tracing::Instrument;
 
 use crate::{
-    clock::{self, Tick},
+    clock::Tick,
     error::Error,
     resource::Engine,
     timing::{OVERDUE, SYNC},
@@ -126,7 +126,7 @@ impl Engine {
 
     /// The attempt that runs, or a new one, if a request has to wait for it; and until when.
     fn awaited(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
-        self.clock.resumed(clock::suspended());
+        self.clock.resumed(self.clock.suspended());
         let now = now.max(self.now());
         let (attempt, until) = self.attempt(now, |state| {
             let until = state.wait_until(now, self.store.patience());
