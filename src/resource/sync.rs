@@ -126,7 +126,10 @@ impl Engine {
 
     /// The attempt that runs, or a new one, if a request has to wait for it; and until when.
     fn awaited(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
-        self.clock.resumed(self.clock.suspended());
+        // A file is read for it: not by each of the requests that wait for one answer.
+        if now >= self.sync_state().looked + SYNC / 4 {
+            self.clock.resumed(self.clock.suspended());
+        }
         let now = now.max(self.now());
         let (attempt, until) = self.attempt(now, |state| {
             let until = state.wait_until(now, self.store.patience());
