@@ -31,6 +31,9 @@ mod extensions; // what a generator says beside its response
 
 mod timing; // defaults, deadlines, pauses
 
+#[cfg(test)]
+mod search; // all states of a model, for the checks
+
 mod clock; // the monotonic time of this process
 
 mod error; // the one error type

@@ -1,0 +1,378 @@
+//! A breadth-first search through all states of a model, for the checks of the state machines.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt,
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
+};
+
+use foldhash::quality::FixedState;
+
+/// A system of processes and a store.
+pub(crate) trait Model {
+    /// A normalised state: two states with the same future are equal.
+    type State: Clone + Eq + Hash + fmt::Debug;
+    type Action: Copy + PartialEq + fmt::Debug;
+
+    fn start(&self) -> Self::State;
+
+    /// Adds each possible action, faults included, with the state after the action. No two actions are equal.
+    fn steps(&self, state: &Self::State, steps: &mut Steps<Self>);
+
+    /// Tests the properties of a single state.
+    fn invariant(&self, state: &Self::State) -> Result<(), Broken>;
+
+    /// Returns the next state of the one schedule without faults, and its cost (1 for a unit of time, or 0, as the model counts).
+    /// `None`: the system has settled, as it must from every state.
+    fn settle(&self, state: &Self::State) -> Option<(u16, Self::State)>;
+
+    /// The highest sum of the costs until the system has settled.
+    const PATIENCE: u16;
+}
+
+/// The name of a violated property.
+pub(crate) type Broken = &'static str;
+
+/// The steps out of one state, and a tally over all states.
+pub(crate) struct Steps<M: Model + ?Sized> {
+    found: Vec<Step<M>>,
+    tally: Tally,
+}
+
+type Step<M> = (<M as Model>::Action, Result<<M as Model>::State, Broken>);
+
+type Tally = BTreeMap<&'static str, u64>;
+
+impl<M: Model + ?Sized> Steps<M> {
+    pub(crate) fn to(&mut self, action: M::Action, state: M::State) {
+        self.found.push((action, Ok(state)));
+    }
+
+    /// Adds an action that violates a property.
+    pub(crate) fn broken(&mut self, action: M::Action, property: Broken) {
+        self.found.push((action, Err(property)));
+    }
+
+    /// Counts a situation. A check whose situations never occur is empty.
+    pub(crate) fn sometimes(&mut self, situation: &'static str) {
+        *self.tally.entry(situation).or_default() += 1;
+    }
+}
+
+/// The result of a search without a violation.
+#[derive(Debug)]
+pub(crate) struct Explored {
+    pub(crate) states: usize,
+    pub(crate) steps: usize,
+    pub(crate) depth: usize,
+    /// The highest cost until the system has settled, from any state.
+    pub(crate) settled: u16,
+    tally: Tally,
+}
+
+impl Explored {
+    /// Panics unless each of the situations has occurred.
+    pub(crate) fn reached(&self, situations: &[&str]) {
+        let missing = situations
+            .iter()
+            .filter(|name| !self.tally.contains_key(**name));
+        let missing: Vec<_> = missing.collect();
+        assert!(missing.is_empty(), "never reached: {missing:?}");
+    }
+}
+
+impl fmt::Display for Explored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            states,
+            steps,
+            depth,
+            settled,
+            tally,
+        } = self;
+        writeln!(
+            f,
+            "{states} states, {steps} steps, depth {depth}, settled within {settled}"
+        )?;
+        tally
+            .iter()
+            .try_for_each(|(name, count)| writeln!(f, "{count:>10} {name}"))
+    }
+}
+
+/// The shortest path to a violation of a property.
+pub(crate) struct Violation<M: Model> {
+    pub(crate) property: Broken,
+    path: Vec<(M::Action, M::State)>,
+    /// The action after the path, if the violation is a step.
+    last: Option<M::Action>,
+    /// The schedule without faults, if the system does not settle.
+    schedule: Vec<M::State>,
+}
+
+impl<M: Model> fmt::Debug for Violation<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.property)?;
+        for (number, (action, state)) in (1..).zip(&self.path) {
+            writeln!(f, "{number:>3}. {action:?}\n     {state:?}")?;
+        }
+        if let Some(action) = self.last {
+            writeln!(f, "then {action:?}")?;
+        }
+        let mut schedule = self.schedule.iter();
+        schedule.try_for_each(|state| writeln!(f, "without faults\n     {state:?}"))
+    }
+}
+
+/// The fingerprints are hashes already.
+#[derive(Default)]
+struct Fingerprint(u64);
+
+impl Hasher for Fingerprint {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a fingerprint is an integer")
+    }
+
+    fn write_u64(&mut self, fingerprint: u64) {
+        self.0 = fingerprint;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type Fingerprints = BuildHasherDefault<Fingerprint>;
+
+const HASH: FixedState = FixedState::with_seed(0);
+
+/// The number of the start among the parents.
+const START: u32 = u32::MAX;
+
+/// Visits every state that the model can reach.
+///
+/// # Panics
+///
+/// There are more states than `limit`.
+pub(crate) fn explore<M: Model>(model: &M, limit: usize) -> Result<Explored, Violation<M>> {
+    let mut search = Search {
+        model,
+        seen: HashSet::default(),
+        parents: Vec::new(),
+        costs: HashMap::default(),
+        settled: 0,
+    };
+    let mut steps = Steps {
+        found: Vec::new(),
+        tally: Tally::new(),
+    };
+    let start = model.start();
+    search.seen.insert(HASH.hash_one(&start));
+    search.visit(START, &start)?;
+    let (mut count, mut depth, mut level) = (0, 0, vec![(START, start)]);
+    while !level.is_empty() {
+        let mut next = Vec::new();
+        for (number, state) in level {
+            model.steps(&state, &mut steps);
+            for (action, state) in steps.found.drain(..) {
+                count += 1;
+                let state =
+                    state.map_err(|property| search.violation(number, property, Some(action)))?;
+                if search.seen.insert(HASH.hash_one(&state)) {
+                    assert!(search.seen.len() <= limit, "more than {limit} states");
+                    let child = u32::try_from(search.parents.len()).expect("fewer states");
+                    search.parents.push((number, action));
+                    search.visit(child, &state)?;
+                    next.push((child, state));
+                }
+            }
+        }
+        depth += usize::from(!next.is_empty());
+        level = next;
+    }
+    Ok(Explored {
+        states: search.seen.len(),
+        steps: count,
+        depth,
+        settled: search.settled,
+        tally: steps.tally,
+    })
+}
+
+struct Search<'a, M: Model> {
+    model: &'a M,
+    seen: HashSet<u64, Fingerprints>,
+    /// For each state but the start: the number of the state before it, and the action.
+    parents: Vec<(u32, M::Action)>,
+    /// The cost until the system has settled, by the fingerprint of a state.
+    costs: HashMap<u64, u16, Fingerprints>,
+    settled: u16,
+}
+
+impl<M: Model> Search<'_, M> {
+    fn visit(&mut self, number: u32, state: &M::State) -> Result<(), Violation<M>> {
+        let valid = self.model.invariant(state);
+        valid.map_err(|property| self.violation(number, property, None))?;
+        self.settles(state).map_err(|schedule| Violation {
+            schedule,
+            ..self.violation(number, "settles", None)
+        })
+    }
+
+    /// Follows the schedule without faults to a state of known cost. The error is the schedule that takes too long.
+    fn settles(&mut self, state: &M::State) -> Result<(), Vec<M::State>> {
+        let (mut passed, mut current) = (Vec::new(), state.clone());
+        let mut cost = loop {
+            let hash = HASH.hash_one(&current);
+            if let Some(cost) = self.costs.get(&hash) {
+                break *cost;
+            }
+            let Some((cost, next)) = self.model.settle(&current) else {
+                self.costs.insert(hash, 0);
+                break 0;
+            };
+            // A schedule that long has come back to an earlier state.
+            if passed.len() > 1000 {
+                return Err(self.schedule(state));
+            }
+            passed.push((hash, cost));
+            current = next;
+        };
+        for (hash, step) in passed.into_iter().rev() {
+            cost += step;
+            self.costs.insert(hash, cost);
+        }
+        self.settled = self.settled.max(cost);
+        if cost > M::PATIENCE {
+            return Err(self.schedule(state));
+        }
+        Ok(())
+    }
+
+    fn schedule(&self, state: &M::State) -> Vec<M::State> {
+        let next = |state: &M::State| self.model.settle(state).map(|(_, next)| next);
+        std::iter::successors(next(state), next).take(100).collect()
+    }
+
+    /// Describes the path to a state, whose steps are taken once more.
+    fn violation(
+        &self,
+        mut number: u32,
+        property: Broken,
+        last: Option<M::Action>,
+    ) -> Violation<M> {
+        let mut actions = Vec::new();
+        while let Some((parent, action)) = self.parents.get(number as usize) {
+            actions.push(*action);
+            number = *parent;
+        }
+        let (mut state, mut path) = (self.model.start(), Vec::new());
+        for action in actions.into_iter().rev() {
+            let mut steps = Steps {
+                found: Vec::new(),
+                tally: Tally::new(),
+            };
+            self.model.steps(&state, &mut steps);
+            let mut found = steps.found.into_iter();
+            let step = found.find_map(|(by, next)| next.ok().filter(|_| by == action));
+            state = step.expect("the same steps as before");
+            path.push((action, state.clone()));
+        }
+        Violation {
+            property,
+            path,
+            last,
+            schedule: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Ordering;
+
+    use super::*;
+
+    /// Two counters below 20. Without faults the smaller one grows until the counters are equal.
+    #[derive(Default)]
+    struct Counters {
+        refused: Option<(u16, u16)>,
+        forbidden: Option<(u16, u16)>,
+        stuck: Option<(u16, u16)>,
+    }
+
+    impl Model for Counters {
+        type State = (u16, u16);
+        type Action = char;
+
+        const PATIENCE: u16 = 19;
+
+        fn start(&self) -> (u16, u16) {
+            (0, 0)
+        }
+
+        fn steps(&self, &(a, b): &(u16, u16), steps: &mut Steps<Self>) {
+            if self.refused == Some((a, b)) {
+                steps.broken('r', "is refused");
+            }
+            if a < 19 {
+                steps.to('a', (a + 1, b));
+            }
+            if b < 19 {
+                steps.to('b', (a, b + 1));
+            }
+            if (a, b) == (2, 1) {
+                steps.sometimes("two and one");
+            }
+        }
+
+        fn invariant(&self, state: &(u16, u16)) -> Result<(), Broken> {
+            match self.forbidden {
+                Some(forbidden) if forbidden == *state => Err("is forbidden"),
+                _ => Ok(()),
+            }
+        }
+
+        fn settle(&self, &(a, b): &(u16, u16)) -> Option<(u16, (u16, u16))> {
+            match a.cmp(&b) {
+                _ if self.stuck == Some((a, b)) => Some((0, (a, b))),
+                Ordering::Less => Some((1, (a + 1, b))),
+                Ordering::Equal => None,
+                Ordering::Greater => Some((1, (a, b + 1))),
+            }
+        }
+    }
+
+    #[test]
+    fn search_visits_each_state_once() {
+        let explored = explore(&Counters::default(), 400).expect("holds");
+        assert_eq!(
+            (explored.states, explored.steps, explored.depth),
+            (400, 760, 38)
+        );
+        assert_eq!(explored.settled, 19);
+        explored.reached(&["two and one"]);
+        assert!(
+            explored.to_string().ends_with("1 two and one\n"),
+            "{explored}"
+        );
+    }
+
+    #[test]
+    fn violation_comes_with_its_shortest_path() {
+        let at = Some((2, 1));
+        let (mut forbidden, mut refused, mut stuck) = <(Counters, Counters, Counters)>::default();
+        (forbidden.forbidden, refused.refused, stuck.stuck) = (at, at, at);
+        for (property, last, path, model) in [
+            ("is forbidden", None, "aab", forbidden),
+            ("is refused", Some('r'), "aab", refused),
+            // Without faults, (2, 0) leads to (2, 1).
+            ("settles", None, "aa", stuck),
+        ] {
+            let violation = explore(&model, 400).expect_err("is broken");
+            assert_eq!((violation.property, violation.last), (property, last));
+            let found = violation.path.iter().map(|(action, _)| *action);
+            assert_eq!(found.collect::<String>(), path, "{violation:?}");
+        }
+    }
+}
