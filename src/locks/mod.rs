@@ -22,11 +22,7 @@ use crate::{
 };
 
 #[cfg(feature = "_sql")]
-use crate::{
-    name::TABLE_PREFIX,
-    sql::IntoDatabase,
-    timing::{DATABASE_PATIENCE, STATEMENT_TIMEOUT},
-};
+use crate::{name::TABLE_PREFIX, sql::IntoDatabase, timing::DATABASE_PATIENCE};
 
 use attempt::Queues;
 
@@ -128,11 +124,13 @@ impl Locks {
     /// As for [`Perennial::new`](crate::Perennial::new).
     #[cfg(feature = "_sql")]
     pub async fn new(pool: impl IntoDatabase) -> Result<Self, Error> {
-        let store = pool.into_database().store(TABLE_PREFIX).await?;
+        let database = pool.into_database();
+        let limit = database.limit();
+        let store = database.store(TABLE_PREFIX).await?;
         let prefix = Some(TABLE_PREFIX.to_owned());
         Ok(Self::with_store(Guarded::new(
             store,
-            STATEMENT_TIMEOUT,
+            limit,
             DATABASE_PATIENCE,
             prefix,
         )))

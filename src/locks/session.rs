@@ -69,7 +69,7 @@ impl SessionLock {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): the database has no such locks. Or it can't be reached, or doesn't answer within 5 s.
+    /// [`Invalid`](crate::ErrorKind::Invalid): the database has no such locks. Or it can't be reached, or doesn't answer within its [limit](crate::sql::Database::statement_limit).
     ///
     /// # Cancel safety
     ///

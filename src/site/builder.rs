@@ -21,7 +21,7 @@ pub struct Builder {
     table_prefix: String,
     settings: Settings,
     declared: Declared,
-    statement_limit: Duration,
+    statement_limit: Option<Duration>,
     database_patience: Duration,
     #[cfg(feature = "_sql")]
     connect: Connect,
@@ -43,7 +43,7 @@ impl Builder {
                 retention: RETENTION,
                 revision: None,
             },
-            statement_limit: STATEMENT_TIMEOUT,
+            statement_limit: None,
             database_patience: DATABASE_PATIENCE,
             #[cfg(feature = "_sql")]
             connect: Connect::Now,
@@ -130,9 +130,11 @@ impl Builder {
     }
 
     /// How long a step in the database may take, the wait for a connection and further tries included, before it counts as failed.
-    /// Default: 5 s.
+    /// Default: 5 s, or the limit of the [`Database`](crate::sql::Database::statement_limit).
+    ///
+    /// The limit also holds for claims and session locks of the [site's database](Perennial::database).
     pub fn statement_limit(mut self, limit: Duration) -> Self {
-        self.statement_limit = limit;
+        self.statement_limit = Some(limit);
         self
     }
 
@@ -203,15 +205,17 @@ impl Builder {
     pub async fn build(self, pool: impl IntoDatabase) -> Result<Perennial, Error> {
         self.check()?;
         let database = pool.into_database();
-        #[cfg(feature = "postgres")]
-        let listens = self.listen.then(|| database.clone());
-        let store = database
-            .store_when(&self.table_prefix, self.connect)
-            .await?;
+        let limit = self.statement_limit.unwrap_or(database.limit());
+        let database = database.statement_limit(limit);
+        let store = database.clone();
+        let store = store.store_when(&self.table_prefix, self.connect).await?;
         let prefix = self.table_prefix.clone();
-        let site = self.site(store, Some(prefix.clone()));
         #[cfg(feature = "postgres")]
-        if let Some(database) = listens {
+        let listens = self.listen;
+        let mut site = self.site(store, limit, Some(prefix.clone()));
+        site.database = Some(database.clone());
+        #[cfg(feature = "postgres")]
+        if listens {
             let engine = Arc::downgrade(&site.engine);
             let heard = move || {
                 if let Some(engine) = engine.upgrade() {
@@ -251,7 +255,8 @@ impl Builder {
     /// [`Invalid`](crate::ErrorKind::Invalid) for an empty revision.
     pub fn with_store(self, store: Box<dyn Store>) -> Result<Perennial, Error> {
         self.check()?;
-        Ok(self.site(store, None))
+        let limit = self.statement_limit.unwrap_or(STATEMENT_TIMEOUT);
+        Ok(self.site(store, limit, None))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -263,13 +268,14 @@ impl Builder {
         Ok(())
     }
 
-    fn site(self, store: Box<dyn Store>, prefix: Option<String>) -> Perennial {
-        let (limit, patience) = (self.statement_limit, self.database_patience);
-        let store = Guarded::new(store, limit, patience, prefix);
+    fn site(self, store: Box<dyn Store>, limit: Duration, prefix: Option<String>) -> Perennial {
+        let store = Guarded::new(store, limit, self.database_patience, prefix);
         let engine = Engine::new(store, self.settings);
         Perennial {
             engine: Arc::new(engine),
             declared: Arc::new(self.declared),
+            #[cfg(feature = "_sql")]
+            database: None,
         }
     }
 }

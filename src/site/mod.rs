@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::request::Parts;
 
 #[cfg(feature = "_sql")]
-use crate::sql::IntoDatabase;
+use crate::sql::{Database, IntoDatabase};
 use crate::{
     error::{BoxError, Error},
     extensions::Tags,
@@ -33,6 +33,8 @@ pub use content::Content;
 pub struct Perennial {
     engine: Arc<Engine>,
     declared: Arc<Declared>,
+    #[cfg(feature = "_sql")]
+    database: Option<Database>,
 }
 
 impl Perennial {
@@ -236,6 +238,20 @@ impl Perennial {
     /// The locks of the site's database, for anything else that must not be done twice at once.
     pub fn locks(&self) -> Locks {
         self.engine.locks()
+    }
+
+    /// Returns the site's database, with the site's [statement limit](Builder::statement_limit): for [`Claims`](crate::Claims) and
+    /// [`SessionLock`](crate::SessionLock).
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid): the site has a store of the program's own, and no SQL database.
+    #[cfg(feature = "_sql")]
+    pub fn database(&self) -> Result<Database, Error> {
+        let database = self.database.clone();
+        database.ok_or_else(|| {
+            Error::invalid("the site has a store of the program's own, and no SQL database")
+        })
     }
 
     /// A layer for routes that are to run once at a time for each name; [`Locks::exclusive`] with the default lease.

@@ -15,6 +15,8 @@ mod store;
 mod url;
 mod wire;
 
+use std::time::Duration;
+
 use self::{
     pool::Connections,
     store::SqlStore,
@@ -23,7 +25,7 @@ use self::{
 use crate::{
     error::Error,
     store::Store,
-    timing::{PREPARE_LIMIT, within},
+    timing::{PREPARE_LIMIT, STATEMENT_TIMEOUT, within},
 };
 pub use claims::Value;
 pub use connection::Connection;
@@ -43,9 +45,12 @@ pub(crate) enum Connect {
     Lazily,
 }
 
-/// A database for Perennial: made [from](From) the application's own sqlx pool.
+/// A database for Perennial: made [from](From) the application's own sqlx pool, or a site's own ([`Perennial::database`](crate::Perennial::database)).
 #[derive(Clone, Debug)]
-pub struct Database(Pool);
+pub struct Database {
+    pool: Pool,
+    limit: Duration,
+}
 
 #[derive(Clone, Debug)]
 enum Pool {
@@ -88,7 +93,10 @@ macro_rules! from_pool {
         #[cfg(feature = $feature)]
         impl From<$pool> for Database {
             fn from(pool: $pool) -> Self {
-                Self(Pool::$kind(pool))
+                Self {
+                    pool: Pool::$kind(pool),
+                    limit: STATEMENT_TIMEOUT,
+                }
             }
         }
 
@@ -165,11 +173,26 @@ impl Database {
         }
     }
 
+    /// Sets the time that a step in this database may take, the wait for a connection and further tries included, before the step
+    /// counts as failed. Default: 5 s.
+    ///
+    /// The limit holds for [`Locks::new`](crate::Locks::new), [`Claims`](crate::Claims) and [`SessionLock`](crate::SessionLock), and for a site
+    /// unless [`Builder::statement_limit`](crate::Builder::statement_limit) sets another one.
+    #[must_use = "returns the database with this limit"]
+    pub fn statement_limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// For statements of one's own.
     fn sql(self) -> std::sync::Arc<dyn pool::Sql> {
         use std::sync::Arc;
 
-        match self.0 {
+        match self.pool {
             #[cfg(feature = "sqlite")]
             Pool::Sqlite(pool) => Arc::new(Connections(pool)),
             #[cfg(feature = "postgres")]
@@ -184,13 +207,14 @@ impl Database {
         &self,
         lock: &session::Named,
     ) -> Result<Option<Box<dyn session::Session>>, Error> {
-        match &self.0 {
+        let limit = self.limit;
+        match &self.pool {
             #[cfg(feature = "sqlite")]
-            Pool::Sqlite(pool) => session::acquire(pool, lock).await,
+            Pool::Sqlite(pool) => session::acquire(pool, limit, lock).await,
             #[cfg(feature = "postgres")]
-            Pool::Postgres(pool) => session::acquire(pool, lock).await,
+            Pool::Postgres(pool) => session::acquire(pool, limit, lock).await,
             #[cfg(feature = "mysql")]
-            Pool::MySql(pool) => session::acquire(pool, lock).await,
+            Pool::MySql(pool) => session::acquire(pool, limit, lock).await,
         }
     }
 
@@ -205,7 +229,7 @@ impl Database {
         allow(irrefutable_let_patterns)
     )]
     pub(crate) fn listen(&self, prefix: &str, heard: Heard) -> Result<Listening, Error> {
-        let Pool::Postgres(pool) = &self.0 else {
+        let Pool::Postgres(pool) = &self.pool else {
             return Err(Error::invalid(
                 "only PostgreSQL tells of invalidations by itself: leave out `Builder::listen`",
             ));
@@ -232,7 +256,7 @@ impl Database {
     ) -> Result<Box<dyn Store>, Error> {
         schema::check_prefix(prefix)?;
         let open = async {
-            match self.0 {
+            match self.pool {
                 #[cfg(feature = "sqlite")]
                 Pool::Sqlite(pool) => boxed(pool, prefix, connect).await,
                 #[cfg(feature = "postgres")]

@@ -1,5 +1,7 @@
 //! Connections that hold a lock of the server's own.
 
+use std::time::Duration;
+
 use sqlx::Pool;
 
 use crate::{
@@ -9,7 +11,7 @@ use crate::{
         run::{Arg, Cells, Driver, Statement, has_code},
     },
     store::StoreFuture,
-    timing::{STATEMENT_TIMEOUT, within},
+    timing::within,
 };
 
 /// The statements of such locks, on databases that have them.
@@ -44,11 +46,13 @@ pub(crate) trait Session: Send {
 struct Holder<DB: Driver> {
     connection: DB::Connection,
     statements: &'static Statements,
+    limit: Duration,
 }
 
 /// Takes a lock by a connection of the pool, which it does not count any more from then on. `None`: somebody has it.
 pub(super) async fn acquire<DB: Driver>(
     pool: &Pool<DB>,
+    limit: Duration,
     lock: &Named,
 ) -> Result<Option<Box<dyn Session>>, Error> {
     let acquire = async {
@@ -78,6 +82,7 @@ pub(super) async fn acquire<DB: Driver>(
                 let holder: Box<dyn Session> = Box::new(Holder::<DB> {
                     connection,
                     statements,
+                    limit,
                 });
                 Ok(Some(holder))
             }
@@ -89,7 +94,7 @@ pub(super) async fn acquire<DB: Driver>(
             Err(error) => Err(Error::database("lock", error)),
         }
     };
-    within(STATEMENT_TIMEOUT, "lock", acquire).await?
+    within(limit, "lock", acquire).await?
 }
 
 /// The number with which a statement answers, if it does.
@@ -112,7 +117,7 @@ async fn ask<DB: Driver>(
 impl<DB: Driver> Holder<DB> {
     async fn says_yes(&mut self, template: &str, lock: &Named) -> Result<bool, BoxError> {
         let answer = ask::<DB>(&mut self.connection, template, lock);
-        Ok(within(STATEMENT_TIMEOUT, "lock", answer).await?? == 1)
+        Ok(within(self.limit, "lock", answer).await?? == 1)
     }
 }
 

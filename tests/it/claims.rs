@@ -2,11 +2,11 @@
 
 use std::{collections::HashSet, process::Command, time::Duration};
 
-use perennial::{Claims, ErrorKind};
+use perennial::{Claims, ErrorKind, Perennial};
 use tokio::task::JoinSet;
 
 use crate::{
-    databases::Db,
+    databases::{Db, all_of},
     support::{example, until},
 };
 
@@ -21,6 +21,7 @@ on_each_database! {
     whatever_is_cancelled_claims_nothing
     workers_who_come_at_once_leave_no_row
     a_mailing_outlives_a_killed_worker
+    claim_ends_at_the_statement_limit_of_its_site
 }
 
 const LONG: Duration = Duration::from_secs(600);
@@ -325,6 +326,19 @@ async fn workers_who_come_at_once_leave_no_row(db: Db) {
     let all = workers.join_all().await.concat();
     assert_eq!(all.len(), 400);
     assert_eq!(all.into_iter().collect::<HashSet<_>>().len(), 400);
+}
+
+async fn claim_ends_at_the_statement_limit_of_its_site(db: Db) {
+    // An SQLite file is there afterwards.
+    db.site().await;
+    with_pool!(db, pool => {
+        let builder = Perennial::builder().statement_limit(Duration::from_millis(700));
+        let site = builder.build(pool.clone()).await.expect("prepares");
+        let _held = all_of(&pool).await;
+        let jobs = Claims::on(site.database().expect("has one"), "job");
+        let error = jobs.claim(1).await.expect_err("there is no connection");
+        assert!(error.to_string().ends_with("within 700ms"), "{error}");
+    });
 }
 
 async fn a_mailing_outlives_a_killed_worker(db: Db) {

@@ -1,7 +1,7 @@
 //! Databases for tests: an SQLite file, or a database of a server's, made for one test and gone with it.
 
 use perennial::{Perennial, sql::Database};
-use sqlx::{AnyPool, AssertSqlSafe, Transaction, any::AnyPoolOptions};
+use sqlx::{AnyPool, AssertSqlSafe, Transaction, any::AnyPoolOptions, pool::PoolConnection};
 use tokio::sync::OnceCell;
 
 use crate::support::{Folder, patient};
@@ -211,6 +211,15 @@ impl Db {
             .expect("reads");
         row.map(|(fence, body)| (fence, String::from_utf8(body).expect("text")))
     }
+}
+
+/// Takes all connections of a pool, as an application that needs them does.
+pub(crate) async fn all_of<D: sqlx::Database>(pool: &sqlx::Pool<D>) -> Vec<PoolConnection<D>> {
+    let mut held = Vec::new();
+    for _ in 0..pool.options().get_max_connections() {
+        held.push(pool.acquire().await.expect("is free"));
+    }
+    held
 }
 
 /// What gives 10,000 rows of four digits each, `a.d` to `d.d`, in any dialect.

@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use perennial::{ErrorKind, Locks, Outcome};
+use perennial::{ErrorKind, Locks, Outcome, Perennial, sql::Database};
 use tokio::task::JoinSet;
 
 use crate::{
-    databases::Db,
+    databases::{Db, all_of},
     support::{HANG, until},
 };
 
@@ -29,6 +29,7 @@ on_each_database! {
     what_was_not_held_for_long_is_forgotten
     what_is_done_once_is_done_by_one_and_not_again
     what_failed_is_done_again_until_it_succeeds
+    lock_without_a_site_has_the_statement_limit_of_its_database
 }
 
 const LEASE: Duration = Duration::from_secs(6);
@@ -381,6 +382,22 @@ async fn what_failed_is_done_again_until_it_succeeds(db: Db) {
         .await
         .expect("answers");
     assert!(matches!(again, Outcome::AlreadyDone { .. }), "{again:?}");
+}
+
+async fn lock_without_a_site_has_the_statement_limit_of_its_database(db: Db) {
+    const LIMIT: Duration = Duration::from_millis(700);
+    // An SQLite file is there afterwards.
+    db.site().await;
+    with_pool!(db, pool => {
+        let database = Database::from(pool.clone()).statement_limit(LIMIT);
+        let locks = Locks::new(database.clone()).await.expect("prepares");
+        let site = Perennial::new(database).await.expect("prepares");
+        let _held = all_of(&pool).await;
+        for locks in [locks, site.locks()] {
+            let error = locks.try_lock("a").await.expect_err("there is no connection");
+            assert!(error.to_string().ends_with("within 700ms"), "{error}");
+        }
+    });
 }
 
 #[cfg(feature = "postgres")]

@@ -43,7 +43,7 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// The database fails, or doesn't answer within 5 s: they come back when the claim expires. It may be called again, also when they were completed.
+    /// The database fails, or doesn't answer within its [limit](crate::sql::Database::statement_limit): they come back when the claim expires. It may be called again, also when they were completed.
     pub async fn complete(&self) -> Result<u64, Error> {
         self.complete_rows(None).await
     }

@@ -19,7 +19,7 @@ use crate::{
         run::Arg,
     },
     store::{Reclaim, Sending, Strays},
-    timing::{STATEMENT_TIMEOUT, within},
+    timing::within,
 };
 
 use value::Kind;
@@ -75,6 +75,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 #[must_use = "nothing is claimed until `claim` is called"]
 pub struct Claims {
     sql: Arc<dyn Sql>,
+    limit: Duration,
     table: String,
     id: String,
     lock: String,
@@ -95,8 +96,10 @@ enum Filter {
 impl Claims {
     /// The rows of a table, whose key is `id`, and whose lock `lock_id` unless it is said otherwise.
     pub fn on(pool: impl IntoDatabase, table: &str) -> Self {
+        let database = pool.into_database();
         Self {
-            sql: pool.into_database().sql(),
+            limit: database.limit(),
+            sql: database.sql(),
             table: table.to_owned(),
             id: "id".to_owned(),
             lock: "lock_id".to_owned(),
@@ -164,7 +167,7 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): a name of a table or column cannot be used, or a column doesn't hold what is written to it. Or the database fails, or doesn't answer within 5 s, or a key can't be
+    /// [`Invalid`](crate::ErrorKind::Invalid): a name of a table or column cannot be used, or a column doesn't hold what is written to it. Or the database fails, or doesn't answer within its [limit](crate::sql::Database::statement_limit), or a key can't be
     /// read as text. What may have been claimed is released soon after: at once, and five times more in the next 21 minutes, as the database may run the statement later. Rows
     /// that are claimed even later than that stay claimed until the claim [expires](Self::expires).
     ///
@@ -261,7 +264,7 @@ impl Claims {
         step: &'static str,
         work: impl Future<Output = Result<T, BoxError>>,
     ) -> Result<T, Error> {
-        let answer = within(STATEMENT_TIMEOUT, step, work).await?;
+        let answer = within(self.limit, step, work).await?;
         answer.map_err(|source| {
             Error::database(format!("{step}, in the table {:?}", self.table), source)
         })
