@@ -15,7 +15,7 @@ use std::{
 
 use perennial::{
     sql::Database,
-    store::{LeaseRow, Store},
+    testing::internal::{LeaseRow, Store},
 };
 use sqlx::{
     AnyConnection, AssertSqlSafe, Connection, Executor, any::AnyPoolOptions, pool::PoolOptions,

@@ -3,10 +3,6 @@
 //!
 //! `cargo bench --bench scale` prints the table of `docs/scale.md`, the largest row after some minutes.
 
-#[allow(dead_code, unused_imports, reason = "the tests use the rest of it")]
-#[path = "../tests/sim/memory/mod.rs"]
-mod memory;
-
 use std::{
     convert::Infallible,
     sync::{
@@ -18,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use http::Response;
-use memory::{BoxError, Call, Link, Linked, Memory, Reply};
+use perennial::testing::internal::{BoxError, Call, Link, Linked, Memory, Reply};
 use perennial::{Perennial, Refresh};
 use tokio::{task::JoinSet, time::Instant};
 
@@ -194,7 +190,7 @@ struct Counting {
 impl Counting {
     fn new() -> Self {
         Self {
-            memory: Memory::new(),
+            memory: Memory::default(),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -208,7 +204,7 @@ impl Counting {
 }
 
 /// Counts a call; the answer comes after a while.
-impl Link for Arc<Counting> {
+impl Link for Counting {
     async fn send(&self, call: Call) -> Result<Reply, BoxError> {
         let reply = self.memory.apply(&call);
         let count = match (&call, &reply) {

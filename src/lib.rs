@@ -2,6 +2,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
+#![cfg_attr(
+    not(any(test, feature = "_sql", feature = "testing")),
+    allow(dead_code, reason = "without a store, no site can be opened")
+)]
 
 // The rooms, in the order in which a newcomer should read them: first what a user meets, then floor by floor downward. A room uses
 // only rooms below it, which `tests/structure.rs` checks. (The blank lines keep rustfmt from sorting.)
@@ -9,6 +13,9 @@
 mod policy; // how a page is regenerated
 
 mod site; // the entry point
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing; // a site without a database, for tests
 
 pub mod layer; // the Tower layers
 
@@ -19,7 +26,7 @@ mod locks; // leases by name, and what is built on them
 #[cfg(feature = "_sql")]
 pub mod sql; // the store in three databases
 
-pub mod store; // what a store does, as a trait; the guarded way to it
+mod store; // what a store does, as a trait; the guarded way to it
 
 mod http; // the rules of HTTP
 

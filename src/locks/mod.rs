@@ -22,7 +22,11 @@ use crate::{
 };
 
 #[cfg(feature = "_sql")]
-use crate::{name::TABLE_PREFIX, sql::IntoDatabase, timing::DATABASE_PATIENCE};
+use crate::{
+    name::TABLE_PREFIX,
+    sql::{Connect, IntoDatabase},
+    timing::DATABASE_PATIENCE,
+};
 
 use attempt::Queues;
 
@@ -126,7 +130,7 @@ impl Locks {
     pub async fn new(pool: impl IntoDatabase) -> Result<Self, Error> {
         let database = pool.into_database();
         let limit = database.limit();
-        let store = database.store(TABLE_PREFIX).await?;
+        let store = database.store_when(TABLE_PREFIX, Connect::Now).await?;
         let prefix = Some(TABLE_PREFIX.to_owned());
         Ok(Self::with_store(Guarded::new(
             store,

@@ -11,7 +11,7 @@ use crate::{
     name::TABLE_PREFIX,
     resource::{Engine, Settings},
     store::{Guarded, Store},
-    timing::{DATABASE_PATIENCE, RETENTION, STATEMENT_TIMEOUT},
+    timing::{DATABASE_PATIENCE, RETENTION},
 };
 
 /// Settings of a [`Perennial`]; from [`Perennial::builder`].
@@ -248,14 +248,14 @@ impl Builder {
         crate::sql::ddl(url, &self.table_prefix)
     }
 
-    /// Uses a store of the program's own, in place of an SQL database. The table prefix means nothing then, and nothing is listened to.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) for an empty revision.
+    /// Opens a site over any store. No part of the public API.
+    #[cfg(any(test, feature = "testing"))]
+    #[doc(hidden)]
     pub fn with_store(self, store: Box<dyn Store>) -> Result<Perennial, Error> {
         self.check()?;
-        let limit = self.statement_limit.unwrap_or(STATEMENT_TIMEOUT);
+        let limit = self
+            .statement_limit
+            .unwrap_or(crate::timing::STATEMENT_TIMEOUT);
         Ok(self.site(store, limit, None))
     }
 

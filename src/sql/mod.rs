@@ -238,17 +238,19 @@ impl Database {
         Ok(Box::pin(listen::listen(pool.clone(), channel, heard)))
     }
 
-    /// The store in this database, its tables made or upgraded: for a [`Store`] of the program's own that wraps it.
+    /// Returns the store in this database, its tables created or upgraded. No part of the public API.
+    #[cfg(any(test, feature = "testing"))]
+    #[doc(hidden)]
+    pub async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
+        self.store_when(prefix, Connect::Now).await
+    }
+
+    /// Returns the store in this database, its tables created or upgraded at once or before its first step.
     ///
     /// # Errors
     ///
     /// The table prefix cannot be used, the database fails, its tables belong to a newer release, or they are not there and the role
     /// may not make them. All that may take 60 s.
-    pub async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
-        self.store_when(prefix, Connect::Now).await
-    }
-
-    /// The same, its tables made at once or before its first step.
     pub(crate) async fn store_when(
         self,
         prefix: &str,

@@ -46,7 +46,7 @@ impl Guarded {
     #[cfg(feature = "_sql")]
     pub(crate) fn prefix(&self) -> Result<&str, Error> {
         self.0.prefix.as_deref().ok_or_else(|| {
-            Error::invalid("the store is the program's own: only those in SQL databases take part in transactions")
+            Error::invalid("the site is open in memory: only SQL databases have transactions")
         })
     }
 

@@ -1,5 +1,10 @@
 //! The store: the database tier, behind a trait.
 
+#![cfg_attr(
+    not(any(test, feature = "testing")),
+    allow(unreachable_pub, reason = "tests of the project name these items")
+)]
+
 mod guard;
 mod stray;
 
@@ -18,7 +23,7 @@ pub(crate) use stray::{PAUSES, Reclaim, Sending, Strays};
 /// What a [`Store`]'s methods return.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send + 'a>>;
 
-/// Where entries and locks are kept, for all processes of a site. The crate's own stores speak SQL; a program can bring another one.
+/// The entries and locks of all processes of a site.
 ///
 /// # Contract
 ///

@@ -9,7 +9,7 @@ use std::{
 
 use perennial::{
     Claims, Outcome, Perennial,
-    store::{LeaseRow, Store},
+    testing::internal::{LeaseRow, Store},
 };
 use tokio::task::JoinSet;
 

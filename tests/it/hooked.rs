@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use perennial::store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture};
+use perennial::testing::internal::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture};
 
 /// The side of a step on which a hook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

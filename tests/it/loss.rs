@@ -13,7 +13,7 @@ use std::{
 use perennial::{
     Perennial, Refresh,
     sql::Database,
-    store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
+    testing::internal::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 

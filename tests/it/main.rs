@@ -28,13 +28,6 @@ mod layer;
 mod locks;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod loss;
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the simulation uses the rest of it"
-)]
-#[path = "../sim/memory/mod.rs"]
-mod memory;
 mod named_locks;
 mod once;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 use tower_http::timeout::TimeoutLayer;
 
-use crate::memory::{BoxError, Call, Link, Linked, Memory, Reply};
+use perennial::testing::internal::{BoxError, Call, Link, Linked, Memory, Reply};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 const POLICY: Refresh = Refresh::every(INTERVAL);
@@ -34,7 +34,7 @@ pub(crate) struct Silent(Arc<(Memory, AtomicBool)>);
 
 impl Default for Silent {
     fn default() -> Self {
-        Self(Arc::new((Memory::new(), AtomicBool::new(false))))
+        Self(Arc::new((Memory::default(), AtomicBool::new(false))))
     }
 }
 

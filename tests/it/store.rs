@@ -10,15 +10,12 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
-use perennial::store::{Edition, LeaseRow, Store};
+use perennial::testing::internal::{Edition, LeaseRow, Store};
+use perennial::testing::internal::{Linked, Memory};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
-use crate::{
-    databases::Db,
-    memory::{Linked, Memory},
-    support::HANG,
-};
+use crate::{databases::Db, support::HANG};
 
 const LEASE: Duration = Duration::from_secs(3600);
 const NONE: Duration = Duration::ZERO;
@@ -26,7 +23,7 @@ const ALL: usize = usize::MAX;
 
 pub(crate) async fn open(db: &Db) -> Arc<dyn Store> {
     if db.is_in_memory() {
-        return Arc::new(Linked(Arc::new(Memory::new())));
+        return Arc::new(Linked(Arc::new(Memory::default())));
     }
     let store = db.database().await.store("perennial_").await;
     store.expect("prepares").into()

@@ -12,11 +12,11 @@ use std::{
 use perennial::{
     Locks, Outcome, Perennial,
     sql::Database,
-    store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
+    testing::internal::{Edition, LeaseRow, Linked, LockRow, Probe, Pruned, Store, StoreFuture},
 };
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use crate::{databases::Db, memory::Linked, patience::Silent, support::until};
+use crate::{databases::Db, patience::Silent, support::until};
 
 on_each_database! {
     late_try_on_a_name_never_held_leaves_the_lock_free

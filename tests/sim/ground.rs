@@ -10,12 +10,10 @@ use std::{
 };
 
 use perennial::Refresh;
+use perennial::testing::internal::{Call, Memory, Reply};
 use tokio::time::Instant;
 
-use crate::{
-    memory::{Call, Memory, Reply},
-    plan::Plan,
-};
+use crate::plan::Plan;
 
 pub(crate) struct Ground {
     pub(crate) seed: u64,
@@ -174,7 +172,7 @@ impl Ground {
         let now = Instant::now();
         Self {
             seed,
-            store: Arc::new(Memory::new()),
+            store: Arc::new(Memory::default()),
             start: now,
             journal: Mutex::default(),
             data: Mutex::new(vec![(1, 0); plan.resources.len()]),

@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
+use perennial::testing::internal::{BoxError, Call, Link, Reply};
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     ground::{Ground, What, lock},
-    memory::{BoxError, Call, Link, Reply},
     plan::LIMIT,
     random::Random,
 };
@@ -51,7 +51,7 @@ impl Line {
     /// those who wait for the same event is random, and must not matter.
     fn way(&self, call: &Call) -> (u64, Way) {
         let plan = &self.ground.plan;
-        let stream = call.stream();
+        let stream = stream(call);
         let number = {
             let mut numbers = lock(&self.numbers);
             let count = numbers.entry(stream.clone()).or_default();
@@ -144,22 +144,20 @@ impl Link for Line {
     }
 }
 
-impl Call {
-    /// The step, and what it is about.
-    fn stream(&self) -> String {
-        match self {
-            Self::Probe { key, .. } => format!("probe {key}"),
-            Self::TryLock { name, .. } => format!("try {name}"),
-            Self::Extend(lease, _) => format!("extend {}", lease.name),
-            Self::Release(lease, _) => format!("release {}", lease.name),
-            Self::Publish { key, .. } => format!("publish {key}"),
-            Self::Remove(key, _) => format!("remove {key}"),
-            Self::Invalidated(..) => "sync".to_owned(),
-            Self::Reclaim(strays) => {
-                let names: Vec<_> = strays.iter().map(|stray| &stray.name).collect();
-                format!("reclaim {names:?}")
-            }
-            other => format!("{other:?}"),
+/// The step, and what it is about.
+fn stream(call: &Call) -> String {
+    match call {
+        Call::Probe { key, .. } => format!("probe {key}"),
+        Call::TryLock { name, .. } => format!("try {name}"),
+        Call::Extend(lease, _) => format!("extend {}", lease.name),
+        Call::Release(lease, _) => format!("release {}", lease.name),
+        Call::Publish { key, .. } => format!("publish {key}"),
+        Call::Remove(key, _) => format!("remove {key}"),
+        Call::Invalidated(..) => "sync".to_owned(),
+        Call::Reclaim(strays) => {
+            let names: Vec<_> = strays.iter().map(|stray| &stray.name).collect();
+            format!("reclaim {names:?}")
         }
+        other => format!("{other:?}"),
     }
 }

@@ -4,8 +4,6 @@
 
 mod ground;
 mod line;
-#[allow(dead_code, reason = "others use the rest of it")]
-mod memory;
 mod oracle;
 mod plan;
 mod process;

@@ -16,6 +16,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
+use perennial::testing::internal::{BoxError, Linked};
 use perennial::{Lease, Perennial, layer::ResponseBody};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, util::BoxCloneSyncService};
@@ -23,7 +24,6 @@ use tower::{Layer, ServiceExt, util::BoxCloneSyncService};
 use crate::{
     ground::{Answer, Ground, Resource, Said, What, lock},
     line::Line,
-    memory::{BoxError, Linked},
     plan::LIMIT,
     random::Random,
 };

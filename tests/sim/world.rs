@@ -9,11 +9,11 @@ use std::{
 };
 
 use perennial::Error;
+use perennial::testing::internal::{Call, Reply};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
     ground::{Event, Ground, Weather, What, lock},
-    memory::{Call, Reply},
     plan::{CHAOS, Plan, QUIET},
     process::{Process, use_lock},
     random::Random,
@@ -209,7 +209,9 @@ impl World {
                 }
                 3 => {
                     if let Some(by) = set_back.take() {
-                        ground.store.move_clock(-crate::memory::micros(by));
+                        ground
+                            .store
+                            .move_clock(-perennial::testing::internal::micros(by));
                         ground.note(0, What::SetBack(by));
                     }
                 }

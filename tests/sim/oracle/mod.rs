@@ -5,9 +5,10 @@ mod visitors;
 
 use std::collections::{BTreeMap, HashMap};
 
+use perennial::testing::internal::Call;
+
 use crate::{
     ground::{Event, Ground, Resource, What},
-    memory::Call,
     plan::LIMIT,
     world::Run,
 };

@@ -1,7 +1,9 @@
 //! What the journal says of statements: S1, S3 and S10.
 
 use super::{OVERDUE, Oracle, Telling};
-use crate::{ground::Outcome, memory::Call, plan::LIMIT};
+use perennial::testing::internal::Call;
+
+use crate::{ground::Outcome, plan::LIMIT};
 
 impl Oracle<'_> {
     pub(super) fn applied(&mut self, call: u64, outcome: &Outcome, at: u64) -> Result<(), String> {

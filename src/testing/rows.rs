@@ -1,21 +1,18 @@
 //! The rows of the store in memory, and what each statement does to them.
 
-use std::{collections::BTreeMap, ops::Bound, time::Duration};
+use std::{collections::BTreeMap, ops::Bound};
 
 use bytes::Bytes;
 use http::Response;
-use perennial::store::{Entry, LeaseRow, LockRow, LockState, Probe, Pruned};
-use sha2::{Digest, Sha256};
 
-use super::{Call, Owned, Reply, micros};
+use super::{
+    lock::{Lock, time},
+    memory::{Call, Owned, Reply, micros},
+};
+use crate::store::{Entry, LeaseRow, LockState, Probe, Pruned};
 
 /// The number of rows that one call of the pruning looks at.
 const STEP: usize = 100;
-
-/// A lock that was acquired further in the future is from before the clock was set back, in microseconds.
-const SET_BACK: i64 = 5_000_000;
-
-const HOUR: i64 = 3_600_000_000;
 
 #[derive(Default)]
 pub(super) struct Rows {
@@ -26,13 +23,6 @@ pub(super) struct Rows {
     names: BTreeMap<String, i64>,
     /// The latest epoch.
     pub(super) epoch: i64,
-}
-
-struct Lock {
-    owner: Option<String>,
-    fence: i64,
-    acquired: i64,
-    expires: i64,
 }
 
 pub(super) struct Page {
@@ -312,35 +302,6 @@ impl Rows {
     }
 }
 
-impl Lock {
-    /// Moves a lock from before the clock was set back into the present.
-    fn redate(&mut self, now: i64) {
-        if self.expires > now && self.acquired > now + SET_BACK {
-            self.expires -= self.acquired - now;
-            self.acquired = now;
-        }
-    }
-
-    fn row(&self, name: &str, now: i64) -> LockRow {
-        LockRow {
-            name: name.to_owned(),
-            owner: self.owner.clone(),
-            fence: self.fence,
-            age: time(now - self.acquired),
-            remaining: time(self.expires - now),
-        }
-    }
-
-    fn is_unused(&self, name: &str, unused: i64, now: i64) -> bool {
-        let keep = match (name.starts_with("idempotency/"), &self.owner) {
-            (true, Some(_)) => unused.max(90 * 24 * HOUR),
-            (true, None) => HOUR,
-            (false, _) => unused,
-        };
-        self.acquired.max(self.expires) < now.saturating_sub(keep)
-    }
-}
-
 /// The epoch with which notes begin.
 fn epoch_in(notes: &str) -> Option<i64> {
     let epoch = notes.strip_prefix("epoch=")?;
@@ -354,18 +315,7 @@ fn next<T>(rows: &BTreeMap<String, T>, after: Option<&str>) -> Vec<String> {
     next.take(STEP).cloned().collect()
 }
 
-/// A name as a column holds it, as rule 7 of `docs/protocol.md` has it.
+/// A name as a column holds it.
 pub(super) fn bounded(name: &str) -> String {
-    let first = name.split('\0').next().unwrap_or_default();
-    if !first.is_empty() && first.len() == name.len() && name.len() <= 180 {
-        return name.to_owned();
-    }
-    let first = &first[..first.floor_char_boundary(128)];
-    let digest = Sha256::digest(name);
-    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{first:~<128}~{digest}")
-}
-
-fn time(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    crate::name::bounded(name).into_owned()
 }

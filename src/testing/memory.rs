@@ -1,33 +1,26 @@
-//! A store in memory that keeps the contract of [`Store`], on tokio's clock.
+//! A store in memory that keeps the contract of [`Store`](crate::store::Store), on tokio's clock.
 //!
-//! Tests and benches share the file. Each call is a value ([`Call`]), so that a [`Link`] between a process and the store can
+//! Each call is a value ([`Call`]), so that a [`Link`](super::Link) between a process and the store can
 //! count, delay, lose and repeat calls.
 
-mod link;
-mod rows;
-
 use std::{
-    error::Error,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http::Response;
-use perennial::store::{LeaseRow, LockRow, Probe, Pruned};
 use tokio::time::Instant;
 
-pub(crate) use link::{Link, Linked};
-use rows::{Page, Rows, bounded};
-
-pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+use super::rows::{Page, Rows, bounded};
+use crate::store::{LeaseRow, LockRow, Probe, Pruned};
 
 /// The database's clock when a store is made, in microseconds since 1970.
 const EPOCH: i64 = 1_800_000_000_000_000;
 
-/// A call of a method of [`Store`](perennial::store::Store).
+/// A call of a method of [`Store`](crate::store::Store).
 #[derive(Clone, Debug)]
-pub(crate) enum Call {
+pub enum Call {
     Probe {
         key: String,
         name: String,
@@ -70,17 +63,17 @@ pub(crate) enum Call {
     },
 }
 
-/// An [`Edition`](perennial::store::Edition) of its own.
+/// An [`Edition`](crate::store::Edition) of its own.
 #[derive(Clone, Debug)]
-pub(crate) struct Owned {
-    pub(crate) content: Response<Bytes>,
-    pub(crate) notes: String,
-    pub(crate) keep: Duration,
+pub struct Owned {
+    pub content: Response<Bytes>,
+    pub notes: String,
+    pub keep: Duration,
 }
 
 /// The answer to a [`Call`].
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub enum Reply {
     Probe(Probe),
     Fence(Option<i64>),
     Done(bool),
@@ -95,31 +88,33 @@ pub(crate) enum Reply {
 }
 
 /// The rows of the store and its clock.
-pub(crate) struct Memory {
+pub struct Memory {
     start: Instant,
     rows: Mutex<Rows>,
 }
 
-impl Memory {
-    pub(crate) fn new() -> Self {
+impl Default for Memory {
+    fn default() -> Self {
         Self {
             start: Instant::now(),
             rows: Mutex::default(),
         }
     }
+}
 
+impl Memory {
     /// Sets the database's clock back, or forward.
-    pub(crate) fn move_clock(&self, by: i64) {
+    pub fn move_clock(&self, by: i64) {
         self.rows().moved += by;
     }
 
     /// The latest epoch; 0: nothing was invalidated.
-    pub(crate) fn epoch(&self) -> i64 {
+    pub fn epoch(&self) -> i64 {
         self.rows().epoch
     }
 
     /// The fence of the entry of `key`; 0: there is no entry.
-    pub(crate) fn fence_of(&self, key: &str) -> i64 {
+    pub fn fence_of(&self, key: &str) -> i64 {
         let rows = self.rows();
         rows.entries
             .get(&*bounded(key))
@@ -127,7 +122,7 @@ impl Memory {
     }
 
     /// Stores an entry of this age, as if it had been published.
-    pub(crate) fn fill(&self, key: &str, age: Duration, content: Response<Bytes>) {
+    pub fn fill(&self, key: &str, age: Duration, content: Response<Bytes>) {
         let generated = self.now(&self.rows()) - micros(age);
         let page = Page {
             fence: 1,
@@ -140,7 +135,7 @@ impl Memory {
     }
 
     /// Carries out a call: one atomic step.
-    pub(crate) fn apply(&self, call: &Call) -> Reply {
+    pub fn apply(&self, call: &Call) -> Reply {
         let mut rows = self.rows();
         let now = self.now(&rows);
         rows.apply(call, now)
@@ -155,7 +150,7 @@ impl Memory {
     }
 }
 
-pub(crate) fn micros(time: Duration) -> i64 {
+pub fn micros(time: Duration) -> i64 {
     // Longer than anything is kept, and still to be added to.
     i64::try_from(time.as_micros())
         .unwrap_or(i64::MAX)

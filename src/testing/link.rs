@@ -2,24 +2,32 @@
 
 use std::{sync::Arc, time::Duration};
 
-use perennial::store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture};
-
-use super::{BoxError, Call, Memory, Owned, Reply};
+use super::memory::{Call, Memory, Owned, Reply};
+use crate::{
+    error::BoxError,
+    store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
+};
 
 /// What a call passes through on its way to the store, and its answer on its way back.
-pub(crate) trait Link: Send + Sync + 'static {
+pub trait Link: Send + Sync + 'static {
     fn send(&self, call: Call) -> impl Future<Output = Result<Reply, BoxError>> + Send;
 }
 
 /// Answers at once.
-impl Link for Arc<Memory> {
+impl Link for Memory {
     async fn send(&self, call: Call) -> Result<Reply, BoxError> {
         Ok(self.apply(&call))
     }
 }
 
+impl<L: Link> Link for Arc<L> {
+    fn send(&self, call: Call) -> impl Future<Output = Result<Reply, BoxError>> + Send {
+        L::send(self, call)
+    }
+}
+
 /// The [`Store`] behind a link.
-pub(crate) struct Linked<L>(pub(crate) L);
+pub struct Linked<L>(pub L);
 
 /// The answer of a call, taken out of its [`Reply`].
 macro_rules! send {
