@@ -73,7 +73,7 @@ pub struct IdempotencyLayer {
     pub(super) optional: bool,
     pub(super) lifetime: Duration,
     pub(super) max_body: usize,
-    pub(super) again: bool,
+    pub(super) run_again: bool,
     /// A request has come without a scope being set, which is logged once.
     pub(super) warned: Arc<AtomicBool>,
 }
@@ -104,7 +104,7 @@ impl IdempotencyLayer {
             optional: false,
             lifetime: DAY,
             max_body: 1 << 20,
-            again: false,
+            run_again: false,
             warned: Arc::default(),
         }
     }
@@ -154,7 +154,7 @@ impl IdempotencyLayer {
     /// Does again what was begun and of which nobody knows what has come, as soon as the lease has expired: it is done at least once then,
     /// and not at most once. A process that still tries to store the first response then gives that up.
     pub fn run_again_after_crash(mut self) -> Self {
-        self.again = true;
+        self.run_again = true;
         self
     }
 }

@@ -1,10 +1,11 @@
 //! The layer of requests that may be sent twice and are to be done once.
 
-mod known;
+mod answer;
+mod driver;
+mod fingerprint;
 mod layer;
-mod note;
-mod run;
 mod service;
+mod state;
 #[cfg(test)]
 mod tests;
 
