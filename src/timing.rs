@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep, timeout};
+
 use crate::error::Error;
 
 /// The default time that a step in the database may take, waits and further tries included.
@@ -17,6 +19,55 @@ pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// The time that making or upgrading the tables may take.
 #[cfg(feature = "_sql")]
 pub(crate) const PREPARE_LIMIT: Duration = Duration::from_secs(60);
+
+/// The longest wait of a statement for another writer of the same SQLite file. Shorter than [`STATEMENT_TIMEOUT`], so that SQLite's own
+/// message comes first.
+#[cfg(feature = "sqlite")]
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The time that a connection may take to answer when the connection is given back to its pool.
+#[cfg(feature = "_sql")]
+pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+
+/// The time between two checks that the connection of a session lock still holds the lock.
+#[cfg(feature = "_sql")]
+pub(crate) const SESSION_CHECK: Duration = Duration::from_secs(2);
+
+/// The longest pause between two tries for a lock that is waited for. The same for all who wait, however long they have, so that each
+/// of them has the same chance whenever the lock is released.
+pub(crate) const LOCK_PAUSE: Duration = Duration::from_millis(100);
+
+/// The pause before a process listens again after its connection was lost.
+#[cfg(feature = "postgres")]
+pub(crate) const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// The time between two notifications that are acted on.
+#[cfg(feature = "postgres")]
+pub(crate) const LISTEN_PAUSE: Duration = Duration::from_millis(50);
+
+/// The shortest time for which a claim holds.
+#[cfg(feature = "_sql")]
+pub(crate) const SHORTEST_CLAIM: Duration = Duration::from_millis(100);
+
+/// Pauses between the checks for what a lost statement has done: five times the pause before it, by and large, up to the quarter of an
+/// hour for which TCP may go on sending a message again.
+pub(crate) const STRAY_PAUSES: [Duration; 6] = [
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+    Duration::from_secs(20),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
+    Duration::from_secs(900),
+];
+
+/// The pause after such a check that failed. The check does not count.
+pub(crate) const STRAY_AGAIN: Duration = Duration::from_secs(5);
+
+/// The time after which a lost statement is given up, however many checks have failed.
+pub(crate) const STRAY_END: Duration = Duration::from_hours(1);
+
+/// A worker that has not been seen for longer than it announced is taken for dead: its runtime has ended, or is not driven.
+pub(crate) const STRAY_SILENCE: Duration = Duration::from_secs(60);
 
 /// The default lease of a policy and of a named lock.
 pub(crate) const LEASE: Duration = Duration::from_secs(15);
@@ -83,7 +134,7 @@ pub(crate) async fn within<T>(
     step: &'static str,
     work: impl Future<Output = T>,
 ) -> Result<T, Error> {
-    let done = tokio::time::timeout(limit, work).await;
+    let done = timeout(limit, work).await;
     done.map_err(|_| Error::timeout(step, limit))
 }
 
@@ -91,6 +142,9 @@ pub(crate) async fn within<T>(
 pub(crate) struct Backoff {
     next: Duration,
     longest: Duration,
+    random: bool,
+    tries: u32,
+    end: Option<Instant>,
 }
 
 impl Backoff {
@@ -98,32 +152,47 @@ impl Backoff {
         Self {
             next: first,
             longest,
+            random: false,
+            tries: u32::MAX,
+            end: None,
         }
     }
 
-    /// Returns the next pause.
-    fn step(&mut self) -> Duration {
-        let pause = self.next;
+    /// Waits for a random part of each pause, half of the pause at least, so that tries that have met once do not meet again.
+    pub(crate) const fn random(mut self) -> Self {
+        self.random = true;
+        self
+    }
+
+    /// Ends after this number of further tries.
+    #[cfg(feature = "_sql")]
+    pub(crate) const fn tries(mut self, most: u32) -> Self {
+        self.tries = most;
+        self
+    }
+
+    /// Ends after this time from now, with a last try then.
+    pub(crate) fn limit(mut self, limit: Duration) -> Self {
+        self.end = Instant::now().checked_add(limit);
+        self
+    }
+
+    /// Waits before another try. Returns `false` at once when there is to be none.
+    pub(crate) async fn pause(&mut self) -> bool {
+        let left = self.end.map(|end| end - Instant::now());
+        if self.tries == 0 || left == Some(Duration::ZERO) {
+            return false;
+        }
+        self.tries -= 1;
+        let mut pause = self.next;
         self.next = self.longest.min(pause * 2);
-        pause
+        if self.random {
+            let [random, ..] = uuid::Uuid::new_v4().into_bytes();
+            pause = pause / 2 + pause / 2 * u32::from(random) / 255;
+        }
+        sleep(left.map_or(pause, |left| left.min(pause))).await;
+        true
     }
-
-    /// Waits before another try.
-    pub(crate) async fn pause(&mut self) {
-        tokio::time::sleep(self.step()).await;
-    }
-
-    /// Waits for a random part of the pause, half of it at least, so that tries that have met once do not meet again.
-    pub(crate) async fn random_pause(&mut self) {
-        let pause = self.step();
-        tokio::time::sleep(random(pause / 2, pause)).await;
-    }
-}
-
-/// Returns a random time between the two.
-pub(crate) fn random(shortest: Duration, longest: Duration) -> Duration {
-    let [random, ..] = uuid::Uuid::new_v4().into_bytes();
-    shortest + longest.saturating_sub(shortest) * u32::from(random) / 255
 }
 
 #[cfg(test)]
@@ -134,10 +203,40 @@ mod tests {
     async fn pauses_double_up_to_the_longest() {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(350));
         for expected in [100, 200, 350, 350] {
-            let begun = tokio::time::Instant::now();
-            backoff.pause().await;
+            let begun = Instant::now();
+            assert!(backoff.pause().await);
             assert_eq!(begun.elapsed(), Duration::from_millis(expected));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn random_pause_is_half_as_long_at_least() {
+        let mut backoff = Backoff::new(SYNC, SYNC).random();
+        for _ in 0..100 {
+            let begun = Instant::now();
+            assert!(backoff.pause().await);
+            assert!((SYNC / 2..=SYNC).contains(&begun.elapsed()));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_end_at_the_time_or_after_the_tries_that_are_set() {
+        let begun = Instant::now();
+        let mut backoff = Backoff::new(SYNC, SYNC).limit(SYNC * 5 / 2);
+        for expected in [1000, 2000, 2500] {
+            assert!(backoff.pause().await);
+            assert_eq!(begun.elapsed(), Duration::from_millis(expected));
+        }
+        assert!(!backoff.pause().await);
+        #[cfg(feature = "_sql")]
+        {
+            let mut backoff = Backoff::new(SYNC, SYNC).tries(2);
+            assert!(backoff.pause().await && backoff.pause().await && !backoff.pause().await);
+        }
+        assert_eq!(
+            begun.elapsed(),
+            Duration::from_millis(2500 + if cfg!(feature = "_sql") { 2000 } else { 0 })
+        );
     }
 
     #[tokio::test(start_paused = true)]

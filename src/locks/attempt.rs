@@ -8,20 +8,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout},
-};
+use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     error::Error,
     locks::{Holder, Lease, LockInfo, LockName, Locks, check},
-    timing::{self, LOCK_WAIT},
+    timing::{Backoff, LOCK_PAUSE, LOCK_WAIT},
 };
-
-/// Between two tries: at least so long, and so long at most. The same for all who wait, however long they have, so that of those who wait
-/// each has the same chance whenever the lock is released.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(125));
 
 /// How many try for a name at a time in one process; the others queue. So a crowd of visitors doesn't become one of statements.
 const AT_ONCE: usize = 8;
@@ -114,7 +107,7 @@ impl LockAttempt {
     /// `None`: it was not free in time.
     pub(crate) async fn taken(&self) -> Result<Option<Lease>, Error> {
         check(&self.name)?;
-        let begun = Instant::now();
+        let mut backoff = pauses().limit(self.wait);
         let name = self.name.as_str();
         let queued = self.locks.queues.enter(name);
         let Ok(_turn) = timeout(self.wait, queued.turns.acquire()).await else {
@@ -124,11 +117,9 @@ impl LockAttempt {
             if let Some(lease) = self.locks.take(name, &self.action, None).await? {
                 return Ok(Some(lease));
             }
-            let left = self.wait.saturating_sub(begun.elapsed());
-            if left.is_zero() {
+            if !backoff.pause().await {
                 return Ok(None);
             }
-            tokio::time::sleep(pause().min(left)).await;
         }
     }
 
@@ -167,8 +158,9 @@ fn held(info: Option<&LockInfo>) -> String {
     }
 }
 
-pub(super) fn pause() -> Duration {
-    timing::random(PAUSE.0, PAUSE.1)
+/// Returns the pauses between two tries for a lock.
+pub(super) fn pauses() -> Backoff {
+    Backoff::new(LOCK_PAUSE, LOCK_PAUSE).random()
 }
 
 impl IntoFuture for LockAttempt {

@@ -17,7 +17,7 @@ use crate::{
     error::Error,
     name::RESERVED,
     policy::bounded_lease,
-    store::{Guarded, LeaseRow, LockRow, PAUSES, Sending, Strays},
+    store::{Guarded, LeaseRow, LockRow, Sending, Strays},
     timing,
 };
 
@@ -75,7 +75,8 @@ struct Common {
 impl Common {
     /// Frees the lock that this stray may have taken, or takes later.
     fn stray(&self, stray: LeaseRow) {
-        self.strays.add(stray, PAUSES[0], self.store.clone());
+        let first = timing::STRAY_PAUSES[0];
+        self.strays.add(stray, first, self.store.clone());
     }
 }
 

@@ -3,25 +3,20 @@
 use std::{fmt, time::Duration};
 
 use sha2::{Digest, Sha256};
-use tokio::{
-    sync::{oneshot, watch},
-    time::Instant,
-};
+use tokio::sync::{oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::{
     error::Error,
     key::hex,
-    locks::{LockName, attempt::pause},
+    locks::{LockName, attempt::pauses},
     sql::{
         IntoDatabase,
         session::{Named, Session},
     },
+    timing::SESSION_CHECK,
 };
-
-/// How often it is asked whether the lock is still held.
-const CHECK: Duration = Duration::from_secs(2);
 
 /// A lock that a connection to the database holds, and that is free as soon as that connection is no more: PostgreSQL's advisory locks, MySQL's
 /// and MariaDB's `GET_LOCK`.
@@ -99,7 +94,8 @@ impl SessionLock {
         name: impl Into<LockName>,
         wait: Duration,
     ) -> Result<Self, Error> {
-        let (name, begun) = (name.into(), Instant::now());
+        let name = name.into();
+        let mut backoff = pauses().limit(wait);
         let digest = Sha256::digest(name.as_str());
         let (first, _) = digest.split_first_chunk().expect("has 32 bytes");
         let named = Named {
@@ -113,11 +109,9 @@ impl SessionLock {
             if let Some(session) = pool.acquire(&named).await? {
                 return Ok(Self::keep(name, named, session));
             }
-            let left = wait.saturating_sub(begun.elapsed());
-            if left.is_zero() {
+            if !backoff.pause().await {
                 return Err(Error::taken(name.as_str(), wait, String::new()));
             }
-            tokio::time::sleep(pause().min(left)).await;
         }
     }
 
@@ -198,7 +192,7 @@ async fn keep(
                 }
                 return;
             }
-            () = tokio::time::sleep(CHECK) => {}
+            () = tokio::time::sleep(SESSION_CHECK) => {}
         }
         match session.holds(&named).await {
             Ok(true) => {}

@@ -1,13 +1,12 @@
 //! PostgreSQL tells of invalidations by itself, where it is asked to: LISTEN and NOTIFY.
 
-use std::time::Duration;
-
 use sqlx::{PgPool, postgres::PgListener};
+use tokio::time::sleep;
 
-use crate::sql::Heard;
-
-/// The pause after a connection was lost; also that between two notifications that are acted on.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(50));
+use crate::{
+    sql::Heard,
+    timing::{LISTEN_AGAIN, LISTEN_PAUSE},
+};
 
 /// Calls `heard` whenever something may have been invalidated.
 ///
@@ -17,7 +16,7 @@ pub(super) async fn listen(pool: PgPool, channel: String, heard: Heard) {
         if let Err(error) = hear(&pool, &channel, &heard).await {
             tracing::debug!(%error, "no longer listening; trying again");
         }
-        tokio::time::sleep(PAUSES.0).await;
+        sleep(LISTEN_AGAIN).await;
     }
 }
 
@@ -26,7 +25,7 @@ async fn hear(pool: &PgPool, channel: &str, heard: &Heard) -> Result<(), sqlx::E
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(channel).await?;
     while listener.try_recv().await?.is_some() {
-        tokio::time::sleep(PAUSES.1).await;
+        sleep(LISTEN_PAUSE).await;
         // Those that have come meanwhile are answered by one question.
         while listener.next_buffered().is_some() {}
         heard();

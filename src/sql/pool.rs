@@ -12,18 +12,12 @@ use crate::{
         run::{Arg, Cells, Done, Driver, Statement, is_broken, is_contended},
     },
     store::{self, StoreFuture},
-    timing::Backoff,
+    timing::{Backoff, SIGN_OF_LIFE},
 };
 
-/// The longest pause before a statement is tried again.
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-
-/// How often a statement is tried: one that lost to another one, which wins in the end, and one whose connection is no more, as a server that
-/// is away may stay so. That is for some two seconds, and for a fifth of one.
-const TRIES: (u32, u32) = (20, 9);
-
-/// How long a connection may take to answer when it is given back.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+/// The number of further tries of a statement that lost to another one, which wins in the end; and of one whose connection is no more, as a
+/// server that is away may stay so. That is for some two seconds, and for a fifth of one.
+const TRIES: [u32; 2] = [19, 8];
 
 /// A connection of the pool that is given back only when it is known to be in order: dropped before, it is closed.
 pub(super) struct Borrowed<DB: Driver>(pub(super) Option<PoolConnection<DB>>);
@@ -94,23 +88,24 @@ impl<DB: Driver> Connections<DB> {
         statement: &Statement,
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
-        let mut backoff = Backoff::new(Duration::from_millis(1), LONGEST_PAUSE);
-        let (mut lost, mut broken) = TRIES;
+        let backoff = |tries| {
+            let (first, longest) = (Duration::from_millis(1), Duration::from_millis(200));
+            Backoff::new(first, longest).random().tries(tries)
+        };
+        let [mut lost, mut broken] = TRIES.map(backoff);
         loop {
             let error = match self.once(statement, arguments).await {
                 Err(error) if again(&error) => error,
                 done => return done,
             };
-            let left = if is_contended::<DB>(&error) {
+            let backoff = if is_contended::<DB>(&error) {
                 &mut lost
             } else {
                 &mut broken
             };
-            *left -= 1;
-            if *left == 0 {
+            if !backoff.pause().await {
                 return Err(error);
             }
-            backoff.random_pause().await;
         }
     }
 }

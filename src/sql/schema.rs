@@ -10,6 +10,7 @@ use crate::{
         dialect::Dialect,
         run::{Arg, Cells, Driver, Statement, has_code, is_contended},
     },
+    timing::Backoff,
 };
 
 /// The tables' version.
@@ -50,13 +51,15 @@ pub(super) async fn prepare<DB: Driver>(
         return Ok(());
     }
 
-    let mut tries = 0..40;
+    // Another process may be at it.
+    let is_raced =
+        |error: &_| is_contended::<DB>(error) || has_code::<DB>(error, DB::DIALECT.raced);
+    let pause = Duration::from_millis(50);
+    let mut backoff = Backoff::new(pause, pause).tries(40);
     loop {
         match upgrade(pool, prefix, steps).await {
             Ok(done) => return done,
-            Err(error) if is_raced::<DB>(&error) && tries.next().is_some() => {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            Err(error) if is_raced(&error) && backoff.pause().await => {}
             Err(error) => return Err(failed::<DB>(error)),
         }
     }
@@ -88,11 +91,6 @@ async fn upgrade<DB: Driver>(
     let newest = [Arg::Int(version_of(steps))];
     DB::run(&mut transaction, &statement(NOTE), &newest).await?;
     transaction.commit().await.map(Ok)
-}
-
-/// Another process was at it.
-fn is_raced<DB: Driver>(error: &sqlx::Error) -> bool {
-    is_contended::<DB>(error) || has_code::<DB>(error, DB::DIALECT.raced)
 }
 
 fn failed<DB: Driver>(source: sqlx::Error) -> Error {

@@ -5,16 +5,12 @@ use std::{str::FromStr, time::Duration};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use tokio::time::Instant;
 
 use crate::{
     error::Error,
     sql::{CONNECTIONS, Connect},
+    timing::{BUSY_TIMEOUT, Backoff},
 };
-
-/// How long a statement waits for another writer of the same SQLite file. Below the default statement limit, so that
-/// SQLite's own message comes first.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Error> {
     let cannot = |error: sqlx::Error| {
@@ -79,21 +75,16 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
     if connect == Connect::Lazily {
         return Ok(pool.connect_lazy_with(options));
     }
-    let give_up = Instant::now() + BUSY_TIMEOUT;
+    let pause = Duration::from_millis(20);
+    let mut backoff = Backoff::new(pause, pause).limit(BUSY_TIMEOUT);
     loop {
         match pool.clone().connect_with(options.clone()).await {
             Ok(pool) => return Ok(pool),
-            // Of several processes that set a new file to WAL mode at once, SQLite refuses some without waiting.
-            Err(error) if is_busy(&error) && Instant::now() < give_up => {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+            // SQLITE_BUSY: of several processes that set a new file to WAL mode at once, SQLite refuses some without waiting.
+            Err(error) if code(&error) == Some(5) && backoff.pause().await => {}
             Err(error) => return Err(cannot(error)),
         }
     }
-}
-
-fn is_busy(error: &sqlx::Error) -> bool {
-    code(error) == Some(5)
 }
 
 /// SQLite's primary code, which is the lowest byte of an extended one.

@@ -18,7 +18,7 @@ use crate::error::BoxError;
 pub(crate) use guard::Guarded;
 #[cfg(feature = "_sql")]
 pub(crate) use stray::{BATCH, sends, waits};
-pub(crate) use stray::{PAUSES, Reclaim, Sending, Strays};
+pub(crate) use stray::{Reclaim, Sending, Strays};
 
 /// What a [`Store`]'s methods return.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send + 'a>>;

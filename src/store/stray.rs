@@ -12,31 +12,13 @@ use std::{
 use tokio::{runtime::Handle, sync::Notify, time::Instant};
 use tracing::Instrument;
 
-/// Pauses between the checks for what a lost statement has done: five times the pause before it, by and large, up to the quarter of an
-/// hour for which TCP may go on sending a message again.
-pub(crate) const PAUSES: [Duration; 6] = [
-    Duration::from_secs(1),
-    Duration::from_secs(5),
-    Duration::from_secs(20),
-    Duration::from_secs(60),
-    Duration::from_secs(300),
-    Duration::from_secs(900),
-];
-
-/// The pause after a check that failed. Such a check does not count.
-const AGAIN: Duration = Duration::from_secs(5);
-
-/// The time after which a lost statement is given up, however many checks have failed.
-const END: Duration = Duration::from_hours(1);
+use crate::timing::{STRAY_AGAIN, STRAY_END, STRAY_PAUSES, STRAY_SILENCE};
 
 /// The most strays that are remembered. Beyond that, those with the most checks behind them are given up.
 const MOST: usize = 10_000;
 
 /// The most strays in one check.
 pub(crate) const BATCH: usize = 50;
-
-/// A worker that has not been seen for longer than it announced is taken for dead: its runtime has ended, or is not driven.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// The strays of one kind, and the one task that checks them.
 pub(crate) struct Strays<T> {
@@ -94,7 +76,7 @@ impl<T: Send + Sync + 'static> Strays<T> {
         if state.worker.is_some_and(|back| now < back) {
             self.added.notify_one();
         } else if let Ok(runtime) = Handle::try_current() {
-            state.worker = Some(now + SILENCE);
+            state.worker = Some(now + STRAY_SILENCE);
             let work = Arc::clone(self).work(reclaim);
             runtime.spawn(work.in_current_span());
         }
@@ -108,7 +90,7 @@ impl<T: Send + Sync + 'static> Strays<T> {
                 let done = reclaim.reclaim(&lost).await;
                 self.put_back(batch, done);
                 if !done {
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(STRAY_AGAIN).await;
                 }
                 continue;
             }
@@ -136,7 +118,7 @@ impl<T: Send + Sync + 'static> Strays<T> {
             [] => state.due.first_key_value().map(|((due, _), _)| *due),
             _ => Some(now),
         };
-        state.worker = wake.map(|wake| wake + SILENCE);
+        state.worker = wake.map(|wake| wake + STRAY_SILENCE);
         (batch, wake)
     }
 
@@ -145,9 +127,9 @@ impl<T: Send + Sync + 'static> Strays<T> {
         let now = Instant::now();
         for mut stray in batch {
             stray.checks += usize::from(done);
-            let pause = match PAUSES.get(stray.checks) {
+            let pause = match STRAY_PAUSES.get(stray.checks) {
                 Some(pause) if done => *pause,
-                Some(_) if now < stray.since + END => AGAIN,
+                Some(_) if now < stray.since + STRAY_END => STRAY_AGAIN,
                 _ => continue,
             };
             state.insert(now + pause, stray);

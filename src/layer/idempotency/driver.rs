@@ -179,7 +179,7 @@ impl Driver {
     ) {
         let (begun, name) = (Instant::now(), self.name.as_str());
         let mut trying = Some(trying);
-        let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+        let mut backoff = Backoff::new(PAUSE.0, PAUSE.1).random();
         let mut storing = Storing::new(lease, response, begun.elapsed());
         loop {
             let published = self.publish(&storing).await;
@@ -189,7 +189,7 @@ impl Driver {
             storing = match storing.published(begun.elapsed(), answer, closing) {
                 Next::Retry(storing) => {
                     drop(trying.take());
-                    backoff.random_pause().await;
+                    backoff.pause().await;
                     storing
                 }
                 Next::RetryWithoutResponse(storing) => {

@@ -19,16 +19,13 @@ use crate::{
         run::Arg,
     },
     store::{Reclaim, Sending, Strays},
-    timing::within,
+    timing::{SHORTEST_CLAIM, within},
 };
 
 use value::Kind;
 
 pub use claim::Claim;
 pub use value::Value;
-
-/// How long a claim holds at least.
-const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Rows of a table that many workers share out among themselves: each claims up to so many, which nobody else gets.
 ///
@@ -125,7 +122,7 @@ impl Claims {
     /// The column that says until when a row is claimed, and for how long (100 ms at least) a claim holds unless it is [extended](Claim::extend). Default: there is none; what a crashed worker
     /// has claimed then stays claimed.
     pub fn expires(mut self, column: &str, after: Duration) -> Self {
-        self.expiry = Some((column.to_owned(), after.clamp(SHORTEST, FOREVER)));
+        self.expiry = Some((column.to_owned(), after.clamp(SHORTEST_CLAIM, FOREVER)));
         self
     }
 
