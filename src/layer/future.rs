@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    future::poll_fn,
+    future::{Ready, poll_fn, ready},
     pin::Pin,
     task::{Context, Poll},
 };
@@ -18,23 +18,19 @@ pub struct ResponseFuture<B, E>(State<B, E>);
 type Result<B, E> = std::result::Result<Response<ResponseBody<B>>, E>;
 
 enum State<B, E> {
-    /// `None` once it has been given out.
-    Ready(Option<Response<ResponseBody<B>>>),
+    Ready(Ready<Result<B, E>>),
     Waiting(Pin<Box<dyn Future<Output = Result<B, E>> + Send>>),
 }
 
 impl<B, E> ResponseFuture<B, E> {
     pub(super) fn ready(response: Response<ResponseBody<B>>) -> Self {
-        Self(State::Ready(Some(response)))
+        Self(State::Ready(ready(Ok(response))))
     }
 
     pub(super) fn waiting(future: impl Future<Output = Result<B, E>> + Send + 'static) -> Self {
         Self(State::Waiting(Box::pin(future)))
     }
 }
-
-// Nothing in it is pinned in place.
-impl<B, E> Unpin for ResponseFuture<B, E> {}
 
 impl<B, E> Future for ResponseFuture<B, E> {
     type Output = Result<B, E>;
@@ -44,10 +40,8 @@ impl<B, E> Future for ResponseFuture<B, E> {
     /// When polled again after it has completed.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Ready(response) => {
-                Poll::Ready(Ok(response.take().expect("polled after it has completed")))
-            }
-            State::Waiting(future) => future.as_mut().poll(cx),
+            State::Ready(response) => Pin::new(response).poll(cx),
+            State::Waiting(response) => response.as_mut().poll(cx),
         }
     }
 }

@@ -67,14 +67,8 @@ impl Locks {
         &self,
         name: impl Fn(&http::request::Parts) -> LockName + Send + Sync + 'static,
     ) -> ExclusiveLayer {
-        ExclusiveLayer::new(self.clone(), name)
-    }
-}
-
-impl ExclusiveLayer {
-    fn new(locks: Locks, name: impl Fn(&Parts) -> LockName + Send + Sync + 'static) -> Self {
-        Self {
-            locks,
+        ExclusiveLayer {
+            locks: self.clone(),
             name: Arc::new(name),
             wait: EXCLUSIVE_WAIT,
             action: Arc::from(""),
@@ -83,7 +77,9 @@ impl ExclusiveLayer {
             until_sent: false,
         }
     }
+}
 
+impl ExclusiveLayer {
     /// How long a request waits for the lock. Default: 5 s. With zero it is tried once.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = limit;

@@ -88,30 +88,32 @@ impl ExclusiveLayer {
         [("resource", name.as_str()), ("action", &self.action)]
     }
 
-    /// What a client is told who doesn't get the lock, because of the error or because it is taken.
+    /// The response to a client whose request did not get the lock: for this error, or because the lock is taken.
     fn refused<B>(&self, name: &LockName, error: Option<Error>) -> Response<ResponseBody<B>> {
-        let (status, detail) = match (error, &*self.action) {
-            (Some(error), _) if !error.is_database() => {
-                tracing::error!(%error, "a request can't be served: correct the name of its lock");
-                let status = StatusCode::INTERNAL_SERVER_ERROR;
-                let detail = "the name of its lock cannot be used";
-                return problem(status, detail, &self.members(name), None);
-            }
-            // The store has logged it.
-            (Some(_), _) => {
-                let detail = "the lock can't be taken at the moment".to_owned();
-                (StatusCode::SERVICE_UNAVAILABLE, detail)
-            }
-            (None, action) => {
-                let what = if action.is_empty() { "this" } else { action };
+        let (status, detail, retry_in) = match error {
+            None => {
+                let action = match &*self.action {
+                    "" => "this",
+                    action => action,
+                };
                 let name = name.as_str();
                 let detail = format!(
-                    "somebody else is at {name:?}: {what:?} was not begun; try again later"
+                    "somebody else is at {name:?}: {action:?} was not begun; try again later"
                 );
-                (self.refusal, detail)
+                (self.refusal, detail, Some(self.wait))
+            }
+            // The store has logged it.
+            Some(error) if error.is_database() => {
+                let detail = "the lock can't be taken at the moment".to_owned();
+                (StatusCode::SERVICE_UNAVAILABLE, detail, Some(self.wait))
+            }
+            Some(error) => {
+                tracing::error!(%error, "a request can't be served: correct the name of its lock");
+                let detail = "the name of its lock cannot be used".to_owned();
+                (StatusCode::INTERNAL_SERVER_ERROR, detail, None)
             }
         };
-        problem(status, &detail, &self.members(name), Some(self.wait))
+        problem(status, &detail, &self.members(name), retry_in)
     }
 }
 

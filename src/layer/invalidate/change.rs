@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{Method, StatusCode};
+use http::{Method, Response};
 
 use crate::resource::{Engine, Target};
 
@@ -32,17 +32,21 @@ impl Change {
         Self { engine, names }
     }
 
-    /// The request has ended: invalidates these names, too, if it was answered without an error (RFC 9111 §4.4).
-    pub(in crate::layer) async fn settle(
+    /// Awaits the response. If it is no error (RFC 9111 §4.4), invalidates these names and those that `named` finds in the response.
+    pub(in crate::layer) async fn settle<B, E>(
         mut self,
-        status: Option<StatusCode>,
-        others: Vec<String>,
-    ) {
+        response: impl Future<Output = Result<Response<B>, E>>,
+        named: impl FnOnce(&Response<B>) -> Vec<String>,
+    ) -> Result<Response<B>, E> {
+        let response = response.await;
         let mut names = std::mem::take(&mut self.names);
-        if status.is_some_and(|status| status.is_success() || status.is_redirection()) {
-            names.extend(others);
+        if let Ok(answer) = &response
+            && (answer.status().is_success() || answer.status().is_redirection())
+        {
+            names.extend(named(answer));
             self.engine.invalidate_names(names).await;
         }
+        response
     }
 }
 

@@ -44,15 +44,10 @@ where
         }
         // Now, as the future may be dropped before it has begun, and the service have begun by itself.
         let change = Change::of(&self.layer.engine, names(&self.layer.tags.0));
-        Box::pin(async move {
-            let response = response.await;
-            let (status, others) = match &response {
-                Ok(response) => (Some(response.status()), response.extensions().get()),
-                Err(_) => (None, None),
-            };
-            let others = others.map_or_else(Vec::new, |Tags(tags)| names(tags));
-            change.settle(status, others).await;
-            response
-        })
+        let named = |response: &Response<ResBody>| {
+            let named = response.extensions().get();
+            named.map_or_else(Vec::new, |Tags(tags)| names(tags))
+        };
+        Box::pin(async move { change.settle(response, named).await })
     }
 }

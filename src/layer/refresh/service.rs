@@ -167,16 +167,9 @@ where
     let request = Request::from_parts(parts, body);
     let own = own.and_then(|key| Target::Key(&key).name().ok());
     let change = Change::of(&layer.engine, own.into_iter().collect());
-    let response = pass(layer.clone(), service, request, Forward::METHOD).await;
-    let (status, others) = match &response {
-        Ok(response) => {
-            let others = asked.names_in(response.headers(), &layer.key);
-            (Some(response.status()), others)
-        }
-        Err(_) => (None, Vec::new()),
-    };
-    change.settle(status, others).await;
-    response
+    let response = pass(layer.clone(), service, request, Forward::METHOD);
+    let named = |response: &Response<_>| asked.names_in(response.headers(), &layer.key);
+    change.settle(response, named).await
 }
 
 async fn visit<S, ReqBody, ResBody>(
