@@ -86,13 +86,7 @@ fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
 
 /// Lowercase hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut digits = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        digits.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        digits.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    digits
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The place of a key in a spread, from 0 to 1: the same in every process, build and release.

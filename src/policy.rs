@@ -189,11 +189,10 @@ impl Refresh {
     ///
     /// The part is derived from the key: every process, and every version of a key, has the same.
     pub const fn jitter(mut self, fraction: f64) -> Self {
-        // NaN fails both comparisons' complement and becomes 0.
-        self.jitter = if fraction > 0.0 {
-            if fraction < 1.0 { fraction } else { 1.0 }
-        } else {
+        self.jitter = if fraction.is_nan() {
             0.0
+        } else {
+            fraction.clamp(0.0, 1.0)
         };
         self
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 
-use crate::http::terms;
+use crate::http::{fields::members, terms};
 
 /// A smaller body fits the first packets of a connection as it is.
 const LEAST: usize = 256;
@@ -43,10 +43,9 @@ impl Coding {
             Ok(body) if body.len() < content.body().len() => body,
             _ => return None,
         };
-        let mut encoded = Response::new(Bytes::from(body.into_boxed_slice()));
-        *encoded.status_mut() = content.status();
-        *encoded.headers_mut() = content.headers().clone();
-        let length = encoded.body().len();
+        let length = body.len();
+        let body = Bytes::from(body.into_boxed_slice());
+        let mut encoded = content.clone().map(|_| body);
         let headers = encoded.headers_mut();
         let token = HeaderValue::from_static(self.token());
         headers.insert(header::CONTENT_ENCODING, token);
@@ -113,7 +112,8 @@ pub(crate) fn is_compressible(content: &Response<Bytes>) -> bool {
     content.body().len() >= LEAST
         && !headers.contains_key(header::CONTENT_ENCODING)
         && !DIGESTS.iter().any(|digest| headers.contains_key(*digest))
-        && !terms::directives(headers).any(|(name, _)| name == "no-transform")
+        && !terms::directives(headers, &header::CACHE_CONTROL)
+            .any(|(name, _)| name == "no-transform")
         && is_text(kind)
 }
 
@@ -158,9 +158,7 @@ impl Accepted {
     /// A request that says nothing accepts anything; it gets what needs no decoding.
     pub(crate) fn of(request: &HeaderMap) -> Self {
         let (mut codings, mut identity, mut others) = ([None; 3], None, None);
-        let lines = request.get_all(header::ACCEPT_ENCODING).into_iter();
-        let members = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
-        for (name, weight) in members.filter_map(member) {
+        for (name, weight) in members(request, &header::ACCEPT_ENCODING).filter_map(member) {
             let of = if name == b"*" {
                 &mut others
             } else if name.eq_ignore_ascii_case(b"identity") {

@@ -41,7 +41,7 @@ pub(crate) fn forbid_storing(headers: &HeaderMap, honours: bool) -> bool {
         // `private="field"` is taken for `private`, as §5.2.2.7 allows.
         has("private") || (has("no-store") && !(honours && has("must-understand")))
     };
-    let forbids = |field| forbid(&members(headers, field).collect::<Vec<_>>());
+    let forbids = |field| forbid(&directives(headers, field).collect::<Vec<_>>());
     match targeted(headers) {
         Some(targeted) => forbid(&targeted) || (!honours && forbids(&header::CACHE_CONTROL)),
         None => forbids(&header::CACHE_CONTROL) || forbids(&CDN_CACHE_CONTROL),
@@ -54,13 +54,13 @@ pub(crate) fn forbid_storing(headers: &HeaderMap, honours: bool) -> bool {
 /// (`no-cache`, `must-revalidate`, `proxy-revalidate`). `s-maxage`, which has the meaning of the latter (RFC 9111 §5.2.2.10), forbids it only
 /// to those to whom it is not said: so origins use the two together.
 pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
-    let targeted = targeted(headers);
-    let expires = || match targeted {
-        Some(_) => None,
-        None => expires(headers),
+    let (directives, expires) = match targeted(headers) {
+        Some(targeted) => (targeted, None),
+        None => {
+            let directives = directives(headers, &header::CACHE_CONTROL);
+            (directives.collect(), expires(headers))
+        }
     };
-    let general = || directives(headers).collect();
-    let directives: Vec<_> = targeted.clone().unwrap_or_else(general);
     let find = |name: &str| {
         let mut found = directives.iter().filter(|(it, _)| it == name);
         found.next().map(|(_, value)| value.as_str())
@@ -74,7 +74,7 @@ pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
         Some(Duration::ZERO)
     } else {
         let shared = seconds("s-maxage").or_else(|| seconds("max-age"));
-        shared.or_else(expires)
+        shared.or(expires)
     };
     let revalidate = ["must-revalidate", "proxy-revalidate", "no-cache"];
     let allowed = |name| match revalidate.iter().any(|it| find(it).is_some()) {
@@ -91,7 +91,7 @@ pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
 /// Returns the age of the response when it was received, in seconds: the first member, and zero if that is no number (RFC 9111 §5.1).
 pub(crate) fn age(headers: &HeaderMap) -> u64 {
     let first = list(headers, &header::AGE).next();
-    first.and_then(|age| delta_seconds(age.trim())).unwrap_or(0)
+    first.and_then(|age| delta_seconds(&age)).unwrap_or(0)
 }
 
 /// What is too large is as large as can be told apart (RFC 9111 §1.2.2).
@@ -126,37 +126,32 @@ fn targeted(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
     ];
     let lines = headers.get_all(CDN_CACHE_CONTROL).into_iter();
     let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
-    if lines.is_empty() {
-        return None;
-    }
     let field = lines.join(&b", "[..]);
     let dictionary: Dictionary = Parser::new(&field).parse().ok()?;
     let mut directives = Vec::with_capacity(dictionary.len());
     for (name, member) in dictionary {
         let name = String::from(name);
-        let value = match member {
-            ListEntry::Item(Item { bare_item, .. }) => match bare_item {
-                BareItem::Integer(number) => number.to_string(),
-                _ if NUMBERS.contains(&&*name) => return None,
-                BareItem::Boolean(false) => continue,
-                // Of the others nothing is read.
-                _ => String::new(),
-            },
-            ListEntry::InnerList(_) if NUMBERS.contains(&&*name) => return None,
-            ListEntry::InnerList(_) => String::new(),
+        let item = match member {
+            ListEntry::Item(Item { bare_item, .. }) => Some(bare_item),
+            ListEntry::InnerList(_) => None,
+        };
+        let value = match item {
+            Some(BareItem::Integer(number)) => number.to_string(),
+            _ if NUMBERS.contains(&&*name) => return None,
+            Some(BareItem::Boolean(false)) => continue,
+            // Of the others nothing is read.
+            _ => String::new(),
         };
         directives.push((name, value));
     }
     (!directives.is_empty()).then_some(directives)
 }
 
-/// The directives of Cache-Control: names in lowercase, values without quotes.
-pub(crate) fn directives(headers: &HeaderMap) -> impl Iterator<Item = (String, String)> {
-    members(headers, &header::CACHE_CONTROL)
-}
-
-/// The members of such a field.
-fn members(headers: &HeaderMap, field: &HeaderName) -> impl Iterator<Item = (String, String)> {
+/// The directives of a field such as Cache-Control: names in lowercase, values without quotes.
+pub(crate) fn directives(
+    headers: &HeaderMap,
+    field: &HeaderName,
+) -> impl Iterator<Item = (String, String)> {
     list(headers, field).map(|directive| {
         let (name, value) = directive.split_once('=').unwrap_or((&*directive, ""));
         let value = value.trim().trim_matches('"').to_owned();

@@ -107,9 +107,8 @@ pub(in crate::layer) fn host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> 
 
 /// An upgrade that a server may take up (RFC 9110 §7.8); that to h2c no longer is one (RFC 9113 §3.1), though clients still offer it.
 fn is_upgrade(headers: &HeaderMap) -> bool {
-    let names = |field, name: &str| {
-        list(headers, &field).any(|member| member.trim().eq_ignore_ascii_case(name))
-    };
+    let names =
+        |field, name: &str| list(headers, &field).any(|member| member.eq_ignore_ascii_case(name));
     headers.contains_key(header::UPGRADE)
         && names(header::CONNECTION, "upgrade")
         && !names(header::UPGRADE, "h2c")

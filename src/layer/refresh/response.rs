@@ -78,13 +78,11 @@ fn is_shareable(headers: &HeaderMap, honours: bool) -> bool {
 fn varies_by_key(headers: &HeaderMap, key: &Key) -> bool {
     let plain = !headers.contains_key(header::CONTENT_ENCODING);
     let missing = list(headers, &header::VARY).find(|field| {
-        let field = field.trim();
         let name = field.parse::<HeaderName>();
         let counts = |name| key.has(&name) || (plain && name == header::ACCEPT_ENCODING);
         !field.is_empty() && !name.is_ok_and(counts)
     });
     if let Some(field) = &missing {
-        let field = field.trim();
         tracing::warn!(
             "a response says `Vary: {field}`, which is not in the key, so that it is not kept; if it is to be, a version for \
              each value, add `.key(Key::new().header(…))` for `{field}` to the layer"
@@ -104,11 +102,11 @@ pub(in crate::layer) fn size(headers: &HeaderMap) -> usize {
 /// Whether a response ends where it says (RFC 9112 §6.3): else it was cut off, or is made to be read in two ways.
 pub(in crate::layer) fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
     let length = body.len().to_string();
-    let chunked = |coding: String| coding.trim().eq_ignore_ascii_case("chunked");
-    let lengths = headers.contains_key(header::CONTENT_LENGTH);
-    list(headers, &header::CONTENT_LENGTH).all(|said| said.trim() == length)
-        && (!lengths || !headers.contains_key(header::TRANSFER_ENCODING))
-        && list(headers, &header::TRANSFER_ENCODING).all(chunked)
+    let mut lengths = list(headers, &header::CONTENT_LENGTH).peekable();
+    let mut codings = list(headers, &header::TRANSFER_ENCODING).peekable();
+    (lengths.peek().is_none() || codings.peek().is_none())
+        && lengths.all(|said| said == length)
+        && codings.all(|coding| coding.eq_ignore_ascii_case("chunked"))
 }
 
 /// A body that has been read.
@@ -224,7 +222,7 @@ fn etag(response: &Response<Bytes>) -> Option<HeaderValue> {
 /// RFC 9110 §7.6.1.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let nominated: Vec<HeaderName> = list(headers, &header::CONNECTION)
-        .filter_map(|name| name.trim().parse().ok())
+        .filter_map(|name| name.parse().ok())
         .collect();
     let always = [
         header::CONNECTION,
