@@ -28,3 +28,8 @@ pub(crate) fn say_vary(headers: &mut HeaderMap, field: &HeaderName) {
         headers.append(header::VARY, HeaderValue::from(field.clone()));
     }
 }
+
+/// A header's value of visible ASCII characters.
+pub(crate) fn ascii(text: String) -> HeaderValue {
+    HeaderValue::try_from(text).expect("is visible ASCII")
+}

@@ -1,5 +1,6 @@
 //! The rules of HTTP, as functions of headers: no state, and no I/O but the encoders.
 
+pub(crate) mod cache_status;
 #[cfg(feature = "compression")]
 pub(crate) mod compression;
 pub(crate) mod conditional;

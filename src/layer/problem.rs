@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
 use crate::layer::{ResponseBody, refresh::outgoing::seconds};
 
@@ -15,16 +15,15 @@ pub(super) fn problem<B>(
     members: &[(&str, &str)],
     retry_in: Option<Duration>,
 ) -> Response<ResponseBody<B>> {
-    let title = status.canonical_reason().unwrap_or_default();
-    let mut object = Map::from_iter([
-        ("title".to_owned(), Value::from(title)),
-        ("status".to_owned(), Value::from(status.as_u16())),
-        ("detail".to_owned(), Value::from(detail)),
-    ]);
+    let mut object = json!({
+        "title": status.canonical_reason().unwrap_or_default(),
+        "status": status.as_u16(),
+        "detail": detail,
+    });
     for (name, value) in members.iter().filter(|(_, value)| !value.is_empty()) {
-        object.insert((*name).to_owned(), Value::from(*value));
+        object[*name] = Value::from(*value);
     }
-    let body = Value::Object(object).to_string();
+    let body = object.to_string();
     let mut response = Response::new(ResponseBody::stored(Bytes::from(body)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -32,7 +31,7 @@ pub(super) fn problem<B>(
     headers.insert(header::CONTENT_TYPE, media_type);
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(time) = retry_in {
-        headers.insert(header::RETRY_AFTER, seconds(time));
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(time)));
     }
     response
 }

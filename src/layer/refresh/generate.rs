@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, header};
 use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
@@ -96,57 +96,47 @@ where
         layer.hints.not_allowed(uri.path());
     }
     layer.key.say_vary(&mut head.headers);
+    let tags = head.extensions.get::<Tags>().cloned().unwrap_or_default();
+    let tags = tags.and(&layer.tags.0);
     let kind = response::kind(&head, &layer.key, layer.policy.honours);
-    let tags = || {
-        let own = head.extensions.get::<Tags>().cloned();
-        own.unwrap_or_default().and(&layer.tags.0)
+    let settings = &layer.engine.settings;
+    let is_stored_or_shared = match kind {
+        Kind::Pass(why) => return Generated::Unshareable { why, tags },
+        Kind::Content => response::size(&head.headers) <= settings.max_headers,
+        Kind::Failure { shareable } => shareable,
     };
     let status = format!("the service answered {}", head.status);
-    match kind {
-        Kind::Pass(why) => {
-            let tags = tags();
-            return Generated::Unshareable { why, tags };
+    let read = match is_stored_or_shared {
+        true => response::read(body, settings.max_body).await,
+        false => Ok(Read::TooLarge(ResponseBody::streamed(body))),
+    };
+    let body = match read {
+        Ok(Read::Whole(body)) if response::is_well_framed(&head.headers, &body) => body,
+        Ok(Read::Whole(_)) => {
+            let error = "its Content-Length or Transfer-Encoding is not that of its body";
+            return failed(error.into(), None);
         }
-        Kind::Failure { shareable: false } => {
-            let response = Response::from_parts(head, ResponseBody::streamed(body));
+        Ok(Read::TooLarge(body)) => {
+            let response = Response::from_parts(head, body);
+            if kind == Kind::Content {
+                let _ = direct.send(Direct::TooLarge(response));
+                return Generated::TooLarge;
+            }
             let _ = direct.send(Direct::Failed(Ok(response)));
             return failed(status.into(), None);
         }
-        Kind::Content if response::size(&head.headers) > layer.engine.settings.max_headers => {
-            let response = Response::from_parts(head, ResponseBody::streamed(body));
-            let _ = direct.send(Direct::TooLarge(response));
-            return Generated::TooLarge;
-        }
-        Kind::Content | Kind::Failure { shareable: true } => {}
+        Err(error) => return failed(error.into(), None),
+    };
+    let mut response = response::keepable(&head, body);
+    if kind != Kind::Content {
+        let retry_after = response.headers_mut().entry(header::RETRY_AFTER);
+        retry_after.or_insert_with(|| outgoing::seconds(retry_in).into());
+        return failed(status.into(), Some(response.into()));
     }
-    match (
-        response::read(body, layer.engine.settings.max_body).await,
-        kind,
-    ) {
-        (Ok(Read::Whole(body)), _) if !response::is_well_framed(&head.headers, &body) => {
-            let error = "its Content-Length or Transfer-Encoding is not that of its body";
-            failed(error.into(), None)
-        }
-        (Ok(Read::Whole(body)), Kind::Content) => {
-            let mut content = response::validated(response::keepable(&head, body));
-            content.extensions_mut().insert(tags());
-            if let Some(after) = head.extensions.get::<RefreshAfter>() {
-                content.extensions_mut().insert(*after);
-            }
-            Generated::Content(content)
-        }
-        (Ok(Read::Whole(body)), _) => {
-            let response = outgoing::failed(response::keepable(&head, body), retry_in);
-            failed(status.into(), Some(response.into()))
-        }
-        (Ok(Read::TooLarge(body)), Kind::Content) => {
-            let _ = direct.send(Direct::TooLarge(Response::from_parts(head, body)));
-            Generated::TooLarge
-        }
-        (Ok(Read::TooLarge(body)), _) => {
-            let _ = direct.send(Direct::Failed(Ok(Response::from_parts(head, body))));
-            failed(status.into(), None)
-        }
-        (Err(error), _) => failed(error.into(), None),
+    response::validate(&mut response);
+    response.extensions_mut().insert(tags);
+    if let Some(after) = head.extensions.get::<RefreshAfter>() {
+        response.extensions_mut().insert(*after);
     }
+    Generated::Content(response)
 }

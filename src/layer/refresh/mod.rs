@@ -1,7 +1,6 @@
 //! The layer that stores the responses of a service and regenerates them.
 
 mod admission;
-mod cache_status;
 pub(crate) mod declared;
 mod generate;
 mod hints;

@@ -9,14 +9,8 @@ use http::{
 };
 
 use crate::{
-    http::fields::list,
-    layer::{
-        RefreshLayer,
-        refresh::{
-            cache_status::{Detail, Forward},
-            keying::Resource,
-        },
-    },
+    http::{cache_status::Forward, fields::list},
+    layer::{RefreshLayer, refresh::keying::Resource},
 };
 
 /// Among the extensions of the request that a generator sees: the key that is being generated.
@@ -42,24 +36,22 @@ pub(super) fn resource<'a>(
         return Err(Forward::METHOD);
     }
     if is_upgrade(&parts.headers) {
-        return Err(Forward::bypass(Detail::Upgrade));
+        return Err(Forward::bypass("upgrade"));
     }
     if layer.bypass_if.iter().any(|bypasses| bypasses(parts)) {
-        return Err(Forward::bypass(Detail::BypassIf));
+        return Err(Forward::bypass("bypass-if"));
     }
     let routing_alone = layer.declared.is_routing_alone(&parts.extensions);
     if !routing_alone && !layer.declared.knows(&parts.extensions) {
         return Err(undeclared(parts, layer));
     }
     let resource = layer.key.of(parts);
-    let resource = resource.ok_or(Forward::bypass(Detail::NoKey))?;
+    let resource = resource.ok_or(Forward::bypass("no-key"))?;
     if routing_alone {
         return Ok(resource);
     }
     match parts.extensions.get::<GeneratedKey>() {
-        Some(generating) if *generating.0 == resource.key => {
-            Err(Forward::bypass(Detail::OuterLayer))
-        }
+        Some(generating) if *generating.0 == resource.key => Err(Forward::bypass("outer-layer")),
         _ => Ok(resource),
     }
 }
@@ -68,7 +60,7 @@ pub(super) fn resource<'a>(
 fn undeclared(parts: &Parts, layer: &RefreshLayer) -> Forward {
     let types = layer.declared.unknown(&parts.extensions);
     layer.hints.undeclared(route(parts), &types);
-    Forward::bypass(Detail::UndeclaredExtension)
+    Forward::bypass("undeclared-extension")
 }
 
 /// The path of the route, for the log.
@@ -144,7 +136,7 @@ pub(super) fn to_generate(
         return Err(undeclared(parts, layer));
     }
     let seen = resource.seen();
-    let relative = |path_and_query| relative(path_and_query).ok_or(Forward::bypass(Detail::NoKey));
+    let relative = |path_and_query| relative(path_and_query).ok_or(Forward::bypass("no-key"));
     let mut generating = Request::new(());
     *generating.uri_mut() = relative(seen)?;
     layer.key.copy_headers(parts, generating.headers_mut());

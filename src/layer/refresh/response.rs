@@ -3,14 +3,17 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use headers::{Date, HeaderMapExt};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::Body;
 use http_body_util::BodyExt;
-use httpdate::HttpDate;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    http::{fields::list, terms},
+    http::{
+        fields::{ascii, list},
+        terms,
+    },
     key,
     layer::{ResponseBody, refresh::keying::Key},
     resource::Pass,
@@ -145,6 +148,7 @@ const CLOCKS: Duration = Duration::from_secs(5);
 
 /// A response to be kept, or to be given to several: without what belongs to one connection or one moment.
 pub(in crate::layer) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
+    let length = HeaderValue::from(body.len());
     let mut response = Response::new(body);
     *response.status_mut() = head.status;
     let headers = response.headers_mut();
@@ -163,46 +167,37 @@ pub(in crate::layer) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
         let age = apparent.as_secs().max(terms::age(headers));
         headers.insert(header::AGE, HeaderValue::from(age));
     }
-    if headers.contains_key(header::EXPIRES) {
-        // Which counts from it.
-        if date.is_none()
-            && let Ok(now) = HeaderValue::try_from(HttpDate::from(now).to_string())
-        {
-            headers.insert(header::DATE, now);
-        }
-    } else {
-        // Equal content would differ by it. [`say_age`] says it again, by the age.
+    if !headers.contains_key(header::EXPIRES) {
+        // Equal content would differ by it. A hit says it again, by the age.
         headers.remove(header::DATE);
+    } else if date.is_none() {
+        // From which `Expires` counts.
+        headers.typed_insert(Date::from(now));
     }
     if head.status == StatusCode::NO_CONTENT {
         headers.remove(header::CONTENT_LENGTH);
     } else {
         // For HEAD, whose body doesn't tell.
-        let length = HeaderValue::from(response.body().len());
-        response
-            .headers_mut()
-            .insert(header::CONTENT_LENGTH, length);
+        headers.insert(header::CONTENT_LENGTH, length);
     }
     response
 }
 
 /// Adds what lets clients ask for less than the whole of a stored response.
-pub(in crate::layer) fn validated(mut response: Response<Bytes>) -> Response<Bytes> {
+pub(super) fn validate(response: &mut Response<Bytes>) {
     if response.status() == StatusCode::OK {
         let bytes = HeaderValue::from_static("bytes");
         let headers = response.headers_mut();
         headers.entry(header::ACCEPT_RANGES).or_insert(bytes);
     }
-    if !response.headers().contains_key(header::ETAG)
-        && let Some(etag) = etag(&response)
-    {
+    if !response.headers().contains_key(header::ETAG) {
+        let etag = etag(response);
         response.headers_mut().insert(header::ETAG, etag);
     }
-    response
 }
 
 /// A strong validator (RFC 9110 §8.8.3): of the body, and of what says how it is to be read.
-fn etag(response: &Response<Bytes>) -> Option<HeaderValue> {
+fn etag(response: &Response<Bytes>) -> HeaderValue {
     let mut digest = Sha256::new();
     for name in [
         header::CONTENT_TYPE,
@@ -216,7 +211,7 @@ fn etag(response: &Response<Bytes>) -> Option<HeaderValue> {
     }
     digest.update(response.body());
     let digest = digest.finalize();
-    HeaderValue::try_from(format!("\"{}\"", key::hex(&digest[..16]))).ok()
+    ascii(format!("\"{}\"", key::hex(&digest[..16])))
 }
 
 /// RFC 9110 §7.6.1.

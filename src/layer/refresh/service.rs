@@ -14,20 +14,20 @@ use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::{
-    cache_status::{Detail, Forward, How, Why},
     generate::{Direct, RouteSeed, generate},
     keying::Resource,
-    outgoing, request,
+    request,
     target::Asked,
 };
 use crate::{
     error::BoxError,
+    http::cache_status::{Forward, How},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
         future::oneshot as call,
         invalidate::{Change, is_safe},
     },
-    resource::{Answer, Look, Pass, Target, Visited, Work},
+    resource::{Answer, Look, Target, Work},
     timing::SYNC,
 };
 
@@ -84,9 +84,8 @@ where
         let (parts, body) = request.into_parts();
         let pass = |parts, body, forward| {
             let request = Request::from_parts(parts, body);
-            ResponseFuture::waiting(pass(layer.clone(), self.0.inner(), request, forward))
+            ResponseFuture::waiting(pass(Arc::clone(&self.0), request, forward))
         };
-        let head = parts.method == Method::HEAD;
         let resource = match request::resource(&parts, layer) {
             Ok(resource) => resource,
             Err(forward) => {
@@ -94,34 +93,29 @@ where
                     layer.hints.get();
                 } else if layer.invalidates && !is_safe(&parts.method) {
                     let request = Request::from_parts(parts, body);
-                    let changing = change(layer.clone(), self.0.inner(), request);
-                    return ResponseFuture::waiting(changing);
+                    return ResponseFuture::waiting(change(Arc::clone(&self.0), request));
                 }
                 return pass(parts, body, forward);
             }
         };
         let now = layer.engine.now();
         match layer.engine.look(&resource.key, &layer.policy, now) {
-            Look::Answer(Answer::Version(version)) => {
-                ResponseFuture::ready(layer.give(&version, &parts, now, None))
+            Look::Answer(answer) => {
+                let forward = Forward::because("bypass");
+                match layer.respond(answer, &parts, now, forward, None) {
+                    Ok(response) => ResponseFuture::ready(response),
+                    Err(forward) => pass(parts, body, forward),
+                }
             }
-            Look::Answer(Answer::Unavailable { retry_in }) => {
-                let response = outgoing::unavailable(retry_in);
-                ResponseFuture::ready(layer.give_other(&response, head, How::Unavailable))
-            }
-            Look::Answer(Answer::Pass(reason)) => {
-                pass(parts, body, Forward::bypass(Detail::Pass(reason)))
-            }
-            Look::Answer(Answer::Failed(_)) => pass(parts, body, Forward::bypass(Detail::Failed)),
             Look::Visit { stale } => {
                 layer.hints.get();
                 // Never no time at all, in which nothing would count.
                 let period = layer.engine.settings.retention.max(SYNC);
                 if !stale && !layer.admission.admits(&resource.key, now, period) {
-                    return pass(parts, body, Forward::bypass(Detail::TooManyKeys));
+                    return pass(parts, body, Forward::bypass("too-many-keys"));
                 }
                 let resource = resource.into_owned();
-                let why = if stale { Why::Stale } else { Why::Miss };
+                let why = if stale { "stale" } else { "miss" };
                 ResponseFuture::waiting(visit(Arc::clone(&self.0), parts, body, resource, why))
             }
         }
@@ -137,38 +131,39 @@ impl<S> fmt::Debug for RefreshService<S> {
 }
 
 async fn pass<S, ReqBody, ResBody>(
-    layer: RefreshLayer,
-    service: S,
+    shared: Arc<Shared<S>>,
     request: Request<ReqBody>,
     forward: Forward,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
-    let mut response = call(service, request).await?;
+    let mut response = call(shared.inner(), request).await?;
     if forward != Forward::METHOD {
-        layer.key.say_vary(response.headers_mut());
+        shared.layer.key.say_vary(response.headers_mut());
     }
-    layer.say(response.headers_mut(), How::Passed(forward));
+    shared
+        .layer
+        .say(response.headers_mut(), How::Forwarded(forward));
     Ok(response.map(ResponseBody::streamed))
 }
 
 /// Passes a request that may change something, and invalidates what it has changed.
 async fn change<S, ReqBody, ResBody>(
-    layer: RefreshLayer,
-    service: S,
+    shared: Arc<Shared<S>>,
     request: Request<ReqBody>,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
+    let RefreshLayer { engine, key, .. } = shared.layer.clone();
     let (parts, body) = request.into_parts();
-    let (asked, own) = (Asked::of(&parts), layer.key.resource(&parts));
-    let request = Request::from_parts(parts, body);
+    let asked = Asked::of(&parts);
+    let own = key.resource(&parts);
     let own = own.and_then(|key| Target::Key(&key).name().ok());
-    let change = Change::of(&layer.engine, own.into_iter().collect());
-    let response = pass(layer.clone(), service, request, Forward::METHOD);
-    let named = |response: &Response<_>| asked.names_in(response.headers(), &layer.key);
+    let change = Change::of(&engine, own.into_iter().collect());
+    let response = pass(shared, Request::from_parts(parts, body), Forward::METHOD);
+    let named = |response: &Response<_>| asked.names_in(response.headers(), &key);
     change.settle(response, named).await
 }
 
@@ -177,7 +172,7 @@ async fn visit<S, ReqBody, ResBody>(
     parts: Parts,
     body: ReqBody,
     resource: Resource<'static>,
-    why: Why,
+    why: &'static str,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
@@ -187,15 +182,14 @@ where
     ResBody: Body<Data = Bytes> + Send + 'static,
     ResBody::Error: Into<BoxError>,
 {
-    let (layer, service) = (shared.layer.clone(), shared.inner());
-    let head = parts.method == Method::HEAD;
-    let generating = match request::to_generate(&parts, &resource, &layer) {
+    let layer = &shared.layer;
+    let generating = match request::to_generate(&parts, &resource, layer) {
         Ok(generating) => generating,
         Err(forward) => {
-            return pass(layer, service, Request::from_parts(parts, body), forward).await;
+            let request = Request::from_parts(parts, body);
+            return pass(Arc::clone(&shared), request, forward).await;
         }
     };
-    let key = resource.key;
     let (direct, mut own) = oneshot::channel();
     let make = || {
         let seed = RouteSeed {
@@ -206,64 +200,36 @@ where
         };
         let request = generating.map(|()| ReqBody::default());
         Work {
-            generator: Box::pin(generate(shared, request, direct)),
+            generator: Box::pin(generate(Arc::clone(&shared), request, direct)),
             seed: Some(Arc::new(seed)),
             begun: false,
         }
     };
     let arrived = layer.engine.now();
-    let Visited { answer, leads } = layer.engine.visit(&key, &layer.policy, make).await;
-    let made = |forward, stored| How::Made {
-        forward,
-        stored,
-        collapsed: !leads,
+    let visited = layer.engine.visit(&resource.key, &layer.policy, make).await;
+    let forward = Forward {
+        collapsed: !visited.leads,
+        ..Forward::because(why)
     };
-    let direct = |response, detail| {
-        let mut response = without_body_if(head, response);
-        let how = made(why.not_stored(detail), false);
-        layer.say(response.headers_mut(), how);
-        response
-    };
-    let (given, how) = match (answer, own.try_recv()) {
-        (_, Ok(Direct::TooLarge(response))) => {
-            return Ok(direct(response, Detail::Pass(Pass::TooLarge)));
-        }
-        (Answer::Failed(_), Ok(Direct::Failed(result))) => {
-            return result.map(|response| direct(response, Detail::Failed));
-        }
-        (Answer::Version(version), _) => {
-            let made = version.is_made_since(arrived).then(|| {
-                // Memory may have had nothing of what the database had.
-                let why = if version.replaces() { Why::Stale } else { why };
-                made(Forward { why, detail: None }, !version.is_unsaved())
-            });
-            return Ok(layer.give(&version, &parts, layer.engine.now(), made));
-        }
-        (Answer::Pass(reason), _) => {
-            let forward = why.not_stored(Detail::Pass(reason));
-            return pass(layer, service, Request::from_parts(parts, body), forward).await;
-        }
-        (Answer::Failed(failure), _) => match failure.response {
-            Some(response) => (response, made(why.not_stored(Detail::Failed), false)),
-            None => (
-                outgoing::unavailable(failure.retry_in).into(),
-                How::Unavailable,
-            ),
-        },
-        (Answer::Unavailable { retry_in }, _) => {
-            (outgoing::unavailable(retry_in).into(), How::Unavailable)
+    let (response, detail) = match (own.try_recv(), visited.answer) {
+        (Ok(Direct::TooLarge(response)), _) => (response, "too-large"),
+        (Ok(Direct::Failed(response)), Answer::Failed(_)) => (response?, "failed"),
+        (_, answer) => {
+            let now = layer.engine.now();
+            return match layer.respond(answer, &parts, now, forward, Some(arrived)) {
+                Ok(response) => Ok(response),
+                Err(forward) => {
+                    let request = Request::from_parts(parts, body);
+                    pass(Arc::clone(&shared), request, forward).await
+                }
+            };
         }
     };
-    Ok(layer.give_other(&given, head, how))
-}
-
-fn without_body_if<B>(
-    head: bool,
-    response: Response<ResponseBody<B>>,
-) -> Response<ResponseBody<B>> {
-    if head {
-        response.map(|_| ResponseBody::stored(Bytes::new()))
-    } else {
-        response
-    }
+    let mut response = match parts.method {
+        Method::HEAD => response.map(|_| ResponseBody::default()),
+        _ => response,
+    };
+    let how = How::Forwarded(forward.detailed(detail));
+    layer.say(response.headers_mut(), how);
+    Ok(response)
 }
