@@ -56,9 +56,7 @@ pub(crate) fn canonical(key: &str) -> Cow<'_, str> {
 
 /// The parameters of these names.
 fn only(query: &str, names: &[String]) -> String {
-    let named = parameters(query).filter(|(name, _)| names.iter().any(|it| it == name));
-    let raw: Vec<_> = named.map(|(_, raw)| raw).collect();
-    raw.join("&")
+    joined(parameters(query).filter(|(name, _)| names.iter().any(|it| it == name)))
 }
 
 fn is_sorted(query: &str) -> bool {
@@ -68,7 +66,11 @@ fn is_sorted(query: &str) -> bool {
 fn sorted(query: &str) -> String {
     let mut parameters: Vec<_> = parameters(query).collect();
     parameters.sort_by(|a, b| a.0.cmp(&b.0));
-    let raw: Vec<_> = parameters.into_iter().map(|(_, raw)| raw).collect();
+    joined(parameters.into_iter())
+}
+
+fn joined<'a>(parameters: impl Iterator<Item = (Cow<'a, str>, &'a str)>) -> String {
+    let raw: Vec<_> = parameters.map(|(_, raw)| raw).collect();
     raw.join("&")
 }
 
@@ -76,11 +78,8 @@ fn sorted(query: &str) -> String {
 fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
     query.split('&').map(|raw| {
         let name = raw.split('=').next().unwrap_or_default();
-        let decoded = match form_urlencoded::parse(name.as_bytes()).next() {
-            Some((decoded, _)) => decoded,
-            None => Cow::Borrowed(""),
-        };
-        (decoded, raw)
+        let decoded = form_urlencoded::parse(name.as_bytes()).next();
+        (decoded.unwrap_or_default().0, raw)
     })
 }
 

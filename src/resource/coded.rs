@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicU8, Ordering::Relaxed},
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
@@ -36,13 +36,17 @@ impl Default for Compressions {
 
 /// Shared by versions of the same content.
 #[derive(Default)]
-pub(crate) struct Coded {
-    /// Of each coding; `None`: it would be no smaller.
-    made: [OnceLock<Option<Representation>>; 3],
-    /// A bit for each coding that is made, or about to be.
-    begun: AtomicU8,
-    /// A bit for each that has been asked for.
-    asked: AtomicU8,
+pub(crate) struct Coded([Place; 3]);
+
+/// The content in one coding.
+#[derive(Default)]
+struct Place {
+    /// `None`: it would be no smaller.
+    made: OnceLock<Option<Representation>>,
+    /// It is made, or about to be.
+    begun: AtomicBool,
+    /// It has been asked for.
+    asked: AtomicBool,
 }
 
 impl Coded {
@@ -55,26 +59,31 @@ impl Coded {
         (content, Some(Arc::default()))
     }
 
-    fn get(&self, coding: Coding) -> Option<&Option<Representation>> {
-        self.made[coding as usize].get()
+    fn place(&self, coding: Coding) -> &Place {
+        &self.0[coding as usize]
+    }
+
+    fn get(&self, coding: Coding) -> Option<&Representation> {
+        self.place(coding).made.get()?.as_ref()
     }
 
     pub(super) fn put(&self, coding: Coding, made: Option<Response<Bytes>>) {
         // Nobody else does: it is begun once.
-        let _ = self.made[coding as usize].set(made.map(Representation::new));
+        let _ = self.place(coding).made.set(made.map(Representation::new));
     }
 
     pub(super) fn weight(&self) -> usize {
-        let made = self.made.iter().filter_map(|made| made.get()?.as_ref());
+        let made = Coding::ALL
+            .into_iter()
+            .filter_map(|coding| self.get(coding));
         size_of::<Self>() + made.map(Representation::weight).sum::<usize>()
     }
 }
 
-/// Sets the bit of a coding; whether it was set.
-fn note(bits: &AtomicU8, coding: Coding) -> bool {
-    let bit = 1 << coding as u8;
+/// Sets a mark; returns whether it was set.
+fn mark(mark: &AtomicBool) -> bool {
     // Mostly it is, and nothing is written that other cores read.
-    bits.load(Relaxed) & bit != 0 || bits.fetch_or(bit, Relaxed) & bit != 0
+    mark.load(Relaxed) || mark.swap(true, Relaxed)
 }
 
 impl Engine {
@@ -88,23 +97,21 @@ impl Engine {
         let Some(coded) = &version.coded else {
             return &version.plain;
         };
-        if !request.contains_key(header::ACCEPT_ENCODING) {
-            return &version.plain;
-        }
         let accepted = Accepted::of(request);
-        let best = accepted.best(|_| true);
-        let made = best.and_then(|best| {
-            let other = || accepted.best(|it| matches!(coded.get(it), Some(Some(_))));
-            note(&coded.asked, best);
-            let made = coded.get(best);
-            if made.is_some() {
-                return made;
+        let Some(best) = accepted.best(|_| true) else {
+            return &version.plain;
+        };
+        let place = coded.place(best);
+        mark(&place.asked);
+        let made = match place.made.get() {
+            Some(made) => made.as_ref(),
+            None => {
+                self.code(version, best);
+                let other = accepted.best(|it| coded.get(it).is_some());
+                other.and_then(|other| coded.get(other))
             }
-            let made = other().and_then(|other| coded.get(other));
-            self.code(version, best);
-            made
-        });
-        made.and_then(Option::as_ref).unwrap_or(&version.plain)
+        };
+        made.unwrap_or(&version.plain)
     }
 
     /// Makes a version in those codings that the one before it was asked for in.
@@ -113,7 +120,7 @@ impl Engine {
             return;
         };
         for coding in Coding::ALL {
-            if before.asked.load(Relaxed) & 1 << coding as u8 != 0 {
+            if before.place(coding).asked.load(Relaxed) {
                 self.code(version, coding);
             }
         }
@@ -127,7 +134,7 @@ impl Engine {
         let Ok(queued) = Arc::clone(&self.compressions.queued).try_acquire_owned() else {
             return;
         };
-        if self.is_closing() || note(&coded.begun, coding) {
+        if self.is_closing() || mark(&coded.place(coding).begun) {
             return;
         }
         let coded = Arc::clone(coded);
@@ -135,9 +142,8 @@ impl Engine {
         let (engine, key) = (Arc::clone(self), version.key().to_owned());
         runtime.spawn(async move {
             engine.make(&key, &coded, coding).await;
-            if coded.get(coding).is_none() {
-                coded.begun.fetch_and(!(1 << coding as u8), Relaxed);
-            }
+            let place = coded.place(coding);
+            place.begun.store(place.made.get().is_some(), Relaxed);
             drop(queued);
         });
     }

@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    future::ready,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -27,16 +26,13 @@ const FOLD_LOCK: &str = "perennial/fold";
 
 /// Removes entries whose time is over and locks that were unused for `retention`, unless another process holds the lock `name`,
 /// or did so within `pause`. `forget` gets the smallest epoch that is noted in an entry.
-async fn prune<F>(
+async fn prune(
     locks: &Locks,
     name: &str,
     retention: Duration,
     pause: Duration,
-    forget: impl FnOnce(i64) -> F,
-) -> Result<(), Error>
-where
-    F: Future<Output = Result<(), Error>>,
-{
+    forget: impl AsyncFnOnce(i64) -> Result<(), Error>,
+) -> Result<(), Error> {
     let Some(lease) = locks.take(name, "", None).await? else {
         return Ok(());
     };
@@ -91,7 +87,7 @@ impl Pruner {
         let locks = self.locks.clone();
         // The store has logged a failure; another day comes.
         tokio::spawn(async move {
-            let forget = |_| ready(Ok(()));
+            let forget = async |_| Ok(());
             drop(prune(&locks, REQUESTS_LOCK, UNKNOWN_OUTCOME, PRUNE, forget).await);
         });
     }
@@ -107,7 +103,7 @@ impl Engine {
     /// Removes what has been unused for long, in one process a day.
     pub(super) async fn prune(&self) -> Result<(), Error> {
         let (retention, pause) = (self.settings.retention, self.prune_interval());
-        let forget = |oldest| self.forget(oldest);
+        let forget = async |oldest| self.forget(oldest).await;
         prune(&self.locks, PRUNE_LOCK, retention, pause, forget).await
     }
 

@@ -40,13 +40,14 @@ struct State {
     prune: Option<Tick>,
 }
 
-#[derive(Clone)]
-struct Attempt {
-    /// When the attempt began, and then each time that the database answered.
-    alive: Arc<AtomicI64>,
-    /// Holds the result when the attempt has ended.
-    ended: watch::Receiver<Option<Result<(), Arc<Error>>>>,
+/// How far an attempt has come.
+enum Progress {
+    /// The attempt began, or the database last answered, at this time.
+    Alive(Tick),
+    Ended(Result<(), Arc<Error>>),
 }
+
+type Attempt = watch::Receiver<Progress>;
 
 impl Schedule {
     pub(super) fn new() -> Self {
@@ -116,7 +117,7 @@ impl Engine {
                 return;
             };
             // Without an answer the versions in memory are served. An answer to a question of long ago is not enough.
-            let answer = tokio::time::timeout(until - now, end_of(attempt.ended)).await;
+            let answer = tokio::time::timeout(until - now, end_of(attempt)).await;
             self.sync_state().looked = self.now();
             if !matches!(answer, Ok(Ok(()))) {
                 return;
@@ -149,7 +150,7 @@ impl Engine {
         while !self.known.is_complete() {
             let (attempt, ()) = self.attempt(self.now(), |_| ());
             // An attempt may be on a runtime that is not driven any more: it counts as dead after this time, and is replaced.
-            if let Ok(ended) = tokio::time::timeout(self.silence(), end_of(attempt.ended)).await {
+            if let Ok(ended) = tokio::time::timeout(self.silence(), end_of(attempt)).await {
                 ended?;
             }
         }
@@ -164,16 +165,12 @@ impl Engine {
     /// Returns the attempt that runs, or a new one, and the result of `look`, which sees the state before a new attempt can end.
     fn attempt<T>(self: &Arc<Self>, now: Tick, look: impl FnOnce(&mut State) -> T) -> (Attempt, T) {
         let mut state = self.sync_state();
-        if let Some(attempt) = &state.running
-            && now < Tick(attempt.alive.load(Relaxed)) + self.silence()
+        if let Some(attempt) = state.running.clone()
+            && matches!(*attempt.borrow(), Progress::Alive(at) if now < at + self.silence())
         {
-            return (attempt.clone(), look(&mut state));
+            return (attempt, look(&mut state));
         }
-        let (end, ended) = watch::channel(None);
-        let attempt = Attempt {
-            alive: Arc::new(AtomicI64::new(now.0)),
-            ended,
-        };
+        let (progress, attempt) = watch::channel(Progress::Alive(now));
         state.running = Some(attempt.clone());
         let prune = match state.prune {
             Some(considered) => considered + self.prune_interval() / 8,
@@ -190,14 +187,13 @@ impl Engine {
         // Made here, as the task may be dropped before it has begun.
         let mut end = End {
             engine: Arc::clone(self),
-            end,
+            progress,
             result: None,
             asked: now,
-            alive: Arc::clone(&attempt.alive),
         };
         let run = async move {
             let engine = Arc::clone(&end.engine);
-            end.result = Some(engine.ask(&end.alive).await.map_err(Arc::new));
+            end.result = Some(engine.ask(&end.progress).await.map_err(Arc::new));
             drop(end);
             if engine.known.is_to_be_folded() {
                 engine.fold();
@@ -211,22 +207,22 @@ impl Engine {
         (attempt, looked)
     }
 
-    async fn ask(&self, alive: &AtomicI64) -> Result<(), Error> {
-        self.learn(alive).await?;
+    async fn ask(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
+        self.learn(progress).await?;
         if let Some(revision) = self.known.unseen_revision() {
             let name = revision.name()?;
             self.store
                 .call("invalidate", |store| store.invalidate(&name))
                 .await?;
             // Another process may have been the first.
-            self.learn(alive).await?;
+            self.learn(progress).await?;
         }
         self.known.complete();
         Ok(())
     }
 
     /// Reads what has been invalidated since the last question, in pages.
-    async fn learn(&self, alive: &AtomicI64) -> Result<(), Error> {
+    async fn learn(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
         let mut caught_up = false;
         loop {
             let since = self.known.seen();
@@ -235,12 +231,12 @@ impl Engine {
                 .call("sync", |store| store.invalidated(since, PAGE));
             let page = sync.await?;
             self.known.learn(&page);
-            alive.store(self.now().0, Relaxed);
+            progress.send_replace(Progress::Alive(self.now()));
             if page.len() < PAGE {
                 return Ok(());
             }
             if !caught_up || self.known.is_full() {
-                self.catch_up(alive).await?;
+                self.catch_up(progress).await?;
                 caught_up = true;
             }
         }
@@ -248,7 +244,7 @@ impl Engine {
 
     /// Skips the invalidations that one of everything makes needless; where there are too many all the same, this process counts them
     /// as such a one. Those that outlive it are read first.
-    async fn catch_up(&self, alive: &AtomicI64) -> Result<(), Error> {
+    async fn catch_up(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
         let probe = self
             .store
             .call("sync", |store| store.probe("-", "-", i64::MAX));
@@ -261,7 +257,7 @@ impl Engine {
                 .call("sync", |store| store.invalidated_for_long(&after, PAGE));
             let page = lasting.await?;
             self.known.add_all(&page);
-            alive.store(self.now().0, Relaxed);
+            progress.send_replace(Progress::Alive(self.now()));
             match page.last() {
                 // The invalidation of everything stands on each page besides.
                 Some((last, _)) if page.len() >= PAGE => after.clone_from(last),
@@ -281,11 +277,10 @@ impl Engine {
 /// Ends an attempt, also one that is cancelled with its runtime.
 struct End {
     engine: Arc<Engine>,
-    end: watch::Sender<Option<Result<(), Arc<Error>>>>,
+    progress: watch::Sender<Progress>,
     /// `None`: cancelled.
     result: Option<Result<(), Arc<Error>>>,
     asked: Tick,
-    alive: Arc<AtomicI64>,
 }
 
 impl Drop for End {
@@ -297,15 +292,16 @@ impl Drop for End {
                 state.waiting_since = None;
             }
         }
+        let own = self.progress.subscribe();
         let running = state.running.as_ref();
-        if running.is_some_and(|running| Arc::ptr_eq(&running.alive, &self.alive)) {
+        if running.is_some_and(|running| running.same_channel(&own)) {
             state.running = None;
         }
         // Under the lock: no request finds that nothing is running, and no reason to be quiet.
         self.engine.sync.quiet_until(self.asked + SYNC);
         drop(state);
         if let Some(result) = self.result.take() {
-            self.end.send_replace(Some(result));
+            self.progress.send_replace(Progress::Ended(result));
         }
     }
 }
@@ -314,12 +310,11 @@ fn is_inside_runtime() -> bool {
     Handle::try_current().is_ok()
 }
 
-async fn end_of(
-    mut ended: watch::Receiver<Option<Result<(), Arc<Error>>>>,
-) -> Result<(), Arc<Error>> {
-    match ended.wait_for(Option::is_some).await {
-        Ok(result) => result.clone().unwrap_or(Ok(())),
+async fn end_of(mut attempt: Attempt) -> Result<(), Arc<Error>> {
+    let is_ended = |progress: &Progress| matches!(progress, Progress::Ended(_));
+    match attempt.wait_for(is_ended).await.as_deref() {
+        Ok(Progress::Ended(result)) => result.clone(),
         // Cancelled with its runtime; a request that needs the answer asks again.
-        Err(_) => Ok(()),
+        Ok(Progress::Alive(_)) | Err(_) => Ok(()),
     }
 }

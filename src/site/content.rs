@@ -9,7 +9,7 @@ use crate::{
     error::{BoxError, Error},
     name::IDEMPOTENCY,
     policy::Refresh,
-    resource::{Answer, Engine, Failure, Generated, Generator, Look, Work},
+    resource::{Answer, Engine, Failure, Generated, Look, Work},
 };
 
 /// A piece of generated content: bytes that are shared, not copied.
@@ -69,44 +69,29 @@ where
              `sidebar/top-10` (keys that do are those of routes)"
         )));
     }
-    let max_body = engine.settings.max_body;
     let answer = match engine.look(key, policy, engine.now()) {
         Look::Answer(answer) => answer,
         Look::Visit { .. } => {
-            let cooldown = policy.cooldown();
-            engine
-                .visit(key, policy, || {
-                    let made = generate();
-                    let run: Generator = Box::pin(async move {
-                        let error = match made.await {
-                            Ok(body) => match body.into() {
-                                body if body.len() <= max_body => {
-                                    // Of the content's own size, whatever buffer it is a part of.
-                                    let body = Bytes::copy_from_slice(&body);
-                                    return Generated::Content(Response::new(body));
-                                }
-                                body => BoxError::from(format!(
-                                    "the content has {} bytes, more than the limit of {max_body} \
-                                     (`Builder::max_body`)",
-                                    body.len()
-                                )),
-                            },
-                            Err(error) => error.into(),
-                        };
-                        Generated::Failed(Failure {
-                            error: Arc::from(error),
+            let (cooldown, max_body) = (policy.cooldown(), engine.settings.max_body);
+            let work = || {
+                let generated = generate();
+                let generator = async move {
+                    match limited(generated.await, max_body) {
+                        Ok(content) => Generated::Content(Response::new(content)),
+                        Err(error) => Generated::Failed(Failure {
+                            error: error.into(),
                             response: None,
                             retry_in: cooldown,
-                        })
-                    });
-                    Work {
-                        generator: run,
-                        seed: None,
-                        begun: true,
+                        }),
                     }
-                })
-                .await
-                .answer
+                };
+                Work {
+                    generator: Box::pin(generator),
+                    seed: None,
+                    begun: true,
+                }
+            };
+            engine.visit(key, policy, work).await.answer
         }
     };
     match answer {
@@ -116,4 +101,20 @@ where
         // Nothing is begun during a shutdown.
         Answer::Pass(_) => Err(Error::unavailable(policy.cooldown())),
     }
+}
+
+/// The content, if it may be stored.
+fn limited(
+    generated: Result<impl Into<Bytes>, impl Into<BoxError>>,
+    max_body: usize,
+) -> Result<Bytes, BoxError> {
+    let content = generated.map_err(Into::into)?.into();
+    if content.len() > max_body {
+        let length = content.len();
+        return Err(BoxError::from(format!(
+            "the content has {length} bytes, more than the limit of {max_body} (`Builder::max_body`)"
+        )));
+    }
+    // Of the content's own size, whatever buffer it is a part of.
+    Ok(Bytes::copy_from_slice(&content))
 }

@@ -89,19 +89,13 @@ impl Declared {
         }
     }
 
-    /// Returns true if there are no extensions but those of a route, or none at all: the quick answer for most requests.
-    pub(super) fn is_routing_alone(&self, extensions: &Extensions) -> bool {
-        let all = extensions.len();
-        #[cfg(feature = "axum")]
-        return all == 0 || all == self.routing.on_a_route(extensions);
-        #[cfg(not(feature = "axum"))]
-        return all == 0;
-    }
-
     /// Returns true if each extension is a known one, on the way of a hit: as [`knows_exactly`](Self::knows_exactly), but a request with a
     /// `MatchedPath` is taken to have what axum's router adds together with it.
     pub(super) fn knows(&self, extensions: &Extensions) -> bool {
         let all = extensions.len();
+        if all == 0 {
+            return true;
+        }
         #[cfg(feature = "axum")]
         let mut known = self.routing.beside_match(extensions);
         #[cfg(not(feature = "axum"))]

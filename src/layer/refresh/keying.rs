@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, request::Parts};
 use crate::{
     http::fields,
     key::{self, Query},
-    layer::refresh::request::host,
+    layer::refresh::request::{asked_for, host},
     name::IDEMPOTENCY,
 };
 
@@ -45,21 +45,16 @@ type By = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
 /// The key of a request, with the path and the query that the generator sees.
 #[derive(Debug)]
-pub(in crate::layer) struct Resource<'a> {
-    pub(in crate::layer) key: Cow<'a, str>,
-    /// `None`: it is the key.
-    seen: Option<Cow<'a, str>>,
+pub(super) struct Resource<'a> {
+    pub(super) key: Cow<'a, str>,
+    pub(super) seen: Cow<'a, str>,
 }
 
 impl Resource<'_> {
-    pub(in crate::layer) fn seen(&self) -> &str {
-        self.seen.as_deref().unwrap_or(&self.key)
-    }
-
-    pub(in crate::layer) fn into_owned(self) -> Resource<'static> {
+    pub(super) fn into_owned(self) -> Resource<'static> {
         Resource {
             key: Cow::Owned(self.key.into_owned()),
-            seen: self.seen.map(|seen| Cow::Owned(seen.into_owned())),
+            seen: Cow::Owned(self.seen.into_owned()),
         }
     }
 }
@@ -152,7 +147,7 @@ impl Key {
     }
 
     /// The key that stands for all variants of what a request asks for.
-    pub(in crate::layer) fn resource(&self, parts: &Parts) -> Option<String> {
+    pub(super) fn resource(&self, parts: &Parts) -> Option<String> {
         let resource = self.of(parts)?;
         Some(match &self.base {
             Base::Name(name) => name.to_string(),
@@ -162,7 +157,7 @@ impl Key {
     }
 
     /// The key that stands for all variants of what a URI names, if it is its path that counts.
-    pub(in crate::layer) fn of_uri<'a>(&self, uri: &'a Uri) -> Option<Cow<'a, str>> {
+    pub(super) fn of_uri<'a>(&self, uri: &'a Uri) -> Option<Cow<'a, str>> {
         match &self.base {
             Base::Uri(query) => key::of_uri(uri, query),
             Base::Name(_) | Base::By(_) => None,
@@ -170,7 +165,7 @@ impl Key {
     }
 
     /// The key of a request. `None`: it has none and bypasses the cache.
-    pub(in crate::layer) fn of<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
+    pub(super) fn of<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
         let seen = match &self.base {
             Base::Uri(query) => key::of_uri(&parts.uri, query)?,
             Base::Name(_) => key::of_uri(&parts.uri, &Query::Only(Vec::new()))?,
@@ -183,30 +178,20 @@ impl Key {
                 }
             }
         };
-        let named = match &self.base {
-            Base::Name(name) => Some(Cow::Borrowed(&**name)),
-            Base::Uri(_) | Base::By(_) => super::request::asked_for(parts, &seen),
+        let key = match &self.base {
+            Base::Name(name) => Cow::Borrowed(&**name),
+            Base::Uri(_) | Base::By(_) => asked_for(parts, seen.clone()),
         };
-        let resource = match named {
-            Some(key) => Resource {
-                key,
-                seen: Some(seen),
-            },
-            None => Resource {
-                key: seen,
-                seen: None,
-            },
-        };
-        if resource.key.starts_with(IDEMPOTENCY) {
+        if key.starts_with(IDEMPOTENCY) {
             // The answers to somebody's requests are kept there.
-            tracing::debug!(key = %resource.key, "a request passes, as its key is Perennial's own");
+            tracing::debug!(%key, "a request passes, as its key is Perennial's own");
             return None;
         }
         if self.headers.is_empty() && !self.host {
-            return Some(resource);
+            return Some(Resource { key, seen });
         }
         // A path has no `#`, and what follows no `#`, `&` or `=` of a visitor's.
-        let mut key = resource.key.to_string();
+        let mut key = key.into_owned();
         key.push('#');
         if self.host {
             let host = host(&parts.uri, &parts.headers)?;
@@ -223,12 +208,12 @@ impl Key {
         }
         Some(Resource {
             key: Cow::Owned(key),
-            seen: resource.seen.or(Some(resource.key)),
+            seen,
         })
     }
 
     /// Puts into a request to generate what of the headers is in the key.
-    pub(in crate::layer) fn copy_headers(&self, from: &Parts, to: &mut HeaderMap) {
+    pub(super) fn copy_headers(&self, from: &Parts, to: &mut HeaderMap) {
         for name in &self.headers {
             for value in from.headers.get_all(name) {
                 // Copied, as it may be a part of the buffer in which the whole request was read, and memory keeps it.
@@ -246,14 +231,14 @@ impl Key {
     }
 
     /// Says to other caches which headers decide on the content, where the response doesn't.
-    pub(in crate::layer) fn say_vary(&self, headers: &mut HeaderMap) {
+    pub(super) fn say_vary(&self, headers: &mut HeaderMap) {
         for name in &self.headers {
             fields::say_vary(headers, name);
         }
     }
 
     /// Whether what a header says may decide on the content.
-    pub(in crate::layer) fn has(&self, header: &HeaderName) -> bool {
+    pub(super) fn has(&self, header: &HeaderName) -> bool {
         self.headers.contains(header) || (self.host && header == header::HOST)
     }
 }

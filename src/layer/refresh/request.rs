@@ -4,9 +4,7 @@ use std::{borrow::Cow, sync::Arc};
 
 #[cfg(feature = "axum")]
 use axum::extract::{MatchedPath, OriginalUri};
-use http::{
-    Extensions, HeaderMap, Method, Request, Uri, header, request::Parts, uri::PathAndQuery,
-};
+use http::{HeaderMap, Method, Request, Uri, header, request::Parts, uri::PathAndQuery};
 
 use crate::{
     http::{cache_status::Forward, fields::list},
@@ -41,15 +39,11 @@ pub(super) fn resource<'a>(
     if layer.bypass_if.iter().any(|bypasses| bypasses(parts)) {
         return Err(Forward::bypass("bypass-if"));
     }
-    let routing_alone = layer.declared.is_routing_alone(&parts.extensions);
-    if !routing_alone && !layer.declared.knows(&parts.extensions) {
+    if !layer.declared.knows(&parts.extensions) {
         return Err(undeclared(parts, layer));
     }
     let resource = layer.key.of(parts);
     let resource = resource.ok_or(Forward::bypass("no-key"))?;
-    if routing_alone {
-        return Ok(resource);
-    }
     match parts.extensions.get::<GeneratedKey>() {
         Some(generating) if *generating.0 == resource.key => Err(Forward::bypass("outer-layer")),
         _ => Ok(resource),
@@ -74,17 +68,16 @@ pub(in crate::layer) fn route(parts: &Parts) -> &str {
 
 /// The path as the visitor wrote it.
 pub(in crate::layer) fn asked_path(parts: &Parts) -> &str {
-    asked_uri(&parts.uri, &parts.extensions).path()
+    asked_uri(parts).path()
 }
 
-/// The URI as the visitor wrote it; `seen`: as the service sees it.
-#[cfg_attr(not(feature = "axum"), expect(unused_variables))]
-pub(in crate::layer) fn asked_uri<'a>(seen: &'a Uri, extensions: &'a Extensions) -> &'a Uri {
+/// The URI as the visitor wrote it.
+pub(in crate::layer) fn asked_uri(parts: &Parts) -> &Uri {
     #[cfg(feature = "axum")]
-    if let Some(OriginalUri(asked)) = extensions.get() {
+    if let Some(OriginalUri(asked)) = parts.extensions.get() {
         return asked;
     }
-    seen
+    &parts.uri
 }
 
 /// The host that is asked, in lowercase (RFC 9112 §3.2.2).
@@ -106,23 +99,16 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
         && !names(header::UPGRADE, "h2c")
 }
 
-/// The key of a request, if it is not what the service sees of its URI. A nested router sees the path without its prefix, and a middleware
-/// may have rewritten it, by a cookie say: the key has both what was asked for and, after a `#`, which no path contains, what the
-/// service sees.
-#[cfg(feature = "axum")]
-pub(in crate::layer) fn asked_for<'a>(parts: &Parts, seen: &str) -> Option<Cow<'a, str>> {
-    match parts.extensions.get::<OriginalUri>() {
-        Some(OriginalUri(asked)) if asked.path() != parts.uri.path() => {
-            let (path, query) = seen.split_at(seen.find('?').unwrap_or(seen.len()));
-            Some(Cow::Owned(format!("{}{query}#{path}", asked.path())))
-        }
-        Some(_) | None => None,
+/// The key of a request whose path and query the service sees as `seen`. A nested router sees the path without its prefix, and a
+/// middleware may have rewritten it, by a cookie say: then the key has both what was asked for and, after a `#`, which no path
+/// contains, what the service sees.
+pub(super) fn asked_for<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {
+    let asked = asked_uri(parts).path();
+    if asked == parts.uri.path() {
+        return seen;
     }
-}
-
-#[cfg(not(feature = "axum"))]
-pub(in crate::layer) fn asked_for<'a>(_: &Parts, _: &str) -> Option<Cow<'a, str>> {
-    None
+    let (path, query) = seen.split_at(seen.find('?').unwrap_or(seen.len()));
+    Cow::Owned(format!("{asked}{query}#{path}"))
 }
 
 /// The request that generates a resource: GET, what of the path, the query and the headers is in the key, an empty body, and the
@@ -135,7 +121,7 @@ pub(super) fn to_generate(
     if !layer.declared.knows_exactly(&parts.extensions) {
         return Err(undeclared(parts, layer));
     }
-    let seen = resource.seen();
+    let seen = &*resource.seen;
     let relative = |path_and_query| relative(path_and_query).ok_or(Forward::bypass("no-key"));
     let mut generating = Request::new(());
     *generating.uri_mut() = relative(seen)?;

@@ -75,16 +75,6 @@ impl Routing {
         }
     }
 
-    /// The number of the extensions that a request on a route has of the router that is not nested.
-    pub(super) fn on_a_route(&self, extensions: &Extensions) -> usize {
-        match extensions.get::<MatchedPath>() {
-            Some(_) => {
-                1 + self.beside_match + usize::from(extensions.get::<OriginalUri>().is_some())
-            }
-            None => 0,
-        }
-    }
-
     /// The number of private extensions, by their names. Zero without an `OriginalUri`, which the router adds first, and where two
     /// types have one name, as those of two axums have.
     pub(super) fn private_in(&self, extensions: &Extensions) -> usize {

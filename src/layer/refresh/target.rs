@@ -18,7 +18,7 @@ pub(in crate::layer) struct Asked {
 
 impl Asked {
     pub(in crate::layer) fn of(parts: &Parts) -> Self {
-        let asked = asked_uri(&parts.uri, &parts.extensions).path_and_query();
+        let asked = asked_uri(parts).path_and_query();
         Self {
             host: host(&parts.uri, &parts.headers),
             path_and_query: asked.map(|asked| asked.as_str().to_owned()),
