@@ -1,6 +1,7 @@
 //! Which resources a request by an unsafe method has changed (RFC 9111 §4.4).
 
-use http::{HeaderMap, HeaderName, Uri, header, request::Parts};
+use http::{HeaderMap, Uri, header, request::Parts};
+use url::Url;
 
 use crate::{
     layer::refresh::{
@@ -11,94 +12,39 @@ use crate::{
 };
 
 /// The URI of such a request, for as long as its response is waited for.
-pub(in crate::layer) struct Asked {
-    host: Option<Vec<u8>>,
-    path_and_query: Option<String>,
-}
+pub(in crate::layer) struct Asked(Option<Url>);
 
 impl Asked {
     pub(in crate::layer) fn of(parts: &Parts) -> Self {
-        let asked = asked_uri(parts).path_and_query();
-        Self {
-            host: host(&parts.uri, &parts.headers),
-            path_and_query: asked.map(|asked| asked.as_str().to_owned()),
-        }
+        // A request of HTTP/1.0 may have no host.
+        let host = host(&parts.uri, &parts.headers).unwrap_or_else(|| b"unknown.invalid".into());
+        let (host, path) = (String::from_utf8_lossy(&host), asked_uri(parts).path());
+        Self(Url::parse(&format!("http://{host}{path}")).ok())
     }
 
     /// The names of what `Location` and `Content-Location` refer to, of the same host: others are not to be trusted with this one's.
+    ///
+    /// References are read as browsers read them, which then ask for what is found.
     pub(in crate::layer) fn names_in(&self, headers: &HeaderMap, key: &Key) -> Vec<String> {
         let fields = [header::LOCATION, header::CONTENT_LOCATION];
         let names = fields.into_iter().filter_map(|field| {
-            let uri: Uri = self.resolve(headers, &field)?.parse().ok()?;
+            let uri = self.resolve(headers.get(field)?.to_str().ok()?)?;
             Target::Key(&key.of_uri(&uri)?).name().ok()
         });
         names.collect()
     }
 
-    /// The path and query of a reference in a header (RFC 3986 §5.2).
-    fn resolve(&self, headers: &HeaderMap, field: &HeaderName) -> Option<String> {
-        let reference = headers.get(field)?.to_str().ok()?;
-        let reference = without_scheme(reference.split('#').next()?)?;
-        let (base, _) = split(self.path_and_query.as_deref()?);
-        let path_and_query = match authority(reference) {
-            Some((authority, rest)) => {
-                let same = self.host.as_deref() == Some(authority.to_ascii_lowercase().as_bytes());
-                let slash = if rest.starts_with('/') { "" } else { "/" };
-                same.then(|| format!("{slash}{rest}"))?
-            }
-            None if reference.starts_with('/') => reference.to_owned(),
-            None if reference.starts_with('?') => format!("{base}{reference}"),
-            None if reference.is_empty() => return None,
-            None => format!("{}{reference}", &base[..=base.rfind('/')?]),
-        };
-        let (path, query) = split(&path_and_query);
-        Some(format!("{}{query}", without_dots(path)))
+    fn resolve(&self, reference: &str) -> Option<Uri> {
+        let asked = self.0.as_ref()?;
+        let url = asked.join(reference).ok()?;
+        // A default port is none in the scheme of the reference.
+        let mut own = asked.clone();
+        own.set_scheme(url.scheme()).ok()?;
+        let is_http = matches!(url.scheme(), "http" | "https");
+        let is_same_host = url.host() == own.host() && url.port() == own.port();
+        let uri = url.as_str().parse().ok()?;
+        (is_http && is_same_host).then_some(uri)
     }
-}
-
-/// A reference without its scheme. `None`: it is not of HTTP.
-fn without_scheme(reference: &str) -> Option<&str> {
-    match reference.split_once(':') {
-        Some((scheme, rest)) if !scheme.contains(['/', '?']) => {
-            let is_http = ["http", "https"]
-                .iter()
-                .any(|it| scheme.eq_ignore_ascii_case(it));
-            (is_http && rest.starts_with("//")).then_some(rest)
-        }
-        _ => Some(reference),
-    }
-}
-
-/// The authority of a reference that has one, and what follows it.
-fn authority(reference: &str) -> Option<(&str, &str)> {
-    let rest = reference.strip_prefix("//")?;
-    Some(rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len())))
-}
-
-/// A path and, from its `?`, a query.
-fn split(path_and_query: &str) -> (&str, &str) {
-    path_and_query.split_at(path_and_query.find('?').unwrap_or(path_and_query.len()))
-}
-
-/// A path without `.` and `..` (RFC 3986 §5.2.4).
-fn without_dots(path: &str) -> String {
-    let mut kept: Vec<&str> = Vec::new();
-    let mut segments = path.split('/').skip(1).peekable();
-    while let Some(segment) = segments.next() {
-        let last = segments.peek().is_none();
-        match segment {
-            "." | ".." => {
-                if segment == ".." {
-                    kept.pop();
-                }
-                if last {
-                    kept.push("");
-                }
-            }
-            _ => kept.push(segment),
-        }
-    }
-    format!("/{}", kept.join("/"))
 }
 
 #[cfg(test)]
@@ -121,15 +67,16 @@ mod tests {
             ("x", Some("key:/books/7/x")),
             ("?c=d", Some("key:/books/7/edit?c=d")),
             ("http://example.com:80/a", Some("key:/a")),
-            ("HTTPS://EXAMPLE.com:80", Some("key:/")),
+            ("HTTPS://EXAMPLE.com", Some("key:/")),
             ("//example.com:80?a", Some("key:/?a")),
-            ("//example.com/a", None),
+            ("//example.com/a", Some("key:/a")),
+            ("http://example.com:8080/a", None),
             ("http://example.org/a", None),
             ("ftp://example.com:80/a", None),
-            ("http://me@example.com:80/a", None),
+            ("http://me@example.com:80/a", Some("key:/a")),
             ("mailto:a@b", None),
-            ("", None),
-            ("/a b", None),
+            ("", Some("key:/books/7/edit")),
+            ("/a b", Some("key:/a%20b")),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert("location", reference.parse().expect("a value"));
