@@ -127,15 +127,10 @@ impl Declared {
 
     /// The names of the types that are not known, for the log.
     pub(super) fn unknown(&self, extensions: &Extensions) -> Vec<String> {
-        let mut names = Vec::new();
-        for_each_name(extensions, |name| {
-            let known = self.types.iter().any(|it| it.name == name);
-            #[cfg(feature = "axum")]
-            let known = known || self.routing.is_private(name);
-            if !known {
-                names.push(name.to_owned());
-            }
-        });
+        let mut names = names(extensions);
+        names.retain(|name| !self.types.iter().any(|it| it.name == name));
+        #[cfg(feature = "axum")]
+        names.retain(|name| !self.routing.names.contains(name));
         names
     }
 }
@@ -151,20 +146,22 @@ impl fmt::Debug for Declared {
     }
 }
 
-/// Calls the function with the name of each extension's type, which `Debug` of `http::Extensions` writes in one piece. With another
-/// `Debug` there would be other pieces, which are no type's names.
-pub(super) fn for_each_name(extensions: &Extensions, function: impl FnMut(&str)) {
-    struct Pieces<F>(F);
+/// Returns the names of the extensions' types, which `Debug` of `http::Extensions` writes in one piece each. With another `Debug`
+/// there would be other pieces, which are no type's names.
+pub(super) fn names(extensions: &Extensions) -> Vec<String> {
+    struct Pieces(Vec<String>);
 
-    impl<F: FnMut(&str)> Write for Pieces<F> {
+    impl Write for Pieces {
         fn write_str(&mut self, piece: &str) -> fmt::Result {
             if !matches!(piece, "{" | ", " | "}") {
-                (self.0)(piece);
+                self.0.push(piece.to_owned());
             }
             Ok(())
         }
     }
 
+    let mut pieces = Pieces(Vec::new());
     // It never fails.
-    let _ = write!(Pieces(function), "{extensions:?}");
+    let _ = write!(pieces, "{extensions:?}");
+    pieces.0
 }

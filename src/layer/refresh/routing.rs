@@ -4,12 +4,12 @@ use std::{
     any::{TypeId, type_name},
     convert::Infallible,
     pin::pin,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
-    task::{Context, Waker},
+    sync::LazyLock,
+    task::{Context, Poll, Waker},
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
     extract::{MatchedPath, OriginalUri},
     routing::{MethodRouter, Route, get},
@@ -17,14 +17,14 @@ use axum::{
 use http::{Extensions, Request, Uri};
 use tower_service::Service;
 
-use super::declared::{KNOWN, for_each_name};
+use super::declared::{KNOWN, names};
 
 /// The private types among the extensions that axum's router adds: path parameters, and the path of a nested service. They cannot be
 /// named in code, so that their names are learned from a router that runs once in this process.
 pub(super) struct Routing {
     /// The private extensions of a request that matched a route without parameters, which every match adds.
     beside_match: usize,
-    names: Vec<String>,
+    pub(super) names: Vec<String>,
 }
 
 impl Routing {
@@ -34,34 +34,32 @@ impl Routing {
     }
 
     fn probe() -> Self {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let record = {
-            let seen = Arc::clone(&seen);
-            move |request: Request<Body>| {
-                let names = private(request.extensions());
-                seen.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(names);
-                async {}
-            }
+        let tell = |request: Request<Body>| {
+            let mut private = names(request.extensions());
+            private.retain(|name| !KNOWN.iter().any(|it| it.name == name));
+            async { Extension(private) }
         };
         let mut router = Router::new()
-            .route("/route", get(record.clone()))
-            .route("/with/{parameter}", get(record.clone()))
-            .nest_service("/service", get(record));
-        for path in ["/route", "/with/parameter", "/service/below"] {
+            .route("/route", get(tell))
+            .route("/with/{parameter}", get(tell))
+            .nest_service("/service", get(tell));
+        let mut ask = |path| {
             let mut request = Request::new(Body::empty());
             *request.uri_mut() = Uri::from_static(path);
             // Nothing in it waits.
-            let answered = pin!(router.call(request));
-            let _ = answered.poll(&mut Context::from_waker(Waker::noop()));
-        }
-        let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut names = seen.concat();
+            match pin!(router.call(request)).poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Ok(mut told)) => told.extensions_mut().remove().unwrap_or_default(),
+                Poll::Ready(Err(_)) | Poll::Pending => Vec::new(),
+            }
+        };
+        let mut names = ask("/route");
+        let beside_match = names.len();
+        names.extend(ask("/with/parameter"));
+        names.extend(ask("/service/below"));
         names.sort();
         names.dedup();
         Self {
-            beside_match: seen.first().map_or(0, Vec::len),
+            beside_match,
             names,
         }
     }
@@ -81,34 +79,13 @@ impl Routing {
         if extensions.get::<OriginalUri>().is_none() {
             return 0;
         }
-        let (mut found, mut twice) = (0_u64, false);
-        for_each_name(extensions, |name| {
-            if let Some(at) = self.names.iter().position(|it| it == name) {
-                twice |= found & (1 << at) != 0;
-                found |= 1 << at;
-            }
-        });
-        if twice {
-            0
-        } else {
-            found.count_ones() as usize
-        }
+        let mut private = names(extensions);
+        private.retain(|name| self.names.contains(name));
+        let all = private.len();
+        private.sort();
+        private.dedup();
+        if private.len() == all { all } else { 0 }
     }
-
-    pub(super) fn is_private(&self, name: &str) -> bool {
-        self.names.iter().any(|it| it == name)
-    }
-}
-
-/// The names of those extensions that are not known by their types.
-fn private(extensions: &Extensions) -> Vec<String> {
-    let mut names = Vec::new();
-    for_each_name(extensions, |name| {
-        if !KNOWN.iter().any(|it| it.name == name) {
-            names.push(name.to_owned());
-        }
-    });
-    names
 }
 
 /// Refuses a service of an axum that is not the one whose routing is known.
