@@ -26,6 +26,65 @@ impl<L: Link> Link for Arc<L> {
     }
 }
 
+/// Calls the method of the store.
+impl Link for Box<dyn Store> {
+    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+        Ok(match &call {
+            Call::Probe { key, name, known } => Reply::Probe(self.probe(key, name, *known).await?),
+            Call::TryLock {
+                name,
+                owner,
+                length,
+                seen,
+            } => Reply::Fence(self.try_lock(name, owner, *length, *seen).await?),
+            Call::Extend(lease, length) => Reply::Done(self.extend(lease, *length).await?),
+            Call::Release(lease, cooldown) => Reply::Done(self.release(lease, *cooldown).await?),
+            Call::Publish {
+                key,
+                lease,
+                edition,
+                renews,
+            } => {
+                let edition = edition.lent();
+                Reply::Done(match renews {
+                    None => self.publish(key, lease, &edition).await?,
+                    Some(known) => self.renew(key, lease, &edition, *known).await?,
+                })
+            }
+            Call::Remove(key, lease) => Reply::Done(self.remove(key, lease).await?),
+            Call::Invalidate(name) => Reply::Epoch(self.invalidate(name).await?),
+            Call::Invalidated(since, most) => Reply::Names(self.invalidated(*since, *most).await?),
+            Call::InvalidatedForLong(after, most) => {
+                Reply::Names(self.invalidated_for_long(after, *most).await?)
+            }
+            Call::Purge { key, lock_prefix } => {
+                self.purge(key, lock_prefix).await?;
+                Reply::Nothing
+            }
+            Call::PruneEntries(after) => Reply::Pruned(self.prune_entries(after.as_deref()).await?),
+            Call::Inspect(name) => Reply::Lock(self.inspect(name).await?),
+            Call::Held => Reply::Locks(self.held().await?),
+            Call::BreakLock(name) => Reply::Done(self.break_lock(name).await?),
+            Call::Reclaim(strays) => {
+                self.reclaim(&strays.iter().collect::<Vec<_>>()).await?;
+                Reply::Nothing
+            }
+            Call::PruneLocks(unused, after) => {
+                Reply::Next(self.prune_locks(*unused, after.as_deref()).await?)
+            }
+            Call::Forget {
+                before,
+                purged,
+                oldest,
+                after,
+            } => {
+                let forgotten = self.forget_invalidated(*before, *purged, *oldest, *after);
+                Reply::NextEpoch(forgotten.await?)
+            }
+        })
+    }
+}
+
 /// The [`Store`] behind a link.
 pub struct Linked<L>(pub L);
 
@@ -42,11 +101,21 @@ macro_rules! send {
     }};
 }
 
-fn owned(edition: &Edition<'_>) -> Owned {
-    Owned {
-        content: edition.content.clone(),
-        notes: edition.notes.to_owned(),
-        keep: edition.keep,
+impl Owned {
+    fn of(edition: &Edition<'_>) -> Self {
+        Self {
+            content: edition.content.clone(),
+            notes: edition.notes.to_owned(),
+            keep: edition.keep,
+        }
+    }
+
+    fn lent(&self) -> Edition<'_> {
+        Edition {
+            content: &self.content,
+            notes: &self.notes,
+            keep: self.keep,
+        }
     }
 }
 
@@ -89,7 +158,7 @@ impl<L: Link> Store for Linked<L> {
         let call = Call::Publish {
             key: key.to_owned(),
             lease: lease.clone(),
-            edition: owned(edition),
+            edition: Owned::of(edition),
             renews: None,
         };
         send!(self, call, Reply::Done(done) => done)
@@ -105,7 +174,7 @@ impl<L: Link> Store for Linked<L> {
         let call = Call::Publish {
             key: key.to_owned(),
             lease: lease.clone(),
-            edition: owned(edition),
+            edition: Owned::of(edition),
             renews: Some(known),
         };
         send!(self, call, Reply::Done(done) => done)

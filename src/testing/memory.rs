@@ -63,6 +63,32 @@ pub enum Call {
     },
 }
 
+impl Call {
+    /// Returns the name of the method.
+    pub fn step(&self) -> &'static str {
+        match self {
+            Self::Probe { .. } => "probe",
+            Self::TryLock { .. } => "try_lock",
+            Self::Extend(..) => "extend",
+            Self::Release(..) => "release",
+            Self::Publish { renews: None, .. } => "publish",
+            Self::Publish { .. } => "renew",
+            Self::Remove(..) => "remove",
+            Self::Invalidate(_) => "invalidate",
+            Self::Invalidated(..) => "invalidated",
+            Self::InvalidatedForLong(..) => "invalidated_for_long",
+            Self::Purge { .. } => "purge",
+            Self::PruneEntries(_) => "prune_entries",
+            Self::Inspect(_) => "inspect",
+            Self::Held => "held",
+            Self::BreakLock(_) => "break_lock",
+            Self::Reclaim(_) => "reclaim",
+            Self::PruneLocks(..) => "prune_locks",
+            Self::Forget { .. } => "forget_invalidated",
+        }
+    }
+}
+
 /// An [`Edition`](crate::store::Edition) of its own.
 #[derive(Clone, Debug)]
 pub struct Owned {

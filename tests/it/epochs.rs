@@ -13,7 +13,7 @@ use axum::{
     body::Body,
     http::{Request, StatusCode},
 };
-use perennial::{Builder, First, Perennial, Refresh};
+use perennial::{Builder, First, Perennial, Refresh, testing::internal::Linked};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
@@ -238,7 +238,7 @@ async fn hooked(folder: &Folder, builder: Builder, hook: Hook) -> Perennial {
         store: store.expect("prepares"),
         hook,
     };
-    builder.with_store(Box::new(store)).expect("opens")
+    builder.with_store(Box::new(Linked(store))).expect("opens")
 }
 
 /// A hook that counts the steps of this name, and holds them on this side while it is told to.

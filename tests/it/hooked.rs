@@ -1,8 +1,8 @@
 //! A store that calls a hook before and after each step.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc};
 
-use perennial::testing::internal::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture};
+use perennial::testing::internal::{BoxError, Call, Link, Reply, Store};
 
 /// The side of a step on which a hook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,47 +13,19 @@ pub(crate) enum Side {
 
 /// Called with the name of a step; the step goes on when the future is ready.
 pub(crate) type Hook = Arc<dyn Fn(&'static str, Side) -> HookFuture + Send + Sync>;
-pub(crate) type HookFuture = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type HookFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) struct Hooked {
     pub(crate) store: Box<dyn Store>,
     pub(crate) hook: Hook,
 }
 
-macro_rules! hooked {
-    ($($step:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
-        impl Store for Hooked {
-            $(
-                fn $step<'a>(&'a self, $($argument: $type),*) -> StoreFuture<'a, $answer> {
-                    Box::pin(async move {
-                        (self.hook)(stringify!($step), Side::Before).await;
-                        let answer = self.store.$step($($argument),*).await;
-                        (self.hook)(stringify!($step), Side::After).await;
-                        answer
-                    })
-                }
-            )*
-        }
-    };
-}
-
-hooked! {
-    probe(key: &'a str, name: &'a str, known: i64) -> Probe;
-    try_lock(name: &'a str, owner: &'a str, length: Duration, seen: Option<i64>) -> Option<i64>;
-    extend(lease: &'a LeaseRow, length: Duration) -> bool;
-    release(lease: &'a LeaseRow, cooldown: Duration) -> bool;
-    publish(key: &'a str, lease: &'a LeaseRow, edition: &'a Edition<'a>) -> bool;
-    renew(key: &'a str, lease: &'a LeaseRow, edition: &'a Edition<'a>, known: i64) -> bool;
-    remove(key: &'a str, lease: &'a LeaseRow) -> bool;
-    invalidate(name: &'a str) -> i64;
-    invalidated(since: i64, most: usize) -> Vec<(String, i64)>;
-    invalidated_for_long(after: &'a str, most: usize) -> Vec<(String, i64)>;
-    purge(key: &'a str, lock_prefix: &'a str) -> ();
-    prune_entries(after: Option<&'a str>) -> Option<Pruned>;
-    inspect(name: &'a str) -> Option<LockRow>;
-    held() -> Vec<LockRow>;
-    break_lock(name: &'a str) -> bool;
-    reclaim(strays: &'a [&'a LeaseRow]) -> ();
-    prune_locks(unused: Duration, after: Option<&'a str>) -> Option<String>;
-    forget_invalidated(before: i64, purged: Duration, oldest: i64, after: Option<i64>) -> Option<i64>;
+impl Link for Hooked {
+    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+        let step = call.step();
+        (self.hook)(step, Side::Before).await;
+        let answer = self.store.send(call).await;
+        (self.hook)(step, Side::After).await;
+        answer
+    }
 }

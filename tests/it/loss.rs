@@ -13,7 +13,7 @@ use std::{
 use perennial::{
     Perennial, Refresh,
     sql::Database,
-    testing::internal::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
+    testing::internal::{BoxError, Call, Link, Linked, Reply, Store},
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
@@ -73,7 +73,7 @@ pub(crate) async fn lagging(url: &str) -> (Perennial, Arc<AtomicUsize>) {
         deaf: Arc::default(),
         lag: Arc::clone(&lag),
     };
-    let site = Perennial::builder().with_store(Box::new(store));
+    let site = Perennial::builder().with_store(Box::new(Linked(store)));
     (site.expect("opens"), lag)
 }
 
@@ -91,81 +91,23 @@ impl Stepped {
     }
 }
 
-macro_rules! stepped {
-    ($($step:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
-        impl Store for Stepped {
-            fn invalidated(&self, since: i64, most: usize) -> StoreFuture<'_, Vec<(String, i64)>> {
-                self.store.invalidated(since, most)
-            }
-
-            fn invalidated_for_long<'a>(
-                &'a self,
-                after: &'a str,
-                most: usize,
-            ) -> StoreFuture<'a, Vec<(String, i64)>> {
-                self.store.invalidated_for_long(after, most)
-            }
-
-            fn held(&self) -> StoreFuture<'_, Vec<LockRow>> {
-                self.store.held()
-            }
-
-            fn forget_invalidated(
-                &self,
-                before: i64,
-                purged: Duration,
-                oldest: i64,
-                after: Option<i64>,
-            ) -> StoreFuture<'_, Option<i64>> {
-                self.store.forget_invalidated(before, purged, oldest, after)
-            }
-
-            fn publish<'a>(
-                &'a self,
-                key: &'a str,
-                lease: &'a LeaseRow,
-                edition: &'a Edition<'a>,
-            ) -> StoreFuture<'a, bool> {
-                Box::pin(async move {
-                    self.step("publish").await;
-                    let lags = |lag: usize| lag.checked_sub(1);
-                    if self.lag.fetch_update(SeqCst, SeqCst, lags).is_ok() {
-                        return Ok(false);
-                    }
-                    let answer = self.store.publish(key, lease, edition).await;
-                    match self.deaf.swap(false, SeqCst) {
-                        true => Err("the answer is lost".into()),
-                        false => answer,
-                    }
-                })
-            }
-
-            $(
-                fn $step<'a>(&'a self, $($argument: $type),*) -> StoreFuture<'a, $answer> {
-                    Box::pin(async move {
-                        self.step(stringify!($step)).await;
-                        self.store.$step($($argument),*).await
-                    })
-                }
-            )*
+impl Link for Stepped {
+    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+        let step = call.step();
+        self.step(step).await;
+        if step != "publish" {
+            return self.store.send(call).await;
         }
-    };
-}
-
-stepped! {
-    probe(key: &'a str, name: &'a str, known: i64) -> Probe;
-    try_lock(name: &'a str, owner: &'a str, length: Duration, seen: Option<i64>) -> Option<i64>;
-    extend(lease: &'a LeaseRow, length: Duration) -> bool;
-    release(lease: &'a LeaseRow, cooldown: Duration) -> bool;
-    renew(key: &'a str, lease: &'a LeaseRow, edition: &'a Edition<'a>, known: i64) -> bool;
-    remove(key: &'a str, lease: &'a LeaseRow) -> bool;
-    invalidate(name: &'a str) -> i64;
-    purge(key: &'a str, lock_prefix: &'a str) -> ();
-    inspect(name: &'a str) -> Option<LockRow>;
-    break_lock(name: &'a str) -> bool;
-    reclaim(strays: &'a [&'a LeaseRow]) -> ();
-    prune_entries(after: Option<&'a str>) -> Option<Pruned>;
-    prune_locks(unused: Duration, after: Option<&'a str>) -> Option<String>;
+        let lags = |lag: usize| lag.checked_sub(1);
+        if self.lag.fetch_update(SeqCst, SeqCst, lags).is_ok() {
+            return Ok(Reply::Done(false));
+        }
+        let answer = self.store.send(call).await;
+        match self.deaf.swap(false, SeqCst) {
+            true => Err("the answer is lost".into()),
+            false => answer,
+        }
+    }
 }
 
 fn policy(lease: Duration) -> Refresh {
@@ -193,7 +135,7 @@ impl Site {
             lag: Arc::default(),
         };
         let builder = Perennial::builder().statement_limit(STATEMENT);
-        let site = builder.with_store(Box::new(store)).expect("opens");
+        let site = builder.with_store(Box::new(Linked(store))).expect("opens");
         let address = serve(origin.router().layer(site.layer(policy))).await;
         Self {
             origin,

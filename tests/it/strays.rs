@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    future::pending,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -12,7 +13,7 @@ use std::{
 use perennial::{
     Locks, Outcome, Perennial,
     sql::Database,
-    testing::internal::{Edition, LeaseRow, Linked, LockRow, Probe, Pruned, Store, StoreFuture},
+    testing::internal::{BoxError, Call, Link, Linked, Reply, Store},
 };
 use tokio::{sync::Semaphore, task::JoinSet};
 
@@ -32,7 +33,7 @@ const LEASE: Duration = Duration::from_secs(600);
 struct Late(Arc<State>);
 
 struct State {
-    store: Arc<dyn Store>,
+    store: Box<dyn Store>,
     /// The steps that are late, each once.
     late: Mutex<HashSet<&'static str>>,
     go: Semaphore,
@@ -47,9 +48,9 @@ struct State {
 }
 
 impl Late {
-    fn new(store: impl Into<Arc<dyn Store>>) -> Self {
+    fn new(store: Box<dyn Store>) -> Self {
         Self(Arc::new(State {
-            store: store.into(),
+            store,
             late: Mutex::default(),
             go: Semaphore::new(0),
             deaf: AtomicBool::new(false),
@@ -67,7 +68,8 @@ impl Late {
 
     fn site(&self, limit: Duration) -> Perennial {
         let builder = Perennial::builder().statement_limit(limit);
-        builder.with_store(Box::new(self.clone())).expect("opens")
+        let store = Box::new(Linked(self.clone()));
+        builder.with_store(store).expect("opens")
     }
 
     /// The next such step is late.
@@ -83,103 +85,39 @@ impl Late {
         })
         .await;
     }
-
-    fn is_late(&self, step: &'static str) -> bool {
-        self.0.late.lock().expect("not poisoned").remove(step)
-    }
-
-    fn later<T: Send + 'static>(
-        &self,
-        step: impl Future<Output = T> + Send + 'static,
-    ) -> StoreFuture<'static, T> {
-        let state = Arc::clone(&self.0);
-        state.held.fetch_add(1, SeqCst);
-        tokio::spawn(async move {
-            state.go.acquire().await.expect("is not closed").forget();
-            step.await;
-            state.arrived.fetch_add(1, SeqCst);
-        });
-        Box::pin(std::future::pending())
-    }
 }
 
-macro_rules! passed_on {
-    ($($step:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
-        impl Store for Late {
-            fn try_lock<'a>(
-                &'a self,
-                name: &'a str,
-                owner: &'a str,
-                length: Duration,
-                seen: Option<i64>,
-            ) -> StoreFuture<'a, Option<i64>> {
-                self.0.tries.fetch_add(1, SeqCst);
-                if self.0.deaf.load(SeqCst) {
-                    return Box::pin(std::future::pending());
+impl Link for Late {
+    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+        let (state, step) = (&self.0, call.step());
+        match step {
+            "try_lock" => {
+                state.tries.fetch_add(1, SeqCst);
+                if state.deaf.load(SeqCst) {
+                    return pending().await;
                 }
-                if self.is_late("try_lock") {
-                    let (name, owner) = (name.to_owned(), owner.to_owned());
-                    let store = Arc::clone(&self.0.store);
-                    return self.later(async move {
-                        let taken = store.try_lock(&name, &owner, length, seen).await;
-                        taken.expect("answers")
-                    });
-                }
-                self.0.store.try_lock(name, owner, length, seen)
             }
-
-            fn release<'a>(
-                &'a self,
-                lease: &'a LeaseRow,
-                cooldown: Duration,
-            ) -> StoreFuture<'a, bool> {
-                if self.is_late("release") {
-                    let (store, lease) = (Arc::clone(&self.0.store), lease.clone());
-                    return self.later(async move {
-                        store.release(&lease, cooldown).await.expect("answers")
-                    });
-                }
-                Box::pin(async move {
-                    let released = self.0.store.release(lease, cooldown).await;
-                    self.0.freed.fetch_add(1, SeqCst);
-                    released
-                })
+            "reclaim" => {
+                state.reclaims.fetch_add(1, SeqCst);
             }
-
-            fn reclaim<'a>(&'a self, strays: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()> {
-                self.0.reclaims.fetch_add(1, SeqCst);
-                Box::pin(async move {
-                    let reclaimed = self.0.store.reclaim(strays).await;
-                    self.0.freed.fetch_add(1, SeqCst);
-                    reclaimed
-                })
-            }
-
-            $(
-                fn $step<'a>(&'a self, $($argument: $type),*) -> StoreFuture<'a, $answer> {
-                    self.0.store.$step($($argument),*)
-                }
-            )*
+            _ => {}
         }
-    };
-}
-
-passed_on! {
-    probe(key: &'a str, name: &'a str, known: i64) -> Probe;
-    extend(lease: &'a LeaseRow, length: Duration) -> bool;
-    publish(key: &'a str, lease: &'a LeaseRow, edition: &'a Edition<'a>) -> bool;
-    renew(key: &'a str, lease: &'a LeaseRow, edition: &'a Edition<'a>, known: i64) -> bool;
-    remove(key: &'a str, lease: &'a LeaseRow) -> bool;
-    invalidate(name: &'a str) -> i64;
-    invalidated(since: i64, most: usize) -> Vec<(String, i64)>;
-    invalidated_for_long(after: &'a str, most: usize) -> Vec<(String, i64)>;
-    purge(key: &'a str, lock_prefix: &'a str) -> ();
-    held() -> Vec<LockRow>;
-    forget_invalidated(before: i64, purged: Duration, oldest: i64, after: Option<i64>) -> Option<i64>;
-    inspect(name: &'a str) -> Option<LockRow>;
-    break_lock(name: &'a str) -> bool;
-    prune_entries(after: Option<&'a str>) -> Option<Pruned>;
-    prune_locks(unused: Duration, after: Option<&'a str>) -> Option<String>;
+        if state.late.lock().expect("not poisoned").remove(step) {
+            state.held.fetch_add(1, SeqCst);
+            let state = Arc::clone(state);
+            tokio::spawn(async move {
+                state.go.acquire().await.expect("is not closed").forget();
+                state.store.send(call).await.expect("answers");
+                state.arrived.fetch_add(1, SeqCst);
+            });
+            return pending().await;
+        }
+        let reply = state.store.send(call).await;
+        if matches!(step, "release" | "reclaim") {
+            state.freed.fetch_add(1, SeqCst);
+        }
+        reply
+    }
 }
 
 /// Waits until the lock can be taken, which is long before the lease would end.
@@ -255,7 +193,7 @@ async fn try_that_was_never_sent_costs_nothing_afterwards(db: Db) {
 /// How often the store is asked for anything in the two hours in which 5,000 tries have no answer.
 async fn asked_after_lost_tries(store: Silent) -> usize {
     const TRIES: usize = 5000;
-    let store = Late::new(Arc::new(Linked(store)) as Arc<dyn Store>);
+    let store = Late::new(Box::new(Linked(store)));
     store.0.deaf.store(true, SeqCst);
     let locks = store.site(Duration::from_secs(5)).locks();
     let mut tries = JoinSet::new();
