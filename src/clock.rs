@@ -32,7 +32,7 @@ pub(crate) struct Clock {
 }
 
 /// Microseconds since the clock was made; negative before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tick(pub(crate) i64);
 
 impl Clock {

@@ -14,7 +14,7 @@ use crate::{
         compression::{self, Accepted, Coding},
         fields,
     },
-    resource::{Engine, Representation, Slot, Version},
+    resource::{Engine, Page, Representation, View},
 };
 
 /// Bounds the compressions of a process.
@@ -91,44 +91,44 @@ impl Engine {
     /// that would be no smaller, it gets the content as it is.
     pub(crate) fn represent<'a>(
         self: &Arc<Self>,
-        version: &'a Arc<Version>,
+        page: &'a Page,
         request: &HeaderMap,
     ) -> &'a Representation {
-        let Some(coded) = &version.coded else {
-            return &version.plain;
+        let Some(coded) = &page.coded else {
+            return &page.plain;
         };
         let accepted = Accepted::of(request);
         let Some(best) = accepted.best(|_| true) else {
-            return &version.plain;
+            return &page.plain;
         };
         let place = coded.place(best);
         mark(&place.asked);
         let made = match place.made.get() {
             Some(made) => made.as_ref(),
             None => {
-                self.code(version, best);
+                self.code(page, best);
                 let other = accepted.best(|it| coded.get(it).is_some());
                 other.and_then(|other| coded.get(other))
             }
         };
-        made.unwrap_or(&version.plain)
+        made.unwrap_or(&page.plain)
     }
 
-    /// Makes a version in those codings that the one before it was asked for in.
-    pub(super) fn code_like(self: &Arc<Self>, before: Option<&Version>, version: &Version) {
-        let Some(before) = before.and_then(|before| before.coded.as_ref()) else {
+    /// Makes a page in those codings that the one before it was asked for in.
+    pub(super) fn code_like(self: &Arc<Self>, before: &Page, page: &Page) {
+        let Some(before) = &before.coded else {
             return;
         };
         for coding in Coding::ALL {
             if before.place(coding).asked.load(Relaxed) {
-                self.code(version, coding);
+                self.code(page, coding);
             }
         }
     }
 
     /// Once; what is not in memory any more when it is its turn is left, and may be asked for again.
-    fn code(self: &Arc<Self>, version: &Version, coding: Coding) {
-        let (Some(coded), Ok(runtime)) = (&version.coded, Handle::try_current()) else {
+    fn code(self: &Arc<Self>, page: &Page, coding: Coding) {
+        let (Some(coded), Ok(runtime)) = (&page.coded, Handle::try_current()) else {
             return;
         };
         let Ok(queued) = Arc::clone(&self.compressions.queued).try_acquire_owned() else {
@@ -139,7 +139,7 @@ impl Engine {
         }
         let coded = Arc::clone(coded);
         // Not the version: while it waits, that may have to make room for others.
-        let (engine, key) = (Arc::clone(self), version.key().to_owned());
+        let (engine, key) = (Arc::clone(self), page.key().to_owned());
         runtime.spawn(async move {
             engine.make(&key, &coded, coding).await;
             let place = coded.place(coding);
@@ -152,12 +152,12 @@ impl Engine {
         let Ok(_permit) = self.compressions.running.acquire().await else {
             return;
         };
-        let is_for = |held: &Version| {
+        let is_for = |held: &Page| {
             let held = held.coded.as_ref();
             held.is_some_and(|held| Arc::ptr_eq(held, coded))
         };
         let content = match self.memory.get(key) {
-            Some(Slot::Version(held)) if is_for(&held) => held.content().clone(),
+            Some(View::Version(held)) if is_for(&held.content) => held.content.response().clone(),
             _ => return,
         };
         let made = task::spawn_blocking(move || coding.encoded(&content)).await;

@@ -8,7 +8,7 @@ use tracing::Instrument;
 use crate::{
     error::{Error, ErrorKind},
     name::REFRESH,
-    resource::{Answer, Engine, Generated, Generator, Seed, Target, Work, decide},
+    resource::{Answer, Engine, Generated, Generator, Seed, Target, Work, state::Content},
     timing::{Backoff, INVALIDATE_RETRY, INVALIDATE_WAIT, SYNC},
 };
 
@@ -101,9 +101,9 @@ impl Engine {
     pub(crate) async fn regenerate_now(self: &Arc<Self>, key: &str) -> Result<bool, Error> {
         let epoch = self.invalidate(Target::Key(key)).await?;
         let mut made = false;
-        for version in self.memory.versions_of(key) {
-            if let Some(seed) = version.seed() {
-                made |= self.replace(version.key(), epoch, seed).await?;
+        for page in self.memory.pages_of(key) {
+            if let Some(seed) = page.seed() {
+                made |= self.replace(page.key(), epoch, seed).await?;
             }
         }
         Ok(made)
@@ -118,7 +118,8 @@ impl Engine {
     ) -> Result<bool, Error> {
         let policy = *seed.policy();
         let made = async {
-            for tries in 0.. {
+            let mut backoff = Backoff::new(Duration::from_millis(20), SYNC / 2);
+            loop {
                 let Some(generator) = seed.generator() else {
                     return Ok(false);
                 };
@@ -136,24 +137,26 @@ impl Engine {
                     seed: Some(Arc::clone(seed)),
                     begun: false,
                 };
-                let visited = self.visit(key, &policy.wait(Duration::MAX), generate).await;
+                let policy = policy.wait(Duration::MAX);
+                let (answer, _) = self.visit(key, &policy, generate).await;
                 // Those who have an old version are not told.
                 if let Ok(failure) = failure.try_recv() {
                     return Err(Error::generator(failure.error));
                 }
-                match visited.answer {
-                    Answer::Version(version) if version.notes().epoch >= epoch => return Ok(true),
+                match answer {
+                    Answer::Version(version) if version.content.basis().epoch >= epoch => {
+                        return Ok(true);
+                    }
                     Answer::Failed(failure) => return Err(Error::generator(failure.error)),
                     // Another one, that began before, is still at it; or it is in cooldown.
                     Answer::Version(_) | Answer::Unavailable { .. } if !self.is_closing() => {
-                        tokio::time::sleep(decide::backoff(tries)).await;
+                        backoff.pause().await;
                     }
                     Answer::Version(_) | Answer::Unavailable { .. } | Answer::Pass(_) => {
                         return Ok(false);
                     }
                 }
             }
-            Ok(false)
         };
         let limit = policy.timeout;
         match tokio::time::timeout(limit, made).await {

@@ -12,13 +12,13 @@ use quick_cache::{
     sync::{Cache, DefaultLifecycle},
 };
 
-use crate::{
-    clock::Tick,
-    resource::{Invalidations, Pass, Version, invalidation::Void, version::Standing},
+use crate::resource::{
+    Invalidations, Page, View,
+    state::{Content, Freshness},
 };
 
 /// What a key costs beside its own bytes: its version, map entries, counters, pointers.
-const OVERHEAD: usize = 256 + size_of::<Version>();
+const OVERHEAD: usize = 256 + size_of::<Page>();
 
 /// And the request that regenerates it.
 const SEED: usize = 1280;
@@ -26,28 +26,10 @@ const SEED: usize = 1280;
 /// What a small entry weighs in all.
 const SMALL: u64 = 2048;
 
-pub(crate) struct Memory(Cache<String, Slot, Weight, RandomState>);
+pub(crate) struct Memory(Cache<String, View, Weight, RandomState>);
 
 #[derive(Clone)]
 struct Weight;
-
-/// What is known of a key. Cheap to clone.
-#[derive(Clone, Debug)]
-pub(crate) enum Slot {
-    /// There is a version.
-    Version(Arc<Version>),
-    /// Until then the service itself answers each request: its responses are not stored.
-    Pass {
-        until: Tick,
-        why: Pass,
-        standing: Arc<Standing>,
-    },
-    /// There is no version that may be served, and after a failure nobody tries before then, unless it is purged.
-    Cooldown {
-        until: Tick,
-        standing: Arc<Standing>,
-    },
-}
 
 impl Memory {
     /// `bytes` in all; an entry with a body of up to `largest` is kept if it fits in there at all.
@@ -70,33 +52,33 @@ impl Memory {
         ))
     }
 
-    pub(crate) fn get(&self, key: &str) -> Option<Slot> {
+    pub(crate) fn get(&self, key: &str) -> Option<View> {
         self.0.get(key)
     }
 
-    /// The versions of a key and its variants, by a look at all that is there.
-    pub(crate) fn versions_of(&self, key: &str) -> Vec<Arc<Version>> {
+    /// The pages of a key and its variants, by a look at all that is there.
+    pub(crate) fn pages_of(&self, key: &str) -> Vec<Arc<Page>> {
         let is_meant = |it: &str| {
             let rest = it.strip_prefix(key);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
         };
-        let versions = self.0.iter().filter_map(|(it, slot)| match slot {
-            Slot::Version(version) if is_meant(&it) => Some(version),
+        let pages = self.0.iter().filter_map(|(it, view)| match view {
+            View::Version(version) if is_meant(&it) => Some(version.content),
             _ => None,
         });
-        versions.collect()
+        pages.collect()
     }
 
     /// Returns true if the invalidation of this name means anything that is there, by a look at all of it.
     pub(crate) fn has(&self, name: &str) -> bool {
         let alone = Invalidations::new(None);
         alone.add(name, i64::MAX);
-        self.0.iter().any(|(key, slot)| {
-            let notes = match &slot {
-                Slot::Version(version) => version.notes(),
-                Slot::Pass { standing, .. } | Slot::Cooldown { standing, .. } => standing.notes(),
+        self.0.iter().any(|(key, view)| {
+            let noted = match &view {
+                View::Version(version) => version.content.notes(),
+                View::Pass { notes, .. } | View::Cooldown { notes, .. } => notes,
             };
-            alone.void(&key, notes) != Void::No
+            alone.judge(&key, &noted.notes) != Freshness::Fresh
         })
     }
 
@@ -104,13 +86,13 @@ impl Memory {
         self.0.remove(key);
     }
 
-    /// Changes a version by what may change its weight.
+    /// Changes a page by what may change its weight.
     #[cfg(feature = "compression")]
-    pub(super) fn change(&self, key: &str, change: impl FnOnce(&Version)) {
+    pub(super) fn change(&self, key: &str, change: impl FnOnce(&Page)) {
         // With no time to wait: nothing here leaves a place to be filled later.
-        let _ = self.0.entry(key, Some(Duration::ZERO), |_, slot| {
-            if let Slot::Version(version) = slot {
-                change(version);
+        let _ = self.0.entry(key, Some(Duration::ZERO), |_, view| {
+            if let View::Version(version) = view {
+                change(&version.content);
             }
             EntryAction::Retain(())
         });
@@ -118,23 +100,24 @@ impl Memory {
         self.0.set_capacity(self.0.capacity());
     }
 
-    pub(crate) fn insert(&self, key: &str, slot: Slot) {
-        self.0.insert(key.to_owned(), slot);
+    pub(crate) fn insert(&self, key: &str, view: View) {
+        self.0.insert(key.to_owned(), view);
     }
 }
 
-impl Weighter<String, Slot> for Weight {
-    fn weight(&self, key: &String, slot: &Slot) -> u64 {
-        let content = match slot {
-            Slot::Version(version) => {
-                let tags = version.notes().tags.iter().map(String::len);
-                let seed = version.seed().map_or(0, |_| SEED);
+impl Weighter<String, View> for Weight {
+    fn weight(&self, key: &String, view: &View) -> u64 {
+        let content = match view {
+            View::Version(version) => {
+                let page = &version.content;
+                let tags = page.notes().notes.tags.iter().map(String::len);
+                let seed = page.seed().map_or(0, |_| SEED);
                 let notes = tags.sum::<usize>() + key.len() + seed;
                 #[cfg(feature = "compression")]
-                let notes = notes + version.coded.as_ref().map_or(0, |coded| coded.weight());
-                version.plain.weight() + notes
+                let notes = notes + page.coded.as_ref().map_or(0, |coded| coded.weight());
+                page.plain.weight() + notes
             }
-            Slot::Pass { .. } | Slot::Cooldown { .. } => 0,
+            View::Pass { .. } | View::Cooldown { .. } => 0,
         };
         (OVERHEAD + key.len() + content) as u64
     }
@@ -148,7 +131,13 @@ mod tests {
     use http::Response;
 
     use super::*;
-    use crate::resource::Notes;
+    use crate::{
+        clock::Tick,
+        resource::{
+            Notes,
+            state::{Origin, Version},
+        },
+    };
 
     #[test]
     fn what_a_version_is_coded_in_counts_when_it_is_made_and_when_it_goes() {
@@ -156,24 +145,26 @@ mod tests {
         let mut content = Response::new(Bytes::from(vec![b'x'; 1000]));
         let html = http::HeaderValue::from_static("text/html");
         content.headers_mut().insert(header::CONTENT_TYPE, html);
-        let version = Version::new("/", content.clone(), 1, Tick(0), Notes::default());
-        memory.insert("/", Slot::Version(Arc::new(version)));
+        let view = |response, fence| {
+            let page = Page::new("/", response, Notes::default(), None, None);
+            View::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored))
+        };
+        memory.insert("/", view(content.clone(), 1));
         let plain = memory.0.weight();
         let coded = Response::new(Bytes::from(vec![b'y'; 500]));
-        memory.change("/", |version| {
-            let slots = version.coded.as_ref().expect("is compressible");
+        memory.change("/", |page| {
+            let slots = page.coded.as_ref().expect("is compressible");
             slots.put(crate::http::compression::Coding::Br, Some(coded));
         });
         assert_eq!(memory.0.weight(), plain + 500);
         let heavy = Response::new(Bytes::from(vec![b'y'; 2 << 20]));
-        memory.change("/", |version| {
-            let slots = version.coded.as_ref().expect("is compressible");
+        memory.change("/", |page| {
+            let slots = page.coded.as_ref().expect("is compressible");
             slots.put(crate::http::compression::Coding::Gzip, Some(heavy));
         });
         assert!(memory.0.weight() <= 1 << 20, "it has to go");
         memory.change("/elsewhere", |_| panic!("there is none"));
-        let version = Version::new("/", content, 2, Tick(0), Notes::default());
-        memory.insert("/", Slot::Version(Arc::new(version)));
+        memory.insert("/", view(content, 2));
         assert_eq!(memory.0.weight(), plain);
         memory.remove("/");
         assert_eq!(memory.0.weight(), 0);

@@ -2,18 +2,17 @@
 
 #[cfg(feature = "compression")]
 mod coded;
-mod decide;
+mod driver;
 mod invalidate;
 mod invalidation;
 mod memory;
 mod names;
 mod notes;
+mod page;
 mod prune;
-mod regeneration;
 mod representation;
+mod state;
 mod sync;
-mod version;
-mod visitor;
 mod work;
 
 use std::{
@@ -25,11 +24,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::{Semaphore, watch},
-    time::Instant,
-};
-use tracing::Instrument;
+use tokio::sync::{Semaphore, watch};
 
 use crate::{
     clock::{Clock, Tick},
@@ -38,20 +33,23 @@ use crate::{
     store::Guarded,
 };
 
-use decide::Freshness;
-use invalidation::Void;
-use memory::{Memory, Slot};
-use regeneration::Regeneration;
+use memory::Memory;
+use state::Limits;
 use sync::Schedule;
-use version::Standing;
-use visitor::{Stage, Visitor, within};
 
 pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use notes::Notes;
+pub(crate) use page::Page;
 pub(crate) use prune::Pruner;
 pub(crate) use representation::{Representation, Said};
-pub(crate) use version::Version;
-pub(crate) use work::{Answer, Failure, Generated, Generator, Look, Pass, Seed, Visited, Work};
+pub(crate) use work::{Failure, Generated, Generator, Pass, Seed, Work};
+
+/// What a visitor gets.
+pub(crate) type Answer = state::Answer<Arc<Page>>;
+pub(crate) type Facts<'a> = state::Facts<'a, Arc<Page>>;
+pub(crate) type Version = state::Version<Arc<Page>>;
+type Progress = state::Progress<Arc<Page>>;
+type View = state::View<Arc<Page>>;
 
 pub(crate) struct Engine {
     store: Guarded,
@@ -86,7 +84,7 @@ pub(crate) struct Settings {
     pub(crate) revision: Option<String>,
 }
 
-type Running = HashMap<String, watch::Sender<Stage>>;
+type Running = HashMap<String, watch::Sender<Progress>>;
 
 impl Engine {
     pub(crate) fn new(store: Guarded, settings: Settings) -> Self {
@@ -125,143 +123,48 @@ impl Engine {
         self.locks.clone()
     }
 
-    /// Answers from memory where that is all there is to do: no I/O, no task, no wait.
-    pub(crate) fn look(self: &Arc<Self>, key: &str, policy: &Refresh, now: Tick) -> Look {
-        if self.sync(now) {
-            let stale = matches!(self.memory.get(key), Some(Slot::Version(_)));
-            return Look::Visit { stale };
-        }
-        self.look_with(key, policy, now, || self.running().contains_key(key))
+    /// Returns the surroundings of a decision that is made now.
+    pub(crate) fn facts<'a>(&'a self, key: &'a str, policy: &'a Refresh) -> Facts<'a> {
+        self.facts_at(key, policy, self.now())
     }
 
-    fn look_with(
-        &self,
+    pub(crate) fn facts_at<'a>(
+        &'a self,
+        key: &'a str,
+        policy: &'a Refresh,
+        now: Tick,
+    ) -> Facts<'a> {
+        Facts {
+            now,
+            key,
+            policy,
+            list: &self.known,
+            limits: Limits {
+                patience: self.store.patience(),
+                statement: self.store.limit(),
+                regenerates: self.settings.regenerations > 0,
+                closing: self.is_closing(),
+            },
+        }
+    }
+
+    /// Answers from memory where that is all there is to do: no I/O, no task, no wait. `Err`: [`Engine::visit`] is to be asked; `true`: there is
+    /// a version.
+    pub(crate) fn look(
+        self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
         now: Tick,
-        running: impl FnOnce() -> bool,
-    ) -> Look {
-        match self.memory.get(key) {
-            Some(Slot::Version(version)) => {
-                let at_rest = || version.rests(now) || self.is_closing() || running();
-                match decide::visit(version.freshness(now, policy, &self.known), at_rest) {
-                    decide::Visit::Serve => Look::Answer(Answer::Version(version)),
-                    decide::Visit::Refresh => {
-                        let stale = version.void(&self.known) != Void::Purged;
-                        Look::Visit { stale }
-                    }
-                }
-            }
-            Some(Slot::Pass {
-                until,
-                why,
-                standing,
-            }) if now < until && standing.void(key, &self.known) == Void::No => {
-                Look::Answer(Answer::Pass(why))
-            }
-            Some(Slot::Cooldown { until, standing })
-                if now < until && standing.void(key, &self.known) != Void::Purged =>
-            {
-                let retry_in = until - now;
-                Look::Answer(Answer::Unavailable { retry_in })
-            }
-            Some(_) | None => Look::Visit { stale: false },
-        }
-    }
-
-    /// Answers a request that memory alone can't: starts a regeneration, or joins the one that runs, and waits as long as the
-    /// policy allows. `generate` makes the generator, if this request is the one that starts it.
-    ///
-    /// Cancel safe: what was started goes on.
-    pub(crate) async fn visit(
-        self: &Arc<Self>,
-        key: &str,
-        policy: &Refresh,
-        generate: impl FnOnce() -> Work,
-    ) -> Visited {
-        let (arrived, since) = (Instant::now(), self.clock.now());
-        self.synced().await;
-        let mut generate = Some(generate);
-        loop {
-            let mut visitor = match self.enter(key, policy, &mut generate) {
-                Ok(visitor) => visitor,
-                Err(answer) => {
-                    let leads = false;
-                    return Visited { answer, leads };
-                }
-            };
-            let answer = visitor.wait(self, policy, arrived).await;
-            let leads = visitor.leads;
-            match &answer {
-                // The regeneration that made it is still ending, and it has expired or been purged meanwhile.
-                Answer::Version(version)
-                    if !leads
-                        && !version.is_made_since(since)
-                        && version.freshness(self.clock.now(), policy, &self.known)
-                            == Freshness::Expired =>
-                {
-                    if within(arrived, policy.first.limit(), visitor.end())
-                        .await
-                        .is_none()
-                    {
-                        let answer = match version.void(&self.known) {
-                            Void::Purged => Answer::Pass(Pass::Purged),
-                            Void::No | Void::Stale => Answer::Unavailable {
-                                retry_in: policy.cooldown(),
-                            },
-                        };
-                        return Visited { answer, leads };
-                    }
-                }
-                _ => return Visited { answer, leads },
-            }
-        }
-    }
-
-    fn enter(
-        self: &Arc<Self>,
-        key: &str,
-        policy: &Refresh,
-        generate: &mut Option<impl FnOnce() -> Work>,
-    ) -> Result<Visitor, Answer> {
-        let mut running = self.running();
-        if let Some(stage) = running.get(key) {
-            return Ok(Visitor {
-                stage: stage.subscribe(),
-                leads: false,
-            });
-        }
-        // A regeneration may have ended since the first look; it leaves `running` after it has written to memory.
-        if let Look::Answer(answer) = self.look_with(key, policy, self.clock.now(), || false) {
-            return Err(answer);
-        }
-        if self.is_closing() {
-            return Err(Answer::Pass(Pass::ShuttingDown));
-        }
-        let Some(generate) = generate.take() else {
-            // Only who leads has taken it, and does not come again.
-            return Err(Answer::Pass(Pass::Purged));
+    ) -> Result<Answer, bool> {
+        let is_due = self.sync(now);
+        let Some(view) = self.memory.get(key) else {
+            return Err(false);
         };
-        let version = match self.memory.get(key) {
-            Some(Slot::Version(version)) => Some(version),
-            _ => None,
-        };
-        let (sender, stage) = watch::channel(Stage::Looking);
-        running.insert(key.to_owned(), sender.clone());
-        // Under the lock: a shutdown that comes now waits for it.
-        let token = self.locks.tasks().token();
-        drop(running);
-        // Before a caller's closure is called: if that panics, dropping it lets others begin.
-        let mut regeneration = Regeneration::new(Arc::clone(self), key, *policy, version, sender);
-        let generator = regeneration.prepare(generate);
-        let span = tracing::debug_span!("regeneration", key);
-        let run = regeneration.run(generator);
-        let run = async move {
-            run.await;
-            drop(token);
-        };
-        tokio::spawn(run.instrument(span));
-        Ok(Visitor { stage, leads: true })
+        if is_due {
+            return Err(matches!(view, View::Version(_)));
+        }
+        let is_busy = || self.is_closing() || self.running().contains_key(key);
+        view.look(&self.facts_at(key, policy, now), is_busy)
     }
 
     /// Begins no further regeneration and waits for those that run.

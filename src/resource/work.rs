@@ -1,11 +1,11 @@
-//! What a generator is and comes to, and what a visitor gets.
+//! What a generator is, and comes to.
 
 use std::{error::Error as StdError, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::Response;
 
-use crate::{extensions::Tags, policy::Refresh, resource::Version};
+use crate::{extensions::Tags, policy::Refresh};
 
 /// One run of whatever makes the content.
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
@@ -83,32 +83,15 @@ pub(crate) struct Failure {
     pub(crate) retry_in: Duration,
 }
 
-/// What a visitor gets.
-#[derive(Clone, Debug)]
-pub(crate) enum Answer {
-    Version(Arc<Version>),
-    /// What the service answers to this very request.
-    Pass(Pass),
-    /// What the failed generator answered, or that it failed.
-    Failed(Failure),
-    /// Nothing yet; try again later.
-    Unavailable {
+impl Failure {
+    pub(super) fn new(
+        error: impl Into<Box<dyn StdError + Send + Sync>>,
         retry_in: Duration,
-    },
-}
-
-/// What memory alone can say.
-pub(crate) enum Look {
-    Answer(Answer),
-    /// [`Engine::visit`] is to be asked. `stale`: there is a version.
-    Visit {
-        stale: bool,
-    },
-}
-
-/// What a visit came to.
-pub(crate) struct Visited {
-    pub(crate) answer: Answer,
-    /// It was this request that caused the regeneration, if there was one.
-    pub(crate) leads: bool,
+    ) -> Self {
+        Self {
+            error: Arc::from(error.into()),
+            response: None,
+            retry_in,
+        }
+    }
 }

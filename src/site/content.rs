@@ -9,7 +9,7 @@ use crate::{
     error::{BoxError, Error},
     name::IDEMPOTENCY,
     policy::Refresh,
-    resource::{Answer, Engine, Failure, Generated, Look, Work},
+    resource::{Answer, Engine, Failure, Generated, Work},
 };
 
 /// A piece of generated content: bytes that are shared, not copied.
@@ -70,8 +70,8 @@ where
         )));
     }
     let answer = match engine.look(key, policy, engine.now()) {
-        Look::Answer(answer) => answer,
-        Look::Visit { .. } => {
+        Ok(answer) => answer,
+        Err(_) => {
             let (cooldown, max_body) = (policy.cooldown(), engine.settings.max_body);
             let work = || {
                 let generated = generate();
@@ -91,11 +91,11 @@ where
                     begun: true,
                 }
             };
-            engine.visit(key, policy, work).await.answer
+            engine.visit(key, policy, work).await.0
         }
     };
     match answer {
-        Answer::Version(version) => Ok(Content(version.content().body().clone())),
+        Answer::Version(version) => Ok(Content(version.content.response().body().clone())),
         Answer::Failed(failure) => Err(Error::generator(failure.error)),
         Answer::Unavailable { retry_in } => Err(Error::unavailable(retry_in)),
         // Nothing is begun during a shutdown.

@@ -1,6 +1,6 @@
 //! What the layer gives to one request.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
@@ -32,7 +32,7 @@ impl RefreshLayer {
                 let made = arrived.filter(|arrived| version.is_made_since(*arrived));
                 let made = made.map(|_| Forward {
                     // Memory may have had nothing of what the database had.
-                    why: if version.replaces() {
+                    why: if version.replaces {
                         "stale"
                     } else {
                         forward.why
@@ -60,21 +60,22 @@ impl RefreshLayer {
     /// A version, for one request; `made`: generated for it.
     fn give<B>(
         &self,
-        version: &Arc<Version>,
+        version: &Version,
         parts: &Parts,
         now: Tick,
         made: Option<How>,
     ) -> Response<ResponseBody<B>> {
+        let page = &version.content;
         #[cfg(feature = "compression")]
-        let representation = self.engine.represent(version, &parts.headers);
+        let representation = self.engine.represent(page, &parts.headers);
         #[cfg(not(feature = "compression"))]
-        let representation = &version.plain;
+        let representation = &page.plain;
         let kept = &representation.content;
         let head = parts.method == Method::HEAD;
-        let age = Duration::from_secs(version.age_before).saturating_add(version.age(now));
+        let age = Duration::from_secs(page.age_before).saturating_add(version.age(now));
         let said = Said {
             age: age.as_secs(),
-            ttl: version.ttl(now, &self.policy, &self.engine.known),
+            ttl: version.ttl(&self.engine.facts_at(page.key(), &self.policy, now)),
             client: self.policy.client,
         };
         let how = made.unwrap_or(How::Hit { ttl: said.ttl });

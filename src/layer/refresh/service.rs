@@ -27,7 +27,7 @@ use crate::{
         future::oneshot as call,
         invalidate::{Change, is_safe},
     },
-    resource::{Answer, Look, Target, Work},
+    resource::{Answer, Target, Work},
     timing::SYNC,
 };
 
@@ -100,14 +100,14 @@ where
         };
         let now = layer.engine.now();
         match layer.engine.look(&resource.key, &layer.policy, now) {
-            Look::Answer(answer) => {
+            Ok(answer) => {
                 let forward = Forward::because("bypass");
                 match layer.respond(answer, &parts, now, forward, None) {
                     Ok(response) => ResponseFuture::ready(response),
                     Err(forward) => pass(parts, body, forward),
                 }
             }
-            Look::Visit { stale } => {
+            Err(stale) => {
                 layer.hints.get();
                 // Never no time at all, in which nothing would count.
                 let period = layer.engine.settings.retention.max(SYNC);
@@ -206,12 +206,12 @@ where
         }
     };
     let arrived = layer.engine.now();
-    let visited = layer.engine.visit(&resource.key, &layer.policy, make).await;
+    let (answer, leads) = layer.engine.visit(&resource.key, &layer.policy, make).await;
     let forward = Forward {
-        collapsed: !visited.leads,
+        collapsed: !leads,
         ..Forward::because(why)
     };
-    let (response, detail) = match (own.try_recv(), visited.answer) {
+    let (response, detail) = match (own.try_recv(), answer) {
         (Ok(Direct::TooLarge(response)), _) => (response, "too-large"),
         (Ok(Direct::Failed(response)), Answer::Failed(_)) => (response?, "failed"),
         (_, answer) => {

@@ -1,0 +1,313 @@
+//! Carries out what [`State`] commands: one task for each regeneration, and the requests that wait for it.
+
+mod report;
+mod visit;
+
+use std::{pin::Pin, sync::Arc};
+
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+use crate::{
+    clock::Tick,
+    extensions::{RefreshAfter, Tags},
+    locks::Lease,
+    name::{REFRESH, bounded},
+    policy::Refresh,
+    resource::{
+        Engine, Failure, Generated, Generator, Notes, Page, Progress, Seed,
+        page::Noted,
+        state::{Basis, Command, Content, Event, Found, Origin, Outcome, State, Step, Version},
+    },
+    store::Edition,
+};
+
+/// What is being done, with the lease that it may bring.
+type Doing = Pin<Box<dyn Future<Output = (Event<Arc<Page>>, Option<Lease>)> + Send>>;
+
+/// One regeneration.
+struct Driver {
+    engine: Arc<Engine>,
+    key: String,
+    policy: Refresh,
+    state: State<Arc<Page>>,
+    progress: watch::Sender<Progress>,
+    generator: Option<Generator>,
+    /// What makes it without a visitor.
+    seed: Option<Arc<dyn Seed>>,
+    permit: Option<OwnedSemaphorePermit>,
+    lease: Option<Lease>,
+    /// Its place among the keys that are being regenerated has been given up.
+    left: bool,
+}
+
+impl Driver {
+    /// Runs to its end, whether anybody waits or not.
+    async fn run(mut self, first: Command<Arc<Page>>) {
+        let mut doing = self.carry_out(first);
+        loop {
+            let due = self.state.due(&self.engine.facts(&self.key, &self.policy));
+            let (event, lease) = tokio::select! {
+                biased;
+                done = &mut doing => done,
+                () = lost(self.lease.as_ref()), if self.state.gives_up_without_lease() => (Event::LeaseLost, None),
+                () = self.progress.closed(), if self.state.is_pausing() => {
+                    if !self.leave() {
+                        // Somebody has come.
+                        continue;
+                    }
+                    (Event::LeftAlone, None)
+                }
+                () = sleep_until(due, self.engine.now()) => (Event::Due, None),
+            };
+            if lease.is_some() {
+                self.lease = lease;
+            }
+            match self.on(event) {
+                Command::Continue => {}
+                Command::End => return,
+                command => doing = self.carry_out(command),
+            }
+        }
+    }
+
+    /// Tells the state what has happened, and everybody else what comes of it.
+    fn on(&mut self, event: Event<Arc<Page>>) -> Command<Arc<Page>> {
+        #[cfg(feature = "compression")]
+        let before = self
+            .state
+            .newest()
+            .map(|newest| Arc::clone(&newest.content));
+        let facts = self.engine.facts(&self.key, &self.policy);
+        let Step {
+            command,
+            view,
+            progress,
+            report,
+        } = self.state.on(&facts, event);
+        if let Some(report) = report {
+            self.log(report);
+        }
+        if let Some(view) = view {
+            self.engine.memory.insert(&self.key, view);
+            #[cfg(feature = "compression")]
+            if let Some(before) = before
+                && let Some(newest) = self.state.newest()
+                && !Arc::ptr_eq(&before, &newest.content)
+            {
+                self.engine.code_like(&before, &newest.content);
+            }
+        }
+        if let Some(progress) = progress {
+            self.progress.send_replace(progress);
+        }
+        command
+    }
+
+    fn carry_out(&mut self, command: Command<Arc<Page>>) -> Doing {
+        let (engine, key) = (Arc::clone(&self.engine), self.key.clone());
+        match command {
+            Command::Continue | Command::End => Box::pin(std::future::pending()),
+            Command::Pause => {
+                self.permit = None;
+                Box::pin(std::future::pending())
+            }
+            Command::Learn => Box::pin(async move {
+                let learned = engine.know().await;
+                (learned.map_or(Event::Away, |()| Event::Learned), None)
+            }),
+            Command::Permit => {
+                self.permit = Arc::clone(&engine.permits).try_acquire_owned().ok();
+                let permitted = self.permit.is_some();
+                Box::pin(async move { (Event::Permitted(permitted), None) })
+            }
+            Command::Probe { known } => {
+                let (name, seed) = (self.lock_name(), self.seed.clone());
+                let newest = self.state.newest().cloned();
+                Box::pin(async move {
+                    // The age counts from before the question: the answer may be late.
+                    let asked = engine.now();
+                    let probe = engine
+                        .store
+                        .call("probe", |store| store.probe(&key, &name, known));
+                    let Ok(probe) = probe.await else {
+                        return (Event::Away, None);
+                    };
+                    let version = probe.entry.map(|entry| {
+                        let before = newest.as_ref().map(|newest| &*newest.content);
+                        let notes = Notes::decode(&entry.notes);
+                        let page = Page::new(&key, entry.content, notes, seed, before);
+                        let born = asked - entry.age;
+                        let mut version =
+                            Version::new(Arc::new(page), entry.fence, born, Origin::Stored);
+                        version.undated = entry.undated;
+                        version
+                    });
+                    let found = Found {
+                        version,
+                        lock: probe.lock,
+                        epoch: probe.epoch,
+                    };
+                    (Event::Probed(found), None)
+                })
+            }
+            Command::Try { seen } => {
+                let (name, locks) = (self.lock_name(), engine.locks().lease(self.policy.lease));
+                Box::pin(async move {
+                    match locks.try_lock_seen(name, seen).await {
+                        Ok(lease) => (Event::Tried(lease.as_ref().map(Lease::fence)), lease),
+                        Err(_) => (Event::Away, None),
+                    }
+                })
+            }
+            Command::Generate { basis } => self.generate(basis),
+            Command::Renew { version, known } => self.publish(version, Some(known)),
+            Command::Publish { version } => self.publish(version, None),
+            Command::Remove => {
+                self.permit = None;
+                let row = self.lease.as_ref().map(|lease| lease.row().clone());
+                Box::pin(async move {
+                    if let Some(row) = row {
+                        // If this fails, the next regeneration tries it again.
+                        let remove = engine
+                            .store
+                            .call("remove", |store| store.remove(&key, &row));
+                        drop(remove.await);
+                    }
+                    (Event::Removed, None)
+                })
+            }
+            Command::Release { cooldown } => {
+                self.permit = None;
+                let lease = self.lease.take();
+                Box::pin(async move {
+                    if let Some(lease) = lease {
+                        // Unreleased, it expires.
+                        drop(lease.release_after(cooldown).await);
+                    }
+                    (Event::Released, None)
+                })
+            }
+        }
+    }
+
+    /// Runs the generator in a task of its own.
+    fn generate(&mut self, basis: Basis) -> Doing {
+        let Some(generator) = self.generator.take() else {
+            // It is asked for once.
+            return Box::pin(std::future::pending());
+        };
+        let task = tokio::spawn(generator.in_current_span());
+        let mut task = AbortOnDropHandle::new(task);
+        let (key, seed, cooldown) = (self.key.clone(), self.seed.clone(), self.policy.cooldown());
+        let before = self
+            .state
+            .newest()
+            .map(|newest| Arc::clone(&newest.content));
+        let fence = self.lease.as_ref().map(Lease::fence);
+        Box::pin(async move {
+            let generated = match (&mut task).await {
+                Ok(generated) => generated,
+                Err(panic) => Generated::Failed(Failure::new(panic, cooldown)),
+            };
+            let Basis { epoch, revision } = basis;
+            let notes = |Tags(tags), after: Option<RefreshAfter>| Notes {
+                epoch,
+                revision,
+                tags,
+                refresh_after: after.map(|after| after.0),
+            };
+            let outcome = match generated {
+                Generated::Content(mut response) => {
+                    let before = before.as_deref();
+                    if let Some(fence) = fence {
+                        response = Page::dated(response, fence, before);
+                    }
+                    let said = response.extensions();
+                    let tags = said.get().cloned().unwrap_or_default();
+                    let notes = notes(tags, said.get().copied());
+                    Outcome::Content(Arc::new(Page::new(&key, response, notes, seed, before)))
+                }
+                Generated::Unshareable { why, tags } => Outcome::Unshareable {
+                    why,
+                    notes: Arc::new(Noted::new(&key, notes(tags, None))),
+                },
+                Generated::TooLarge => Outcome::TooLarge,
+                Generated::Failed(failure) => Outcome::Failed(failure),
+            };
+            (Event::Generated(outcome), None)
+        })
+    }
+
+    /// Publishes under the fence, or renews the version with the fence `known`.
+    fn publish(&mut self, version: Version<Arc<Page>>, known: Option<i64>) -> Doing {
+        // A publish that fails is tried for a while, and keeps nobody else from generating.
+        self.permit = None;
+        let keep = version.content.terms(&self.policy).interval;
+        let keep = keep.saturating_add(self.engine.settings.retention);
+        let (engine, key) = (Arc::clone(&self.engine), self.key.clone());
+        let row = self.lease.as_ref().map(|lease| lease.row().clone());
+        Box::pin(async move {
+            let Some(row) = row else {
+                return (Event::Away, None);
+            };
+            let notes = version.content.notes().notes.encode();
+            let edition = Edition {
+                content: version.content.response(),
+                notes: &notes,
+                keep,
+            };
+            let store = &engine.store;
+            let event = match known {
+                Some(known) => store
+                    .call("renew", |store| store.renew(&key, &row, &edition, known))
+                    .await
+                    .map(Event::Renewed),
+                None => store
+                    .call("publish", |store| store.publish(&key, &row, &edition))
+                    .await
+                    .map(Event::Published),
+            };
+            (event.unwrap_or(Event::Away), None)
+        })
+    }
+
+    /// Gives up its place among the keys that are being regenerated, unless a visitor has come who waits.
+    fn leave(&mut self) -> bool {
+        let mut running = self.engine.running();
+        if self.progress.receiver_count() > 0 {
+            return false;
+        }
+        running.remove(&self.key);
+        self.left = true;
+        true
+    }
+
+    fn lock_name(&self) -> String {
+        format!("{REFRESH}{}", bounded(&self.key))
+    }
+}
+
+impl Drop for Driver {
+    /// Also after a panic: another request may start anew. What was found is in memory by now.
+    fn drop(&mut self) {
+        if !self.left {
+            self.engine.running().remove(&self.key);
+        }
+    }
+}
+
+async fn sleep_until(due: Option<Tick>, now: Tick) {
+    match due {
+        Some(due) => tokio::time::sleep(due - now).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn lost(lease: Option<&Lease>) {
+    match lease {
+        Some(lease) => lease.lost().await,
+        None => std::future::pending().await,
+    }
+}

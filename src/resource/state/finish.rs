@@ -1,0 +1,267 @@
+//! After the generator has run: publish, release, and what memory and those who wait get.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Answer, Basis, Command, Content, Decision, Event, Freshness, Origin, Outcome, PUBLISH, Phase,
+    Progress, Publishing, Report, Version, View, backoff,
+};
+use crate::{
+    resource::Pass,
+    timing::{PUBLISH_RETRY, RECHECK},
+};
+
+impl<C: Content> Decision<'_, C> {
+    pub(super) fn generated(
+        &mut self,
+        lease: Option<i64>,
+        basis: Basis,
+        outcome: Outcome<C>,
+    ) -> Command<C> {
+        let policy_cooldown = self.facts.policy.cooldown();
+        let cooldown = match outcome {
+            Outcome::Content(content) => return self.publish(lease, content),
+            Outcome::Unshareable { why, notes } => {
+                // A status may be over soon; the rest is what the route is like.
+                let time = match why {
+                    Pass::Status => policy_cooldown,
+                    _ => {
+                        self.report = Some(Report::Unshareable(why));
+                        self.facts.policy.interval
+                    }
+                };
+                self.pass(why, time, notes);
+                if lease.is_some() {
+                    // What was everybody's before is so no longer. If this fails, the next regeneration tries it again.
+                    return self.enter(Phase::Removing, Command::Remove);
+                }
+                Duration::ZERO
+            }
+            Outcome::TooLarge if !self.is_servable() => {
+                self.report = Some(Report::TooLarge { is_servable: false });
+                let notes = Arc::new(C::notes_without_content(self.facts.key, basis));
+                self.pass(Pass::TooLarge, policy_cooldown, notes);
+                // Others may find that it fits their limit.
+                Duration::ZERO
+            }
+            Outcome::TooLarge => {
+                self.report = Some(Report::TooLarge { is_servable: true });
+                self.rest(policy_cooldown);
+                policy_cooldown
+            }
+            Outcome::Failed(failure) => {
+                let is_servable = self.is_servable_for(policy_cooldown);
+                let report = failure.clone();
+                self.report = Some(Report::Failed {
+                    failure: report,
+                    is_servable,
+                });
+                if is_servable {
+                    self.rest(policy_cooldown);
+                } else {
+                    self.cool_down(policy_cooldown, basis);
+                    self.end_with(Answer::Failed(failure));
+                }
+                policy_cooldown
+            }
+        };
+        match lease {
+            Some(_) => self.release(cooldown),
+            None => Command::End,
+        }
+    }
+
+    pub(super) fn publish(&mut self, lease: Option<i64>, content: C) -> Command<C> {
+        let newest = self.state.newest.as_ref();
+        // The age counts from the first try: its answer may be what is lost.
+        let mut new = Version::new(
+            content,
+            0,
+            self.facts.now,
+            Origin::Published { latest: true },
+        );
+        new.replaces =
+            newest.is_some_and(|newest| newest.invalidated(self.facts.list) != Freshness::Purged);
+        let Some(fence) = lease else {
+            self.serve_unsaved(&new);
+            return Command::End;
+        };
+        new.fence = fence;
+        let publishing = Publishing {
+            new,
+            tries: 0,
+            shown: false,
+            again: None,
+        };
+        self.send(publishing)
+    }
+
+    /// Renews the version that is stored where the new one is the same, or publishes the new one.
+    pub(super) fn send(&mut self, publishing: Publishing<C>) -> Command<C> {
+        let version = publishing.new.clone();
+        let same = self
+            .state
+            .newest
+            .as_ref()
+            .filter(|newest| !newest.is_unsaved() && newest.content.is_same(&version.content));
+        let command = match same.map(|newest| newest.fence) {
+            Some(known) => Command::Renew { version, known },
+            None => Command::Publish { version },
+        };
+        self.enter(Phase::Publishing(publishing), command)
+    }
+
+    /// Where the store fails or takes its time, the version is served unsaved, and the publish tried again for as long as a lease, but not
+    /// longer than [`PUBLISH_RETRY`], and only while it may be served.
+    pub(super) fn publishing(
+        &mut self,
+        mut publishing: Publishing<C>,
+        event: &Event<C>,
+    ) -> Command<C> {
+        match event {
+            Event::Renewed(true) | Event::Published(true) => {
+                self.hold(publishing.new);
+                self.end_with_newest();
+                return self.release(Duration::ZERO);
+            }
+            Event::Renewed(false) => {
+                let version = publishing.new.clone();
+                return self.enter(Phase::Publishing(publishing), Command::Publish { version });
+            }
+            // Somebody else has published, or is about to.
+            Event::Published(false) => {
+                self.report = Some(Report::Refused);
+                if publishing.shown {
+                    return self.release(Duration::ZERO);
+                }
+                let command = self.probe();
+                self.state.phase = Phase::Overtaken(publishing.new);
+                return command;
+            }
+            Event::Due if publishing.again.is_some() => {
+                publishing.again = None;
+                return self.send(publishing);
+            }
+            Event::Due if !publishing.shown => {
+                self.serve_unsaved(&publishing.new);
+                publishing.shown = true;
+                return self.enter(Phase::Publishing(publishing), Command::Continue);
+            }
+            Event::Away if !publishing.shown => {
+                self.serve_unsaved(&publishing.new);
+                publishing.shown = true;
+            }
+            Event::Away => {
+                let retry = self.facts.policy.lease.min(PUBLISH_RETRY);
+                if self.facts.now > publishing.new.born + retry {
+                    return self.release(Duration::ZERO);
+                }
+            }
+            _ => return self.enter(Phase::Publishing(publishing), Command::Continue),
+        }
+        if !self.is_servable() {
+            // Who comes now is to begin anew.
+            return self.release(Duration::ZERO);
+        }
+        publishing.again = Some(self.facts.now + backoff(PUBLISH, publishing.tries));
+        publishing.tries += 1;
+        self.enter(Phase::Publishing(publishing), Command::Pause)
+    }
+
+    /// Those who have nothing get what was generated here, if nobody else has published: `stored` is the other one's.
+    pub(super) fn overtaken(&mut self, new: &Version<C>, stored: Option<Version<C>>) -> Command<C> {
+        let fence = |it: &Self| it.state.newest.as_ref().map(|version| version.fence);
+        let before = fence(self);
+        self.adopt(stored);
+        if fence(self) == before && !self.is_servable() {
+            self.serve_unsaved(new);
+        } else {
+            self.end_with_newest();
+        }
+        self.release(Duration::ZERO)
+    }
+
+    pub(super) fn release(&mut self, cooldown: Duration) -> Command<C> {
+        self.enter(Phase::Releasing, Command::Release { cooldown })
+    }
+
+    /// Takes a version over, here and in memory.
+    pub(super) fn hold(&mut self, version: Version<C>) {
+        self.view = Some(View::Version(version.clone()));
+        self.state.newest = Some(version);
+    }
+
+    /// It keeps the fence of the version before it, so that whatever is published next replaces it.
+    pub(super) fn serve_unsaved(&mut self, new: &Version<C>) {
+        let fence = self
+            .state
+            .newest
+            .as_ref()
+            .map_or(0, |version| version.fence);
+        self.hold(Version {
+            fence,
+            origin: Origin::Unsaved,
+            ..new.clone()
+        });
+        self.end_with_newest();
+    }
+
+    /// Whether the old version may be served in a cooldown of this time.
+    pub(super) fn is_servable_for(&mut self, cooldown: Duration) -> bool {
+        if let Some(newest) = &mut self.state.newest {
+            newest.excuse(cooldown, self.facts);
+        }
+        self.is_servable()
+    }
+
+    /// The old version goes on being served, and nothing is asked about it for so long.
+    pub(super) fn rest(&mut self, time: Duration) {
+        let freshness = self.freshness();
+        if let Some(newest) = &mut self.state.newest
+            && freshness != Some(Freshness::Purged)
+        {
+            newest.rest = self.facts.now + time;
+            self.view = Some(View::Version(newest.clone()));
+        }
+        match freshness {
+            // It has expired since it was decided that it may be served.
+            Some(Freshness::Expired) => self.end_with(Answer::Unavailable { retry_in: time }),
+            _ => self.end_with_newest(),
+        }
+    }
+
+    pub(super) fn rest_and_end(&mut self, time: Duration) -> Command<C> {
+        self.rest(time);
+        Command::End
+    }
+
+    pub(super) fn cool_down(&mut self, time: Duration, basis: Basis) {
+        self.view = Some(View::Cooldown {
+            until: self.facts.now + time,
+            notes: Arc::new(C::notes_without_content(self.facts.key, basis)),
+        });
+    }
+
+    pub(super) fn pass(&mut self, why: Pass, time: Duration, notes: Arc<C::Notes>) {
+        let until = self.facts.now + time.max(RECHECK);
+        self.view = Some(View::Pass { until, why, notes });
+        self.end_with(Answer::Pass(why));
+    }
+
+    pub(super) fn end_with_newest(&mut self) {
+        self.end_with(match &self.state.newest {
+            // Purged while it was made.
+            Some(version) if version.invalidated(self.facts.list) == Freshness::Purged => {
+                Answer::Pass(Pass::Purged)
+            }
+            Some(version) => Answer::Version(version.clone()),
+            None => Answer::Unavailable {
+                retry_in: self.facts.policy.cooldown(),
+            },
+        });
+    }
+
+    pub(super) fn end_with(&mut self, answer: Answer<C>) {
+        self.progress = Some(Progress::Done(answer));
+    }
+}

@@ -1,0 +1,157 @@
+//! Until the generator runs: permit, probe, lease, and the wait for another process.
+
+use std::cmp::Ordering;
+
+use super::{
+    Answer, Basis, Command, Content, Decision, Found, Freshness, Origin, POLL, Phase, Progress,
+    Report, Version, View, backoff,
+};
+use crate::{clock::Tick, timing::RECHECK};
+
+impl<C: Content> Decision<'_, C> {
+    /// A permit is taken before any statement. Without one the stale version goes on being served; a first version is never held back, as
+    /// a visitor waits for it.
+    pub(super) fn permitted(&mut self, permitted: bool) -> Command<C> {
+        let is_servable = self.is_servable();
+        if !permitted && is_servable && self.facts.limits.regenerates {
+            return self.rest_and_end(RECHECK);
+        }
+        if let Some(newest) = &mut self.state.newest
+            && is_servable
+            && newest.origin == (Origin::Published { latest: true })
+        {
+            newest.origin = Origin::Published { latest: false };
+            let (seen, valid) = (newest.fence, newest.invalidated(self.facts.list));
+            self.view = Some(View::Version(newest.clone()));
+            if valid == Freshness::Fresh && self.facts.limits.regenerates {
+                // The lock's fence is the version's own unless somebody has acquired it since: no probe is needed to know.
+                return self.enter(Phase::Trying { told: None }, Command::Try { seen });
+            }
+        }
+        self.probe()
+    }
+
+    pub(super) fn probe(&mut self) -> Command<C> {
+        let known = self
+            .state
+            .newest
+            .as_ref()
+            .map_or(0, |version| version.fence);
+        self.enter(Phase::Probing, Command::Probe { known })
+    }
+
+    pub(super) fn probed(&mut self, found: Found<C>) -> Command<C> {
+        self.adopt(found.version);
+        let is_servable = self.show_stale(false);
+        let newest = self
+            .state
+            .newest
+            .as_ref()
+            .map_or(0, |it| it.content.basis().epoch);
+        // What a generator makes that began before the version that is served may know less of the invalidations. The next request
+        // begins its own.
+        let is_older = is_servable && self.state.begun_in.is_some_and(|begun| begun < newest);
+        if self.freshness() == Some(Freshness::Fresh) || is_older {
+            self.end_with_newest();
+            return Command::End;
+        }
+        let lock = found.lock;
+        // No longer than a cooldown lasts: the database's clock may have been set back.
+        let remaining = lock
+            .remaining
+            .min(self.facts.policy.cooldown().max(RECHECK));
+        if lock.remaining.is_zero() {
+            if is_servable && !self.facts.limits.regenerates {
+                return self.rest_and_end(RECHECK);
+            }
+            let told = Some(found.epoch);
+            return self.enter(Phase::Trying { told }, Command::Try { seen: lock.fence });
+        }
+        match (lock.owned, is_servable) {
+            (true, true) => self.rest_and_end(remaining.min(RECHECK)),
+            (false, true) => self.rest_and_end(remaining),
+            (true, false) => {
+                if self.state.held_until == Tick(i64::MIN) {
+                    self.report = Some(Report::Waits(lock.remaining));
+                }
+                self.state.held_until = self.facts.now + remaining;
+                self.poll()
+            }
+            (false, false) => {
+                let basis = self.basis(found.epoch);
+                if self.is_servable_for(remaining) {
+                    self.rest(remaining);
+                } else {
+                    self.cool_down(remaining, basis);
+                    self.end_with(Answer::Unavailable {
+                        retry_in: remaining,
+                    });
+                }
+                Command::End
+            }
+        }
+    }
+
+    /// Takes over a version of the store's. Fences order what was published; one that was generated while the database was away has none of
+    /// its own, and may know less of the invalidations than the other one, or more.
+    pub(super) fn adopt(&mut self, stored: Option<Version<C>>) {
+        let Some(stored) = stored else { return };
+        let adopts = self.state.newest.as_ref().is_none_or(|newest| {
+            let [stored_is, newest_is] =
+                [&stored, newest].map(|it| it.invalidated(self.facts.list));
+            match stored_is.cmp(&newest_is) {
+                Ordering::Less => true,
+                Ordering::Greater => false,
+                Ordering::Equal => stored.born >= newest.born,
+            }
+        });
+        if adopts {
+            self.hold(stored);
+        }
+    }
+
+    /// Probes again after a pause, as there is nothing to serve and another process is at it.
+    pub(super) fn poll(&mut self) -> Command<C> {
+        let longest = self.state.held_until - self.facts.now;
+        let pause = match longest.is_zero() {
+            true => backoff(POLL, self.state.polls),
+            false => backoff(POLL, self.state.polls).min(longest),
+        };
+        self.state.polls += 1;
+        self.progress = Some(Progress::Elsewhere);
+        let until = self.facts.now + pause;
+        self.enter(Phase::Pausing { until }, Command::Pause)
+    }
+
+    /// The database is away: an old version is served, a first one is generated without a lease and not saved.
+    pub(super) fn without_store(&mut self) -> Command<C> {
+        if self.is_servable() {
+            return self.rest_and_end(RECHECK);
+        }
+        self.report = Some(Report::WithoutLease);
+        self.generate(None, self.basis(0))
+    }
+
+    pub(super) fn generate(&mut self, lease: Option<i64>, basis: Basis) -> Command<C> {
+        let gives_up = self.show_stale(true);
+        if !gives_up {
+            self.progress = Some(Progress::First);
+        }
+        let generating = Phase::Generating {
+            lease,
+            basis,
+            until: self.facts.now + self.facts.policy.timeout,
+            gives_up,
+        };
+        self.enter(generating, Command::Generate { basis })
+    }
+
+    /// Lets those who come have the old version, if there is one.
+    pub(super) fn show_stale(&mut self, begun: bool) -> bool {
+        let is_servable = self.is_servable();
+        if let Some(version) = self.state.newest.clone().filter(|_| is_servable) {
+            self.progress = Some(Progress::Stale { version, begun });
+        }
+        is_servable
+    }
+}

@@ -1,0 +1,398 @@
+//! What a process knows of a resource, and what a request does with it.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{clock::Tick, http::terms::Terms, policy::Refresh, resource::Pass};
+
+/// The content of versions, as far as decisions ask about it.
+pub(crate) trait Content: Clone {
+    /// What is noted beside the content: its [`Basis`], its tags.
+    type Notes: fmt::Debug;
+    /// What a failed generator leaves for those who wait.
+    type Failure: Clone + fmt::Debug;
+    /// The invalidation list of a process.
+    type List: List<Self::Notes>;
+
+    fn notes(&self) -> &Self::Notes;
+    fn basis(&self) -> Basis;
+    fn terms(&self, policy: &Refresh) -> Terms;
+    fn is_same(&self, other: &Self) -> bool;
+    /// Returns the notes for this key where there is no content.
+    fn notes_without_content(key: &str, basis: Basis) -> Self::Notes;
+    /// Returns the failure of a generator that has taken longer than the policy's timeout.
+    fn timed_out(policy: &Refresh) -> Self::Failure;
+}
+
+/// The invalidation list, as far as decisions ask about it.
+pub(crate) trait List<N> {
+    /// The latest epoch that this process knows.
+    fn latest(&self) -> i64;
+    /// The epoch in which this process's revision was first seen; 0 without a revision.
+    fn revision(&self) -> i64;
+    /// Returns [`Freshness::Fresh`] for what no invalidation applies to, or else `Stale` or `Purged`.
+    fn judge(&self, notes: &N) -> Freshness;
+}
+
+/// The epoch and the revision that a process knew before a generator began. Content notes these two, and nothing that the process
+/// learns later: the generator may have read data from before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Basis {
+    pub(crate) epoch: i64,
+    pub(crate) revision: i64,
+}
+
+/// What a version is good for. The greater one of two holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Freshness {
+    /// Younger than the interval.
+    Fresh,
+    /// Served while a regeneration runs.
+    Stale,
+    /// Beyond `max_stale`: not served.
+    Expired,
+    /// Not served, and the next generator has to begin after the purge.
+    Purged,
+}
+
+impl Freshness {
+    pub(crate) fn is_servable(self) -> bool {
+        self <= Self::Stale
+    }
+
+    fn by_age(age: Duration, interval: Duration, max_stale: Option<Duration>) -> Self {
+        if age < interval {
+            return Self::Fresh;
+        }
+        match max_stale {
+            Some(limit) if age - interval > limit => Self::Expired,
+            _ => Self::Stale,
+        }
+    }
+}
+
+/// The surroundings of a decision.
+#[derive(Debug)]
+pub(crate) struct Facts<'a, C: Content> {
+    pub(crate) now: Tick,
+    pub(crate) key: &'a str,
+    pub(crate) policy: &'a Refresh,
+    pub(crate) list: &'a C::List,
+    pub(crate) limits: Limits,
+}
+
+impl<C: Content> Clone for Facts<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C: Content> Copy for Facts<'_, C> {}
+
+/// The settings of a process, and whether it shuts down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Limits {
+    /// The time that a request waits for the database although there is a version.
+    pub(crate) patience: Duration,
+    /// The time that a statement may take.
+    pub(crate) statement: Duration,
+    /// The process regenerates; otherwise it only generates what is missing.
+    pub(crate) regenerates: bool,
+    pub(crate) closing: bool,
+}
+
+/// Where a version in memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Origin {
+    /// The store.
+    Stored,
+    /// This process, which has published it. `latest`: as far as this process knows, the lock still has its fence.
+    Published { latest: bool },
+    /// This process, which could not publish it.
+    Unsaved,
+}
+
+/// A version in memory. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Version<C> {
+    pub(crate) content: C,
+    /// The fence under which it was published; of an unsaved version, that of the version before.
+    pub(crate) fence: i64,
+    /// The time of the publish.
+    pub(crate) born: Tick,
+    pub(crate) origin: Origin,
+    /// Its age is not known: the database's clock was set back.
+    pub(crate) undated: bool,
+    /// It was generated in place of a version that could be served.
+    pub(crate) replaces: bool,
+    /// Until then this process asks nothing about it.
+    pub(crate) rest: Tick,
+    /// Until then it may be served although it has expired, as its regeneration has failed.
+    pub(crate) excused: Tick,
+}
+
+impl<C: Content> Version<C> {
+    pub(crate) fn new(content: C, fence: i64, born: Tick, origin: Origin) -> Self {
+        Self {
+            content,
+            fence,
+            born,
+            origin,
+            undated: false,
+            replaces: false,
+            rest: Tick(i64::MIN),
+            excused: Tick(i64::MIN),
+        }
+    }
+
+    pub(crate) fn age(&self, now: Tick) -> Duration {
+        now - self.born
+    }
+
+    /// Whether this process has generated it since then.
+    pub(crate) fn is_made_since(&self, then: Tick) -> bool {
+        self.origin != Origin::Stored && self.born >= then
+    }
+
+    /// Whether this process could not publish it.
+    pub(crate) fn is_unsaved(&self) -> bool {
+        self.origin == Origin::Unsaved
+    }
+
+    /// The effect of the invalidations on the version.
+    pub(crate) fn invalidated(&self, list: &C::List) -> Freshness {
+        let undated = if self.undated {
+            Freshness::Stale
+        } else {
+            Freshness::Fresh
+        };
+        list.judge(self.content.notes()).max(undated)
+    }
+
+    pub(crate) fn freshness(&self, facts: &Facts<'_, C>) -> Freshness {
+        let terms = self.content.terms(facts.policy);
+        let age = self.age(facts.now);
+        let by_age = match Freshness::by_age(age, terms.interval, terms.max_stale) {
+            Freshness::Fresh if self.is_unsaved() && age >= facts.policy.cooldown() => {
+                Freshness::Stale
+            }
+            Freshness::Expired if facts.now < self.excused => Freshness::Stale,
+            by_age => by_age,
+        };
+        by_age.max(self.invalidated(facts.list))
+    }
+
+    /// The seconds until it is stale; negative when it is. Since when it is so by an invalidation is not known.
+    pub(crate) fn ttl(&self, facts: &Facts<'_, C>) -> i64 {
+        let stale = self.born + self.content.terms(facts.policy).interval;
+        let ttl = (stale.0 - facts.now.0).div_euclid(1_000_000);
+        match self.invalidated(facts.list) {
+            Freshness::Fresh => ttl,
+            _ => ttl.min(-1),
+        }
+    }
+
+    /// Lets an expired version be served for `cooldown`, as its regeneration has failed, if it says so of itself (`stale-if-error`,
+    /// RFC 5861 §4).
+    pub(super) fn excuse(&mut self, cooldown: Duration, facts: &Facts<'_, C>) {
+        let terms = self.content.terms(facts.policy);
+        if !terms.if_error.is_zero()
+            && self.age(facts.now) < terms.interval.saturating_add(terms.if_error)
+        {
+            self.excused = facts.now + cooldown;
+        }
+    }
+}
+
+/// All that a process knows of a key between two regenerations. Cheap to clone.
+#[derive(Debug)]
+pub(crate) enum View<C: Content> {
+    /// There is a version.
+    Version(Version<C>),
+    /// Hit-for-pass: until then the service itself answers each request, as its responses are not stored.
+    Pass {
+        until: Tick,
+        why: Pass,
+        notes: Arc<C::Notes>,
+    },
+    /// There is no version that may be served, and after a failure nobody tries before then, unless the key is purged.
+    Cooldown { until: Tick, notes: Arc<C::Notes> },
+}
+
+impl<C: Content> Clone for View<C> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Version(version) => Self::Version(version.clone()),
+            Self::Pass { until, why, notes } => Self::Pass {
+                until: *until,
+                why: *why,
+                notes: Arc::clone(notes),
+            },
+            Self::Cooldown { until, notes } => Self::Cooldown {
+                until: *until,
+                notes: Arc::clone(notes),
+            },
+        }
+    }
+}
+
+/// What a visitor gets.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer<C: Content> {
+    Version(Version<C>),
+    /// What the service answers to this very request.
+    Pass(Pass),
+    /// What the failed generator answered, or that it failed.
+    Failed(C::Failure),
+    /// Nothing yet; try again later.
+    Unavailable {
+        retry_in: Duration,
+    },
+}
+
+impl<C: Content> View<C> {
+    /// Answers a request from memory. `Err`: a regeneration has to be started or joined; `true`: meanwhile there is a stale version.
+    ///
+    /// `is_busy`: this process regenerates the key already, or shuts down.
+    pub(crate) fn look(
+        self,
+        facts: &Facts<'_, C>,
+        is_busy: impl FnOnce() -> bool,
+    ) -> Result<Answer<C>, bool> {
+        match self {
+            Self::Version(version) => match version.freshness(facts) {
+                Freshness::Fresh => Ok(Answer::Version(version)),
+                Freshness::Stale if facts.now < version.rest || is_busy() => {
+                    Ok(Answer::Version(version))
+                }
+                freshness => Err(freshness != Freshness::Purged),
+            },
+            Self::Pass { until, why, notes }
+                if facts.now < until && facts.list.judge(&notes) == Freshness::Fresh =>
+            {
+                Ok(Answer::Pass(why))
+            }
+            Self::Cooldown { until, notes }
+                if facts.now < until && facts.list.judge(&notes) != Freshness::Purged =>
+            {
+                let retry_in = until - facts.now;
+                Ok(Answer::Unavailable { retry_in })
+            }
+            Self::Pass { .. } | Self::Cooldown { .. } => Err(false),
+        }
+    }
+}
+
+/// How far a regeneration has come, for those who wait.
+#[derive(Clone, Debug)]
+pub(crate) enum Progress<C: Content> {
+    /// It asks the store whether there is a version.
+    Looking,
+    /// This version may be served meanwhile. `begun`: the generator runs here.
+    Stale { version: Version<C>, begun: bool },
+    /// Nothing may be served yet; the generator runs here.
+    First,
+    /// Nothing may be served yet; another process is at it.
+    Elsewhere,
+    /// It has ended with this.
+    Done(Answer<C>),
+}
+
+/// A request that watches a regeneration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Visitor {
+    pub(crate) arrived: Tick,
+    /// It is the leader: it has started the regeneration.
+    pub(crate) leads: bool,
+}
+
+/// What a visitor does next.
+#[derive(Clone, Debug)]
+pub(crate) enum Wait<C: Content> {
+    Answer(Answer<C>),
+    /// Looks again at the next progress, and at this time.
+    Until(Tick),
+    /// Begins anew when the regeneration is over, and looks again at this time.
+    Anew(Tick),
+}
+
+impl<C: Content> Progress<C> {
+    /// Decides what a visitor does, as long as the policy allows somebody who arrived then.
+    pub(crate) fn wait(&self, visitor: Visitor, facts: &Facts<'_, C>) -> Wait<C> {
+        let Facts { policy, limits, .. } = facts;
+        let limit = |limit| visitor.arrived + limit;
+        let first = limit(policy.first.limit());
+        let until = match self {
+            Self::Done(Answer::Version(version))
+                if !visitor.leads && !version.is_made_since(visitor.arrived) =>
+            {
+                // The regeneration is still ending, and its version has expired or been purged meanwhile.
+                return match version.freshness(facts) {
+                    Freshness::Expired | Freshness::Purged if facts.now < first => {
+                        Wait::Anew(first)
+                    }
+                    Freshness::Expired => unavailable(facts),
+                    Freshness::Purged => Wait::Answer(Answer::Pass(Pass::Purged)),
+                    Freshness::Fresh | Freshness::Stale => {
+                        Wait::Answer(Answer::Version(version.clone()))
+                    }
+                };
+            }
+            Self::Done(answer) => return Wait::Answer(answer.clone()),
+            // A statement's limit bounds it, unless the runtime that looks is not driven.
+            Self::Looking if visitor.leads => limit(policy.timeout.max(limits.statement)),
+            Self::Looking => first.max(limit(limits.statement)),
+            Self::Stale { version, begun } => {
+                let patience = if *begun {
+                    Duration::MAX
+                } else {
+                    limits.patience
+                };
+                let soft = limit(policy.wait.min(patience));
+                match (version.freshness(facts), visitor.leads) {
+                    (Freshness::Fresh | Freshness::Stale, leads) => {
+                        if !leads || facts.now >= soft {
+                            return Wait::Answer(Answer::Version(version.clone()));
+                        }
+                        soft
+                    }
+                    // What the generator makes has been purged, too.
+                    (Freshness::Purged, true) if *begun => {
+                        if facts.now >= soft {
+                            return Wait::Answer(Answer::Pass(Pass::Purged));
+                        }
+                        soft
+                    }
+                    (Freshness::Expired | Freshness::Purged, true) => Tick(i64::MAX),
+                    (Freshness::Expired | Freshness::Purged, false) => first,
+                }
+            }
+            // Its own work: bounded by the policy's timeout.
+            Self::First if visitor.leads => Tick(i64::MAX),
+            Self::First | Self::Elsewhere => first,
+        };
+        if facts.now < until {
+            Wait::Until(until)
+        } else {
+            unavailable(facts)
+        }
+    }
+
+    /// Returns what is left for those who wait when the task that regenerates has ended without an answer, by a panic.
+    pub(crate) fn lost(self, facts: &Facts<'_, C>) -> Answer<C> {
+        match self {
+            Self::Done(answer) => answer,
+            Self::Stale { version, .. } if version.freshness(facts).is_servable() => {
+                Answer::Version(version)
+            }
+            _ => Answer::Unavailable {
+                retry_in: facts.policy.cooldown(),
+            },
+        }
+    }
+}
+
+fn unavailable<C: Content>(facts: &Facts<'_, C>) -> Wait<C> {
+    Wait::Answer(Answer::Unavailable {
+        retry_in: facts.policy.cooldown(),
+    })
+}
