@@ -39,42 +39,16 @@ pub enum ErrorKind {
 
 type Source = Arc<dyn StdError + Send + Sync>;
 
-#[derive(Debug, thiserror::Error)]
-enum Repr {
-    #[error("{message}")]
-    Said { kind: ErrorKind, message: String },
-    #[error("{context}: {source}")]
-    Database { context: String, source: Source },
-    #[error("{step}: the database did not answer within {limit:?}")]
-    Timeout { step: &'static str, limit: Duration },
-    #[error("the lease on {0:?} is lost: it expired, or someone else has taken the lock over")]
-    Lost(String),
-    #[error("the lock {name:?} was not free within {wait:?}{details}")]
-    Taken {
-        name: String,
-        wait: Duration,
-        details: String,
-    },
-    #[error("the generator failed: {0}")]
-    Generator(#[source] Source),
-    #[error(
-        "there is no version yet: making one failed a moment ago, or takes its time; try again in {0:.0?}"
-    )]
-    Unavailable(Duration),
+struct Repr {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Source>,
 }
 
 impl Error {
     /// Which kind of error this is.
     pub fn kind(&self) -> ErrorKind {
-        match &*self.0 {
-            Repr::Said { kind, .. } => *kind,
-            Repr::Database { .. } => ErrorKind::Database,
-            Repr::Timeout { .. } => ErrorKind::Timeout,
-            Repr::Lost(_) => ErrorKind::Lost,
-            Repr::Taken { .. } => ErrorKind::Taken,
-            Repr::Generator(_) => ErrorKind::Generator,
-            Repr::Unavailable(_) => ErrorKind::Unavailable,
-        }
+        self.0.kind
     }
 
     /// The lease is no longer ours.
@@ -94,7 +68,10 @@ impl Error {
 
     /// The database works, and does not take what was to be stored.
     pub(crate) fn is_unfit(&self) -> bool {
-        matches!(&*self.0, Repr::Database { source, .. } if source.is::<Unfit>())
+        self.0
+            .source
+            .as_ref()
+            .is_some_and(|source| source.is::<Unfit>())
     }
 
     /// The generator failed; the source is its error.
@@ -113,49 +90,53 @@ impl Error {
 
     /// An error that is all in its message.
     pub(crate) fn said(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Repr::Said { kind, message }.into()
+        Self(Arc::new(Repr {
+            kind,
+            message: message.into(),
+            source: None,
+        }))
     }
 
-    pub(crate) fn database(context: impl Into<String>, source: impl Into<BoxError>) -> Self {
-        Repr::Database {
-            context: context.into(),
-            source: Arc::from(source.into()),
-        }
-        .into()
+    fn caused(kind: ErrorKind, context: &str, source: impl Into<BoxError>) -> Self {
+        let source = source.into();
+        Self(Arc::new(Repr {
+            kind,
+            message: format!("{context}: {source}"),
+            source: Some(source.into()),
+        }))
     }
 
-    pub(crate) fn timeout(step: &'static str, limit: Duration) -> Self {
-        Repr::Timeout { step, limit }.into()
-    }
-
-    pub(crate) fn lost(name: impl Into<String>) -> Self {
-        Repr::Lost(name.into()).into()
-    }
-
-    /// An error for a lock that was not free; `details` continues its message.
-    pub(crate) fn taken(name: &str, wait: Duration, details: String) -> Self {
-        let name = name.to_owned();
-        Repr::Taken {
-            name,
-            wait,
-            details,
-        }
-        .into()
+    pub(crate) fn database(context: impl AsRef<str>, source: impl Into<BoxError>) -> Self {
+        Self::caused(ErrorKind::Database, context.as_ref(), source)
     }
 
     pub(crate) fn generator(source: impl Into<BoxError>) -> Self {
-        Repr::Generator(Arc::from(source.into())).into()
+        Self::caused(ErrorKind::Generator, "the generator failed", source)
+    }
+
+    pub(crate) fn timeout(step: &str, limit: Duration) -> Self {
+        let message = format!("{step}: the database did not answer within {limit:?}");
+        Self::said(ErrorKind::Timeout, message)
+    }
+
+    pub(crate) fn lost(name: &str) -> Self {
+        let message = format!(
+            "the lease on {name:?} is lost: it expired, or someone else has taken the lock over"
+        );
+        Self::said(ErrorKind::Lost, message)
+    }
+
+    /// An error for a lock that was not free; `details` continues its message.
+    pub(crate) fn taken(name: &str, wait: Duration, details: &str) -> Self {
+        let message = format!("the lock {name:?} was not free within {wait:?}{details}");
+        Self::said(ErrorKind::Taken, message)
     }
 
     pub(crate) fn unavailable(retry_in: Duration) -> Self {
-        Repr::Unavailable(retry_in).into()
-    }
-}
-
-impl From<Repr> for Error {
-    fn from(repr: Repr) -> Self {
-        Self(Arc::new(repr))
+        let message = format!(
+            "there is no version yet: making one failed a moment ago, or takes its time; try again in {retry_in:.0?}"
+        );
+        Self::said(ErrorKind::Unavailable, message)
     }
 }
 
@@ -178,13 +159,13 @@ impl fmt::Debug for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&*self.0, f)
+        f.write_str(&self.0.message)
     }
 }
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source()
+        self.0.source.as_deref().map(|source| source as _)
     }
 }
 

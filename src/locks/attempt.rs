@@ -131,7 +131,7 @@ impl LockAttempt {
         let info = self.locks.inspect(self.name.clone()).await.ok().flatten();
         let name = self.name.as_str();
         let details = format!("{}{}", purpose(&self.action), held(info.as_ref()));
-        Err(Error::taken(name, self.wait, details))
+        Err(Error::taken(name, self.wait, &details))
     }
 }
 

@@ -110,7 +110,7 @@ impl SessionLock {
                 return Ok(Self::keep(name, named, session));
             }
             if !backoff.pause().await {
-                return Err(Error::taken(name.as_str(), wait, String::new()));
+                return Err(Error::taken(name.as_str(), wait, ""));
             }
         }
     }
