@@ -48,12 +48,10 @@ mod error; // the one error type
 pub use error::{Error, ErrorKind};
 pub use extensions::{Fence, RefreshAfter, Tags};
 pub use layer::refresh::keying::Key;
+#[cfg(feature = "_sql")]
+pub use locks::{Claim, Claims, SessionLock, changed_one};
 pub use locks::{
     Holder, Lease, LockAttempt, LockInfo, LockName, Locks, Once, OnceRetried, Outcome,
 };
-#[cfg(feature = "_sql")]
-pub use locks::{SessionLock, changed_one};
 pub use policy::{Client, DAY, First, Refresh};
 pub use site::{Builder, Content, Perennial};
-#[cfg(feature = "_sql")]
-pub use sql::claims::{Claim, Claims};

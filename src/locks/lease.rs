@@ -8,7 +8,10 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
-    locks::{Common, Hold},
+    locks::{
+        Common,
+        state::{Extension, Hold, Term},
+    },
     store::{LeaseRow, Reclaim},
 };
 
@@ -45,18 +48,7 @@ enum Dropped {
 struct Held {
     common: Common,
     row: Arc<LeaseRow>,
-    hold: Hold,
-    /// When it was tried to take it.
-    since: Instant,
-    /// Until when the lease is known to hold.
-    valid: watch::Sender<Valid>,
-}
-
-/// What is known of a lease, in this process's time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Valid {
-    Until(Instant),
-    Lost,
+    term: watch::Sender<Term>,
 }
 
 impl Lease {
@@ -67,13 +59,10 @@ impl Lease {
         since: Instant,
         is_stray: bool,
     ) -> Self {
-        let valid = watch::Sender::new(Valid::Until(since + hold.length(since, since)));
         let held = Held {
             common,
             row: Arc::new(row),
-            hold,
-            since,
-            valid,
+            term: watch::Sender::new(Term::new(hold, since)),
         };
         let keeper = hold.extends.then(|| {
             let keeper = held.clone().keep();
@@ -135,10 +124,7 @@ impl Lease {
     /// How long it holds at least, unless it is extended: counted from before the attempt, or the extension, by this process's
     /// monotonic clock. Zero when it is lost.
     pub fn remaining(&self) -> Duration {
-        match *self.held.valid.borrow() {
-            Valid::Until(until) => until.saturating_duration_since(Instant::now()),
-            Valid::Lost => Duration::ZERO,
-        }
+        self.held.term.borrow().remaining(Instant::now())
     }
 
     /// Lets the lease run for its whole length again from now. Rarely needed, as it is extended by itself.
@@ -259,40 +245,30 @@ impl fmt::Debug for Lease {
         f.debug_struct("Lease")
             .field("name", &self.held.row.name)
             .field("fence", &self.held.row.fence)
-            .field("valid", &*self.held.valid.borrow())
+            .field("term", &*self.held.term.borrow())
             .finish_non_exhaustive()
     }
 }
 
 impl Held {
     async fn extend(&self) -> Result<(), Error> {
-        let now = Instant::now();
-        let length = self.hold.length(self.since, now);
-        let extended = self
-            .common
-            .store
-            .call("extend", |store| store.extend(&self.row, length))
-            .await?;
-        if extended {
-            // Whoever was told that it is lost is not told otherwise.
-            let holds = self.valid.send_if_modified(|valid| match valid {
-                Valid::Until(until) => {
-                    *until = (*until).max(now + length);
-                    true
-                }
-                Valid::Lost => false,
-            });
-            if holds {
-                return Ok(());
-            }
+        let asked = Instant::now();
+        let length = self.term.borrow().length(asked);
+        let store = &self.common.store;
+        let extended = store.call("extend", |store| store.extend(&self.row, length));
+        let (extended, mut holds) = (extended.await?, false);
+        self.term.send_if_modified(|term| {
+            holds = extended && term.extend(asked);
+            holds || term.lose()
+        });
+        match holds {
+            true => Ok(()),
+            false => Err(Error::lost(self.row.name.as_str())),
         }
-        self.valid.send_replace(Valid::Lost);
-        Err(Error::lost(&*self.row.name))
     }
 
     async fn release(&self, cooldown: Duration) -> Result<bool, Error> {
-        let least = self.hold.at_least.saturating_sub(self.since.elapsed());
-        let cooldown = cooldown.max(least);
+        let cooldown = self.term.borrow().cooldown(cooldown, Instant::now());
         let store = &self.common.store;
         let released = store.call("release", |store| store.release(&self.row, cooldown));
         released.await
@@ -306,54 +282,42 @@ impl Held {
 
     /// Waits for the end of the lease. The caller's own runtime measures the time: the keeper's may have ended.
     async fn lost(&self) {
-        let mut valid = self.valid.subscribe();
+        let mut term = self.term.subscribe();
         loop {
-            let Valid::Until(until) = *valid.borrow_and_update() else {
+            let Some(until) = term.borrow_and_update().until() else {
                 return;
             };
             tokio::select! {
                 biased;
                 // The sender is a field of this lease.
-                _ = valid.changed() => {}
+                _ = term.changed() => {}
                 () = tokio::time::sleep_until(until) => {
-                    self.valid.send_if_modified(|valid| {
-                        let is_over = *valid == Valid::Until(until);
-                        if is_over {
-                            *valid = Valid::Lost;
-                        }
-                        is_over
-                    });
+                    self.term.send_if_modified(|term| term.expire(Instant::now()));
                 }
             }
         }
     }
 
-    /// Extends the lease at a third of its length, more often when that fails, until it is lost.
+    /// Extends the lease until it is lost.
     async fn keep(self) {
-        let third = self.hold.lease / 3;
-        let mut pause = third;
+        let mut last = Extension::Done;
         loop {
-            let Valid::Until(until) = *self.valid.borrow() else {
-                return;
+            let (term, now) = (*self.term.borrow(), Instant::now());
+            let (pause, until) = match (term.next(last, now), term.until()) {
+                (Ok(pause), Some(until)) => (pause, until),
+                // Whoever has extended it has been told.
+                (Ok(_), None) => return,
+                (Err(why), _) => {
+                    tracing::warn!(name = self.row.name.as_str(), "the lease is lost: {why}");
+                    self.term.send_if_modified(Term::lose);
+                    return;
+                }
             };
-            tokio::time::sleep_until(until.min(Instant::now() + pause)).await;
-            let name = &self.row.name;
-            pause = match tokio::time::timeout_at(until, self.extend()).await {
-                Ok(Ok(())) => third,
-                Ok(Err(error)) if error.is_lost() => {
-                    tracing::warn!(
-                        name,
-                        "the lease is lost: somebody has taken the lock over, or broken it"
-                    );
-                    return;
-                }
-                Ok(Err(_)) if Instant::now() < until => third / 4,
-                // An error that comes at once would be followed by the next one without end.
-                Ok(Err(_)) | Err(_) => {
-                    tracing::warn!(name, "the lease is lost: it could not be extended in time");
-                    self.valid.send_replace(Valid::Lost);
-                    return;
-                }
+            tokio::time::sleep_until(until.min(now + pause)).await;
+            last = match tokio::time::timeout_at(until, self.extend()).await {
+                Ok(Ok(())) => Extension::Done,
+                Ok(Err(error)) if error.is_lost() => Extension::Refused,
+                Ok(Err(_)) | Err(_) => Extension::Failed,
             };
         }
     }

@@ -1,11 +1,14 @@
 //! The lock: a row in the database, held for as long as its lease is extended.
 
 mod attempt;
+#[cfg(feature = "_sql")]
+mod claims;
 mod lease;
 mod name;
 mod once;
 #[cfg(feature = "_sql")]
 mod session;
+mod state;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -29,8 +32,11 @@ use crate::{
 };
 
 use attempt::Queues;
+use state::{Hold, Term};
 
 pub use attempt::LockAttempt;
+#[cfg(feature = "_sql")]
+pub use claims::{Claim, Claims};
 pub use lease::Lease;
 pub use name::LockName;
 #[cfg(feature = "_sql")]
@@ -77,31 +83,6 @@ impl Common {
     fn stray(&self, stray: LeaseRow) {
         let first = timing::STRAY_PAUSES[0];
         self.strays.add(stray, first, self.store.clone());
-    }
-}
-
-/// How a lock is held.
-#[derive(Clone, Copy, Debug)]
-struct Hold {
-    /// For how long without a sign of life.
-    lease: Duration,
-    /// For how long at least, also if it is released before.
-    at_least: Duration,
-    /// It is extended by itself.
-    extends: bool,
-}
-
-impl Hold {
-    const DEFAULT: Self = Self {
-        lease: timing::LEASE,
-        at_least: Duration::ZERO,
-        extends: true,
-    };
-
-    /// How long the lease is to run from now on, of a lock that was taken `since` then.
-    fn length(&self, since: Instant, now: Instant) -> Duration {
-        let least = self.at_least.saturating_sub(now.duration_since(since));
-        self.lease.max(least)
     }
 }
 
@@ -286,7 +267,7 @@ impl Locks {
         let owner = format!("{} {}\t{}", id.simple(), plain(&self.label), plain(action));
         // The lease counts from before the attempt: its answer may be late.
         let since = Instant::now();
-        let length = self.hold.length(since, since);
+        let length = Term::new(self.hold, since).length(since);
         let sending = Sending::default();
         let tried = self.store().call("try_lock", |store| {
             store.try_lock(&name, &owner, length, seen)

@@ -15,11 +15,10 @@ mod store;
 mod url;
 mod wire;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use self::{
-    pool::Connections,
-    store::SqlStore,
+    pool::{Connections, Sql},
     url::{check_url, unknown},
 };
 use crate::{
@@ -48,18 +47,8 @@ pub(crate) enum Connect {
 /// A database for Perennial: made [from](From) the application's own sqlx pool, or a site's own ([`Perennial::database`](crate::Perennial::database)).
 #[derive(Clone, Debug)]
 pub struct Database {
-    pool: Pool,
+    sql: Arc<dyn Sql>,
     limit: Duration,
-}
-
-#[derive(Clone, Debug)]
-enum Pool {
-    #[cfg(feature = "sqlite")]
-    Sqlite(sqlx::SqlitePool),
-    #[cfg(feature = "postgres")]
-    Postgres(sqlx::PgPool),
-    #[cfg(feature = "mysql")]
-    MySql(sqlx::MySqlPool),
 }
 
 /// A database that Perennial can use: a pool of sqlx's, or a [`Database`].
@@ -89,12 +78,12 @@ impl IntoDatabase for Database {
 }
 
 macro_rules! from_pool {
-    ($feature:literal, $kind:ident, $pool:ty) => {
+    ($feature:literal, $pool:ty, $result:ty) => {
         #[cfg(feature = $feature)]
         impl From<$pool> for Database {
             fn from(pool: $pool) -> Self {
                 Self {
-                    pool: Pool::$kind(pool),
+                    sql: Arc::new(Connections(pool)),
                     limit: STATEMENT_TIMEOUT,
                 }
             }
@@ -109,37 +98,23 @@ macro_rules! from_pool {
                 self.into()
             }
         }
+
+        #[cfg(feature = $feature)]
+        impl From<$result> for Changed {
+            fn from(result: $result) -> Self {
+                Self(result.rows_affected())
+            }
+        }
     };
 }
 
-from_pool!("sqlite", Sqlite, sqlx::SqlitePool);
-from_pool!("postgres", Postgres, sqlx::PgPool);
-from_pool!("mysql", MySql, sqlx::MySqlPool);
+from_pool!("sqlite", sqlx::SqlitePool, sqlx::sqlite::SqliteQueryResult);
+from_pool!("postgres", sqlx::PgPool, sqlx::postgres::PgQueryResult);
+from_pool!("mysql", sqlx::MySqlPool, sqlx::mysql::MySqlQueryResult);
 
 /// What a statement of sqlx's has changed: made [from](From) its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed(pub(crate) u64);
-
-#[cfg(feature = "sqlite")]
-impl From<sqlx::sqlite::SqliteQueryResult> for Changed {
-    fn from(result: sqlx::sqlite::SqliteQueryResult) -> Self {
-        Self(result.rows_affected())
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl From<sqlx::postgres::PgQueryResult> for Changed {
-    fn from(result: sqlx::postgres::PgQueryResult) -> Self {
-        Self(result.rows_affected())
-    }
-}
-
-#[cfg(feature = "mysql")]
-impl From<sqlx::mysql::MySqlQueryResult> for Changed {
-    fn from(result: sqlx::mysql::MySqlQueryResult) -> Self {
-        Self(result.rows_affected())
-    }
-}
 
 /// What is called when something may have been invalidated.
 #[cfg(feature = "postgres")]
@@ -188,34 +163,12 @@ impl Database {
         self.limit
     }
 
-    /// For statements of one's own.
-    fn sql(self) -> std::sync::Arc<dyn pool::Sql> {
-        use std::sync::Arc;
-
-        match self.pool {
-            #[cfg(feature = "sqlite")]
-            Pool::Sqlite(pool) => Arc::new(Connections(pool)),
-            #[cfg(feature = "postgres")]
-            Pool::Postgres(pool) => Arc::new(Connections(pool)),
-            #[cfg(feature = "mysql")]
-            Pool::MySql(pool) => Arc::new(Connections(pool)),
-        }
-    }
-
     /// Takes a lock that a connection holds.
     pub(crate) async fn acquire(
         &self,
         lock: &session::Named,
     ) -> Result<Option<Box<dyn session::Session>>, Error> {
-        let limit = self.limit;
-        match &self.pool {
-            #[cfg(feature = "sqlite")]
-            Pool::Sqlite(pool) => session::acquire(pool, limit, lock).await,
-            #[cfg(feature = "postgres")]
-            Pool::Postgres(pool) => session::acquire(pool, limit, lock).await,
-            #[cfg(feature = "mysql")]
-            Pool::MySql(pool) => session::acquire(pool, limit, lock).await,
-        }
+        self.sql.acquire(self.limit, lock).await
     }
 
     /// What calls `heard`, for as long as it is polled, whenever the database tells by itself that something may have been invalidated.
@@ -224,18 +177,13 @@ impl Database {
     ///
     /// It is of a kind that doesn't.
     #[cfg(feature = "postgres")]
-    #[cfg_attr(
-        not(any(feature = "sqlite", feature = "mysql")),
-        allow(irrefutable_let_patterns)
-    )]
     pub(crate) fn listen(&self, prefix: &str, heard: Heard) -> Result<Listening, Error> {
-        let Pool::Postgres(pool) = &self.pool else {
-            return Err(Error::invalid(
+        let listening = self.sql.listen(format!("{prefix}invalidation"), heard);
+        listening.ok_or_else(|| {
+            Error::invalid(
                 "only PostgreSQL tells of invalidations by itself: leave out `Builder::listen`",
-            ));
-        };
-        let channel = format!("{prefix}invalidation");
-        Ok(Box::pin(listen::listen(pool.clone(), channel, heard)))
+            )
+        })
     }
 
     /// Returns the store in this database, its tables created or upgraded. No part of the public API.
@@ -257,32 +205,9 @@ impl Database {
         connect: Connect,
     ) -> Result<Box<dyn Store>, Error> {
         schema::check_prefix(prefix)?;
-        let open = async {
-            match self.pool {
-                #[cfg(feature = "sqlite")]
-                Pool::Sqlite(pool) => boxed(pool, prefix, connect).await,
-                #[cfg(feature = "postgres")]
-                Pool::Postgres(pool) => boxed(pool, prefix, connect).await,
-                #[cfg(feature = "mysql")]
-                Pool::MySql(pool) => boxed(pool, prefix, connect).await,
-            }
-        };
-        within(PREPARE_LIMIT, "preparing the tables", open).await?
+        let store = self.sql.store(prefix, connect);
+        within(PREPARE_LIMIT, "preparing the tables", store).await?
     }
-}
-
-async fn boxed<DB: run::Driver>(
-    pool: sqlx::Pool<DB>,
-    prefix: &str,
-    connect: Connect,
-) -> Result<Box<dyn Store>, Error>
-where
-    SqlStore<DB>: Store,
-{
-    Ok(Box::new(match connect {
-        Connect::Now => SqlStore::open(pool, prefix).await?,
-        Connect::Lazily => SqlStore::lazy(pool, prefix),
-    }))
 }
 
 /// The statements that make the tables in a database of the URL's kind.

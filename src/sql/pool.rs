@@ -1,17 +1,23 @@
 //! What becomes of connections, and which statements are run again.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
+use futures_util::future::BoxFuture;
 use sqlx::{Pool, pool::PoolConnection};
 use tokio::time::timeout;
 
+#[cfg(feature = "postgres")]
+use crate::sql::{Heard, Listening};
 use crate::{
     error::{BoxError, Error},
     sql::{
+        Connect,
         dialect::Dialect,
         run::{Arg, Cells, Done, Driver, Statement, is_broken, is_contended},
+        session::{self, Named, Session},
+        store::SqlStore,
     },
-    store::{self, StoreFuture},
+    store::{self, Store, StoreFuture},
     timing::{Backoff, SIGN_OF_LIFE},
 };
 
@@ -47,7 +53,7 @@ impl<DB: Driver> Drop for Borrowed<DB> {
 }
 
 /// A pool, and how its connections are used.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Connections<DB: Driver>(pub(super) Pool<DB>);
 
 impl<DB: Driver> Connections<DB> {
@@ -110,8 +116,8 @@ impl<DB: Driver> Connections<DB> {
     }
 }
 
-/// A database, whichever it is, for statements that are put together for a table of the application's own.
-pub(super) trait Sql: Send + Sync {
+/// A database, whichever it is.
+pub(super) trait Sql: fmt::Debug + Send + Sync {
     fn dialect(&self) -> &'static Dialect;
 
     /// Runs a statement, which may be run twice.
@@ -119,6 +125,24 @@ pub(super) trait Sql: Send + Sync {
 
     /// Runs a statement, again only if it is known that nothing has been done.
     fn run_once<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer>;
+
+    /// Takes a lock that a connection holds; `None`: it is taken.
+    fn acquire<'a>(
+        &'a self,
+        limit: Duration,
+        lock: &'a Named,
+    ) -> BoxFuture<'a, Result<Option<Box<dyn Session>>, Error>>;
+
+    /// Returns the store in the database, its tables made or upgraded at once or before its first step.
+    fn store<'a>(
+        &'a self,
+        prefix: &'a str,
+        connect: Connect,
+    ) -> BoxFuture<'a, Result<Box<dyn Store>, Error>>;
+
+    /// As [`Known::listen`].
+    #[cfg(feature = "postgres")]
+    fn listen(&self, channel: String, heard: Heard) -> Option<Listening>;
 }
 
 /// What a statement came to: how many rows it has changed, or the text in the first column of those that it has found.
@@ -145,6 +169,33 @@ impl<DB: Driver> Sql for Connections<DB> {
             let again = is_contended::<DB>;
             answer(&self.run_while(again, &statement, arguments).await?)
         })
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        limit: Duration,
+        lock: &'a Named,
+    ) -> BoxFuture<'a, Result<Option<Box<dyn Session>>, Error>> {
+        Box::pin(session::acquire(&self.0, limit, lock))
+    }
+
+    fn store<'a>(
+        &'a self,
+        prefix: &'a str,
+        connect: Connect,
+    ) -> BoxFuture<'a, Result<Box<dyn Store>, Error>> {
+        Box::pin(async move {
+            let store: Box<dyn Store> = match connect {
+                Connect::Now => Box::new(SqlStore::open(self.0.clone(), prefix).await?),
+                Connect::Lazily => Box::new(SqlStore::lazy(self.0.clone(), prefix)),
+            };
+            Ok(store)
+        })
+    }
+
+    #[cfg(feature = "postgres")]
+    fn listen(&self, channel: String, heard: Heard) -> Option<Listening> {
+        DB::listen(&self.0, channel, heard)
     }
 }
 

@@ -2,17 +2,21 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
+use futures_util::{TryFutureExt, TryStreamExt, future::BoxFuture, stream::BoxStream};
+#[cfg(feature = "postgres")]
+use sqlx::Pool;
 use sqlx::{
-    AssertSqlSafe, Database, Either, Encode, Executor, IntoArguments, Row, SqlSafeStr, SqlStr,
-    Type, error::DatabaseError,
+    AssertSqlSafe, ColumnIndex, Database, Decode, Either, Encode, Executor, IntoArguments, Row,
+    SqlSafeStr, SqlStr, Type, error::DatabaseError,
 };
 use tracing::{Dispatch, instrument::WithSubscriber};
 
 use crate::sql::dialect::{self, Arguments, Dialect};
+#[cfg(feature = "postgres")]
+use crate::sql::{Heard, Listening};
 
-/// A database that has a [`Dialect`]: all that is asked of sqlx, so that the rest is generic without a word of its bounds.
-pub(super) trait Driver: Database<Row: Cells> {
+/// What Perennial knows of a database beside its [`Dialect`].
+pub(super) trait Known: Database {
     const DIALECT: &'static Dialect;
 
     /// Servers that speak this dialect, but not all of it, or more: a word of the answer to [`KIND`](Self::KIND), and what they understand.
@@ -24,6 +28,20 @@ pub(super) trait Driver: Database<Row: Cells> {
     /// How many rows were changed, and the insert id where the fence comes back as that.
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
 
+    /// The code by which the dialect knows an error.
+    fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
+        error.code()
+    }
+
+    /// Calls `heard`, for as long as it is polled, whenever something may have been invalidated; `None`: the database doesn't tell.
+    #[cfg(feature = "postgres")]
+    fn listen(_: &Pool<Self>, _channel: String, _heard: Heard) -> Option<Listening> {
+        None
+    }
+}
+
+/// All that is asked of sqlx, so that the rest is generic without a word of its bounds.
+pub(super) trait Driver: Known<Row: Cells> {
     /// Runs a statement on a connection.
     fn run<'a>(
         connection: &'a mut Self::Connection,
@@ -36,10 +54,45 @@ pub(super) trait Driver: Database<Row: Cells> {
         connection: &'a mut Self::Connection,
         statement: &'a Statement,
     ) -> Running<'a, ()>;
+}
 
-    /// The code by which the dialect knows an error.
-    fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
-        error.code()
+type Running<'a, T> = BoxFuture<'a, Result<T, sqlx::Error>>;
+
+impl<DB> Driver for DB
+where
+    DB: Known<Row: Cells, Arguments: IntoArguments<DB>>,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+{
+    fn run<'a>(
+        connection: &'a mut Self::Connection,
+        statement: &'a Statement,
+        arguments: &'a [Arg<'a>],
+    ) -> Running<'a, Done<Self>> {
+        if let Some(sql) = statement.written(arguments) {
+            // sqlx would log the whole of it where it is slow, with the content of a page in it.
+            let done = collect(connection.fetch_many(sqlx::raw_sql(sql)));
+            return Box::pin(done.with_subscriber(Dispatch::none()));
+        }
+        let mut query = sqlx::query::<DB>(statement.sql());
+        for argument in &statement.order {
+            query = match arguments[*argument] {
+                Arg::Int(int) => query.bind(int),
+                Arg::Text(text) => query.bind(text),
+                Arg::Bytes(bytes) => query.bind(bytes),
+            };
+        }
+        Box::pin(collect(connection.fetch_many(query)))
+    }
+
+    fn execute<'a>(
+        connection: &'a mut Self::Connection,
+        statement: &'a Statement,
+    ) -> Running<'a, ()> {
+        let done = connection.execute(sqlx::raw_sql(statement.sql()));
+        Box::pin(done.map_ok(drop))
     }
 }
 
@@ -60,61 +113,30 @@ pub(super) trait Cells {
     }
 }
 
-type Running<'a, T> = BoxFuture<'a, Result<T, sqlx::Error>>;
+impl<R> Cells for R
+where
+    R: Row,
+    usize: ColumnIndex<R>,
+    for<'r> i64: Decode<'r, R::Database>,
+    for<'r> String: Decode<'r, R::Database>,
+    for<'r> Vec<u8>: Decode<'r, R::Database>,
+{
+    fn int(&self, column: usize) -> Result<Option<i64>, sqlx::Error> {
+        self.try_get_unchecked(column)
+    }
 
-/// What is the same for all of sqlx's databases, but can't be said once for all without their bounds.
-macro_rules! by_sqlx {
-    () => {
-        fn run<'a>(
-            connection: &'a mut Self::Connection,
-            statement: &'a Statement,
-            arguments: &'a [Arg<'a>],
-        ) -> Running<'a, Done<Self>> {
-            Box::pin(run(connection, statement, arguments))
-        }
+    fn text(&self, column: usize) -> Result<Option<String>, sqlx::Error> {
+        self.try_get_unchecked(column)
+    }
 
-        fn execute<'a>(
-            connection: &'a mut Self::Connection,
-            statement: &'a Statement,
-        ) -> Running<'a, ()> {
-            Box::pin(async move {
-                let raw = sqlx::raw_sql(statement.sql());
-                Executor::execute(connection, raw).await.map(drop)
-            })
-        }
-    };
-}
-
-macro_rules! cells {
-    ($row:ty) => {
-        impl Cells for $row {
-            fn int(&self, column: usize) -> Result<Option<i64>, sqlx::Error> {
-                self.try_get_unchecked(column)
-            }
-
-            fn text(&self, column: usize) -> Result<Option<String>, sqlx::Error> {
-                self.try_get_unchecked(column)
-            }
-
-            fn bytes(&self, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
-                self.try_get_unchecked(column)
-            }
-        }
-    };
+    fn bytes(&self, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
+        self.try_get_unchecked(column)
+    }
 }
 
 #[cfg(feature = "sqlite")]
-cells!(sqlx::sqlite::SqliteRow);
-#[cfg(feature = "postgres")]
-cells!(sqlx::postgres::PgRow);
-#[cfg(feature = "mysql")]
-cells!(sqlx::mysql::MySqlRow);
-
-#[cfg(feature = "sqlite")]
-impl Driver for sqlx::Sqlite {
+impl Known for sqlx::Sqlite {
     const DIALECT: &'static Dialect = &dialect::SQLITE;
-
-    by_sqlx!();
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)
@@ -122,14 +144,20 @@ impl Driver for sqlx::Sqlite {
 }
 
 #[cfg(feature = "postgres")]
-impl Driver for sqlx::Postgres {
+impl Known for sqlx::Postgres {
     const DIALECT: &'static Dialect = &dialect::POSTGRES;
     const RELATIVES: &'static [(&'static str, &'static Dialect)] = &[
         ("CockroachDB", &dialect::POSTGRES_RELATIVE),
         ("-YB-", &dialect::POSTGRES_RELATIVE),
     ];
 
-    by_sqlx!();
+    fn listen(pool: &Pool<Self>, channel: String, heard: Heard) -> Option<Listening> {
+        Some(Box::pin(super::listen::listen(
+            pool.clone(),
+            channel,
+            heard,
+        )))
+    }
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)
@@ -137,13 +165,11 @@ impl Driver for sqlx::Postgres {
 }
 
 #[cfg(feature = "mysql")]
-impl Driver for sqlx::MySql {
+impl Known for sqlx::MySql {
     const DIALECT: &'static Dialect = &dialect::MYSQL;
     const RELATIVES: &'static [(&'static str, &'static Dialect)] =
         &[("wsrep_sync_wait", &dialect::MARIADB_GALERA)];
     const KIND: &'static str = "SHOW VARIABLES LIKE 'wsrep_sync_wait'";
-
-    by_sqlx!();
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         let id = i64::try_from(result.last_insert_id()).ok();
@@ -244,36 +270,6 @@ pub(super) struct Done<DB: Database> {
     pub(super) rows: Vec<DB::Row>,
     pub(super) changed: u64,
     pub(super) id: Option<i64>,
-}
-
-/// Runs a statement on a connection: the one place that knows how sqlx wants it.
-async fn run<'c, DB, E>(
-    executor: E,
-    statement: &Statement,
-    arguments: &[Arg<'_>],
-) -> Result<Done<DB>, sqlx::Error>
-where
-    DB: Driver,
-    E: Executor<'c, Database = DB>,
-    DB::Arguments: IntoArguments<DB>,
-    for<'q> i64: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
-    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
-{
-    if let Some(sql) = statement.written(arguments) {
-        // sqlx would log the whole of it where it is slow, with the content of a page in it.
-        let stream = executor.fetch_many(sqlx::raw_sql(sql));
-        return collect(stream).with_subscriber(Dispatch::none()).await;
-    }
-    let mut query = sqlx::query::<DB>(statement.sql());
-    for argument in &statement.order {
-        query = match arguments[*argument] {
-            Arg::Int(int) => query.bind(int),
-            Arg::Text(text) => query.bind(text),
-            Arg::Bytes(bytes) => query.bind(bytes),
-        };
-    }
-    collect(executor.fetch_many(query)).await
 }
 
 type Results<'a, DB> = BoxStream<

@@ -1,9 +1,5 @@
 //! Batches: rows of the application's own table, claimed under a lock id.
 
-mod claim;
-mod statement;
-mod value;
-
 use std::{
     fmt,
     sync::Arc,
@@ -12,20 +8,14 @@ use std::{
 
 use crate::{
     clock::FOREVER,
-    error::{BoxError, Error},
+    error::Error,
     sql::{
         IntoDatabase,
-        pool::{Answer, Sql},
-        run::Arg,
+        claims::{Filter, Table, Value},
     },
     store::{Reclaim, Sending, Strays},
-    timing::{SHORTEST_CLAIM, within},
+    timing::SHORTEST_CLAIM,
 };
-
-use value::Kind;
-
-pub use claim::Claim;
-pub use value::Value;
 
 /// Rows of a table that many workers share out among themselves: each claims up to so many, which nobody else gets.
 ///
@@ -71,58 +61,44 @@ pub use value::Value;
 #[derive(Clone)]
 #[must_use = "nothing is claimed until `claim` is called"]
 pub struct Claims {
-    sql: Arc<dyn Sql>,
-    limit: Duration,
-    table: String,
-    id: String,
-    lock: String,
-    expiry: Option<(String, Duration)>,
-    filters: Vec<Filter>,
-    order: Vec<(String, &'static str)>,
+    table: Table,
     /// The lock ids of the claims whose answers were lost, or that were cancelled.
     strays: Arc<Strays<String>>,
-}
-
-#[derive(Clone)]
-enum Filter {
-    Is(String, Value),
-    Null(String),
-    Sql(&'static str),
 }
 
 impl Claims {
     /// The rows of a table, whose key is `id`, and whose lock `lock_id` unless it is said otherwise.
     pub fn on(pool: impl IntoDatabase, table: &str) -> Self {
-        let database = pool.into_database();
         Self {
-            limit: database.limit(),
-            sql: database.sql(),
-            table: table.to_owned(),
-            id: "id".to_owned(),
-            lock: "lock_id".to_owned(),
-            expiry: None,
-            filters: Vec::new(),
-            order: Vec::new(),
+            table: Table {
+                database: pool.into_database(),
+                name: table.to_owned(),
+                id: "id".to_owned(),
+                lock: "lock_id".to_owned(),
+                expiry: None,
+                filters: Vec::new(),
+                order: Vec::new(),
+            },
             strays: Arc::default(),
         }
     }
 
     /// The column of the key, which tells one row from all others. Default: `id`.
     pub fn id(mut self, column: &str) -> Self {
-        self.id = column.to_owned();
+        self.table.id = column.to_owned();
         self
     }
 
     /// The column that says who has claimed a row. Default: `lock_id`.
     pub fn lock(mut self, column: &str) -> Self {
-        self.lock = column.to_owned();
+        self.table.lock = column.to_owned();
         self
     }
 
     /// The column that says until when a row is claimed, and for how long (100 ms at least) a claim holds unless it is [extended](Claim::extend). Default: there is none; what a crashed worker
     /// has claimed then stays claimed.
     pub fn expires(mut self, column: &str, after: Duration) -> Self {
-        self.expiry = Some((column.to_owned(), after.clamp(SHORTEST_CLAIM, FOREVER)));
+        self.table.expiry = Some((column.to_owned(), after.clamp(SHORTEST_CLAIM, FOREVER)));
         self
     }
 
@@ -132,31 +108,31 @@ impl Claims {
     /// many collations `'new '` is, too.
     pub fn filter(mut self, column: &str, value: impl Into<Value>) -> Self {
         let filter = Filter::Is(column.to_owned(), value.into());
-        self.filters.push(filter);
+        self.table.filters.push(filter);
         self
     }
 
     /// Claims only rows in which a column is NULL; may be called several times.
     pub fn filter_null(mut self, column: &str) -> Self {
-        self.filters.push(Filter::Null(column.to_owned()));
+        self.table.filters.push(Filter::Null(column.to_owned()));
         self
     }
 
     /// Claims only rows for which a condition of the program's own holds, as it stands in SQL, without placeholders: `due <= now()`.
     pub fn filter_sql(mut self, condition: &'static str) -> Self {
-        self.filters.push(Filter::Sql(condition));
+        self.table.filters.push(Filter::Sql(condition));
         self
     }
 
     /// Claims those first in which a column is least; called several times, the first one counts most. Default: any.
     pub fn order(mut self, column: &str) -> Self {
-        self.order.push((column.to_owned(), ""));
+        self.table.order.push((column.to_owned(), ""));
         self
     }
 
     /// As [`order`](Self::order), the greatest first.
     pub fn order_descending(mut self, column: &str) -> Self {
-        self.order.push((column.to_owned(), " DESC"));
+        self.table.order.push((column.to_owned(), " DESC"));
         self
     }
 
@@ -173,34 +149,29 @@ impl Claims {
     /// Dropped before it returns, it may have claimed rows, which are released soon after.
     pub async fn claim(&self, most: u32) -> Result<Claim, Error> {
         let mut claim = Claim {
-            claims: self.clone(),
+            table: self.table.clone(),
             lock_id: uuid::Uuid::new_v4().simple().to_string(),
             ids: Vec::new(),
             begun: Instant::now(),
         };
-        let (statement, arguments) = self.to_claim(&claim.lock_id, most)?;
-        let read_back = self.to_read_back()?;
+        let claiming = self.table.claiming(&claim.lock_id, most)?;
+        let sending = Sending::default();
         let mut unknown = Unknown {
             claims: self,
             lock_id: &claim.lock_id,
-            sending: Sending::default(),
-            nothing: false,
+            sending: Some(sending.clone()),
         };
-        let claimed = self.sql.run_once(&statement, &arguments);
-        let claimed = unknown.sending.watch(self.limited("claim", claimed)).await;
+        let claimed = sending.watch(claiming.claim()).await;
         match &claimed {
-            Ok(Answer { changed: 0, .. }) => {}
+            Ok(0) => {}
             // There are rows to release from here on.
-            Ok(_) => unknown.sending = Sending::default(),
-            Err(error) if unknown.sending.is_settled() => return Err(error.clone()),
+            Ok(_) => unknown.sending = Some(Sending::default()),
+            Err(error) if sending.is_settled() => return Err(error.clone()),
             Err(_) => {}
         }
-        // By its lock id it is known what has been claimed, also when the answer was lost.
-        let by_id = [Arg::Text(&claim.lock_id)];
-        let ids = self.sql.run(&read_back, &by_id);
-        let ids = match (claimed, self.limited("claim", ids).await) {
-            (_, Ok(ids)) if !ids.texts.is_empty() => ids.texts,
-            (Ok(claimed), Ok(_)) if claimed.changed == 0 => Vec::new(),
+        let ids = match (claimed, claiming.read().await) {
+            (_, Ok(ids)) if !ids.is_empty() => ids,
+            (Ok(0), Ok(_)) => Vec::new(),
             // It has expired before it was read back.
             (Ok(_), Ok(_)) if claim.remaining().is_some_and(|left| left.is_zero()) => {
                 return Err(Error::timeout("claim", claim.begun.elapsed()));
@@ -209,62 +180,16 @@ impl Claims {
                 return Err(Error::invalid(format!(
                     "rows of {:?} were claimed, and are not found by what was written to them: write the name of a column of at least 33 \
                      characters, as VARCHAR(36), where {:?} stands, and of a BIGINT for the expiry",
-                    self.table, self.lock
+                    self.table.name, self.table.lock
                 )));
             }
             (Err(error), _) | (_, Err(error)) => return Err(error),
         };
-        unknown.nothing = true;
+        unknown.sending = None;
         drop(unknown);
+        drop(claiming);
         claim.ids = ids;
         Ok(claim)
-    }
-
-    /// Gives back those rows, or that one, that were claimed under these lock ids.
-    async fn release(&self, lock_ids: &[&str], id: Option<&str>) -> Result<(), Error> {
-        let set = self.set("NULL")?;
-        self.update("release", &set, lock_ids, id).await.map(drop)
-    }
-
-    fn set(&self, lock: &str) -> Result<String, Error> {
-        let mut set = format!("{} = {lock}", self.name(&self.lock)?);
-        if let Some((column, _)) = &self.expiry {
-            set.push_str(&format!(", {} = NULL", self.name(column)?));
-        }
-        Ok(set)
-    }
-
-    /// Changes those rows, or that one, whose lock's column is one of these.
-    async fn update(
-        &self,
-        step: &'static str,
-        set: &str,
-        locks: &[&str],
-        id: Option<&str>,
-    ) -> Result<u64, Error> {
-        let (table, lock) = (self.table()?, self.name(&self.lock)?);
-        let arguments: Vec<_> = locks.iter().copied().chain(id).map(Arg::Text).collect();
-        let numbers: Vec<_> = (1..=locks.len()).map(|n| format!("${n}")).collect();
-        let numbers = numbers.join(", ");
-        let mut statement = format!("UPDATE {table} SET {set} WHERE {lock} IN ({numbers})");
-        if id.is_some() {
-            let key = self.text(&self.name(&self.id)?);
-            let row = format!(" AND {key} = ${}", arguments.len());
-            statement.push_str(&row);
-        }
-        let done = self.sql.run(&statement, &arguments);
-        Ok(self.limited(step, done).await?.changed)
-    }
-
-    async fn limited<T>(
-        &self,
-        step: &'static str,
-        work: impl Future<Output = Result<T, BoxError>>,
-    ) -> Result<T, Error> {
-        let answer = within(self.limit, step, work).await?;
-        answer.map_err(|source| {
-            Error::database(format!("{step}, in the table {:?}", self.table), source)
-        })
     }
 }
 
@@ -272,25 +197,24 @@ impl Claims {
 struct Unknown<'a> {
     claims: &'a Claims,
     lock_id: &'a str,
-    sending: Sending,
-    /// There are no rows, or the caller has them.
-    nothing: bool,
+    /// `None`: there are no rows, or the caller has them.
+    sending: Option<Sending>,
 }
 
 impl Drop for Unknown<'_> {
     fn drop(&mut self) {
-        if !self.nothing && !self.sending.is_settled() {
-            let Self {
-                claims, lock_id, ..
-            } = self;
-            let lock_id = (*lock_id).to_owned();
-            let reclaim = Claims::clone(claims);
-            claims.strays.add(lock_id, Duration::ZERO, reclaim);
+        if self
+            .sending
+            .as_ref()
+            .is_some_and(|sending| !sending.is_settled())
+        {
+            let Claims { table, strays } = self.claims;
+            strays.add(self.lock_id.to_owned(), Duration::ZERO, table.clone());
         }
     }
 }
 
-impl Reclaim for Claims {
+impl Reclaim for Table {
     type Lost = String;
 
     async fn reclaim(&self, lost: &[&String]) -> bool {
@@ -302,7 +226,91 @@ impl Reclaim for Claims {
 impl fmt::Debug for Claims {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Claims")
-            .field("table", &self.table)
+            .field("table", &self.table.name)
             .finish_non_exhaustive()
+    }
+}
+
+/// Rows that have been claimed; from [`Claims::claim`].
+///
+/// The application reads them by the lock id: `SELECT … WHERE lock_id = …`. Dropping it does nothing: what is neither completed nor released comes
+/// back when the claim expires, if the table has a column for that.
+///
+/// What a worker does to its rows is safe against one that was overtaken when it says `AND lock_id = …` too.
+#[derive(Clone, Debug)]
+#[must_use = "the rows stay claimed until they are completed or released"]
+pub struct Claim {
+    table: Table,
+    lock_id: String,
+    ids: Vec<String>,
+    begun: Instant,
+}
+
+impl Claim {
+    /// What stands in the lock's column of its rows: 32 characters.
+    pub fn lock_id(&self) -> &str {
+        &self.lock_id
+    }
+
+    /// The keys of the rows that were claimed, as text, in the order of [`Claims::order`].
+    pub fn ids(&self) -> &[String] {
+        &self.ids
+    }
+
+    /// How long it holds at least, unless it is extended: counted from before the claim, by this process's monotonic clock. `None`: for good.
+    pub fn remaining(&self) -> Option<Duration> {
+        let (_, after) = self.table.expiry.as_ref()?;
+        Some(after.saturating_sub(self.begun.elapsed()))
+    }
+
+    /// Notes that all its rows are done: nobody claims them again. Returns how many are; those that are missing somebody else has claimed.
+    ///
+    /// Their lock's column then has the lock id with a `-` in front, and the expiry's NULL.
+    ///
+    /// # Errors
+    ///
+    /// The database fails, or doesn't answer within its [limit](crate::sql::Database::statement_limit): they come back when the claim expires. It may be called again, also when they were completed.
+    pub async fn complete(&self) -> Result<u64, Error> {
+        self.table.complete(&self.lock_id, None).await
+    }
+
+    /// The same of one row; `false`: somebody else has claimed it, or it was released.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn complete_by_row(&self, id: &str) -> Result<bool, Error> {
+        Ok(self.table.complete(&self.lock_id, Some(id)).await? > 0)
+    }
+
+    /// Gives all rows back that are not completed, for the next one to claim.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: they come back when the claim expires.
+    pub async fn release(&self) -> Result<(), Error> {
+        self.table.release(&[&self.lock_id], None).await.map(drop)
+    }
+
+    /// The same of one row.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn release_by_row(&self, id: &str) -> Result<(), Error> {
+        let lock_id = [&*self.lock_id];
+        self.table.release(&lock_id, Some(id)).await.map(drop)
+    }
+
+    /// Lets the claim hold for its whole length again from now. Returns how many rows are still ours and not completed.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: it stands as it was.
+    pub async fn extend(&mut self) -> Result<u64, Error> {
+        let begun = Instant::now();
+        let extended = self.table.extend(&self.lock_id).await?;
+        self.begun = begun;
+        Ok(extended)
     }
 }

@@ -1,0 +1,264 @@
+//! The statements that claim rows of a table of the application's own.
+
+use std::time::Duration;
+
+use crate::{
+    clock::micros,
+    error::{BoxError, Error},
+    sql::{Database, run::Arg},
+    timing::within,
+};
+
+/// The value with which a column is compared; made [from](From) an integer, a text or a truth value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value(Kind);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Int(i64),
+    Text(String),
+    Bool(bool),
+}
+
+impl From<i64> for Value {
+    fn from(value: i64) -> Self {
+        Self(Kind::Int(value))
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Self(Kind::Text(value.to_owned()))
+    }
+}
+
+impl From<String> for Value {
+    fn from(value: String) -> Self {
+        Self(Kind::Text(value))
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Self(Kind::Bool(value))
+    }
+}
+
+/// A condition for the rows to claim.
+#[derive(Clone, Debug)]
+pub(crate) enum Filter {
+    Is(String, Value),
+    Null(String),
+    Sql(&'static str),
+}
+
+/// A table, and the rows of it that are to be claimed.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub(crate) database: Database,
+    pub(crate) name: String,
+    pub(crate) id: String,
+    pub(crate) lock: String,
+    pub(crate) expiry: Option<(String, Duration)>,
+    pub(crate) filters: Vec<Filter>,
+    /// Columns, each with what stands behind it.
+    pub(crate) order: Vec<(String, &'static str)>,
+}
+
+/// The statements of one claim.
+pub(crate) struct Claiming<'a> {
+    table: &'a Table,
+    lock_id: &'a str,
+    claim: String,
+    arguments: Vec<Arg<'a>>,
+    read: String,
+}
+
+impl Claiming<'_> {
+    /// Claims, and returns the number of rows.
+    pub(crate) async fn claim(&self) -> Result<u64, Error> {
+        let claimed = self
+            .table
+            .database
+            .sql
+            .run_once(&self.claim, &self.arguments);
+        Ok(self.table.limited("claim", claimed).await?.changed)
+    }
+
+    /// Returns the keys of the rows that were claimed. Their lock id tells them, also when the answer of the claim was lost.
+    pub(crate) async fn read(&self) -> Result<Vec<String>, Error> {
+        let lock_id = [Arg::Text(self.lock_id)];
+        let read = self.table.database.sql.run(&self.read, &lock_id);
+        Ok(self.table.limited("claim", read).await?.texts)
+    }
+}
+
+impl Table {
+    pub(crate) fn claiming<'a>(
+        &'a self,
+        lock_id: &'a str,
+        most: u32,
+    ) -> Result<Claiming<'a>, Error> {
+        let (table, id, lock) = (
+            self.table()?,
+            self.column(&self.id)?,
+            self.column(&self.lock)?,
+        );
+        let mut arguments = vec![Arg::Text(lock_id), Arg::Int(most.into())];
+        let mut conditions = vec![format!("{lock} IS NULL")];
+        let mut claimed = format!("{lock} = $1");
+        for filter in &self.filters {
+            conditions.push(self.condition(filter, &mut arguments)?);
+        }
+        // The text of a key has another name than the key, which may be in the order.
+        let text = self.text(&id);
+        let mut read = format!("SELECT {text} AS claimed_id FROM {table} WHERE {lock} = $1");
+        if let Some((column, after)) = &self.expiry {
+            let column = self.column(column)?;
+            arguments.push(Arg::Int(micros(*after)));
+            // Asked for once: what may be another in each row can't be looked up in an index.
+            conditions[0] = format!("({lock} IS NULL OR {column} <= (SELECT {{now}}))");
+            claimed.push_str(&format!(", {column} = {{now}} + ${}", arguments.len()));
+            read.push_str(&format!(" AND {column} > (SELECT {{now}})"));
+        }
+        let order = self.order_by()?;
+        let free = format!("{} {order}", conditions.join(" AND "));
+        let claim = self.database.sql.dialect().claim;
+        let claim = claim
+            .replace("{table}", &table)
+            .replace("{id}", &id)
+            .replace("{free}", &free)
+            .replace("{claimed}", &claimed);
+        Ok(Claiming {
+            table: self,
+            lock_id,
+            claim,
+            arguments,
+            read: format!("{read} {order}"),
+        })
+    }
+
+    /// Marks the rows of a claim, or one of them, as done. Returns the number of rows.
+    pub(crate) async fn complete(&self, lock_id: &str, id: Option<&str>) -> Result<u64, Error> {
+        let done = format!("-{lock_id}");
+        let set = self.set(&format!("'{done}'"))?;
+        // Those too that it has completed already: it may be done again.
+        self.update("complete", &set, &[lock_id, &done], id).await
+    }
+
+    /// Gives back the rows of these claims, or one of them. Returns the number of rows.
+    pub(crate) async fn release(&self, lock_ids: &[&str], id: Option<&str>) -> Result<u64, Error> {
+        self.update("release", &self.set("NULL")?, lock_ids, id)
+            .await
+    }
+
+    /// Lets a claim hold for its whole length from now. Returns the number of rows.
+    pub(crate) async fn extend(&self, lock_id: &str) -> Result<u64, Error> {
+        let set = match &self.expiry {
+            Some((column, after)) => {
+                format!("{} = {{now}} + {}", self.column(column)?, micros(*after))
+            }
+            // It holds for good.
+            None => format!("{0} = {0}", self.column(&self.lock)?),
+        };
+        self.update("extend", &set, &[lock_id], None).await
+    }
+
+    fn set(&self, lock: &str) -> Result<String, Error> {
+        let mut set = format!("{} = {lock}", self.column(&self.lock)?);
+        if let Some((column, _)) = &self.expiry {
+            set.push_str(&format!(", {} = NULL", self.column(column)?));
+        }
+        Ok(set)
+    }
+
+    /// Changes the rows, or the one row, with one of these lock ids.
+    async fn update(
+        &self,
+        step: &'static str,
+        set: &str,
+        lock_ids: &[&str],
+        id: Option<&str>,
+    ) -> Result<u64, Error> {
+        let (table, lock) = (self.table()?, self.column(&self.lock)?);
+        let arguments: Vec<_> = lock_ids.iter().copied().chain(id).map(Arg::Text).collect();
+        let numbers: Vec<_> = (1..=lock_ids.len()).map(|n| format!("${n}")).collect();
+        let numbers = numbers.join(", ");
+        let mut statement = format!("UPDATE {table} SET {set} WHERE {lock} IN ({numbers})");
+        if id.is_some() {
+            let key = self.text(&self.column(&self.id)?);
+            statement.push_str(&format!(" AND {key} = ${}", arguments.len()));
+        }
+        let done = self.database.sql.run(&statement, &arguments);
+        Ok(self.limited(step, done).await?.changed)
+    }
+
+    async fn limited<T>(
+        &self,
+        step: &'static str,
+        work: impl Future<Output = Result<T, BoxError>>,
+    ) -> Result<T, Error> {
+        let answer = within(self.database.limit, step, work).await?;
+        answer.map_err(|source| {
+            Error::database(format!("{step}, in the table {:?}", self.name), source)
+        })
+    }
+
+    fn condition<'a>(
+        &self,
+        filter: &'a Filter,
+        arguments: &mut Vec<Arg<'a>>,
+    ) -> Result<String, Error> {
+        let (column, argument) = match filter {
+            Filter::Null(column) => return Ok(format!("{} IS NULL", self.column(column)?)),
+            Filter::Sql(condition) if condition.contains(['$', '?', '{']) => {
+                return Err(Error::invalid(format!(
+                    "the condition {condition:?} cannot be used: write it without `$`, `?` and `{{`"
+                )));
+            }
+            Filter::Sql(condition) => return Ok(format!("({condition})")),
+            Filter::Is(column, Value(Kind::Bool(value))) => {
+                return Ok(format!("{} = {value}", self.column(column)?));
+            }
+            Filter::Is(column, Value(Kind::Int(value))) => (column, Arg::Int(*value)),
+            Filter::Is(column, Value(Kind::Text(value))) => (column, Arg::Text(value)),
+        };
+        arguments.push(argument);
+        Ok(format!("{} = ${}", self.column(column)?, arguments.len()))
+    }
+
+    fn order_by(&self) -> Result<String, Error> {
+        let columns = self.order.iter();
+        let columns = columns.map(|(column, way)| Ok(format!("{}{way}", self.column(column)?)));
+        let columns = columns.collect::<Result<Vec<_>, Error>>()?;
+        Ok(match &*columns {
+            [] => String::new(),
+            columns => format!("ORDER BY {}", columns.join(", ")),
+        })
+    }
+
+    /// The table's name, quoted, with that of its schema.
+    fn table(&self) -> Result<String, Error> {
+        let parts = self.name.splitn(2, '.').map(|part| self.column(part));
+        Ok(parts.collect::<Result<Vec<_>, _>>()?.join("."))
+    }
+
+    /// A name, quoted, if it is one.
+    fn column(&self, name: &str) -> Result<String, Error> {
+        let is_name = (1..=63).contains(&name.len())
+            && !name.starts_with(|first: char| first.is_ascii_digit())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !is_name {
+            return Err(Error::invalid(format!(
+                "{name:?} cannot be used as the name of a table or a column: write a letter or `_`, then up to 62 letters, digits and `_`"
+            )));
+        }
+        let quote = self.database.sql.dialect().quote;
+        Ok(format!("{quote}{name}{quote}"))
+    }
+
+    /// A key as text.
+    fn text(&self, key: &str) -> String {
+        self.database.sql.dialect().text.replace("{key}", key)
+    }
+}
