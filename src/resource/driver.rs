@@ -52,19 +52,22 @@ impl Driver {
                 biased;
                 done = &mut doing => done,
                 () = lost(self.lease.as_ref()), if self.state.gives_up_without_lease() => (Event::LeaseLost, None),
-                () = self.progress.closed(), if self.state.is_pausing() => {
-                    if !self.leave() {
-                        // Somebody has come.
-                        continue;
-                    }
-                    (Event::LeftAlone, None)
+                () = sleep_until(due, self.engine.now()) => {
+                    let is_alone = self.state.is_pausing() && self.progress.receiver_count() == 0;
+                    (if is_alone { Event::LeftAlone } else { Event::Due }, None)
                 }
-                () = sleep_until(due, self.engine.now()) => (Event::Due, None),
             };
             if lease.is_some() {
                 self.lease = lease;
             }
-            match self.on(event) {
+            let mut command = self.on(event);
+            if matches!(command, Command::Leave) {
+                if self.leave() {
+                    return;
+                }
+                command = self.on(Event::Due);
+            }
+            match command {
                 Command::Continue => {}
                 Command::End => return,
                 command => doing = self.carry_out(command),
@@ -108,7 +111,7 @@ impl Driver {
     fn carry_out(&mut self, command: Command<Arc<Page>>) -> Doing {
         let (engine, key) = (Arc::clone(&self.engine), self.key.clone());
         match command {
-            Command::Continue | Command::End => Box::pin(std::future::pending()),
+            Command::Continue | Command::Leave | Command::End => Box::pin(std::future::pending()),
             Command::Pause => {
                 self.permit = None;
                 Box::pin(std::future::pending())

@@ -22,6 +22,9 @@ pub(crate) use view::{
 /// The first and the longest pause between two probes while another process makes the first version.
 const POLL: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
+/// The number of such pauses, a second in all, after which a regeneration that nobody waits for ends.
+const LEAVE_AFTER: u32 = 6;
+
 /// The first and the longest pause between two tries to publish.
 const PUBLISH: [Duration; 2] = [Duration::from_millis(100), RECHECK];
 
@@ -75,7 +78,7 @@ pub(crate) enum Event<C: Content> {
     LeaseLost,
     /// The time has come that [`State::due`] named.
     Due,
-    /// Nobody waits any more for a version that another process makes.
+    /// The same in a pause, and nobody waits any more for the version that another process makes.
     LeftAlone,
 }
 
@@ -84,8 +87,10 @@ pub(crate) enum Event<C: Content> {
 pub(crate) enum Command<C> {
     /// Nothing new: what is being done goes on.
     Continue,
-    /// Do nothing until [`Event::Due`], or [`Event::LeftAlone`] where that matters.
+    /// Do nothing until [`Event::Due`] or [`Event::LeftAlone`].
     Pause,
+    /// End if nobody waits; otherwise go on as if it had been [`Event::Due`].
+    Leave,
     /// Learn all invalidations from before the process began.
     Learn,
     /// Take a permit, which bounds the regenerations of a process.
@@ -281,7 +286,7 @@ impl<C: Content> State<C> {
         )
     }
 
-    /// Whether [`Event::LeftAlone`] matters now.
+    /// Whether [`Event::LeftAlone`] takes the place of [`Event::Due`] while nobody waits.
     pub(crate) fn is_pausing(&self) -> bool {
         matches!(self.phase, Phase::Pausing { .. })
     }
@@ -323,12 +328,16 @@ impl<C: Content> Decision<'_, C> {
             (Phase::Learning | Phase::Probing | Phase::Trying { .. }, Event::Away) => {
                 self.without_store()
             }
-            (Phase::Pausing { .. }, Event::LeftAlone) => Command::End,
-            (Phase::Pausing { .. }, Event::Due) if self.facts.limits.closing => {
+            (Phase::Pausing { .. }, Event::Due | Event::LeftAlone) if self.facts.limits.closing => {
                 self.progress = Some(Progress::Done(Answer::Pass(Pass::ShuttingDown)));
                 Command::End
             }
             (Phase::Pausing { .. }, Event::Due) => self.enter(Phase::Permitting, Command::Permit),
+            // Who comes soon finds that another process is at it, without a statement.
+            (Phase::Pausing { .. }, Event::LeftAlone) if self.state.polls < LEAVE_AFTER => {
+                self.poll()
+            }
+            (phase @ Phase::Pausing { .. }, Event::LeftAlone) => self.enter(phase, Command::Leave),
             (Phase::Generating { lease, basis, .. }, Event::Generated(outcome)) => {
                 self.generated(lease, basis, outcome)
             }
