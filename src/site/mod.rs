@@ -245,13 +245,12 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): the site has a store of the program's own, and no SQL database.
+    /// [`Invalid`](crate::ErrorKind::Invalid): the site is open in memory, and has no SQL database.
     #[cfg(feature = "_sql")]
     pub fn database(&self) -> Result<Database, Error> {
         let database = self.database.clone();
-        database.ok_or_else(|| {
-            Error::invalid("the site has a store of the program's own, and no SQL database")
-        })
+        database
+            .ok_or_else(|| Error::invalid("the site is open in memory, and has no SQL database"))
     }
 
     /// A layer for routes that are to run once at a time for each name; [`Locks::exclusive`] with the default lease.

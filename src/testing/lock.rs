@@ -6,8 +6,8 @@ use crate::store::LockRow;
 
 const HOUR: i64 = 3_600_000_000;
 
-/// A lock that was acquired further in the future is from before the clock was set back, in microseconds.
-const SET_BACK: i64 = 5_000_000;
+/// What happened further in the future was before the clock was set back, in microseconds.
+pub(super) const SET_BACK: i64 = 5_000_000;
 
 pub(super) struct Lock {
     pub(super) owner: Option<String>,

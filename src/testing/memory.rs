@@ -147,6 +147,17 @@ impl Memory {
             .map_or(0, |page| page.fence)
     }
 
+    /// Returns how often an entry of `key`, or of a variant of it, was stored.
+    pub fn generations(&self, key: &str) -> u64 {
+        let rows = self.rows();
+        let (variants, end) = (format!("{key}#"), format!("{key}$"));
+        let variants = rows
+            .generations
+            .range(variants..end)
+            .map(|(_, times)| times);
+        variants.sum::<u64>() + rows.generations.get(key).copied().unwrap_or(0)
+    }
+
     /// Stores an entry of this age, as if it had been published.
     pub fn fill(&self, key: &str, age: Duration, content: Response<Bytes>) {
         let generated = self.now(&self.rows()) - micros(age);

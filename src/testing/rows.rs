@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Response;
 
 use super::{
-    lock::{Lock, time},
+    lock::{Lock, SET_BACK, time},
     memory::{Call, Owned, Reply, micros},
 };
 use crate::store::{Entry, LeaseRow, LockState, Probe, Pruned};
@@ -20,6 +20,8 @@ pub(super) struct Rows {
     pub(super) moved: i64,
     locks: BTreeMap<String, Lock>,
     pub(super) entries: BTreeMap<String, Page>,
+    /// How often an entry of each key was stored.
+    pub(super) generations: BTreeMap<String, u64>,
     names: BTreeMap<String, i64>,
     /// The latest epoch.
     pub(super) epoch: i64,
@@ -63,7 +65,7 @@ impl Rows {
                 lease,
                 edition,
                 renews,
-            } => Reply::Done(self.publish(&bounded(key), lease, edition, *renews, now)),
+            } => Reply::Done(self.publish(key, lease, edition, *renews, now)),
             Call::Remove(key, lease) => {
                 let key = bounded(key);
                 let removes = self.holds(lease)
@@ -165,7 +167,7 @@ impl Rows {
             entry: page.map(|page| Entry {
                 fence: page.fence,
                 age: time(now - page.generated),
-                undated: false,
+                undated: page.generated > now + SET_BACK,
                 content: page.content.clone(),
                 notes: page.notes.clone(),
             }),
@@ -227,8 +229,8 @@ impl Rows {
         renews: Option<i64>,
         now: i64,
     ) -> bool {
-        let holds = self.holds(lease);
-        let stored = self.entries.get_mut(key);
+        let (holds, row) = (self.holds(lease), bounded(key));
+        let stored = self.entries.get_mut(&row);
         let fence = stored.as_ref().map(|page| page.fence);
         let allowed = match renews {
             Some(known) => fence == Some(known) && known < lease.fence,
@@ -248,7 +250,8 @@ impl Rows {
             },
             notes: edition.notes.clone(),
         };
-        self.entries.insert(key.to_owned(), page);
+        self.entries.insert(row, page);
+        *self.generations.entry(key.to_owned()).or_default() += 1;
         true
     }
 

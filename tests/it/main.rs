@@ -48,4 +48,5 @@ mod store;
 mod strays;
 mod support;
 mod sync;
+mod testing;
 mod wrong_uses;

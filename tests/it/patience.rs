@@ -16,47 +16,19 @@ use axum::{
     routing::{get, post},
 };
 use http_body_util::BodyExt;
-use perennial::{Perennial, Refresh};
+use perennial::{Perennial, Refresh, testing::Database};
 use tokio::time::Instant;
 use tower::ServiceExt;
 use tower_http::timeout::TimeoutLayer;
-
-use perennial::testing::internal::{BoxError, Call, Link, Linked, Memory, Reply};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 const POLICY: Refresh = Refresh::every(INTERVAL);
 /// Tokio's timers count whole milliseconds.
 const GRAIN: Duration = Duration::from_millis(2);
 
-/// A store in memory that stops answering when it is told to.
-#[derive(Clone)]
-pub(crate) struct Silent(Arc<(Memory, AtomicBool)>);
-
-impl Default for Silent {
-    fn default() -> Self {
-        Self(Arc::new((Memory::default(), AtomicBool::new(false))))
-    }
-}
-
-impl Silent {
-    pub(crate) fn stop(&self) {
-        self.0.1.store(true, SeqCst);
-    }
-
-    fn site(&self, patience: Duration) -> Perennial {
-        let builder = Perennial::builder().database_patience(patience);
-        let store = Box::new(Linked(self.clone()));
-        builder.with_store(store).expect("opens")
-    }
-}
-
-impl Link for Silent {
-    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
-        if self.0.1.load(SeqCst) {
-            return std::future::pending().await;
-        }
-        Ok(self.0.0.apply(&call))
-    }
+fn site(database: &Database, patience: Duration) -> Perennial {
+    let builder = Perennial::builder().database_patience(patience);
+    database.open(builder).expect("opens")
 }
 
 /// Runs the visit; it waits for the patience and not longer.
@@ -85,11 +57,11 @@ const PATIENCES: [Duration; 3] = [
 #[tokio::test(start_paused = true)]
 async fn stale_version_is_served_when_the_patience_ends() {
     for patience in PATIENCES {
-        let store = Silent::default();
-        let site = store.site(patience);
+        let database = Database::new();
+        let site = site(&database, patience);
         assert_eq!(content(&site, "old").await, "old");
         tokio::time::sleep(INTERVAL).await;
-        store.stop();
+        database.hang();
         assert_eq!(waits(patience, content(&site, "new")).await, "old");
         // The question that nobody answers is still under way: no other visitor waits for it.
         assert_eq!(waits(Duration::ZERO, content(&site, "new")).await, "old");
@@ -99,11 +71,11 @@ async fn stale_version_is_served_when_the_patience_ends() {
 #[tokio::test(start_paused = true)]
 async fn fresh_version_of_a_process_that_slept_is_served_when_the_patience_ends() {
     for patience in PATIENCES {
-        let store = Silent::default();
-        let site = store.site(patience);
+        let database = Database::new();
+        let site = site(&database, patience);
         assert_eq!(content(&site, "old").await, "old");
         tokio::time::sleep(INTERVAL / 2).await;
-        store.stop();
+        database.hang();
         assert_eq!(waits(patience, content(&site, "new")).await, "old");
     }
 }
@@ -111,12 +83,12 @@ async fn fresh_version_of_a_process_that_slept_is_served_when_the_patience_ends(
 #[tokio::test(start_paused = true)]
 async fn generated_version_is_served_unsaved_when_the_patience_ends() {
     for patience in PATIENCES {
-        let store = Silent::default();
-        let site = store.site(patience);
+        let database = Database::new();
+        let site = site(&database, patience);
         let generator = {
-            let store = store.clone();
+            let database = database.clone();
             async move || {
-                store.stop();
+                database.hang();
                 Ok::<_, Infallible>("new")
             }
         };
@@ -128,11 +100,11 @@ async fn generated_version_is_served_unsaved_when_the_patience_ends() {
 #[tokio::test(start_paused = true)]
 async fn response_of_an_exclusive_route_is_sent_when_the_patience_ends() {
     for patience in PATIENCES {
-        let store = Silent::default();
-        let site = store.site(patience);
+        let database = Database::new();
+        let site = site(&database, patience);
         let service = {
-            let store = store.clone();
-            post(async move || store.stop()).layer(site.exclusive(|_| "import".into()))
+            let database = database.clone();
+            post(async move || database.hang()).layer(site.exclusive(|_| "import".into()))
         };
         let router = Router::new().route("/import", service);
         let request = Request::post("/import").body(Body::empty());
@@ -144,12 +116,11 @@ async fn response_of_an_exclusive_route_is_sent_when_the_patience_ends() {
 /// The default is documented.
 #[tokio::test(start_paused = true)]
 async fn half_a_second_is_the_default() {
-    let store = Silent::default();
-    let site = Perennial::builder().with_store(Box::new(Linked(store.clone())));
-    let site = site.expect("opens");
+    let database = Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
     assert_eq!(content(&site, "old").await, "old");
     tokio::time::sleep(INTERVAL).await;
-    store.stop();
+    database.hang();
     let visit = waits(Duration::from_millis(500), content(&site, "new"));
     assert_eq!(visit.await, "old");
 }
@@ -168,7 +139,7 @@ async fn stale_page_is_served_before_an_outer_timeout_of_two_seconds() {
             "old"
         })
     };
-    let site = Silent::default().site(Duration::from_millis(500));
+    let site = site(&Database::new(), Duration::from_millis(500));
     let limit = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, Duration::from_secs(2));
     let app = Router::new()
         .route("/", page.layer(site.layer(POLICY)))

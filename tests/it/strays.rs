@@ -13,11 +13,14 @@ use std::{
 use perennial::{
     Locks, Outcome, Perennial,
     sql::Database,
-    testing::internal::{BoxError, Call, Link, Linked, Reply, Store},
+    testing::{
+        self,
+        internal::{BoxError, Call, Link, Linked, Reply, Store},
+    },
 };
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use crate::{databases::Db, patience::Silent, support::until};
+use crate::{databases::Db, support::until};
 
 on_each_database! {
     late_try_on_a_name_never_held_leaves_the_lock_free
@@ -191,9 +194,9 @@ async fn try_that_was_never_sent_costs_nothing_afterwards(db: Db) {
 }
 
 /// How often the store is asked for anything in the two hours in which 5,000 tries have no answer.
-async fn asked_after_lost_tries(store: Silent) -> usize {
+async fn asked_after_lost_tries(database: testing::Database) -> usize {
     const TRIES: usize = 5000;
-    let store = Late::new(Box::new(Linked(store)));
+    let store = Late::new(Box::new(Linked(database)));
     store.0.deaf.store(true, SeqCst);
     let locks = store.site(Duration::from_secs(5)).locks();
     let mut tries = JoinSet::new();
@@ -215,16 +218,16 @@ async fn asked_after_lost_tries(store: Silent) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn lost_tries_are_checked_by_one_task_many_at_a_time() {
-    let asked = asked_after_lost_tries(Silent::default()).await;
+    let asked = asked_after_lost_tries(testing::Database::new()).await;
     // Six times, fifty at once.
     assert!((600..=606).contains(&asked), "asked {asked} times");
 }
 
 #[tokio::test(start_paused = true)]
 async fn database_that_stays_away_is_asked_for_lost_tries_each_ten_seconds_for_an_hour() {
-    let silent = Silent::default();
-    silent.stop();
-    let asked = asked_after_lost_tries(silent).await;
+    let database = testing::Database::new();
+    database.hang();
+    let asked = asked_after_lost_tries(database).await;
     // A statement may take five seconds, and the pause after it is as long.
     assert!(asked <= 3600 / 10 + 100, "asked {asked} times");
 }

@@ -1,0 +1,186 @@
+//! The database in memory, with the faults that a test causes.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch,
+    time::{self, sleep},
+};
+
+use super::{
+    link::{Link, Linked},
+    memory::{Call, Memory, Reply, micros},
+};
+use crate::{
+    error::{BoxError, Error},
+    key,
+    site::{Builder, Perennial},
+};
+
+/// A database in memory. Nothing is written to disk, and no SQL is run.
+///
+/// Clones share the same data. The database's clock follows Tokio's, so that stored versions age with
+/// [`advance`](super::advance).
+///
+/// One condition holds at a time: [`fail`](Self::fail), [`hang`](Self::hang),
+/// [`slow_down`](Self::slow_down), [`lose_replies`](Self::lose_replies) and
+/// [`recover`](Self::recover) each replace the one before. A condition holds for all sites of the
+/// database, and for calls that begin after it was set.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), perennial::Error> {
+/// use perennial::{DAY, Perennial, Refresh, testing};
+///
+/// let database = testing::Database::new();
+/// let site = database.open(Perennial::builder())?;
+/// let greeting = || async { Ok::<_, std::io::Error>("hello") };
+///
+/// database.fail();
+/// let policy = Refresh::every(DAY);
+/// let content = site.content("greeting", &policy, greeting).await?;
+/// assert_eq!(content.to_string(), "hello", "generated, and not stored");
+/// assert_eq!(database.generations("greeting"), 0);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Default)]
+pub struct Database(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    memory: Memory,
+    condition: watch::Sender<Condition>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Condition {
+    #[default]
+    Well,
+    Fails,
+    Hangs,
+    Slow(Duration),
+    LosesReplies,
+}
+
+impl Database {
+    /// Creates an empty database. Its clock shows 15 January 2027.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Opens a site with this database in place of an SQL database.
+    ///
+    /// Each site that is opened stands for one process: the sites have separate memories, and share
+    /// what is stored. [`table_prefix`](Builder::table_prefix), `listen` and `connect_lazily` have no
+    /// effect: the site opens while the database fails, too.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for an empty revision.
+    pub fn open(&self, builder: Builder) -> Result<Perennial, Error> {
+        builder.with_store(Box::new(Linked(self.clone())))
+    }
+
+    /// Lets each call return an error at once. Nothing is read or written.
+    pub fn fail(&self) {
+        self.set(Condition::Fails);
+    }
+
+    /// Lets calls wait until another condition is set.
+    ///
+    /// A call that the site gives up before, as after the [statement limit](Builder::statement_limit), is not
+    /// carried out.
+    pub fn hang(&self) {
+        self.set(Condition::Hangs);
+    }
+
+    /// Lets each call wait for `delay` before it is carried out.
+    ///
+    /// A call that the site gives up before is not carried out.
+    pub fn slow_down(&self, delay: Duration) {
+        self.set(Condition::Slow(delay));
+    }
+
+    /// Carries each call out, and then returns an error, as when a connection breaks.
+    pub fn lose_replies(&self) {
+        self.set(Condition::LosesReplies);
+    }
+
+    /// Lets calls succeed again. Calls that hang are carried out now.
+    ///
+    /// A site may take some seconds to notice: after a failure a process tries again when its pause or
+    /// [cooldown](crate::Refresh::retry_after) is over.
+    pub fn recover(&self) {
+        self.set(Condition::Well);
+    }
+
+    /// Sets the database's clock forward, as an administrator does. Tokio's clock does not change.
+    ///
+    /// A process carries the age of a cached version on by Tokio's clock, so that such a version does not
+    /// become stale by this. To let time pass, use [`advance`](super::advance).
+    pub fn set_clock_forward(&self, by: Duration) {
+        self.0.memory.move_clock(micros(by));
+    }
+
+    /// Sets the database's clock back, as an administrator does. Tokio's clock does not change.
+    pub fn set_clock_back(&self, by: Duration) {
+        self.0.memory.move_clock(-micros(by));
+    }
+
+    /// Returns how often a version of the page or content `key` was stored, by all sites together.
+    ///
+    /// The key is that of [`Perennial::invalidate`]; versions that differ in headers, host or nesting
+    /// count together. A version with the same content as the version before counts, too. Failed
+    /// generators do not count, nor do versions that were served unsaved while the database was away.
+    pub fn generations(&self, key: &str) -> u64 {
+        self.0.memory.generations(&key::canonical(key))
+    }
+
+    fn set(&self, condition: Condition) {
+        self.0.condition.send_replace(condition);
+    }
+}
+
+impl Link for Database {
+    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+        let mut changes = self.0.condition.subscribe();
+        // The sender lives as long as `self`: there is no error.
+        let condition = match changes.wait_for(|now| *now != Condition::Hangs).await {
+            Ok(condition) => *condition,
+            Err(_) => Condition::Fails,
+        };
+        match condition {
+            Condition::Fails | Condition::Hangs => return Err("the database fails".into()),
+            Condition::Slow(delay) => sleep(delay).await,
+            Condition::Well | Condition::LosesReplies => {}
+        }
+        let reply = self.0.memory.apply(&call);
+        match condition {
+            Condition::LosesReplies => Err("the connection to the database is lost".into()),
+            _ => Ok(reply),
+        }
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database")
+            .field("condition", &*self.0.condition.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Lets `time` pass on Tokio's paused clock, without waiting for it.
+///
+/// Timers within this time fire in their order, and tasks run in between, as they would in real time:
+/// a task with an interval of a millisecond runs 86 million times in a day. (`tokio::time::advance` jumps
+/// instead, and tasks run afterwards.)
+///
+/// # Panics
+///
+/// The clock is not paused: write `#[tokio::test(start_paused = true)]`.
+pub async fn advance(time: Duration) {
+    // Panics in place of a test that sleeps for days.
+    time::advance(Duration::ZERO).await;
+    sleep(time).await;
+}

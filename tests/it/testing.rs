@@ -1,0 +1,208 @@
+//! What a test of an application meets of `perennial::testing`.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, Response},
+    routing::get,
+};
+use perennial::{
+    Builder, DAY, ErrorKind, Perennial, Refresh,
+    testing::{Database, advance},
+};
+use tokio::time::Instant;
+use tower::ServiceExt;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_mins(1);
+const POLICY: Refresh = Refresh::every(DAY);
+
+fn open(database: &Database) -> Perennial {
+    database.open(Perennial::builder()).expect("opens")
+}
+
+async fn content(site: &Perennial, content: &'static str) -> String {
+    let generated = site.content("key", &POLICY, async move || Ok::<_, Infallible>(content));
+    generated.await.expect("is served").to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_generate_a_page_once() {
+    let database = Database::new();
+    let (here, there) = (open(&database), open(&database));
+    let both = tokio::join!(content(&here, "a"), content(&there, "b"));
+    assert_eq!(both.0, both.1);
+    assert_eq!(database.generations("key"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn generations_of_variants_count_together() {
+    let database = Database::new();
+    let site = open(&database);
+    let key = perennial::Key::new().header(axum::http::header::ACCEPT_LANGUAGE);
+    let app = get(|| async { "page" }).layer(site.layer(POLICY).key(key));
+    let app = Router::new().route("/{page}", app);
+    for (path, language) in [("/a", "de"), ("/a", "fr"), ("/a", "fr"), ("/ab", "fr")] {
+        let request = Request::get(path).header("accept-language", language);
+        let request = request.body(Body::empty()).expect("a request");
+        let response = app.clone().oneshot(request).await.expect("infallible");
+        assert_eq!(response.status(), 200);
+    }
+    assert_eq!(database.generations("/a"), 2);
+    assert_eq!(database.generations("/ab"), 1);
+    assert_eq!(database.generations("/"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn database_that_fails_and_recovers_costs_no_visitor_a_page() {
+    let database = Database::new();
+    let site = open(&database);
+    assert_eq!(content(&site, "1").await, "1");
+    advance(2 * DAY).await;
+    database.fail();
+    assert_eq!(
+        content(&site, "2").await,
+        "1",
+        "the stale version is served"
+    );
+    database.recover();
+    advance(MINUTE).await;
+    assert_eq!(content(&site, "3").await, "3");
+    assert_eq!(database.generations("key"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_hangs_is_carried_out_after_recovery() {
+    let database = Database::new();
+    let locks = open(&database).locks();
+    database.hang();
+    let begun = Instant::now();
+    let recovered = async {
+        advance(3 * SECOND).await;
+        database.recover();
+    };
+    let (lease, ()) = tokio::join!(locks.try_lock("a"), recovered);
+    assert!(lease.expect("answers").is_some());
+    assert_eq!(begun.elapsed().as_secs(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_is_given_up_while_the_database_hangs_or_is_slow_is_not_carried_out() {
+    let hang: fn(&Database) = Database::hang;
+    let slow: fn(&Database) = |database| database.slow_down(MINUTE);
+    for condition in [hang, slow] {
+        let database = Database::new();
+        let site = open(&database);
+        condition(&database);
+        let begun = Instant::now();
+        let error = site.invalidate("key").await.expect_err("is given up");
+        assert!(error.is_database(), "{error}");
+        assert_eq!(begun.elapsed().as_secs(), 5, "the statement limit");
+        let error = site.locks().try_lock("a").await.expect_err("is given up");
+        assert!(error.is_database(), "{error}");
+        database.recover();
+        let taken = open(&database).locks().try_lock("a").await;
+        assert!(taken.expect("answers").is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_database_delays_each_call() {
+    let database = Database::new();
+    let locks = open(&database).locks();
+    database.slow_down(2 * SECOND);
+    let begun = Instant::now();
+    let lease = locks.try_lock("a").await.expect("answers");
+    assert_eq!(begun.elapsed().as_secs(), 2);
+    lease.expect("is free").release().await.expect("is held");
+    assert_eq!(begun.elapsed().as_secs(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_whose_reply_was_lost_is_free_after_some_seconds() {
+    let database = Database::new();
+    let locks = open(&database).locks().lease(DAY);
+    database.lose_replies();
+    let error = locks.try_lock("a").await.expect_err("has no reply");
+    assert!(error.is_database(), "{error}");
+    database.recover();
+    assert!(locks.try_lock("a").await.expect("answers").is_none());
+    advance(MINUTE).await;
+    let _lease = locks
+        .try_lock("a")
+        .await
+        .expect("answers")
+        .expect("is free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn database_clock_that_is_set_makes_stored_versions_stale() {
+    let forward: fn(&Database) = |database| database.set_clock_forward(2 * DAY);
+    // The age of a version from the future is unknown.
+    let back: fn(&Database) = |database| database.set_clock_back(2 * DAY);
+    for set in [forward, back] {
+        let database = Database::new();
+        let site = open(&database);
+        assert_eq!(content(&site, "1").await, "1");
+        set(&database);
+        assert_eq!(
+            content(&site, "2").await,
+            "1",
+            "memory goes by Tokio's clock"
+        );
+        assert_eq!(content(&open(&database), "3").await, "3");
+        assert_eq!(database.generations("key"), 2);
+    }
+}
+
+#[cfg(feature = "compression")]
+#[tokio::test(start_paused = true)]
+async fn page_is_compressed_when_time_has_passed() {
+    let database = Database::new();
+    let site = open(&database);
+    let page = get(|| async { axum::response::Html("<p>text</p>".repeat(100)) });
+    let app = Router::new().route("/", page.layer(site.layer(POLICY)));
+    let visit = async || -> Response<Body> {
+        let request = Request::get("/").header("accept-encoding", "gzip");
+        let request = request.body(Body::empty()).expect("a request");
+        app.clone().oneshot(request).await.expect("infallible")
+    };
+    visit().await;
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(visit().await.headers()["content-encoding"], "gzip");
+}
+
+#[tokio::test]
+async fn site_in_memory_says_that_it_has_no_sql_database() {
+    let site = open(&Database::new());
+    let error = site.database().expect_err("is none");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("in memory"), "{error}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("sqlite://{}?mode=rwc", folder.path().join("a.db").display());
+    let pool = sqlx::SqlitePool::connect(&url).await.expect("opens");
+    let mut transaction = pool.begin().await.expect("begins");
+    let marked = site.once("mail").mark_in(&mut transaction).await;
+    let error = marked.expect_err("is another database");
+    assert!(error.to_string().contains("in memory"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn site_opens_while_the_database_in_memory_fails() {
+    let database = Database::new();
+    database.fail();
+    let site = open(&database);
+    assert_eq!(content(&site, "unsaved").await, "unsaved");
+    assert_eq!(database.generations("key"), 0);
+    let builder: Builder = Perennial::builder().revision("");
+    let error = database.open(builder).expect_err("is empty");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+#[should_panic(expected = "frozen")]
+async fn time_that_is_not_paused_is_not_advanced() {
+    advance(DAY).await;
+}
