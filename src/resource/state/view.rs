@@ -322,19 +322,17 @@ impl<C: Content> Progress<C> {
         let limit = |limit| visitor.arrived + limit;
         let first = limit(policy.first.limit());
         let until = match self {
-            Self::Done(Answer::Version(version))
-                if !visitor.leads && !version.is_made_since(visitor.arrived) =>
-            {
-                // The regeneration is still ending, and its version has expired or been purged meanwhile.
+            Self::Done(Answer::Version(version)) => {
+                // The regeneration is still ending, and its version may have expired or been purged meanwhile.
+                let is_awaited = visitor.leads || version.is_made_since(visitor.arrived);
                 return match version.freshness(facts) {
-                    Freshness::Expired | Freshness::Purged if facts.now < first => {
-                        Wait::Anew(first)
+                    Freshness::Purged if visitor.leads || facts.now >= first => {
+                        Wait::Answer(Answer::Pass(Pass::Purged))
                     }
-                    Freshness::Expired => unavailable(facts),
-                    Freshness::Purged => Wait::Answer(Answer::Pass(Pass::Purged)),
-                    Freshness::Fresh | Freshness::Stale => {
-                        Wait::Answer(Answer::Version(version.clone()))
-                    }
+                    Freshness::Purged => Wait::Anew(first),
+                    Freshness::Expired if !is_awaited && facts.now >= first => unavailable(facts),
+                    Freshness::Expired if !is_awaited => Wait::Anew(first),
+                    _ => Wait::Answer(Answer::Version(version.clone())),
                 };
             }
             Self::Done(answer) => return Wait::Answer(answer.clone()),
