@@ -5,7 +5,10 @@ use std::io::{self, Write};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 
-use crate::http::{fields::members, terms};
+use crate::http::{
+    fields::{media_type, members},
+    terms,
+};
 
 /// A smaller body fits the first packets of a connection as it is.
 const LEAST: usize = 256;
@@ -107,20 +110,16 @@ const DIGESTS: [&str; 5] = [
 /// Whether content is to be had in codings: it has none, is of a type that gets smaller by one, and does not forbid it (RFC 9111 §5.2.2.6).
 pub(crate) fn is_compressible(content: &Response<Bytes>) -> bool {
     let headers = content.headers();
-    let kind = headers.get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     content.body().len() >= LEAST
         && !headers.contains_key(header::CONTENT_ENCODING)
         && !DIGESTS.iter().any(|digest| headers.contains_key(*digest))
         && !terms::directives(headers, &header::CACHE_CONTROL)
             .any(|(name, _)| name == "no-transform")
-        && is_text(kind)
+        && is_text(&media_type(headers))
 }
 
 /// Whether a media type's content is text, or as good as that.
 fn is_text(kind: &str) -> bool {
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    let kind = kind.to_ascii_lowercase();
     if let Some(text) = kind.strip_prefix("text/") {
         return text != "event-stream";
     }
@@ -144,7 +143,7 @@ fn is_text(kind: &str) -> bool {
         "image/vnd.microsoft.icon",
         "image/x-icon",
     ];
-    suffixes.iter().any(|suffix| kind.ends_with(suffix)) || types.contains(&&*kind)
+    suffixes.iter().any(|suffix| kind.ends_with(suffix)) || types.contains(&kind)
 }
 
 /// What a request accepts (RFC 9110 §12.5.3): the weight of each coding, and that of none, in thousandths.

@@ -1,6 +1,6 @@
-//! Header fields that are lists (RFC 9110 §5.6.1).
+//! Values of header fields, among them lists (RFC 9110 §5.6.1).
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
@@ -32,4 +32,22 @@ pub(crate) fn say_vary(headers: &mut HeaderMap, field: &HeaderName) {
 /// A header's value of visible ASCII characters.
 pub(crate) fn ascii(text: String) -> HeaderValue {
     HeaderValue::try_from(text).expect("is visible ASCII")
+}
+
+/// A value in memory of its own: it may be a part of the buffer in which a whole message was read.
+pub(crate) fn copied(value: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_bytes(value.as_bytes()).expect("is a value")
+}
+
+/// The media type of a response, in lowercase and without parameters (RFC 9110 §8.3.1). Empty: there is none.
+pub(crate) fn media_type(headers: &HeaderMap) -> String {
+    let value = headers.get(header::CONTENT_TYPE);
+    let value = value.and_then(|value| value.to_str().ok());
+    let essence = value.and_then(|value| value.split(';').next());
+    essence.unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// The value of `Retry-After` (RFC 9110 §10.2.3): whole seconds, at least one.
+pub(crate) fn seconds(time: Duration) -> u64 {
+    time.as_secs_f64().ceil().max(1.0) as u64
 }

@@ -5,4 +5,5 @@ pub(crate) mod cache_status;
 pub(crate) mod compression;
 pub(crate) mod conditional;
 pub(crate) mod fields;
+pub(crate) mod stored;
 pub(crate) mod terms;

@@ -7,6 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 
 use crate::locks::Lease;
 
@@ -95,4 +96,35 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         }
         hint
     }
+}
+
+/// A body that has been read.
+pub(super) enum Read<B> {
+    Whole(Bytes),
+    /// It has more than the limit: what has been read of it, and the rest.
+    TooLarge(ResponseBody<B>),
+}
+
+/// Reads a body up to `limit` bytes.
+pub(super) async fn read<B>(body: B, limit: usize) -> Result<Read<B>, B::Error>
+where
+    B: Body<Data = Bytes>,
+{
+    if body.size_hint().lower() > limit as u64 {
+        return Ok(Read::TooLarge(ResponseBody::streamed(body)));
+    }
+    let mut body = Box::pin(body);
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        // Trailers are not stored.
+        let Ok(data) = frame?.into_data() else {
+            continue;
+        };
+        bytes.extend_from_slice(&data);
+        if bytes.len() > limit {
+            return Ok(Read::TooLarge(ResponseBody::resumed(bytes.into(), body)));
+        }
+    }
+    // Boxed, it takes no more memory than it is weighed with.
+    Ok(Read::Whole(bytes.into_boxed_slice().into()))
 }

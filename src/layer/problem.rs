@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::layer::{ResponseBody, refresh::outgoing::seconds};
+use crate::{http::fields::seconds, layer::ResponseBody};
 
 /// A response with a problem body: its `type` is that of the status (§4.2.1), `members` say more.
 pub(super) fn problem<B>(

@@ -36,8 +36,8 @@ struct State {
     /// Since when requests wait for an answer that is overdue. They wait for a limited time in all, and again only after an answer, or
     /// when no request came for a while (the process may have been paused).
     waiting_since: Option<Tick>,
-    /// When pruning was last considered.
-    prune: Option<Tick>,
+    /// When pruning is considered again.
+    next_prune: Option<Tick>,
 }
 
 /// How far an attempt has come.
@@ -58,7 +58,7 @@ impl Schedule {
                 answered: Tick(i64::MIN),
                 looked: Tick(i64::MIN),
                 waiting_since: None,
-                prune: None,
+                next_prune: None,
             }),
         }
     }
@@ -172,14 +172,12 @@ impl Engine {
         }
         let (progress, attempt) = watch::channel(Progress::Alive(now));
         state.running = Some(attempt.clone());
-        let prune = match state.prune {
-            Some(considered) => considered + self.prune_interval() / 8,
-            // Not in a process that ends at once.
-            None => Tick(0) + self.prune_interval().min(60 * SYNC),
-        };
-        let prunes = now >= prune;
+        let interval = self.prune_interval();
+        // Not in a process that ends at once.
+        let due = Tick(0) + interval.min(60 * SYNC);
+        let prunes = now >= state.next_prune.unwrap_or(due);
         if prunes {
-            state.prune = Some(now);
+            state.next_prune = Some(now + interval / 8);
         }
         let looked = look(&mut state);
         // A runtime that has ended drops the task at once, and `End` takes the lock.

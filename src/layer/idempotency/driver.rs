@@ -11,18 +11,17 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
+    http::stored,
     layer::{
         IdempotencyLayer, ResponseBody,
+        body::{Read, read},
         future::oneshot,
         idempotency::{
             fingerprint::{Fingerprint, key_of},
             state::{self, Answer, Found, Next, Published, Stored, Storing},
         },
         problem::problem,
-        refresh::{
-            request::asked_path,
-            response::{self, Read},
-        },
+        refresh::request::asked_path,
     },
     locks::{Lease, LockName},
     name::IDEMPOTENCY,
@@ -66,7 +65,7 @@ impl IdempotencyLayer {
             Err(detail) => return refused(StatusCode::BAD_REQUEST, detail),
         };
         // Before anything is locked: it comes as slowly as the client sends it.
-        let body = match response::read(body, self.max_body).await {
+        let body = match read(body, self.max_body).await {
             Ok(Read::Whole(body)) => body,
             Ok(Read::TooLarge(_)) => {
                 let detail = "the body is larger than this route takes";
@@ -133,10 +132,10 @@ impl Driver {
         };
         self.layer.pruner.prune();
         let (head, body) = oneshot(service, request).await?.into_parts();
-        let (whole, body) = match response::read(body, self.layer.max_body).await {
+        let (whole, body) = match read(body, self.layer.max_body).await {
             Ok(Read::Whole(body)) => {
-                let whole = response::is_well_framed(&head.headers, &body);
-                let whole = whole.then(|| response::keepable(&head, body.clone()));
+                let whole = stored::is_well_framed(&head.headers, &body);
+                let whole = whole.then(|| stored::keepable(&head, body.clone()));
                 (whole, Ok(ResponseBody::stored(body)))
             }
             Ok(Read::TooLarge(body)) => (None, Ok(body)),

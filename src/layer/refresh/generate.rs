@@ -12,14 +12,18 @@ use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::{
-    outgoing,
-    response::{self, Kind, Read},
+    kind::{Kind, kind},
     service::Shared,
 };
 use crate::{
     error::BoxError,
     extensions::{RefreshAfter, Tags},
-    layer::{ResponseBody, future::oneshot as call},
+    http::{fields::seconds, stored},
+    layer::{
+        ResponseBody,
+        body::{Read, read},
+        future::oneshot as call,
+    },
     policy::Refresh,
     resource::{Failure, Generated, Generator, Seed},
 };
@@ -98,20 +102,20 @@ where
     layer.key.say_vary(&mut head.headers);
     let tags = head.extensions.get::<Tags>().cloned().unwrap_or_default();
     let tags = tags.and(&layer.tags.0);
-    let kind = response::kind(&head, &layer.key, layer.policy.honours);
+    let kind = kind(&head, &layer.key, layer.policy.honours);
     let settings = &layer.engine.settings;
     let is_stored_or_shared = match kind {
         Kind::Pass(why) => return Generated::Unshareable { why, tags },
-        Kind::Content => response::size(&head.headers) <= settings.max_headers,
+        Kind::Content => stored::size(&head.headers) <= settings.max_headers,
         Kind::Failure { shareable } => shareable,
     };
     let status = format!("the service answered {}", head.status);
     let read = match is_stored_or_shared {
-        true => response::read(body, settings.max_body).await,
+        true => read(body, settings.max_body).await,
         false => Ok(Read::TooLarge(ResponseBody::streamed(body))),
     };
     let body = match read {
-        Ok(Read::Whole(body)) if response::is_well_framed(&head.headers, &body) => body,
+        Ok(Read::Whole(body)) if stored::is_well_framed(&head.headers, &body) => body,
         Ok(Read::Whole(_)) => {
             let error = "its Content-Length or Transfer-Encoding is not that of its body";
             return failed(error.into(), None);
@@ -127,13 +131,13 @@ where
         }
         Err(error) => return failed(error.into(), None),
     };
-    let mut response = response::keepable(&head, body);
+    let mut response = stored::keepable(&head, body);
     if kind != Kind::Content {
         let retry_after = response.headers_mut().entry(header::RETRY_AFTER);
-        retry_after.or_insert_with(|| outgoing::seconds(retry_in).into());
+        retry_after.or_insert_with(|| seconds(retry_in).into());
         return failed(status.into(), Some(response.into()));
     }
-    response::validate(&mut response);
+    stored::validate(&mut response);
     response.extensions_mut().insert(tags);
     if let Some(after) = head.extensions.get::<RefreshAfter>() {
         response.extensions_mut().insert(*after);

@@ -216,10 +216,7 @@ impl Key {
     pub(super) fn copy_headers(&self, from: &Parts, to: &mut HeaderMap) {
         for name in &self.headers {
             for value in from.headers.get_all(name) {
-                // Copied, as it may be a part of the buffer in which the whole request was read, and memory keeps it.
-                if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
-                    to.append(name, value);
-                }
+                to.append(name, fields::copied(value));
             }
         }
         if self.host

@@ -5,11 +5,11 @@ pub(crate) mod declared;
 mod generate;
 mod hints;
 pub(crate) mod keying;
+mod kind;
 mod layer;
-pub(super) mod outgoing;
+mod outgoing;
 pub(super) mod request;
 mod respond;
-pub(super) mod response;
 #[cfg(feature = "axum")]
 mod routing;
 mod service;

@@ -10,7 +10,10 @@ use headers::{Date, HeaderMapExt};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use crate::{
-    http::{cache_status::CACHE_STATUS, fields::ascii},
+    http::{
+        cache_status::CACHE_STATUS,
+        fields::{ascii, seconds},
+    },
     layer::ResponseBody,
     policy::Client,
     resource::Said,
@@ -113,11 +116,6 @@ pub(super) fn give<B>(
         kept.body().clone()
     };
     response(kept.status(), headers, body)
-}
-
-/// The value of `Retry-After` (RFC 9110 §10.2.3): whole seconds, at least one.
-pub(in crate::layer) fn seconds(time: Duration) -> u64 {
-    time.as_secs_f64().ceil().max(1.0) as u64
 }
 
 /// 503 with `Retry-After` (RFC 9110 §15.6.4).
