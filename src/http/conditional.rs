@@ -36,10 +36,8 @@ pub(crate) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) 
     let modified = || kept.headers().typed_get::<LastModified>();
 
     if let Some(condition) = tags::<IfMatch>(request) {
-        let passes = etag
-            .as_ref()
-            .is_some_and(|etag| condition.precondition_passes(etag));
-        if !passes && !condition.is_any() {
+        let passes = |etag| condition.precondition_passes(etag);
+        if !condition.is_any() && !etag.as_ref().is_some_and(passes) {
             return Outcome::PreconditionFailed;
         }
     } else if let (Some(condition), Some(modified)) =

@@ -51,8 +51,8 @@ impl Engine {
         let (trying, tried) = oneshot::channel::<()>();
         let run = async move {
             let _token = token;
-            let give_up = engine.now() + INVALIDATE_RETRY;
-            let mut backoff = Backoff::new(Duration::from_millis(100), 5 * SYNC);
+            let backoff = Backoff::new(Duration::from_millis(100), 5 * SYNC);
+            let mut backoff = backoff.limit(INVALIDATE_RETRY);
             let mut trying = Some(trying);
             let mut left = names;
             loop {
@@ -68,7 +68,7 @@ impl Engine {
                 let Some(error) = why else {
                     return;
                 };
-                if engine.now() > give_up || engine.is_closing() {
+                if engine.is_closing() || !backoff.pause().await {
                     tracing::error!(
                         names = ?failed,
                         %error,
@@ -77,7 +77,6 @@ impl Engine {
                     return;
                 }
                 left = failed;
-                backoff.pause().await;
             }
         };
         tokio::spawn(run.in_current_span());

@@ -5,13 +5,12 @@ mod content;
 
 use std::{fmt, sync::Arc};
 
-use bytes::Bytes;
 use http::request::Parts;
 
 #[cfg(feature = "_sql")]
 use crate::sql::{Database, IntoDatabase};
 use crate::{
-    error::{BoxError, Error},
+    error::Error,
     extensions::Tags,
     key,
     layer::{
@@ -77,56 +76,6 @@ impl Perennial {
     /// A layer that keeps the responses of the service beneath it, each under the path and the query of its request.
     pub fn layer(&self, policy: Refresh) -> RefreshLayer {
         RefreshLayer::new(Arc::clone(&self.engine), Arc::clone(&self.declared), policy)
-    }
-
-    /// Content that is not a whole response: a part of a page, say.
-    ///
-    /// Kept, regenerated and served as a route's is, under a key that does not begin with `/`, and is no route's [`Key::name`](crate::Key::name). (A generator that
-    /// asks for its own key waits for itself, for as long as [`Refresh::first`] allows.) The future that `generate`
-    /// returns runs in a task of its own, and only if this call is the one that regenerates. So it owns what it uses: clone a pool and
-    /// write `move || async move { … }`. It returns a `Result`; where nothing can fail, name an error all the same, as in
-    /// `Ok::<_, std::convert::Infallible>(html)`.
-    ///
-    /// ```
-    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// use perennial::{DAY, Refresh};
-    ///
-    /// const TOP_TEN: Refresh = Refresh::every(DAY);
-    /// let html = site
-    ///     .content("sidebar/top-10", &TOP_TEN, || async {
-    ///         Ok::<_, std::io::Error>("<ol>…</ol>")
-    ///     })
-    ///     .await?;
-    /// println!("{html}");
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Only where there is no version to serve: [the generator failed](Error::is_generator), also by content larger than
-    /// [`Builder::max_body`], or [nobody made one in time](Error::is_unavailable). [`Invalid`](crate::ErrorKind::Invalid): the key is
-    /// empty, or begins with `/` or `idempotency/`.
-    ///
-    /// # Panics
-    ///
-    /// When `generate` itself does. A panic of the future that it returns is a failure of the generator.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it returns, it cancels nothing: a regeneration that it has begun goes on.
-    pub async fn content<F, Fut, T, E>(
-        &self,
-        key: &str,
-        policy: &Refresh,
-        generate: F,
-    ) -> Result<Content, Error>
-    where
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<T, E>> + Send + 'static,
-        T: Into<Bytes>,
-        E: Into<BoxError>,
-    {
-        content::content(&self.engine, key, policy, generate).await
     }
 
     /// A layer for routes that change what others show: after a request by another method than GET, HEAD, OPTIONS and TRACE that was
