@@ -49,6 +49,12 @@ impl Clock {
         Tick(micros(self.start.elapsed()) + self.suspended.load(Relaxed))
     }
 
+    /// The time since the clock was made, suspensions included.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.resumed(self.suspended());
+        self.now() - Tick(0)
+    }
+
     /// The time for which the machine has been suspended since the clock was made, by and large; zero where that is not known.
     pub(crate) fn suspended(&self) -> Duration {
         let up = uptime().zip(self.up);

@@ -10,6 +10,7 @@ use tower_service::Service;
 use tracing::Instrument;
 
 use crate::{
+    clock::Clock,
     error::Error,
     http::stored,
     layer::{
@@ -160,10 +161,11 @@ impl Driver {
             lifetime: self.layer.lifetime,
             run_again: self.layer.run_again,
         };
-        let store = locks.store();
+        let (store, clock) = (locks.store(), Clock::start());
         let probed = store.call("probe", |store| store.probe(name, name, 0));
         let free = request.probed(probed.await.map(Found::from))?;
-        free.tried(locks.try_lock_seen(name.to_owned(), free.seen).await)
+        let tried = locks.try_lock_seen(name.to_owned(), free.seen).await;
+        free.tried(clock.elapsed(), tried)
     }
 
     /// Stores the response, or the note that there was one. Drops `trying` after the first try.

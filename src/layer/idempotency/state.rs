@@ -24,6 +24,10 @@ use crate::{
 /// behind the node that granted the lease.
 const REFUSALS: u32 = 6;
 
+/// The longest time between the probe and the answer of the try. The lock of a request that was done is removed an hour after its
+/// release; a process that was paused for so long would acquire the lock whatever fence the process has seen.
+const PROBE_VALID: Duration = Duration::from_mins(1);
+
 /// A request whose key has not been looked up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
@@ -113,11 +117,17 @@ impl Request<'_> {
 }
 
 impl Free {
-    /// Returns the lease under which the service runs.
-    pub(super) fn tried<L, C, E>(self, tried: Result<Option<L>, E>) -> Result<L, Answer<C>> {
+    /// Returns the lease under which the service runs. A lease that is not returned is dropped, which releases the lock.
+    ///
+    /// `took`: the time since the probe was sent.
+    pub(super) fn tried<L, C, E>(
+        self,
+        took: Duration,
+        tried: Result<Option<L>, E>,
+    ) -> Result<L, Answer<C>> {
         match tried {
-            Ok(Some(lease)) => Ok(lease),
-            Ok(None) => Err(Answer::InProgress),
+            Ok(Some(lease)) if took <= PROBE_VALID => Ok(lease),
+            Ok(_) => Err(Answer::InProgress),
             Err(_) => Err(Answer::Unavailable),
         }
     }

@@ -12,16 +12,15 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
-    error::Unfit,
+    error::{BoxError, Unfit},
     layer::IdempotencyLayer,
     locks::Locks,
-    store::{
-        Edition, Entry, Guarded, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture,
-    },
+    store::Guarded,
+    testing::internal::{Call, Link, Linked, Memory, Reply},
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -30,19 +29,18 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Longer than the pause between two tries.
 const SOON: Duration = Duration::from_secs(3);
 
-/// A database with one lock and one entry.
 #[derive(Clone, Default)]
-struct Memory(Arc<Mutex<State>>);
+struct Database(Arc<(Memory, Mutex<Faults>)>);
 
-#[derive(Default)]
-struct State {
-    lock: Option<(LeaseRow, bool, Instant)>,
-    entry: Option<(i64, Response<Bytes>, String, Instant)>,
+#[derive(Clone, Copy, Default)]
+struct Faults {
     away_until: Option<Instant>,
     /// The publishes that are refused though the lease holds.
     lags: usize,
     /// The responses that the store does not take.
     rejects: Option<Rejects>,
+    /// The time for which the process is paused before its next try.
+    pause: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -52,233 +50,64 @@ enum Rejects {
     Silently,
 }
 
-impl Memory {
-    fn tell(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.0.lock().expect("not poisoned"));
+impl Database {
+    fn tell(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut self.0.1.lock().expect("not poisoned"));
     }
 
     fn away_for(&self, time: Duration) {
-        self.tell(|state| state.away_until = Some(Instant::now() + time));
+        self.tell(|faults| faults.away_until = Some(Instant::now() + time));
     }
 
     fn is_owned(&self) -> bool {
-        let state = self.0.lock().expect("not poisoned");
-        state.lock.as_ref().is_some_and(|(_, owned, _)| *owned)
-    }
-
-    fn call<'a, T: Send + 'a>(
-        &self,
-        step: impl FnOnce(&mut State) -> Result<T, crate::error::BoxError>,
-    ) -> StoreFuture<'a, T> {
-        let mut state = self.0.lock().expect("not poisoned");
-        let away = state.away_until.is_some_and(|until| Instant::now() < until);
-        let answer = if away {
-            Err("is away".into())
-        } else {
-            step(&mut state)
-        };
-        Box::pin(std::future::ready(answer))
+        let lock = Call::Inspect("idempotency//%2Fpay/k".to_owned());
+        matches!(self.0.0.apply(&lock), Reply::Lock(Some(lock)) if lock.owner.is_some())
     }
 }
 
-impl State {
-    /// The lock, if this lease has it.
-    fn of(&mut self, lease: &LeaseRow) -> Option<&mut (LeaseRow, bool, Instant)> {
-        self.lock
-            .as_mut()
-            .filter(|(row, owned, _)| row == lease && *owned)
-    }
-}
-
-impl Store for Memory {
-    fn probe<'a>(&'a self, _: &'a str, _: &'a str, _: i64) -> StoreFuture<'a, Probe> {
-        self.call(|state| {
-            let lock = state.lock.as_ref();
-            let lock = lock.map(|(row, owned, expires)| LockState {
-                fence: row.fence,
-                owned: *owned,
-                remaining: expires.saturating_duration_since(Instant::now()),
-            });
-            let entry = state.entry.as_ref();
-            let entry = entry.map(|(fence, content, notes, at)| Entry {
-                fence: *fence,
-                age: at.elapsed(),
-                undated: false,
-                content: content.clone(),
-                notes: notes.clone(),
-            });
-            Ok(Probe {
-                entry,
-                lock: lock.unwrap_or_default(),
-                ..Probe::default()
-            })
-        })
-    }
-
-    fn try_lock<'a>(
-        &'a self,
-        name: &'a str,
-        owner: &'a str,
-        length: Duration,
-        seen: Option<i64>,
-    ) -> StoreFuture<'a, Option<i64>> {
-        self.call(|state| {
-            let now = Instant::now();
-            let fence = match &state.lock {
-                // The housekeeping's.
-                _ if name.starts_with("perennial/") => return Ok(None),
-                Some((row, _, expires)) => {
-                    if *expires > now || seen.is_some_and(|seen| seen != row.fence) {
-                        return Ok(None);
-                    }
-                    row.fence + 1
-                }
-                None => 1,
-            };
-            let [name, owner] = [name, owner].map(str::to_owned);
-            state.lock = Some((LeaseRow { name, owner, fence }, true, now + length));
-            Ok(Some(fence))
-        })
-    }
-
-    fn extend<'a>(&'a self, lease: &'a LeaseRow, length: Duration) -> StoreFuture<'a, bool> {
-        self.call(|state| {
-            let now = Instant::now();
-            Ok(match state.of(lease) {
-                Some((_, _, expires)) if *expires > now => {
-                    *expires = now + length;
-                    true
-                }
-                _ => false,
-            })
-        })
-    }
-
-    fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool> {
-        self.call(|state| {
-            Ok(match state.of(lease) {
-                Some((_, owned, expires)) => {
-                    (*owned, *expires) = (false, Instant::now() + cooldown);
-                    true
-                }
-                None => false,
-            })
-        })
-    }
-
-    fn publish<'a>(
-        &'a self,
-        _: &'a str,
-        lease: &'a LeaseRow,
-        edition: &'a Edition<'a>,
-    ) -> StoreFuture<'a, bool> {
-        self.call(|state| {
-            match state.rejects {
+impl Link for Database {
+    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+        let faults = *self.0.1.lock().expect("not poisoned");
+        if faults
+            .away_until
+            .is_some_and(|until| Instant::now() < until)
+        {
+            return Err("is away".into());
+        }
+        match &call {
+            Call::Publish { edition, .. } => match faults.rejects {
                 Some(_) if edition.content.body().is_empty() => {}
                 Some(Rejects::ByAnswer) => return Err(Unfit("is too large".into()).into()),
                 Some(Rejects::Silently) => return Err("the connection is reset".into()),
+                None if faults.lags > 0 => {
+                    self.tell(|faults| faults.lags -= 1);
+                    return Ok(Reply::Done(false));
+                }
                 None => {}
+            },
+            Call::TryLock { .. } => {
+                self.tell(|faults| faults.pause = Duration::ZERO);
+                advance(faults.pause).await;
             }
-            if state.lags > 0 || state.of(lease).is_none() {
-                state.lags = state.lags.saturating_sub(1);
-                return Ok(false);
-            }
-            let (content, notes) = (edition.content.clone(), edition.notes.to_owned());
-            state.entry = Some((lease.fence, content, notes, Instant::now()));
-            Ok(true)
-        })
+            _ => {}
+        }
+        Ok(self.0.0.apply(&call))
     }
-
-    fn renew<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a LeaseRow,
-        _: &'a Edition<'a>,
-        _: i64,
-    ) -> StoreFuture<'a, bool> {
-        unused()
-    }
-
-    fn remove<'a>(&'a self, _: &'a str, _: &'a LeaseRow) -> StoreFuture<'a, bool> {
-        unused()
-    }
-
-    fn invalidate<'a>(&'a self, _: &'a str) -> StoreFuture<'a, i64> {
-        unused()
-    }
-
-    fn invalidated(&self, _: i64, _: usize) -> StoreFuture<'_, Vec<(String, i64)>> {
-        unused()
-    }
-
-    fn purge<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, ()> {
-        unused()
-    }
-
-    fn reclaim<'a>(&'a self, _: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()> {
-        self.call(|_| Ok(()))
-    }
-
-    fn prune_entries<'a>(&'a self, _: Option<&'a str>) -> StoreFuture<'a, Option<Pruned>> {
-        unused()
-    }
-
-    fn inspect<'a>(&'a self, _: &'a str) -> StoreFuture<'a, Option<LockRow>> {
-        unused()
-    }
-
-    fn held(&self) -> StoreFuture<'_, Vec<LockRow>> {
-        unused()
-    }
-
-    fn break_lock<'a>(&'a self, _: &'a str) -> StoreFuture<'a, bool> {
-        unused()
-    }
-
-    fn prune_locks<'a>(
-        &'a self,
-        _: Duration,
-        _: Option<&'a str>,
-    ) -> StoreFuture<'a, Option<String>> {
-        unused()
-    }
-
-    fn forget_invalidated(
-        &self,
-        _: i64,
-        _: Duration,
-        _: i64,
-        _: Option<i64>,
-    ) -> StoreFuture<'_, Option<i64>> {
-        unused()
-    }
-
-    fn invalidated_for_long<'a>(
-        &'a self,
-        _: &'a str,
-        _: usize,
-    ) -> StoreFuture<'a, Vec<(String, i64)>> {
-        unused()
-    }
-}
-
-fn unused<'a, T>() -> StoreFuture<'a, T> {
-    unreachable!("the layer does not call it")
 }
 
 /// A site that charges, over a database to which something happens while it does.
 struct Site {
-    database: Memory,
+    database: Database,
     locks: Locks,
     layer: IdempotencyLayer,
     charges: Arc<AtomicUsize>,
-    fault: fn(&Memory),
+    fault: fn(&Database),
 }
 
 impl Site {
-    fn new(fault: fn(&Memory)) -> Self {
-        let database = Memory::default();
-        let store = Guarded::new(Box::new(database.clone()), LIMIT, LIMIT, None);
+    fn new(fault: fn(&Database)) -> Self {
+        let database = Database::default();
+        let store = Guarded::new(Box::new(Linked(database.clone())), LIMIT, LIMIT, None);
         let locks = Locks::with_store(store);
         Self {
             database,
@@ -346,7 +175,8 @@ async fn response_is_stored_after_an_outage_longer_than_the_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn repeats_are_told_to_ask_again_while_the_response_is_tried() {
-    let site = Site::new(|database| database.tell(|state| state.rejects = Some(Rejects::Silently)));
+    let site =
+        Site::new(|database| database.tell(|faults| faults.rejects = Some(Rejects::Silently)));
     site.first().await;
     for _ in 0..9 {
         sleep(MINUTE).await;
@@ -359,7 +189,7 @@ async fn repeats_are_told_to_ask_again_while_the_response_is_tried() {
 
 #[tokio::test(start_paused = true)]
 async fn response_is_stored_when_its_publish_was_refused_once() {
-    let site = Site::new(|database| database.tell(|state| state.lags = 1));
+    let site = Site::new(|database| database.tell(|faults| faults.lags = 1));
     site.first().await;
     assert!(site.database.is_owned());
     sleep(SOON).await;
@@ -368,7 +198,7 @@ async fn response_is_stored_when_its_publish_was_refused_once() {
 
 #[tokio::test(start_paused = true)]
 async fn key_is_not_new_when_each_publish_is_refused() {
-    let site = Site::new(|database| database.tell(|state| state.lags = usize::MAX));
+    let site = Site::new(|database| database.tell(|faults| faults.lags = usize::MAX));
     site.first().await;
     site.again("still being served").await;
     sleep(MINUTE).await;
@@ -381,7 +211,8 @@ async fn key_is_not_new_when_each_publish_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn response_that_the_database_does_not_take_is_dropped_at_once() {
-    let site = Site::new(|database| database.tell(|state| state.rejects = Some(Rejects::ByAnswer)));
+    let site =
+        Site::new(|database| database.tell(|faults| faults.rejects = Some(Rejects::ByAnswer)));
     site.first().await;
     site.again("is not kept").await;
 }
@@ -395,23 +226,23 @@ async fn response_is_given_up_after_minutes_and_the_key_is_not_new() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn run_again_after_a_crash_replays_the_latest_run() {
-    let mut site = Site::new(|database| {
-        // The first run's publishes are refused until its lease has expired.
-        database.tell(|state| state.lags = if state.lags == 0 { 100 } else { 0 });
-    });
-    site.layer = site.layer.run_again_after_crash();
+async fn request_does_not_run_when_its_process_was_paused_before_the_try() {
+    let site = Site::new(|_| {});
+    site.database.tell(|faults| faults.pause = 2 * 60 * MINUTE);
+    let (status, body) = site.pay().await;
+    assert!(
+        status == 409 && body.contains("still being served"),
+        "{body}"
+    );
+    assert_eq!(site.charges.load(SeqCst), 0);
+    sleep(SOON).await;
     site.first().await;
-    sleep(MINUTE).await;
-    for _ in 0..2 {
-        assert_eq!(site.pay().await, (200, "charge 2".to_owned()));
-    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_the_response_to_be_stored_but_not_for_ever() {
-    let brief: fn(&Memory) = |database| database.away_for(SOON);
-    let long: fn(&Memory) = |database| database.away_for(5 * MINUTE);
+    let brief: fn(&Database) = |database| database.away_for(SOON);
+    let long: fn(&Database) = |database| database.away_for(5 * MINUTE);
     for (outage, said) in [(brief, "charge 1"), (long, "not known")] {
         let site = Site::new(outage);
         site.first().await;
