@@ -1,7 +1,6 @@
 //! A generator that fails, and what is served all the same.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -22,7 +21,10 @@ use http_body_util::BodyExt;
 use perennial::{Perennial, Refresh};
 use tower::{Layer, ServiceExt};
 
-use crate::support::{Crowd, Folder, HANG, Origin, get, patient, request, serve, until};
+use crate::{
+    paused::{Here, Shared, here, origin_behind},
+    support::{Crowd, Folder, HANG, Origin, get, patient, request, serve, until},
+};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
@@ -111,22 +113,23 @@ async fn site(folder: &Folder) -> Perennial {
     builder.open(&folder.url()).await.expect("opens")
 }
 
-async fn failing_site(
-    folder: &Folder,
+fn failing_site(
+    shared: &Shared,
     failing: Failing,
     healthy: usize,
     policy: Refresh,
-) -> (Runs, SocketAddr) {
+) -> (Runs, Here) {
     let runs = Runs::default();
     let page = {
         let runs = runs.clone();
         route(async move || runs.run(failing, healthy).await)
     };
-    let app = Router::new().route("/", page.layer(site(folder).await.layer(policy)));
-    (runs, serve(app).await)
+    let site = shared.open(patient().max_body(LIMIT));
+    let app = Router::new().route("/", page.layer(site.layer(policy)));
+    (runs, here(app))
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn the_old_version_outlives_every_failure_and_the_cooldown_is_kept() {
     for failing in [
         Failing::Panic,
@@ -136,33 +139,23 @@ async fn the_old_version_outlives_every_failure_and_the_cooldown_is_kept() {
         Failing::Hang,
         Failing::BrokenBody,
     ] {
-        let folder = Folder::new();
-        let timeout = match failing {
-            // Long enough for the first run on a slow machine.
-            Failing::Hang => Duration::from_secs(3),
-            _ => HANG,
-        };
-        let policy = Refresh::every(SHORT)
-            .timeout(timeout)
-            .wait(HANG)
-            .retry_after(COOLDOWN);
-        let (runs, address) = failing_site(&folder, failing, 1, policy).await;
+        let shared = Shared::new();
+        let policy = Refresh::every(SHORT).wait(HANG).retry_after(COOLDOWN);
+        let policy = policy.timeout(HANG / 2);
+        let (runs, address) = failing_site(&shared, failing, 1, policy);
         assert_eq!(get(address, "/").await.run(), 1);
         becomes_stale().await;
-        // The regenerating visitor, too, gets the old version, and as soon as it has failed. The regeneration before may still be ending.
-        until("it is tried", async || {
-            assert_eq!(get(address, "/").await.run(), 1, "{failing:?}");
-            runs.begun() == 2
-        })
-        .await;
-        becomes_stale().await;
+        // The leader, too, gets the old version, as soon as the regeneration has failed.
+        assert_eq!(get(address, "/").await.run(), 1, "{failing:?}");
+        assert_eq!(runs.begun(), 2, "{failing:?}");
+        tokio::time::sleep(COOLDOWN / 2).await;
         for reply in Crowd::visit(50, &[address], "/").rest().await {
             assert_eq!((reply.status, reply.run()), (200, 1), "{failing:?}");
         }
         assert_eq!(runs.begun(), 2, "{failing:?}: the cooldown was not kept");
 
         // Another process keeps it as well.
-        let (others, other) = failing_site(&folder, failing, 1, policy).await;
+        let (others, other) = failing_site(&shared, failing, 1, policy);
         assert_eq!(get(other, "/").await.run(), 1, "{failing:?}");
         assert_eq!(
             others.begun(),
@@ -172,30 +165,32 @@ async fn the_old_version_outlives_every_failure_and_the_cooldown_is_kept() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn after_the_cooldown_it_is_tried_again() {
-    let folder = Folder::new();
-    let origin = Origin::default();
-    let policy = Refresh::every(SHORT).retry_after(SHORT);
-    let address = serve(origin.router().layer(site(&folder).await.layer(policy))).await;
+    let policy = Refresh::every(SHORT).retry_after(COOLDOWN);
+    let (origin, address) = origin_behind(&Shared::new().site(), policy);
     get(address, "/").await;
     origin.status(500);
     becomes_stale().await;
     assert_eq!(get(address, "/").await.run(), 1);
     origin.status(200);
-    until("it is new", async || get(address, "/").await.run() > 2).await;
+    tokio::time::sleep(COOLDOWN - SHORT).await;
+    get(address, "/").await;
+    assert_eq!(origin.begun(), 2, "the cooldown was not kept");
+    tokio::time::sleep(2 * SHORT).await;
+    get(address, "/").await;
+    assert_eq!(get(address, "/").await.run(), 3);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_timeout_cancels_the_generator() {
-    let folder = Folder::new();
     let policy = Refresh::every(SHORT).timeout(SHORT);
-    let (runs, address) = failing_site(&folder, Failing::Hang, 0, policy).await;
+    let (runs, address) = failing_site(&Shared::new(), Failing::Hang, 0, policy);
     assert_eq!(get(address, "/").await.status, 503);
-    until("the generator's future is dropped", async || {
-        runs.dropped.load(SeqCst)
-    })
-    .await;
+    assert!(
+        runs.dropped.load(SeqCst),
+        "the generator's future is dropped"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,12 +235,11 @@ async fn all_who_wait_for_a_first_version_are_answered_as_soon_as_it_fails() {
     assert_eq!(origin.begun(), 1, "the cooldown was not kept");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_first_version_that_panics_or_hangs_is_a_503_for_everybody() {
     for failing in [Failing::Panic, Failing::Hang, Failing::BrokenBody] {
-        let folder = Folder::new();
         let policy = Refresh::every(LONG).timeout(SHORT);
-        let (runs, address) = failing_site(&folder, failing, 0, policy).await;
+        let (runs, address) = failing_site(&Shared::new(), failing, 0, policy);
         let replies = Crowd::visit(20, &[address], "/").rest().await;
         assert!(
             replies.iter().all(|reply| reply.status == 503),
@@ -255,38 +249,34 @@ async fn a_first_version_that_panics_or_hangs_is_a_503_for_everybody() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_body_over_the_limit_reaches_the_visitor_whole_and_is_not_stored() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let policy = Refresh::every(SHORT).retry_after(COOLDOWN);
-    let (_, address) = failing_site(&folder, Failing::TooLarge, 0, policy).await;
+    let (_, address) = failing_site(&shared, Failing::TooLarge, 0, policy);
     for _ in 0..3 {
         for reply in Crowd::visit(5, &[address], "/").rest().await {
             assert_eq!((reply.status, reply.body.len()), (200, 3 * LIMIT));
         }
     }
-    assert_eq!(stored(&folder).await, 0);
+    assert_eq!(shared.entry("/").await, None);
 
     // Another process, that has a higher limit, is not kept from storing it.
-    let builder = patient().max_body(4 * LIMIT);
-    let site = builder.open(&folder.url()).await.expect("opens");
+    let site = shared.open(patient().max_body(4 * LIMIT));
     let app = Router::new().route("/", route(async || vec![b'x'; 3 * LIMIT]));
-    let other = serve(app.layer(site.layer(policy))).await;
+    let other = here(app.layer(site.layer(policy)));
     assert_eq!(get(other, "/").await.body.len(), 3 * LIMIT);
-    assert_eq!(stored(&folder).await, 1);
+    assert!(shared.entry("/").await.is_some());
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_body_over_the_limit_does_not_replace_an_old_version() {
-    let folder = Folder::new();
     let policy = Refresh::every(SHORT).retry_after(COOLDOWN);
-    let (runs, address) = failing_site(&folder, Failing::TooLarge, 1, policy).await;
+    let (runs, address) = failing_site(&Shared::new(), Failing::TooLarge, 1, policy);
     get(address, "/").await;
     becomes_stale().await;
-    until("the one who caused it gets it", async || {
-        get(address, "/").await.body.len() == 3 * LIMIT
-    })
-    .await;
+    let leader = get(address, "/").await;
+    assert_eq!(leader.body.len(), 3 * LIMIT, "the leader gets it");
     for reply in Crowd::visit(50, &[address], "/").rest().await {
         assert_eq!(reply.run(), 1);
     }
@@ -430,9 +420,9 @@ async fn the_inner_error_comes_through_as_it_is() {
     assert_eq!(error, Own(7));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_page_that_has_become_somebodys_own_never_comes_back_as_everybodys() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let runs = Arc::new(AtomicUsize::new(0));
     let page = route(async move || {
         let first = runs.fetch_add(1, SeqCst) == 0;
@@ -441,20 +431,20 @@ async fn a_page_that_has_become_somebodys_own_never_comes_back_as_everybodys() {
     });
     let policy = Refresh::every(Duration::from_secs(1)).in_background();
     let app = Router::new().route("/", page);
-    let address = serve(app.clone().layer(site(&folder).await.layer(policy))).await;
+    let process = || here(app.clone().layer(shared.site().layer(policy)));
+    let address = process();
     assert_eq!(get(address, "/").await.text(), "public");
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    until("it is private", async || {
-        get(address, "/").await.text() == "private"
-    })
-    .await;
-    until("the old version is removed", async || {
-        stored(&folder).await == 0
-    })
-    .await;
+    assert_eq!(
+        get(address, "/").await.text(),
+        "public",
+        "in the background"
+    );
+    tokio::time::sleep(SHORT).await;
+    assert_eq!(shared.entry("/").await, None, "the old version is removed");
     // Over some intervals, and in another process.
-    let other = serve(app.layer(site(&folder).await.layer(policy))).await;
-    for _ in 0..25 {
+    let other = process();
+    for _ in 0..100 {
         assert_eq!(get(address, "/").await.text(), "private");
         assert_eq!(get(other, "/").await.text(), "private");
         tokio::time::sleep(Duration::from_millis(100)).await;

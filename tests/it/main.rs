@@ -33,6 +33,7 @@ mod once;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod own_server;
 mod patience;
+mod paused;
 mod processes;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod proxy;

@@ -1,44 +1,30 @@
 //! Who generates, who waits and what everybody gets, in one process.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use axum::{Router, routing::get as route};
 use perennial::{First, Refresh};
-use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::support::{Crowd, Folder, HANG, Origin, Reply, every, get, patient, serve, until};
+use crate::{
+    paused::{Here, Shared, here, origin_behind},
+    support::{Crowd, Folder, HANG, Origin, Reply, every, get, patient, serve, until},
+};
 
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A site in this process, whose pages the origin makes.
-async fn site(folder: &Folder, policy: Refresh) -> (Origin, SocketAddr) {
-    let origin = Origin::default();
-    let app = origin.router().layer(folder.site().await.layer(policy));
-    (origin, serve(app).await)
+/// A process whose pages the origin generates.
+fn site(shared: &Shared, policy: Refresh) -> (Origin, Here) {
+    origin_behind(&shared.site(), policy)
 }
 
 /// The same, with a page `/` that is stale and a generator that is held.
-async fn stale_site(folder: &Folder, policy: Refresh) -> (Origin, SocketAddr) {
-    let (origin, address) = site(folder, policy).await;
+async fn stale_site(shared: &Shared, policy: Refresh) -> (Origin, Here) {
+    let (origin, address) = site(shared, policy);
     assert_eq!(get(address, "/").await.run(), 1);
-    released(folder).await;
     becomes_stale().await;
     origin.hold();
     (origin, address)
-}
-
-/// Waits until no regeneration holds a lock any more: the next visit begins another one.
-async fn released(folder: &Folder) {
-    let pool = sqlx::SqlitePool::connect(&folder.url())
-        .await
-        .expect("opens");
-    until("the leases are released", async || {
-        let owned = "SELECT count(*) FROM perennial_lock WHERE owner IS NOT NULL";
-        let owned = sqlx::query_scalar::<_, i64>(owned);
-        owned.fetch_one(&pool).await.expect("counts") == 0
-    })
-    .await;
 }
 
 /// Waits for the age of `SHORT`.
@@ -50,10 +36,10 @@ fn all_of_run(replies: &[Reply], run: usize) -> bool {
     replies.iter().all(|reply| reply.run() == run)
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_stale_page_is_generated_once_and_only_the_regenerating_visitor_waits() {
-    let folder = Folder::new();
-    let (origin, address) = stale_site(&folder, Refresh::every(SHORT).wait(HANG)).await;
+    let shared = Shared::new();
+    let (origin, address) = stale_site(&shared, Refresh::every(SHORT).wait(HANG)).await;
     let mut crowd = Crowd::visit(200, &[address], "/");
     assert!(all_of_run(&crowd.first(199).await, 1));
     assert_eq!((origin.begun(), origin.ended()), (2, 1));
@@ -61,10 +47,10 @@ async fn a_stale_page_is_generated_once_and_only_the_regenerating_visitor_waits(
     assert!(all_of_run(&crowd.rest().await, 2));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn in_background_nobody_waits() {
-    let folder = Folder::new();
-    let (origin, address) = stale_site(&folder, Refresh::every(SHORT).in_background()).await;
+    let shared = Shared::new();
+    let (origin, address) = stale_site(&shared, Refresh::every(SHORT).in_background()).await;
     assert!(all_of_run(
         &Crowd::visit(200, &[address], "/").rest().await,
         1
@@ -82,22 +68,22 @@ async fn in_background_nobody_waits() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn after_its_wait_the_regenerating_visitor_gets_the_old_version() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let wait = Duration::from_millis(100);
-    let (origin, address) = stale_site(&folder, Refresh::every(SHORT).wait(wait)).await;
+    let (origin, address) = stale_site(&shared, Refresh::every(SHORT).wait(wait)).await;
     let reply = get(address, "/").await;
     assert_eq!(reply.run(), 1);
-    assert!(reply.took >= wait);
+    assert!(reply.took >= wait && reply.took < wait + Duration::from_millis(5));
     until("it generates", async || origin.begun() == 2).await;
     assert_eq!(origin.ended(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_cold_page_is_generated_once_and_everybody_gets_it() {
-    let folder = Folder::new();
-    let (origin, address) = site(&folder, Refresh::every(LONG)).await;
+    let shared = Shared::new();
+    let (origin, address) = site(&shared, Refresh::every(LONG));
     origin.hold();
     let crowd = Crowd::visit(200, &[address], "/");
     until("it generates", async || origin.begun() == 1).await;
@@ -106,12 +92,12 @@ async fn a_cold_page_is_generated_once_and_everybody_gets_it() {
     assert_eq!(origin.begun(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn whoever_may_not_wait_for_a_first_version_gets_503_and_the_generating_one_gets_it() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     for first in [First::Unavailable, First::Wait(Duration::from_millis(100))] {
         let policy = Refresh::every(LONG).first(first).in_background();
-        let (origin, address) = site(&folder, policy).await;
+        let (origin, address) = site(&shared, policy);
         origin.hold();
         let path = if first == First::Unavailable {
             "/a"
@@ -128,13 +114,13 @@ async fn whoever_may_not_wait_for_a_first_version_gets_503_and_the_generating_on
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_restart_finds_what_was_stored() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let policy = Refresh::every(LONG).first(First::Unavailable);
-    let (_, before) = site(&folder, policy).await;
+    let (_, before) = site(&shared, policy);
     get(before, "/").await;
-    let (origin, after) = site(&folder, policy).await;
+    let (origin, after) = site(&shared, policy);
     assert!(all_of_run(
         &Crowd::visit(100, &[after], "/").rest().await,
         1
@@ -142,10 +128,10 @@ async fn a_restart_finds_what_was_stored() {
     assert_eq!(origin.begun(), 0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn every_zero_serves_what_there_is_and_regenerates_one_at_a_time() {
-    let folder = Folder::new();
-    let (origin, address) = site(&folder, Refresh::every(Duration::ZERO).wait(HANG)).await;
+    let shared = Shared::new();
+    let (origin, address) = site(&shared, Refresh::every(Duration::ZERO).wait(HANG));
     assert_eq!(get(address, "/").await.run(), 1);
     // The next one is begun when the lease of the one before is released.
     until("it regenerates", async || {
@@ -168,10 +154,10 @@ async fn every_zero_serves_what_there_is_and_regenerates_one_at_a_time() {
     assert_eq!(replies.iter().filter(|reply| reply.run() == 3).count(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn beyond_max_stale_visitors_wait_for_the_new_version() {
-    let folder = Folder::new();
-    let (origin, address) = site(&folder, Refresh::every(SHORT).max_stale(SHORT)).await;
+    let shared = Shared::new();
+    let (origin, address) = site(&shared, Refresh::every(SHORT).max_stale(SHORT));
     get(address, "/").await;
     tokio::time::sleep(3 * SHORT).await;
     origin.hold();
@@ -182,14 +168,14 @@ async fn beyond_max_stale_visitors_wait_for_the_new_version() {
     assert!(crowd.rest().await.iter().all(|reply| reply.run() >= 2));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn more_regenerations_at_once_than_allowed_are_skipped() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let builder = patient().regenerations(2);
-    let site = builder.open(&folder.url()).await.expect("opens");
+    let site = shared.open(builder);
     let origin = Origin::default();
     let policy = Refresh::every(SHORT).in_background();
-    let address = serve(origin.router().layer(site.layer(policy))).await;
+    let address = here(origin.router().layer(site.layer(policy)));
     let pages: Vec<_> = (0..6).map(|page| format!("/{page}")).collect();
     for page in &pages {
         get(address, page).await;
@@ -212,20 +198,17 @@ async fn more_regenerations_at_once_than_allowed_are_skipped() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_visitor_who_leaves_cancels_nothing() {
-    let folder = Folder::new();
-    let (origin, address) = site(&folder, Refresh::every(SHORT).wait(HANG)).await;
+    let shared = Shared::new();
+    let (origin, address) = site(&shared, Refresh::every(SHORT).wait(HANG));
     // Cold, then stale.
     for run in [1, 2] {
         origin.hold();
         let mut visitors = Vec::new();
         until("it generates", async || {
             // The regeneration before may still be ending.
-            let mut visitor = TcpStream::connect(address).await.expect("connects");
-            let request = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
-            visitor.write_all(request).await.expect("asks");
-            visitors.push(visitor);
+            visitors.push(Crowd::visit(1, &[address], "/"));
             origin.begun() == run
         })
         .await;
@@ -286,13 +269,13 @@ async fn the_same_content_again_renews_the_age() {
     assert!(second.0 > first.0 && second.1 > first.1 && second.2 > first.2);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_what_runs_and_begins_nothing_more() {
-    let folder = Folder::new();
-    let site = folder.site().await;
+    let shared = Shared::new();
+    let site = shared.site();
     let origin = Origin::default();
     let policy = Refresh::every(SHORT).in_background();
-    let address = serve(origin.router().layer(site.layer(policy))).await;
+    let address = here(origin.router().layer(site.layer(policy)));
     get(address, "/").await;
     becomes_stale().await;
     origin.hold();
@@ -327,11 +310,11 @@ async fn shutdown_waits_for_what_runs_and_begins_nothing_more() {
     assert_eq!(origin.begun(), 3);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn beyond_max_stale_a_version_is_not_served_though_it_was_not_yet_when_it_began_to_regrow() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let policy = Refresh::every(SHORT).max_stale(2 * SHORT).in_background();
-    let (origin, address) = site(&folder, policy).await;
+    let (origin, address) = site(&shared, policy);
     assert_eq!(get(address, "/").await.run(), 1);
     becomes_stale().await;
     origin.hold();
@@ -350,14 +333,14 @@ async fn beyond_max_stale_a_version_is_not_served_though_it_was_not_yet_when_it_
     early.rest().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_version_of_ones_own_does_not_hide_a_fresh_one_of_another_process() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let interval = Duration::from_secs(5);
     let origin = Origin::default();
-    let [a, b] = [folder.site().await, folder.site().await]
+    let [a, b] = [shared.site(), shared.site()]
         .map(|site| origin.router().layer(site.layer(every(interval))));
-    let (a, b) = (serve(a).await, serve(b).await);
+    let (a, b) = (here(a), here(b));
     assert_eq!(get(a, "/").await.run(), 1);
     assert_eq!(get(b, "/").await.run(), 1);
     tokio::time::sleep(interval).await;
@@ -366,11 +349,11 @@ async fn a_version_of_ones_own_does_not_hide_a_fresh_one_of_another_process() {
     assert_eq!(a_has().await, 2);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn who_waits_for_a_new_version_is_not_given_one_that_has_expired_meanwhile() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let policy = Refresh::every(SHORT).max_stale(SHORT).wait(4 * SHORT);
-    let (origin, address) = stale_site(&folder, policy).await;
+    let (origin, address) = stale_site(&shared, policy).await;
     let crowd = Crowd::visit(1, &[address], "/");
     until("it generates", async || origin.begun() == 2).await;
     tokio::time::sleep(6 * SHORT).await;
@@ -378,16 +361,16 @@ async fn who_waits_for_a_new_version_is_not_given_one_that_has_expired_meanwhile
     assert!(all_of_run(&crowd.rest().await, 2));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn an_invalidated_version_is_not_served_beyond_max_stale_because_regenerating_it_failed() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let origin = Origin::default();
-    let site = folder.site().await;
+    let site = shared.site();
     let interval = Duration::from_secs(6);
     let policy = Refresh::every(interval)
         .max_stale(Duration::ZERO)
         .retry_after(LONG);
-    let address = serve(origin.router().layer(site.layer(policy))).await;
+    let address = here(origin.router().layer(site.layer(policy)));
     assert_eq!(get(address, "/").await.run(), 1);
     site.invalidate("/").await.expect("is done");
     origin.status(500);
@@ -402,27 +385,15 @@ async fn an_invalidated_version_is_not_served_beyond_max_stale_because_regenerat
     assert_eq!(origin.begun(), 2, "the cooldown is kept");
 }
 
-/// A page whose publishes the database refuses from now on.
-async fn unpublishable(folder: &Folder, path: &str) {
-    let pool = sqlx::SqlitePool::connect(&folder.url())
-        .await
-        .expect("opens");
-    let forbid = format!(
-        "CREATE TRIGGER t BEFORE UPDATE ON perennial_entry WHEN new.entry_key = '{path}' BEGIN SELECT RAISE(ABORT, 'refused'); END"
-    );
-    let forbid = sqlx::raw_sql(sqlx::AssertSqlSafe(forbid));
-    forbid.execute(&pool).await.expect("is made");
-}
-
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_version_that_expires_while_its_publish_is_tried_again_is_not_served() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let policy = Refresh::every(SHORT)
         .max_stale(Duration::from_secs(2))
         .wait(HANG)
         .first(First::Wait(HANG));
-    let (origin, address) = stale_site(&folder, policy).await;
-    unpublishable(&folder, "/").await;
+    let (origin, address) = stale_site(&shared, policy).await;
+    shared.refuse_publishes_of("/");
     origin.let_go();
     until("it is served unsaved", async || {
         get(address, "/").await.run() == 2
@@ -434,18 +405,18 @@ async fn a_version_that_expires_while_its_publish_is_tried_again_is_not_served()
     assert!(replies.iter().all(|reply| reply.run() >= 3), "{replies:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_publish_that_fails_takes_no_permit() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let builder = patient().regenerations(1);
-    let site = builder.open(&folder.url()).await.expect("opens");
+    let site = shared.open(builder);
     let origin = Origin::default();
     let policy = Refresh::every(SHORT).in_background().lease(2 * HANG);
-    let address = serve(origin.router().layer(site.layer(policy))).await;
+    let address = here(origin.router().layer(site.layer(policy)));
     for page in ["/a", "/b"] {
         get(address, page).await;
     }
-    unpublishable(&folder, "/a").await;
+    shared.refuse_publishes_of("/a");
     becomes_stale().await;
     for (page, before) in [("/a", 1), ("/b", 2)] {
         until("it regrows", async || {
@@ -460,15 +431,15 @@ async fn a_publish_that_fails_takes_no_permit() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn jitter_shortens_each_keys_interval_by_a_part_of_its_own_that_all_processes_agree_on() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let origin = Origin::default();
     let policy = Refresh::every(LONG).jitter(0.5);
     let mut addresses = Vec::new();
     for _ in 0..2 {
-        let site = folder.site().await;
-        addresses.push(serve(origin.router().layer(site.layer(policy))).await);
+        let site = shared.site();
+        addresses.push(here(origin.router().layer(site.layer(policy))));
     }
     let mut lengths = Vec::new();
     for page in 0..20 {

@@ -14,12 +14,13 @@ use std::{
 
 use axum::{
     Router,
+    body::Body,
     extract::{Request, State},
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use perennial::{Builder, Perennial, Refresh};
 use rustix::process::{Pid, Signal, kill_process};
@@ -171,17 +172,41 @@ impl Reply {
     }
 }
 
-pub(crate) async fn get(address: SocketAddr, path: &str) -> Reply {
+/// A place where visitors ask: an address, or a router in the same process.
+pub(crate) trait Ask: Copy + Send + 'static {
+    /// Sends a request; the head and the whole body of the answer.
+    fn ask(
+        self,
+        request: http::Request<Body>,
+    ) -> impl Future<Output = (http::response::Parts, Bytes)> + Send;
+}
+
+/// Over a connection of its own.
+impl Ask for SocketAddr {
+    async fn ask(self, request: http::Request<Body>) -> (http::response::Parts, Bytes) {
+        let stream = TcpStream::connect(self).await.expect("connects");
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .expect("speaks HTTP");
+        tokio::spawn(connection);
+        let answer = sender.send_request(request).await;
+        let (head, body) = answer.expect("an answer").into_parts();
+        let body = body.collect().await.expect("a whole body").to_bytes();
+        (head, body)
+    }
+}
+
+pub(crate) async fn get(address: impl Ask, path: &str) -> Reply {
     request(address, "GET", path, &[]).await
 }
 
-pub(crate) async fn post(address: SocketAddr, path: &str, form: &str) -> Reply {
+pub(crate) async fn post(address: impl Ask, path: &str, form: &str) -> Reply {
     let form_type = ("content-type", "application/x-www-form-urlencoded");
     exchange(address, "POST", path, &[form_type], form).await
 }
 
 pub(crate) async fn request(
-    address: SocketAddr,
+    address: impl Ask,
     method: &str,
     path: &str,
     headers: &[(&str, &str)],
@@ -190,36 +215,22 @@ pub(crate) async fn request(
 }
 
 pub(crate) async fn exchange(
-    address: SocketAddr,
+    address: impl Ask,
     method: &str,
     path: &str,
     headers: &[(&str, &str)],
     body: &str,
 ) -> Reply {
     let asked = Instant::now();
-    let exchange = async {
-        let stream = TcpStream::connect(address).await.expect("connects");
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .expect("speaks HTTP");
-        tokio::spawn(connection);
-        let mut request = http::Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "test");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let body = Full::new(Bytes::from(body.to_owned()));
-        let request = request.body(body).expect("a request");
-        let (head, body) = sender
-            .send_request(request)
-            .await
-            .expect("an answer")
-            .into_parts();
-        let body = body.collect().await.expect("a whole body").to_bytes();
-        (head, body)
-    };
+    let mut request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "test");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::from(body.to_owned()));
+    let exchange = address.ask(request.expect("a request"));
     let (head, body) = tokio::time::timeout(HANG, exchange)
         .await
         .unwrap_or_else(|_| panic!("{method} {path} hangs"));
@@ -236,7 +247,7 @@ pub(crate) struct Crowd(JoinSet<Reply>);
 
 impl Crowd {
     /// `count` of them, taking the addresses in turn.
-    pub(crate) fn visit(count: usize, addresses: &[SocketAddr], path: &str) -> Self {
+    pub(crate) fn visit(count: usize, addresses: &[impl Ask], path: &str) -> Self {
         let mut crowd = Self(JoinSet::new());
         for &address in addresses.iter().cycle().take(count) {
             crowd.another(address, path);
@@ -244,7 +255,7 @@ impl Crowd {
         crowd
     }
 
-    pub(crate) fn another(&mut self, address: SocketAddr, path: &str) {
+    pub(crate) fn another(&mut self, address: impl Ask, path: &str) {
         let path = path.to_owned();
         self.0.spawn(async move { get(address, &path).await });
     }

@@ -1,0 +1,128 @@
+//! Sites in virtual time: a store in memory stands for the database, and visitors come without a network.
+//!
+//! Each test of such a site has `#[tokio::test(start_paused = true)]`. The clock moves only when every task waits, so a busy
+//! machine changes nothing, an hour costs nothing, and a regeneration has ended before the next `sleep` returns.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{Router, body::Body, http::Request};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use perennial::{Builder, Locks, Perennial, Refresh, layer::RefreshLayer, store::Store};
+use tower::ServiceExt;
+
+use crate::{
+    memory::{BoxError, Call, Link, Linked, Memory, Reply},
+    support::{Ask, Origin, every, patient},
+};
+
+/// The database that several sites share; each site stands for a process.
+#[derive(Clone)]
+pub(crate) struct Shared(Arc<(Memory, Mutex<String>)>);
+
+/// Answers at once; refuses to publish one key when it is told to.
+impl Link for Shared {
+    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+        let (memory, unpublishable) = &*self.0;
+        match &call {
+            Call::Publish { key, .. } if *key == *unpublishable.lock().expect("not poisoned") => {
+                Err("refused".into())
+            }
+            call => Ok(memory.apply(call)),
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new((Memory::new(), Mutex::default())))
+    }
+
+    pub(crate) fn site(&self) -> Perennial {
+        self.open(patient())
+    }
+
+    pub(crate) fn open(&self, builder: Builder) -> Perennial {
+        builder.with_store(self.store()).expect("opens")
+    }
+
+    pub(crate) fn store(&self) -> Box<dyn Store> {
+        Box::new(Linked(self.clone()))
+    }
+
+    pub(crate) fn locks(&self) -> Locks {
+        self.site().locks()
+    }
+
+    /// Every publish of this key fails from now on.
+    pub(crate) fn refuse_publishes_of(&self, key: &str) {
+        *self.0.1.lock().expect("not poisoned") = key.to_owned();
+    }
+
+    /// The fence and the body that are stored for a key.
+    pub(crate) async fn entry(&self, key: &str) -> Option<(i64, String)> {
+        let (fence, body) = crate::store::stored(&*self.store(), key).await?;
+        Some((fence, String::from_utf8(body.to_vec()).expect("text")))
+    }
+}
+
+/// A service that visitors ask without a network. The router is leaked, so that the handle is copied like an address.
+#[derive(Clone, Copy)]
+pub(crate) struct Here(&'static Router);
+
+pub(crate) fn here(app: Router) -> Here {
+    Here(Box::leak(Box::new(app)))
+}
+
+impl Ask for Here {
+    async fn ask(self, request: Request<Body>) -> (http::response::Parts, Bytes) {
+        let response = self.0.clone().oneshot(request).await;
+        let (head, body) = response.expect("is infallible").into_parts();
+        let body = body.collect().await.expect("a whole body").to_bytes();
+        (head, body)
+    }
+}
+
+/// An origin and a process that caches its pages.
+pub(crate) fn origin_behind(site: &Perennial, policy: Refresh) -> (Origin, Here) {
+    let origin = Origin::default();
+    let address = here(origin.router().layer(site.layer(policy)));
+    (origin, address)
+}
+
+/// A process with a memory of its own.
+pub(crate) struct Process {
+    pub(crate) site: Perennial,
+    pub(crate) address: Here,
+}
+
+impl Process {
+    pub(crate) fn new(shared: &Shared, origin: &Origin) -> Self {
+        Self::with(shared, patient(), origin, |layer| layer)
+    }
+
+    pub(crate) fn with(
+        shared: &Shared,
+        builder: Builder,
+        origin: &Origin,
+        layered: impl Fn(RefreshLayer) -> RefreshLayer,
+    ) -> Self {
+        let site = shared.open(builder);
+        let layer = layered(site.layer(every(Duration::from_secs(3600))));
+        let address = here(origin.router().layer(layer));
+        Self { site, address }
+    }
+
+    /// The run whose version is served.
+    pub(crate) async fn run(&self, path: &str) -> usize {
+        crate::support::get(self.address, path).await.run()
+    }
+}
+
+/// Lets a process hear of what others have invalidated: it asks once a second.
+pub(crate) async fn synced() {
+    tokio::time::sleep(Duration::from_millis(1300)).await;
+}
