@@ -1,11 +1,6 @@
 //! Pages in content codings: what a browser gets, and what of it the site has to do.
 
-use std::{
-    collections::HashSet,
-    io::Read,
-    sync::{Mutex, Once},
-    time::Duration,
-};
+use std::{collections::HashSet, io::Read, sync::Mutex, time::Duration};
 
 use axum::{
     Router,
@@ -18,11 +13,7 @@ use tracing::{
     Event, Subscriber,
     field::{Field, Visit},
 };
-use tracing_subscriber::{
-    Layer,
-    filter::Targets,
-    layer::{Context, SubscriberExt},
-};
+use tracing_subscriber::{Layer, filter::Targets, layer::Context, registry::LookupSpan};
 
 use crate::support::{Folder, Origin, Reply, request, serve, until};
 
@@ -288,15 +279,13 @@ async fn a_service_that_compresses_by_a_header_of_the_key_is_left_to_it() {
 /// What has been compressed in this program, key and coding, as the log tells.
 static COMPRESSED: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
-/// Listens to the log; once for all tests, as one that is heard by a single thread may be turned off by others.
-fn listen() {
-    static LISTENING: Once = Once::new();
-    LISTENING.call_once(|| {
-        let target =
-            Targets::new().with_target("perennial::resource::coded", tracing::Level::DEBUG);
-        let subscriber = tracing_subscriber::registry().with(Compressed.with_filter(target));
-        tracing::subscriber::set_global_default(subscriber).expect("the only one");
-    });
+/// Notes what is compressed.
+pub(crate) fn listener<S>() -> impl Layer<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let target = Targets::new().with_target("perennial::resource::coded", tracing::Level::DEBUG);
+    Compressed.with_filter(target)
 }
 
 /// The codings of a key, in their order, since the last call.
@@ -339,7 +328,7 @@ impl Visit for Fields {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_coding_is_made_once_a_version_and_for_the_next_one_before_it_is_asked_for() {
-    listen();
+    crate::log::listen();
     let (folder, origin) = (Folder::new(), Origin::default());
     let site = folder.site().await;
     let layer = site
@@ -384,7 +373,7 @@ async fn each_coding_is_made_once_a_version_and_for_the_next_one_before_it_is_as
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_content_again_is_not_compressed_again() {
-    listen();
+    crate::log::listen();
     let folder = Folder::new();
     let site = folder.site().await;
     let runs = Origin::default();

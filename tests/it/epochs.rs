@@ -21,15 +21,14 @@ use crate::{
     databases::{Db, four_digits},
     hooked::{Hook, Hooked, Side},
     invalidation::Process,
+    paused::{Shared, here},
     support::{Crowd, Folder, HANG, Origin, until},
 };
 
 const LONG: Duration = Duration::from_secs(3600);
 
-on_each_database! {
-    content_from_before_a_purge_is_never_served_after_it
-    content_from_before_an_invalidation_is_stale_though_its_lock_was_broken
-    purged_page_is_not_served_while_its_generator_fails
+on_database! {
+    sqlite = crate::databases::Db::sqlite();
     more_invalidated_names_than_a_process_keeps_count_as_everything
 }
 
@@ -121,12 +120,14 @@ async fn becomes(site: &Perennial, data: &Data, key: &str, expected: &str) {
     .await;
 }
 
-async fn content_from_before_a_purge_is_never_served_after_it(db: Db) {
+#[tokio::test(start_paused = true)]
+async fn content_from_before_a_purge_is_never_served_after_it() {
     for key in KEYS {
         for (over_an_old_version, by_another_process) in
             [(false, false), (false, true), (true, false), (true, true)]
         {
-            let (site, other) = (db.site().await, db.site().await);
+            let shared = Shared::new();
+            let (site, other) = (shared.site(), shared.site());
             let data = Data::default();
             if over_an_old_version {
                 visit(&site, &data, key).await.expect("is generated");
@@ -150,9 +151,11 @@ async fn content_from_before_a_purge_is_never_served_after_it(db: Db) {
     }
 }
 
-async fn content_from_before_an_invalidation_is_stale_though_its_lock_was_broken(db: Db) {
+#[tokio::test(start_paused = true)]
+async fn content_from_before_an_invalidation_is_stale_though_its_lock_was_broken() {
     for key in KEYS {
-        let (site, other) = (db.site().await, db.site().await);
+        let shared = Shared::new();
+        let (site, other) = (shared.site(), shared.site());
         let data = Data::default();
         data.set(1);
         data.hold(true);
@@ -168,9 +171,10 @@ async fn content_from_before_an_invalidation_is_stale_though_its_lock_was_broken
     }
 }
 
-async fn purged_page_is_not_served_while_its_generator_fails(db: Db) {
+#[tokio::test(start_paused = true)]
+async fn purged_page_is_not_served_while_its_generator_fails() {
     for key in KEYS {
-        let site = db.site().await;
+        let site = Shared::new().site();
         let data = Data::default();
         data.set(1);
         visit(&site, &data, key).await.expect("is generated");
@@ -230,14 +234,10 @@ async fn more_invalidated_names_than_a_process_keeps_count_as_everything(db: Db)
     assert_eq!(origin.begun(), runs, "it found the page in the database");
 }
 
-/// A site whose store calls a hook, on an SQLite file.
-async fn hooked(folder: &Folder, builder: Builder, hook: Hook) -> Perennial {
-    let database = perennial::sql::Database::open(&folder.url()).await;
-    let store = database.expect("opens").store("perennial_").await;
-    let store = Hooked {
-        store: store.expect("prepares"),
-        hook,
-    };
+/// A site whose store calls a hook.
+fn hooked(shared: &Shared, builder: Builder, hook: Hook) -> Perennial {
+    let store = shared.store();
+    let store = Hooked { store, hook };
     builder.with_store(Box::new(Linked(store))).expect("opens")
 }
 
@@ -273,15 +273,15 @@ impl Gate {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn answer_to_a_question_from_before_a_pause_is_not_enough() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let gate = Gate::new();
     let builder = Perennial::builder()
         .statement_limit(HANG)
         .database_patience(HANG);
-    let site = hooked(&folder, builder, gate.hook("invalidated", Side::After)).await;
-    let other = folder.site().await;
+    let site = hooked(&shared, builder, gate.hook("invalidated", Side::After));
+    let other = shared.site();
     let data = Data::default();
     data.set(1);
     assert_eq!(visit(&site, &data, "side/a").await.as_deref(), Ok("1"));
@@ -301,9 +301,9 @@ async fn answer_to_a_question_from_before_a_pause_is_not_enough() {
     assert_eq!(visit.await.expect("no panic").as_deref(), Ok("2"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn without_a_permit_a_stale_page_costs_no_statement() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let statements = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&statements);
     let hook: Hook = Arc::new(move |step, side| {
@@ -312,10 +312,10 @@ async fn without_a_permit_a_stale_page_costs_no_statement() {
         }
         Box::pin(std::future::ready(()))
     });
-    let site = hooked(&folder, Perennial::builder().regenerations(1), hook).await;
+    let site = hooked(&shared, Perennial::builder().regenerations(1), hook);
     let origin = Origin::default();
     let layer = site.layer(Refresh::every(Duration::ZERO).in_background());
-    let address = crate::support::serve(origin.router().layer(layer)).await;
+    let address = here(origin.router().layer(layer));
     let paths: Vec<_> = (0..20).map(|page| format!("/{page}")).collect();
     for path in &paths {
         crate::support::get(address, path).await;
@@ -340,13 +340,13 @@ async fn without_a_permit_a_stale_page_costs_no_statement() {
     origin.let_go();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn data_that_a_closure_reads_at_once_is_not_taken_for_newer_than_it_is() {
-    let folder = Folder::new();
+    let shared = Shared::new();
     let gate = Gate::new();
     let builder = Perennial::builder().statement_limit(HANG);
-    let site = hooked(&folder, builder, gate.hook("probe", Side::Before)).await;
-    let other = folder.site().await;
+    let site = hooked(&shared, builder, gate.hook("probe", Side::Before));
+    let other = shared.site();
     other.invalidate("side/other").await.expect("is done");
     let data = Arc::new(AtomicUsize::new(1));
     let ask = async |site: Perennial, data: Arc<AtomicUsize>| {
@@ -404,7 +404,7 @@ fn a_question_on_a_runtime_that_is_not_driven_holds_nobody_up_for_ever() {
 /// The regeneration of a key that another process holds ends when its last visitor leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
-    const ROUNDS: usize = 10_000;
+    const ROUNDS: usize = 2000;
     let folder = Folder::new();
     let holder = folder.site().await;
     holder.invalidate("nothing").await.expect("is done");

@@ -19,6 +19,7 @@ use axum::{
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use perennial::{Perennial, Refresh};
+use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
 use crate::{
@@ -180,6 +181,68 @@ async fn after_the_cooldown_it_is_tried_again() {
     tokio::time::sleep(2 * SHORT).await;
     get(address, "/").await;
     assert_eq!(get(address, "/").await.run(), 3);
+}
+
+/// Two processes whose generator fails for a while.
+#[tokio::test(start_paused = true)]
+async fn generator_that_fails_is_run_once_a_cooldown_by_all_processes_together() {
+    const COOLDOWN: Duration = Duration::from_secs(3);
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let policy = Refresh::every(SHORT).wait(HANG).retry_after(COOLDOWN);
+    let process = || here(origin.router().layer(shared.site().layer(policy)));
+    let addresses = [process(), process()];
+    for address in addresses {
+        assert_eq!(get(address, "/").await.run(), 1);
+    }
+    becomes_stale().await;
+    origin.status(500);
+    let begun = Instant::now();
+    while begun.elapsed() < 20 * COOLDOWN {
+        for reply in Crowd::visit(8, &addresses, "/").rest().await {
+            assert_eq!((reply.status, reply.run()), (200, 1));
+        }
+        tokio::time::sleep(SHORT / 10).await;
+    }
+    let failed = origin.begun() - 1;
+    assert!((15..=20).contains(&failed), "{failed} generations");
+    origin.status(200);
+    tokio::time::sleep(COOLDOWN).await;
+    for address in addresses {
+        until("it has recovered", async || {
+            get(address, "/").await.run() > failed + 1
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_version_that_fails_is_tried_once_and_everybody_in_all_processes_is_answered() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let process = || {
+        here(
+            origin
+                .router()
+                .layer(shared.site().layer(Refresh::every(LONG))),
+        )
+    };
+    let addresses = [process(), process()];
+    origin.status(500);
+    origin.hold();
+    let crowd = Crowd::visit(60, &addresses, "/");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    origin.let_go();
+    let asked = Instant::now();
+    for reply in crowd.rest().await {
+        assert!(matches!(reply.status, 500 | 503), "{reply:?}");
+        assert!(reply.headers.contains_key("retry-after"), "{reply:?}");
+    }
+    // The other process polls.
+    assert!(
+        asked.elapsed() <= Duration::from_secs(1),
+        "{:?}",
+        asked.elapsed()
+    );
+    assert_eq!(origin.begun(), 1, "both keep the cooldown");
 }
 
 #[tokio::test(start_paused = true)]

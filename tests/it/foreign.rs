@@ -67,7 +67,7 @@ fn told(contender: &mut Contender, what: &str) -> String {
 }
 
 async fn of_three_languages_one_wins_each_round(db: Db) {
-    const ROUNDS: usize = 150;
+    const ROUNDS: usize = 60;
     let Some(python) = python() else { return };
     let _locks = locks(&db).await;
     let mut contenders = [
@@ -199,10 +199,9 @@ async fn extended(db: &Db, name: &str) {
     .await;
 }
 
-async fn a_shell_runs_a_command_under_a_lock(db: Db) {
-    let locks = locks(&db).await;
+async fn command_is_run_alone(db: &Db, locks: &Locks) {
     let ran = lock(
-        &db,
+        db,
         "job",
         &["--", "sh", "-c", "echo $PERENNIAL_FENCE; exit 7"],
     )
@@ -220,7 +219,7 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
         .expect("answers")
         .expect("was released");
     assert!(lease.fence() > fence);
-    let refused = lock(&db, "job", &["--", "true"])
+    let refused = lock(db, "job", &["--", "true"])
         .output()
         .await
         .expect("runs");
@@ -229,7 +228,7 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
         String::from_utf8_lossy(&refused.stderr).contains("job is held"),
         "{refused:?}"
     );
-    let waiting = lock(&db, "job", &["--wait", "30", "--", "sleep", "60"]).spawn();
+    let waiting = lock(db, "job", &["--wait", "30", "--", "sleep", "60"]).spawn();
     let mut waiting = waiting.expect("starts");
     lease.release().await.expect("is ours");
     until("the script has it", async || {
@@ -239,35 +238,45 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
     })
     .await;
     waiting.kill().await.expect("is alive");
+}
 
-    // It is extended for as long as the command runs, and the command stopped when it is lost.
-    let mut long = lock(&db, "long", &["--lease", "12", "--", "sleep", "120"])
+/// The lease is extended for as long as the command runs.
+async fn command_is_stopped_when_the_lock_is_lost(db: &Db, locks: &Locks) {
+    let mut long = lock(db, "long", &["--lease", "12", "--", "sleep", "120"])
         .spawn()
         .expect("starts");
-    extended(&db, "long").await;
+    extended(db, "long").await;
     assert!(locks.try_lock("long").await.expect("answers").is_none());
     assert!(locks.break_lock("long").await.expect("answers"));
     assert_eq!(long.wait().await.expect("ends").code(), Some(74));
+}
 
-    // It is held for as long as the command runs, also if the script is killed; and no longer.
-    let mut killed = lock(&db, "killed", &["--lease", "9", "--", "sleep", "20"])
+/// And for no longer.
+async fn command_keeps_the_lock_of_a_killed_script(db: &Db, locks: &Locks) {
+    let folder = Folder::new();
+    let end = folder.path().join("end");
+    let wait = format!("until [ -e {} ]; do sleep 0.1; done", end.display());
+    let mut killed = lock(db, "killed", &["--lease", "9", "--", "sh", "-c", &wait])
         .spawn()
         .expect("starts");
-    extended(&db, "killed").await;
+    extended(db, "killed").await;
     killed.kill().await.expect("is alive");
     // One extension may just have been under way.
-    extended(&db, "killed").await;
-    extended(&db, "killed").await;
-    assert!(
-        locks.try_lock("killed").await.expect("answers").is_none(),
-        "the command runs"
-    );
-    drop(
-        locks
-            .lock("killed")
-            .wait(HANG)
-            .await
-            .expect("is free in time"),
+    extended(db, "killed").await;
+    extended(db, "killed").await;
+    let taken = locks.try_lock("killed").await.expect("answers");
+    assert!(taken.is_none(), "the command runs");
+    std::fs::write(end, "").expect("is written");
+    let free = locks.lock("killed").wait(HANG).await;
+    drop(free.expect("is free in time"));
+}
+
+async fn a_shell_runs_a_command_under_a_lock(db: Db) {
+    let locks = locks(&db).await;
+    tokio::join!(
+        command_is_run_alone(&db, &locks),
+        command_is_stopped_when_the_lock_is_lost(&db, &locks),
+        command_keeps_the_lock_of_a_killed_script(&db, &locks),
     );
 
     // Errors are not taken for a lock that is held.

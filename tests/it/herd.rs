@@ -27,7 +27,7 @@ on_each_database! {
 
 const PROCESSES: usize = 6;
 const CONNECTIONS: u32 = 6;
-const ROUNDS: usize = 300;
+const ROUNDS: usize = 80;
 
 async fn one_of_a_herd_takes_the_lock(db: Db) {
     open(&db).await;
@@ -62,14 +62,14 @@ fn all(herd: &mut [Contender], what: &str) -> Vec<String> {
 async fn one_of_a_herd_does_what_is_done_once(db: Db) {
     open(&db).await;
     let mut herd: Vec<_> = (0..PROCESSES).map(|_| Contender::start(db.url())).collect();
-    for round in 0..50 {
+    for round in 0..25 {
         let ran = all(&mut herd, &format!("once {round}"));
         assert_eq!(ran, ["ran"], "round {round}");
     }
 }
 
 async fn no_row_is_claimed_twice_by_a_herd(db: Db) {
-    const ROWS: usize = 4000;
+    const ROWS: usize = 2000;
     open(&db).await;
     let table =
         "CREATE TABLE job (id BIGINT PRIMARY KEY, lock_id VARCHAR(36), locked_until BIGINT)";
@@ -218,7 +218,7 @@ async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(db: Db
     const OVERSLEEP: Duration = Duration::from_millis(80);
     // Several locks at once, so that it doesn't take all day; two rivals for each.
     const LOCKS: u64 = 8;
-    const ROUNDS: usize = 70;
+    const ROUNDS: usize = 30;
 
     let store = open(&db).await;
     let mut holders = JoinSet::new();
@@ -277,7 +277,7 @@ async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(db: Db
     let refused: usize = results.iter().map(|(_, refused)| refused).sum();
     let all = accepted.len();
     assert!(
-        all + refused > 1000 && all > 100 && refused > 100,
+        all + refused > 450 && all > 50 && refused > 50,
         "{all} accepted, {refused} refused"
     );
     // At most one publish a fence.

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use perennial::{
     Perennial, Refresh,
     sql::Database,
@@ -77,8 +78,11 @@ pub(crate) async fn lagging(url: &str) -> (Perennial, Arc<AtomicUsize>) {
     (site.expect("opens"), lag)
 }
 
-/// The steps to stop at, each once, with what is told when it is reached; the answer lets it go on.
-type Stops = Arc<Mutex<HashMap<&'static str, mpsc::Sender<mpsc::Sender<()>>>>>;
+/// The steps to stop at, each once, with what is told when it is reached.
+type Stops = Arc<Mutex<HashMap<&'static str, mpsc::Sender<GoOn>>>>;
+
+/// Lets a step go on when it is dropped.
+type GoOn = mpsc::Sender<()>;
 
 impl Stepped {
     async fn step(&self, step: &'static str) {
@@ -146,7 +150,7 @@ impl Site {
     }
 
     /// Stops at this step, the next time.
-    fn stop_at(&self, step: &'static str) -> mpsc::Receiver<mpsc::Sender<()>> {
+    fn stop_at(&self, step: &'static str) -> mpsc::Receiver<GoOn> {
         let (sender, reached) = mpsc::channel(1);
         self.stops
             .lock()
@@ -194,56 +198,67 @@ impl Site {
 async fn lost_in_each_step(kind: Kind) {
     let mut server = OwnServer::start(kind).await;
     for ending in [Ending::Kill, Ending::Stop] {
-        for path in ["/idle", "/try_lock", "/generation", "/publish", "/release"] {
-            let step = &path[1..];
-            // Whose request regenerates waits for no generator that is held up.
-            let policy = policy(LEASE).wait(INTERVAL / 2);
-            let site = Site::open(Origin::default(), &server.url(), policy).await;
-            let db = Db::at(&server.url());
-            get(site.address, path).await;
-            let visitors = site.visitors(path, true);
-            match step {
-                "idle" => server.end(ending),
-                "generation" => {
-                    site.origin.hold();
-                    let begun = site.origin.begun();
-                    until("it generates", async || site.origin.begun() > begun).await;
-                    server.end(ending);
-                    site.origin.let_go();
-                }
-                step => {
-                    let mut reached = site.stop_at(step);
-                    let reached = tokio::time::timeout(HANG, reached.recv()).await;
-                    let go_on = reached.expect("is reached").expect("is told");
-                    server.end(ending);
-                    drop(go_on);
-                }
-            }
-            // Long enough for some to find that it is away.
-            tokio::time::sleep(2 * INTERVAL).await;
-            server.again().await;
-            let back = Instant::now();
+        // One site for each step.
+        let (url, db) = (server.url(), Db::at(&server.url()));
+        let paths = ["/idle", "/try_lock", "/generation", "/publish", "/release"];
+        let stopped = join_all(paths.map(|path| stopped_in(&url, path))).await;
+        server.end(ending);
+        let mut sites = Vec::new();
+        for (site, visitors, go_on) in stopped {
+            drop(go_on);
+            site.origin.let_go();
+            sites.push((site, visitors));
+        }
+        // Long enough for some to find that it is away.
+        tokio::time::sleep(2 * INTERVAL).await;
+        server.again().await;
+        let back = Instant::now();
+        let recovered = paths.into_iter().zip(sites);
+        let recovered = recovered.map(async |(path, (site, visitors))| {
             site.regrows(&db, path).await;
             let took = back.elapsed();
             assert!(
                 took < LEASE + INTERVAL + SLACK,
-                "{step} {ending:?}: {took:?}"
+                "{path} {ending:?}: {took:?}"
             );
             // And again: nothing is stuck.
             site.regrows(&db, path).await;
-            assert!(
-                !visitors.is_finished(),
-                "{step} {ending:?}: {:?}",
-                visitors.await
-            );
+            let ended = visitors.is_finished();
+            assert!(!ended, "{path} {ending:?}: {:?}", visitors.await);
             visitors.abort();
-        }
+        });
+        join_all(recovered).await;
     }
+}
+
+/// A site with a page, its visitors, and the step that the path names, in the middle of which it waits.
+async fn stopped_in(url: &str, path: &'static str) -> (Site, JoinHandle<()>, Option<GoOn>) {
+    // Whose request regenerates waits for no generator that is held up.
+    let policy = policy(LEASE).wait(INTERVAL / 2);
+    let site = Site::open(Origin::default(), url, policy).await;
+    get(site.address, path).await;
+    let visitors = site.visitors(path, true);
+    let go_on = match &path[1..] {
+        "idle" => None,
+        "generation" => {
+            site.origin.hold();
+            let begun = site.origin.begun();
+            until("it generates", async || site.origin.begun() > begun).await;
+            None
+        }
+        step => {
+            let mut reached = site.stop_at(step);
+            let reached = tokio::time::timeout(HANG, reached.recv()).await;
+            reached.expect("is reached")
+        }
+    };
+    (site, visitors, go_on)
 }
 
 async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
     // A publish is more than one exchange; each may be the one that is lost.
-    for (after, path) in ["/0", "/1", "/2", "/3", "/4", "/5"].into_iter().enumerate() {
+    let lost = (0..6).map(async |after| {
+        let path: &'static str = ["/0", "/1", "/2", "/3", "/4", "/5"][after];
         let proxy = Proxy::before(db.url()).await;
         let site = Site::open(Origin::default(), &proxy.url(db.url()), policy(10 * LEASE)).await;
         assert_eq!(get(site.address, path).await.run(), 1);
@@ -267,7 +282,8 @@ async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
         .await;
         assert!(!visitors.is_finished(), "{after}: {:?}", visitors.await);
         visitors.abort();
-    }
+    });
+    join_all(lost).await;
 }
 
 async fn a_publish_that_was_done_unheard_is_not_done_again(db: Db) {
@@ -292,19 +308,20 @@ async fn a_publish_that_was_done_unheard_is_not_done_again(db: Db) {
 }
 
 async fn no_visitor_of_a_warm_page_waits_for_the_network(db: Db) {
-    for (weather, path, cold) in [
+    let weathers = [
         (Weather::Slow(Duration::from_secs(1)), "/slow", "/slow/cold"),
         (Weather::RepliesLost { after: 0 }, "/lost", "/lost/cold"),
         (Weather::Reset, "/reset", "/reset/cold"),
         (Weather::Blackout, "/dark", "/dark/cold"),
-    ] {
+    ];
+    let passed = weathers.map(async |(weather, path, cold)| {
         let proxy = Proxy::before(db.url()).await;
         let site = Site::open(Origin::default(), &proxy.url(db.url()), policy(LEASE)).await;
         get(site.address, path).await;
         let visitors = site.visitors(path, true);
         proxy.weather(weather);
         // Some intervals.
-        tokio::time::sleep(4 * INTERVAL).await;
+        tokio::time::sleep(3 * INTERVAL).await;
         let asked = Instant::now();
         let first = Crowd::visit(20, &[site.address], cold).rest().await;
         assert!(first.iter().all(|reply| reply.status == 200), "{weather:?}");
@@ -319,7 +336,8 @@ async fn no_visitor_of_a_warm_page_waits_for_the_network(db: Db) {
         assert!(took < LEASE + INTERVAL + SLACK, "{weather:?}: {took:?}");
         assert!(!visitors.is_finished(), "{weather:?}: {:?}", visitors.await);
         visitors.abort();
-    }
+    });
+    join_all(passed).await;
 }
 
 /// Three processes whose networks fail in turn; whoever looks at the database never sees it go back, nor one fence with two contents.
@@ -362,7 +380,8 @@ async fn the_locks_promises_hold_in_all_weathers(db: Db) {
             Weather::Slow(Duration::from_millis(200)),
             Weather::Blackout,
         ];
-        for round in 0..24 {
+        // Each weather for each process.
+        for round in 0..12 {
             let (proxy, _) = &sites[round % 3];
             proxy.weather(weathers[round % 4]);
             tokio::time::sleep(Duration::from_millis(400)).await;

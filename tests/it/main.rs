@@ -22,10 +22,12 @@ mod herd;
 mod hooked;
 mod http;
 mod idempotency;
+mod invalidated;
 mod invalidation;
 mod keys;
 mod layer;
 mod locks;
+mod log;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod loss;
 mod named_locks;

@@ -11,13 +11,14 @@ use std::{
 use axum::{Router, body::Body, http::Request};
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use perennial::{Builder, Locks, Perennial, Refresh, layer::RefreshLayer, store::Store};
+use perennial::{
+    Builder, LockInfo, Locks, Perennial, Refresh,
+    layer::RefreshLayer,
+    testing::internal::{BoxError, Call, Link, Linked, Memory, Reply, Store},
+};
 use tower::ServiceExt;
 
-use crate::{
-    memory::{BoxError, Call, Link, Linked, Memory, Reply},
-    support::{Ask, Origin, every, patient},
-};
+use crate::support::{Ask, Origin, every, patient};
 
 /// The database that several sites share; each site stands for a process.
 #[derive(Clone)]
@@ -38,7 +39,7 @@ impl Link for Shared {
 
 impl Shared {
     pub(crate) fn new() -> Self {
-        Self(Arc::new((Memory::new(), Mutex::default())))
+        Self(Arc::default())
     }
 
     pub(crate) fn site(&self) -> Perennial {
@@ -60,6 +61,20 @@ impl Shared {
     /// Every publish of this key fails from now on.
     pub(crate) fn refuse_publishes_of(&self, key: &str) {
         *self.0.1.lock().expect("not poisoned") = key.to_owned();
+    }
+
+    /// The names that are invalidated, in the order of their epochs.
+    pub(crate) async fn invalidated(&self) -> Vec<String> {
+        let mut names = self.store().invalidated(0, usize::MAX).await;
+        let names = names.as_mut().expect("answers");
+        names.sort_by_key(|(_, epoch)| *epoch);
+        names.drain(..).map(|(name, _)| name).collect()
+    }
+
+    /// The lock under which a page is generated.
+    pub(crate) async fn lock_of(&self, path: &str) -> Option<LockInfo> {
+        let lock = self.locks().inspect(format!("refresh/{path}")).await;
+        lock.expect("answers")
     }
 
     /// The fence and the body that are stored for a key.

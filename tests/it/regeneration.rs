@@ -380,7 +380,7 @@ async fn an_invalidated_version_is_not_served_beyond_max_stale_because_regenerat
         origin.ended() == 2
     })
     .await;
-    tokio::time::sleep(interval).await;
+    tokio::time::sleep(interval + SHORT).await;
     assert_eq!(get(address, "/").await.status, 503);
     assert_eq!(origin.begun(), 2, "the cooldown is kept");
 }

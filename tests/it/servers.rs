@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use perennial::{ErrorKind, Perennial, Refresh, sql::IntoDatabase};
-use sqlx::{Pool, pool::PoolOptions};
+use perennial::{ErrorKind, Perennial, Refresh};
+use sqlx::pool::PoolOptions;
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
@@ -30,7 +30,6 @@ on_each_server! {
     eight_make_the_tables_at_once
     a_role_that_may_not_make_tables_is_told_what_to_do
     processes_whose_clocks_differ_behave_alike
-    an_exhausted_pool_is_no_visitors_trouble
     a_server_that_is_away_is_named_at_once
     a_refresh_is_three_round_trips_and_a_contended_try_is_one
     tables_of_the_same_names_are_told_from_perennials
@@ -91,7 +90,7 @@ async fn what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for(d
 
 async fn eight_make_the_tables_at_once(db: Db) {
     let db = Arc::new(db);
-    for round in 0..20 {
+    for round in 0..8 {
         let mut opening = JoinSet::new();
         for _ in 0..8 {
             let db = Arc::clone(&db);
@@ -282,7 +281,7 @@ async fn processes_whose_clocks_differ_behave_alike(db: Db) {
         }
         runs
     };
-    for run in 1..=3 {
+    for run in 1..=2 {
         until("all have the new version", async || {
             visit_all().await.iter().all(|seen| *seen == run)
         })
@@ -294,10 +293,10 @@ async fn processes_whose_clocks_differ_behave_alike(db: Db) {
     origin.hold();
     let start = Instant::now();
     while start.elapsed() < INTERVAL {
-        assert!(visit_all().await.iter().all(|seen| *seen == 3));
+        assert!(visit_all().await.iter().all(|seen| *seen == 2));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert_eq!(origin.begun(), 4);
+    assert_eq!(origin.begun(), 3);
     origin.let_go();
 }
 
@@ -322,25 +321,12 @@ fn faketime() -> Option<String> {
 }
 
 async fn an_exhausted_pool_is_no_visitors_trouble(db: Db) {
-    match db.url().split(':').next() {
-        #[cfg(feature = "postgres")]
-        Some("postgres") => exhausted::<sqlx::Postgres>(db).await,
-        #[cfg(feature = "mysql")]
-        Some("mysql") => exhausted::<sqlx::MySql>(db).await,
-        _ => exhausted::<sqlx::Sqlite>(db).await,
-    }
-}
-
-async fn exhausted<D: sqlx::Database>(db: Db)
-where
-    Pool<D>: IntoDatabase,
-{
     const INTERVAL: Duration = Duration::from_millis(500);
     /// Longer than any visitor is to wait.
     const LIMIT: Duration = Duration::from_secs(4);
-    // An SQLite file is there afterwards.
+    // The file is there afterwards.
     db.site().await;
-    let pool = PoolOptions::<D>::new()
+    let pool = PoolOptions::<sqlx::Sqlite>::new()
         .max_connections(2)
         .connect(db.url())
         .await;
@@ -354,7 +340,7 @@ where
 
     let held = [pool.acquire().await, pool.acquire().await];
     let start = Instant::now();
-    while start.elapsed() < 2 * LIMIT {
+    while start.elapsed() < LIMIT * 5 / 4 {
         let reply = get(address, "/").await;
         assert_eq!((reply.status, reply.run()), (200, 1));
         assert!(reply.took < LIMIT, "waited for {:?}", reply.took);
@@ -452,7 +438,8 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
 }
 
 async fn tables_of_the_same_names_are_told_from_perennials(db: Db) {
-    for table in ["schema", "lock", "entry", "invalidation"] {
+    // A process of the same site may just be making its tables: each is looked at for a while, all at once.
+    let told = ["schema", "lock", "entry", "invalidation"].map(async |table| {
         let prefix = format!("for_{table}_");
         db.execute(&format!("CREATE TABLE {prefix}{table} (mine INTEGER)"))
             .await;
@@ -462,7 +449,8 @@ async fn tables_of_the_same_names_are_told_from_perennials(db: Db) {
             error.contains("`Builder::table_prefix`"),
             "{table}: {error}"
         );
-    }
+    });
+    futures_util::future::join_all(told).await;
 }
 
 /// As a standby that was the primary, or a name that led to another server for a while.

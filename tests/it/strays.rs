@@ -23,8 +23,13 @@ use tokio::{sync::Semaphore, task::JoinSet};
 use crate::{databases::Db, support::until};
 
 on_each_database! {
-    late_try_on_a_name_never_held_leaves_the_lock_free
     late_note_of_work_that_was_cancelled_does_not_count_as_done
+}
+
+// The same on servers is in `network`.
+on_database! {
+    sqlite_file = crate::databases::Db::sqlite();
+    late_try_on_a_name_never_held_leaves_the_lock_free
     try_that_was_never_sent_costs_nothing_afterwards
 }
 

@@ -1,12 +1,12 @@
 //! What the tests share: an origin that counts, a site in this process, gateways in others, and visitors.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader},
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -282,29 +282,6 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     while !holds().await {
         assert!(start.elapsed() < HANG, "never came about: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// What is logged, for a subscriber that writes there.
-#[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    pub(crate) fn text(&self) -> String {
-        let log = self.0.lock().expect("not poisoned").clone();
-        String::from_utf8(log).expect("text")
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let mut log = self.0.lock().expect("not poisoned");
-        log.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }
 

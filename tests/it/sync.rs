@@ -22,10 +22,8 @@ use crate::{
 const LONG: Duration = Duration::from_secs(3600);
 
 on_each_database! {
-    what_was_purged_is_not_served_by_a_process_that_slept_through_it
     purge_is_known_to_a_process_that_slept_through_ten_thousand_others
     an_invalidation_that_the_database_has_lost_makes_nothing_stale_for_ever
-    processes_of_a_new_revision_that_start_together_make_each_page_once
 }
 
 /// A visitor who asks the service itself; the body and the Cache-Status.
@@ -41,34 +39,6 @@ async fn ask(service: &Router, path: &str) -> (String, String) {
         String::from_utf8(body.expect("is read").to_vec()).expect("text"),
         status,
     )
-}
-
-async fn what_was_purged_is_not_served_by_a_process_that_slept_through_it(db: Db) {
-    let origin = Origin::default();
-    const RETENTION: Duration = Duration::from_secs(4);
-    let site = patient().retention(RETENTION);
-    let a = Process::with(&db, site, &origin, |layer| layer).await;
-    let b = Process::new(&db, &origin, |layer| layer).await;
-    assert_eq!([a.run("/p").await, b.run("/p").await], [1; 2]);
-    a.site.invalidate("/old").await.expect("is done");
-    tokio::time::sleep(RETENTION).await;
-    a.site.purge("/p").await.expect("is done");
-    // All that b has is stale by this now, and what is older is forgotten.
-    a.site.invalidate_prefix("").await.expect("is done");
-    let names = async |name: &str| {
-        let sql = format!("SELECT count(*) FROM perennial_invalidation WHERE name = '{name}'");
-        db.int(&sql).await
-    };
-    until("it is pruned", async || {
-        a.run("/q").await;
-        names("key:/old").await == Some(0)
-    })
-    .await;
-    assert_eq!(
-        [names("purged:/p").await, names("prefix:").await],
-        [Some(1); 2]
-    );
-    generates_for_all(&b, &origin, "/p").await;
 }
 
 /// Three visitors at once get the page that the first of them has the process generate.
@@ -122,29 +92,6 @@ async fn an_invalidation_that_the_database_has_lost_makes_nothing_stale_for_ever
     assert_eq!(b.run("/p").await, 2);
     b.site.invalidate("/p").await.expect("is done");
     hears(&a, "/p", 2).await;
-}
-
-async fn processes_of_a_new_revision_that_start_together_make_each_page_once(db: Db) {
-    const PAGES: usize = 10;
-    let origin = Origin::default();
-    for revision in ["1", "2"] {
-        let mut processes = Vec::new();
-        for _ in 0..4 {
-            let builder = patient().revision(revision);
-            processes.push(Process::with(&db, builder, &origin, |layer| layer).await);
-        }
-        let addresses: Vec<_> = processes.iter().map(|process| process.address).collect();
-        let before = origin.begun();
-        let start = Instant::now();
-        while start.elapsed() < HEARD {
-            for page in 0..PAGES {
-                let path = format!("/{page}");
-                let crowd = Crowd::visit(4, &addresses, &path);
-                assert!(crowd.rest().await.iter().all(|reply| reply.status == 200));
-            }
-        }
-        assert_eq!(origin.begun() - before, PAGES, "revision {revision}");
-    }
 }
 
 /// A runtime of its own, on this thread alone.
@@ -356,9 +303,9 @@ mod on_servers {
         let mut run = a.run("/p").await;
         // Who isn't told asks a second after it has asked before. On a slow machine it may take some rounds until one is told sooner.
         let (begun, mut rounds, mut shortest) = (Instant::now(), 0, HEARD);
-        while rounds < 6 || shortest >= Duration::from_millis(700) {
+        while rounds < 4 || shortest >= Duration::from_millis(700) {
             assert!(begun.elapsed() < HANG, "never at once: {shortest:?}");
-            let kills = matches!(rounds, 2 | 4);
+            let kills = matches!(rounds, 1 | 2);
             rounds += 1;
             until("it listens", async || db.int(listeners).await == Some(1)).await;
             // It has just asked, and does so in a second again.
@@ -453,7 +400,7 @@ mod on_servers {
             proxy.weather(weather);
             here.site.invalidate("/p").await.expect("is done");
             let start = Instant::now();
-            while start.elapsed() < Duration::from_secs(3) {
+            while start.elapsed() < Duration::from_millis(1600) {
                 let reply = get(cut_off, "/p").await;
                 assert_eq!(reply.run(), old, "{weather:?}");
                 assert!(reply.took < LIMIT, "{weather:?}: {:?}", reply.took);

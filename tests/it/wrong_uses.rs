@@ -12,7 +12,7 @@ use axum::{
 use perennial::{Perennial, Refresh, layer::RefreshLayer};
 use tower::{Layer, ServiceExt};
 
-use crate::support::{Folder, Log};
+use crate::{log::Log, support::Folder};
 
 const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));
 
@@ -29,14 +29,7 @@ async fn ask(app: &Router, method: Method, path: &str) -> Response<Body> {
 
 /// The warnings of the run, on the test's own thread.
 async fn warnings(run: impl AsyncFn()) -> Vec<String> {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer({
-        let log = log.clone();
-        move || log.clone()
-    });
-    // First without it: what two threads log for the first time at once, tracing may not give to a subscriber that comes meanwhile.
-    run().await;
-    let _default = tracing::subscriber::set_default(subscriber.finish());
+    let log = Log::of_this_thread();
     run().await;
     let log = log.text();
     let warned = log

@@ -1,0 +1,523 @@
+//! What becomes of content that is invalidated, purged, pruned or of an older revision, in every process; in virtual time.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Extension, Router,
+    extract::Path,
+    http::StatusCode,
+    response::IntoResponse,
+    routing::{any, get as route},
+};
+use perennial::{Key, Perennial, Refresh, RefreshAfter, Tags};
+
+use crate::{
+    log::Log,
+    paused::{Process, Shared, here, synced},
+    support::{Crowd, Origin, every, get, patient, request, until},
+};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Two processes.
+fn pair(shared: &Shared, origin: &Origin) -> [Process; 2] {
+    [(); 2].map(|()| Process::new(shared, origin))
+}
+
+#[tokio::test(start_paused = true)]
+async fn prefixes_and_tags_regrow_in_every_process() {
+    let shared = Shared::new();
+    let sites = [shared.site(), shared.site()];
+    let runs = Arc::new(AtomicUsize::new(0));
+    let [a, b] = sites.each_ref().map(|site| {
+        let runs = Arc::clone(&runs);
+        let page = move |Path(id): Path<u32>| async move {
+            let run = runs.fetch_add(1, SeqCst) + 1;
+            (
+                Extension(Tags::new([format!("book-{id}")])),
+                format!("run {run} of {id}"),
+            )
+        };
+        let layer = || site.layer(Refresh::every(LONG));
+        let app = Router::new()
+            .route(
+                "/books/{id}",
+                route(page.clone()).layer(layer().tag("catalog")),
+            )
+            .route("/other/{id}", route(page).layer(layer()));
+        here(app)
+    });
+    let all = async |address| {
+        let mut all = Vec::new();
+        for path in ["/books/1", "/books/2", "/other/1"] {
+            all.push(get(address, path).await.run());
+        }
+        all
+    };
+    let mut old = all(a).await;
+    assert_eq!(all(b).await, old);
+    for (what, hit) in [
+        ("tag catalog", [true, true, false]),
+        ("tag book-1", [true, false, true]),
+        ("tag book-", [false, false, false]),
+        ("prefix /books/", [true, true, false]),
+        ("prefix /", [true, true, true]),
+        ("prefix ", [true, true, true]),
+    ] {
+        match what.split_once(' ').expect("two words") {
+            ("tag", tag) => sites[0].invalidate_tag(tag).await,
+            (_, prefix) => sites[0].invalidate_prefix(prefix).await,
+        }
+        .expect("is done");
+        let new = all(a).await;
+        let changed: Vec<_> = new.iter().zip(&old).map(|(new, old)| new != old).collect();
+        assert_eq!(changed, hit, "{what}");
+        synced().await;
+        assert_eq!(all(b).await, new, "{what}");
+        old = new;
+    }
+    assert_eq!(
+        runs.load(SeqCst),
+        3 + 2 + 2 + 2 + 3 + 3,
+        "each once for both"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_invalidated_while_it_is_made_is_stale_when_it_is_made() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let [a, b] = pair(&shared, &origin);
+    for (round, invalidator) in [&a, &b].into_iter().enumerate() {
+        let path = format!("/{round}");
+        let before = origin.begun();
+        origin.hold();
+        let first = Crowd::visit(1, &[a.address], &path);
+        until("a generates", async || origin.begun() == before + 1).await;
+        invalidator.site.invalidate(&path).await.expect("is done");
+        origin.let_go();
+        assert_eq!(first.rest().await[0].run(), before + 1);
+        synced().await;
+        for process in [&a, &b] {
+            assert_eq!(process.run(&path).await, before + 2);
+        }
+    }
+}
+
+/// Its age counts from the publish, in all processes, and not from when it was begun.
+#[tokio::test(start_paused = true)]
+async fn content_that_took_longer_than_its_interval_is_fresh_when_it_is_made() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let interval = Duration::from_secs(8);
+    let app = || {
+        let layer = shared.site().layer(Refresh::every(interval));
+        here(origin.router().layer(layer))
+    };
+    let (maker, other) = (app(), app());
+    origin.hold();
+    let crowd = Crowd::visit(1, &[maker], "/");
+    tokio::time::sleep(interval * 5 / 4).await;
+    origin.let_go();
+    assert_eq!(crowd.rest().await[0].run(), 1);
+    // The regeneration may still be ending.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    for address in [maker, other] {
+        let reply = get(address, "/").await;
+        assert_eq!(reply.headers["cache-status"], "perennial; hit; ttl=7");
+        assert_eq!(reply.run(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purge_ends_a_cooldown_in_every_process() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    origin.status(500);
+    let sites = [shared.site(), shared.site()];
+    let addresses = sites.each_ref().map(|site| {
+        let layer = site.layer(Refresh::every(LONG).retry_after(LONG));
+        here(origin.router().layer(layer))
+    });
+    let status = async |process: usize| get(addresses[process], "/").await.status;
+    assert_eq!([status(0).await, status(1).await], [500, 503]);
+    origin.status(200);
+    assert_eq!([status(0).await, status(1).await], [503, 503]);
+    sites[0].purge("/").await.expect("is done");
+    assert_eq!(status(0).await, 200, "it is tried again");
+    synced().await;
+    assert_eq!(status(1).await, 200, "the other one has heard of it");
+    assert_eq!(origin.begun(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_was_idle_serves_nothing_that_was_invalidated_meanwhile_as_fresh() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let [a, b] = pair(&shared, &origin);
+    for process in [&a, &b] {
+        assert_eq!([process.run("/p").await, process.run("/q").await], [1, 2]);
+    }
+    for _ in 0..2 {
+        a.site.invalidate("/p").await.expect("is done");
+        // For longer than it relies on what it knows.
+        synced().await;
+        let begun = origin.begun();
+        assert_eq!(b.run("/p").await, begun + 1);
+        assert_eq!(a.run("/p").await, begun + 1);
+        assert_eq!(a.run("/q").await, 2, "all else is as it was");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_is_invalidated_and_purged_by_its_key() {
+    const POLICY: Refresh = every(LONG);
+    let shared = Shared::new();
+    let sites = [shared.site(), shared.site()];
+    let runs = Arc::new(AtomicUsize::new(0));
+    let content = async |site: &Perennial, key: &str| {
+        let runs = Arc::clone(&runs);
+        let run = || async move {
+            let run = runs.fetch_add(1, SeqCst) + 1;
+            Ok::<_, std::io::Error>(run.to_string())
+        };
+        let content = site.content(key, &POLICY, run).await.expect("is made");
+        content.text().parse::<usize>().expect("a run")
+    };
+    for key in ["side/top", "side/new"] {
+        let run = content(&sites[0], key).await;
+        assert_eq!(content(&sites[1], key).await, run);
+    }
+    sites[0].invalidate("side/top").await.expect("is done");
+    assert_eq!(content(&sites[0], "side/top").await, 3, "here at once");
+    synced().await;
+    assert_eq!(content(&sites[1], "side/top").await, 3, "then there");
+    sites[1].invalidate_prefix("side/").await.expect("is done");
+    assert_eq!(content(&sites[1], "side/new").await, 4);
+    sites[1].purge("side/new").await.expect("is done");
+    assert_eq!(content(&sites[1], "side/new").await, 5);
+    let told = sites[0].regenerate_now("side/top").await;
+    assert!(!told.expect("is no error"));
+    assert_eq!(runs.load(SeqCst), 5);
+    let error = sites[0].invalidate_prefix(&"x".repeat(181)).await;
+    let error = error.expect_err("is too long").to_string();
+    assert!(error.contains("180 bytes"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_revision_makes_older_content_stale_once() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let process = |revision: &str| {
+        let builder = patient().revision(revision);
+        Process::with(&shared, builder, &origin, |layer| layer)
+    };
+    let old = process("1");
+    assert_eq!([old.run("/p").await, old.run("/p").await], [1; 2]);
+    // A process of the same revision is nothing new.
+    assert_eq!(process("1").run("/p").await, 1);
+
+    // Served while it regrows, for those whose request does not regenerate it.
+    origin.hold();
+    let new = process("2");
+    let mut crowd = Crowd::visit(3, &[new.address], "/p");
+    for reply in crowd.first(2).await {
+        assert_eq!(reply.run(), 1);
+    }
+    origin.let_go();
+    crowd.rest().await;
+    assert_eq!(new.run("/p").await, 2);
+    synced().await;
+    assert_eq!(
+        old.run("/p").await,
+        2,
+        "the old code's process takes it over"
+    );
+    assert_eq!(process("2").run("/p").await, 2);
+
+    // Side by side they settle, whoever makes it first.
+    for (invalidator, other) in [(&old, &new), (&new, &old)] {
+        let before = origin.begun();
+        invalidator.site.invalidate("/p").await.expect("is done");
+        for _ in 0..1000 {
+            invalidator.run("/p").await;
+            other.run("/p").await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let made = origin.begun() - before;
+        assert!((1..=2).contains(&made), "{made} times: they fight");
+    }
+    let last = new.run("/p").await;
+    assert_eq!(new.run("/p").await, last);
+    // And what is there last was made by the new code.
+    assert_eq!(process("2").run("/p").await, last);
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_of_a_new_revision_that_start_together_make_each_page_once() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    for revision in ["1", "2"] {
+        let start = || {
+            let builder = patient().revision(revision);
+            Process::with(&shared, builder, &origin, |layer| layer).address
+        };
+        let addresses = [(); 4].map(|()| start());
+        let before = origin.begun();
+        for _ in 0..100 {
+            for page in 0..10 {
+                let crowd = Crowd::visit(4, &addresses, &format!("/{page}"));
+                assert!(crowd.rest().await.iter().all(|reply| reply.status == 200));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(origin.begun() - before, 10, "revision {revision}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_told_to_regenerate_does_so_without_a_visitor() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let [a, b] = pair(&shared, &origin);
+    assert_eq!([a.run("/p").await, b.run("/p").await], [1; 2]);
+    assert!(a.site.regenerate_now("/p").await.expect("is made"));
+    assert_eq!((origin.begun(), a.run("/p").await), (2, 2));
+    synced().await;
+    assert_eq!(b.run("/p").await, 2);
+    assert!(b.site.regenerate_now("/p").await.expect("is made"));
+    assert_eq!(b.run("/p").await, 3);
+    let unknown = a.site.regenerate_now("/unknown").await;
+    assert!(!unknown.expect("is no error"));
+
+    // One that began before is not enough.
+    origin.hold();
+    b.site.invalidate("/p").await.expect("is done");
+    let crowd = Crowd::visit(1, &[b.address], "/p");
+    until("b generates", async || origin.begun() == 4).await;
+    let told = tokio::spawn({
+        let site = b.site.clone();
+        async move { site.regenerate_now("/p").await }
+    });
+    synced().await;
+    assert!(!told.is_finished());
+    origin.let_go();
+    assert!(told.await.expect("no panic").expect("is made"));
+    crowd.rest().await;
+    assert_eq!((origin.begun(), b.run("/p").await), (5, 5));
+
+    // Who asks for it is told that it failed; visitors have the old version.
+    origin.status(500);
+    let error = b.site.regenerate_now("/p").await.expect_err("has failed");
+    assert!(
+        error.is_generator() && error.to_string().contains("500"),
+        "{error}"
+    );
+    assert_eq!(b.run("/p").await, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_that_changes_something_invalidates_what_shows_it() {
+    let site = Shared::new().site();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let list = move || async move { format!("run {} of list", counted.fetch_add(1, SeqCst) + 1) };
+    let waits = Arc::new(AtomicUsize::new(0));
+    let waiting = Arc::clone(&waits);
+    let change = move |Path(status): Path<u16>| async move {
+        match status {
+            0 => {
+                waiting.fetch_add(1, SeqCst);
+                std::future::pending().await
+            }
+            status => StatusCode::from_u16(status)
+                .expect("a status")
+                .into_response(),
+        }
+    };
+    let app = Router::new()
+        .route(
+            "/list",
+            route(list).layer(site.layer(Refresh::every(LONG)).tag("list")),
+        )
+        .route(
+            "/change/{status}",
+            any(change).layer(site.invalidates(["list", "other"])),
+        )
+        .route(
+            "/tagging",
+            any(async || Extension(Tags::new(["list"]))).layer(site.invalidates(["nothing"])),
+        );
+    let address = here(app);
+    let run = async || get(address, "/list").await.run();
+    let mut current = run().await;
+    for (method, path, changes) in [
+        ("POST", "/change/200", true),
+        ("PUT", "/change/204", true),
+        ("DELETE", "/change/303", true),
+        ("PATCH", "/change/201", true),
+        ("POST", "/change/400", false),
+        ("POST", "/change/409", false),
+        ("POST", "/change/500", false),
+        ("GET", "/change/200", false),
+        ("HEAD", "/change/200", false),
+        ("OPTIONS", "/change/200", false),
+        ("POST", "/tagging", true),
+    ] {
+        let reply = request(address, method, path, &[]).await;
+        let status = path.strip_prefix("/change/").unwrap_or("200");
+        assert_eq!(reply.status.to_string(), status);
+        let now = run().await;
+        assert_eq!(now != current, changes, "{method} {path}");
+        current = now;
+    }
+    // What has come of it is not known.
+    let gone = tokio::spawn(async move { request(address, "POST", "/change/0", &[]).await });
+    until("it is at it", async || waits.load(SeqCst) == 1).await;
+    gone.abort();
+    until("it is invalidated all the same", async || {
+        run().await > current
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_unused_entries_are_pruned_by_requests() {
+    const RETENTION: Duration = Duration::from_secs(24 * 3600);
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let site = shared.open(patient().retention(RETENTION));
+    let app = |every| here(origin.router().layer(site.layer(Refresh::every(every))));
+    let (brief, long) = (app(Duration::from_secs(1)), app(10 * RETENTION));
+    get(brief, "/unused").await;
+    get(long, "/fresh").await;
+    tokio::time::sleep(2 * RETENTION).await;
+    assert!(
+        shared.entry("/unused").await.is_some(),
+        "nothing is done without a request"
+    );
+    until("what is unused is gone", async || {
+        get(brief, "/used").await;
+        tokio::time::sleep(RETENTION / 10).await;
+        shared.entry("/unused").await.is_none() && shared.lock_of("/unused").await.is_none()
+    })
+    .await;
+    assert!(shared.entry("/used").await.is_some());
+    assert!(
+        shared.entry("/fresh").await.is_some(),
+        "it is not stale yet"
+    );
+    assert_eq!(get(long, "/fresh").await.run(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purged_variant_never_comes_back() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let process = || {
+        let builder = patient().retention(Duration::from_secs(1));
+        Process::with(&shared, builder, &origin, |layer| {
+            layer.key(Key::new().header("x-lang".parse().expect("a name")))
+        })
+    };
+    let first = process();
+    // A variant of a key so long that the variant's own is stored as a digest, which a purge does not find.
+    let path = format!("/{}", "p".repeat(170));
+    let long = "de".repeat(20);
+    let visit = async |process: &Process| {
+        request(process.address, "GET", &path, &[("x-lang", &long)]).await
+    };
+    assert_eq!(visit(&first).await.run(), 1);
+    first.site.purge(&path).await.expect("is done");
+    // For longer than a purge is remembered for its own sake.
+    for _ in 0..20 {
+        first.run("/other").await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
+    }
+    assert_ne!(visit(&process()).await.run(), 1, "it came back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_purged_is_not_served_by_a_process_that_slept_through_it() {
+    const RETENTION: Duration = Duration::from_secs(4);
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let builder = patient().retention(RETENTION);
+    let a = Process::with(&shared, builder, &origin, |layer| layer);
+    let b = Process::new(&shared, &origin);
+    assert_eq!([a.run("/p").await, b.run("/p").await], [1; 2]);
+    a.site.invalidate("/old").await.expect("is done");
+    tokio::time::sleep(RETENTION).await;
+    a.site.purge("/p").await.expect("is done");
+    // All that b has is stale by this now, and what is older is forgotten.
+    a.site.invalidate_prefix("").await.expect("is done");
+    let mut names = Vec::new();
+    until("it is pruned", async || {
+        a.run("/q").await;
+        names = shared.invalidated().await;
+        !names.contains(&"key:/old".to_owned())
+    })
+    .await;
+    assert_eq!(names, ["purged:/p", "prefix:"]);
+    // Three visitors at once get the page that the first of them has the process generate.
+    let begun = origin.begun();
+    origin.hold();
+    let crowd = Crowd::visit(3, &[b.address], "/p");
+    until("it generates", async || origin.begun() == begun + 1).await;
+    origin.let_go();
+    let replies = crowd.rest().await;
+    assert!(replies.iter().all(|reply| reply.run() == begun + 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_says_when_its_response_is_stale() {
+    const BRIEF: Duration = Duration::from_secs(4);
+    let shared = Shared::new();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let [a, b] = [(); 2].map(|()| {
+        let runs = Arc::clone(&runs);
+        let page = move || async move {
+            let run = runs.fetch_add(1, SeqCst) + 1;
+            let after = if run == 1 { BRIEF } else { LONG };
+            (Extension(RefreshAfter(after)), format!("run {run} of page"))
+        };
+        here(Router::new().route("/", route(page).layer(shared.site().layer(every(LONG)))))
+    });
+    let both = async || [get(b, "/").await.run(), get(a, "/").await.run()];
+    assert_eq!(both().await, [1; 2]);
+    tokio::time::sleep(BRIEF / 2).await;
+    assert_eq!(both().await, [1; 2]);
+    tokio::time::sleep(BRIEF / 2).await;
+    // The other process knows it as well, and the new version lasts as long as it says.
+    assert_eq!(both().await, [2; 2]);
+    tokio::time::sleep(LONG / 2).await;
+    assert_eq!(both().await, [2; 2]);
+}
+
+#[tokio::test]
+async fn invalidation_that_means_nothing_in_memory_is_logged_at_debug() {
+    let site = Shared::new().site();
+    let policy = Refresh::every(Duration::from_secs(3600));
+    let generate = || async { Ok::<_, std::convert::Infallible>("x") };
+    let content = site.content("side/bar", &policy, generate).await;
+    content.expect("is made");
+    let log = Log::of_this_thread();
+    for known in ["side/bar", "side/baz"] {
+        site.invalidate(known).await.expect("answers");
+        site.invalidate_prefix(known).await.expect("answers");
+    }
+    site.invalidate_prefix("side/").await.expect("answers");
+    site.invalidate_tag("lists").await.expect("answers");
+    site.purge("side/baz").await.expect("answers");
+    site.purge("side/bar").await.expect("answers");
+    let log = log.text();
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("nothing in this process's memory"));
+    let names: Vec<_> = lines
+        .filter_map(|line| line.split("name=").nth(1))
+        .collect();
+    let misspelt = [
+        r#""key:side/baz""#,
+        r#""prefix:side/baz""#,
+        r#""tag:lists""#,
+        r#""purged:side/baz""#,
+    ];
+    assert_eq!(names, misspelt, "{log}");
+}
