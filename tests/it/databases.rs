@@ -68,6 +68,8 @@ macro_rules! with_pool {
 
 pub(crate) struct Db {
     url: String,
+    /// The same without a pooler, which would not know the statements that another connection has prepared.
+    direct: String,
     home: Home,
     pool: OnceCell<AnyPool>,
     /// What is said on each new connection of [`Db::database`].
@@ -112,6 +114,7 @@ impl Db {
 
     fn new(url: String, home: Home) -> Self {
         Self {
+            direct: url.clone(),
             url,
             home,
             pool: OnceCell::new(),
@@ -152,7 +155,7 @@ impl Db {
         let open = async || {
             sqlx::any::install_default_drivers();
             let pool = AnyPoolOptions::new().max_connections(2);
-            pool.connect(&self.url).await.expect("opens")
+            pool.connect(&self.direct).await.expect("opens")
         };
         self.pool.get_or_init(open).await
     }

@@ -197,11 +197,15 @@ impl Site {
 
 async fn lost_in_each_step(kind: Kind) {
     let mut server = OwnServer::start(kind).await;
+    let paths = ["/idle", "/try_lock", "/generation", "/publish", "/release"];
+    // Their runs are counted on, as visitors see them in order.
+    let origins = paths.map(|_| Origin::default());
     for ending in [Ending::Kill, Ending::Stop] {
         // One site for each step.
         let (url, db) = (server.url(), Db::at(&server.url()));
-        let paths = ["/idle", "/try_lock", "/generation", "/publish", "/release"];
-        let stopped = join_all(paths.map(|path| stopped_in(&url, path))).await;
+        let stopped = paths.into_iter().zip(&origins);
+        let stopped = stopped.map(|(path, origin)| stopped_in(&url, origin, path));
+        let stopped = join_all(stopped).await;
         server.end(ending);
         let mut sites = Vec::new();
         for (site, visitors, go_on) in stopped {
@@ -232,10 +236,14 @@ async fn lost_in_each_step(kind: Kind) {
 }
 
 /// A site with a page, its visitors, and the step that the path names, in the middle of which it waits.
-async fn stopped_in(url: &str, path: &'static str) -> (Site, JoinHandle<()>, Option<GoOn>) {
+async fn stopped_in(
+    url: &str,
+    origin: &Origin,
+    path: &'static str,
+) -> (Site, JoinHandle<()>, Option<GoOn>) {
     // Whose request regenerates waits for no generator that is held up.
     let policy = policy(LEASE).wait(INTERVAL / 2);
-    let site = Site::open(Origin::default(), url, policy).await;
+    let site = Site::open(origin.clone(), url, policy).await;
     get(site.address, path).await;
     let visitors = site.visitors(path, true);
     let go_on = match &path[1..] {
