@@ -4,7 +4,7 @@ use perennial::{Perennial, sql::Database};
 use sqlx::{AnyPool, AssertSqlSafe, Transaction, any::AnyPoolOptions, pool::PoolConnection};
 use tokio::sync::OnceCell;
 
-use crate::support::{Folder, patient};
+use crate::support::{Folder, HANG, patient};
 
 /// Makes a test of each function, for each kind of database that this build knows; each gets a [`Db`] of its own.
 macro_rules! on_each_database {
@@ -131,7 +131,7 @@ impl Db {
         patient().open(&self.url).await.expect("opens")
     }
 
-    /// With a small pool of its own.
+    /// With a small pool of its own; on a slow machine its user waits for the database.
     pub(crate) async fn database(&self) -> Database {
         #[cfg(feature = "mysql")]
         if !self.session.is_empty() {
@@ -145,9 +145,11 @@ impl Db {
                     Ok(())
                 })
             });
-            return pool.connect(&self.url).await.expect("opens").into();
+            let pool = pool.connect(&self.url).await.expect("opens");
+            return Database::from(pool).statement_limit(HANG / 2);
         }
-        Database::open(&self.url).await.expect("opens")
+        let database = Database::open(&self.url).await.expect("opens");
+        database.statement_limit(HANG / 2)
     }
 
     /// For what a test asks or does beside Perennial.
@@ -236,7 +238,7 @@ pub(crate) fn four_digits() -> String {
 pub(crate) async fn pool_of(url: &str, connections: u32) -> Database {
     use sqlx::pool::PoolOptions;
 
-    match url.split(':').next().unwrap_or_default() {
+    let database: Database = match url.split(':').next().unwrap_or_default() {
         #[cfg(feature = "postgres")]
         "postgres" => {
             let pool = PoolOptions::<sqlx::Postgres>::new().max_connections(connections);
@@ -255,7 +257,8 @@ pub(crate) async fn pool_of(url: &str, connections: u32) -> Database {
             let pool = PoolOptions::<sqlx::Sqlite>::new().max_connections(connections);
             pool.connect_with(options).await.expect("opens").into()
         }
-    }
+    };
+    database.statement_limit(HANG / 2)
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
