@@ -82,7 +82,6 @@ enum Home {
     #[allow(dead_code)]
     Folder(Folder),
     Memory,
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
     Elsewhere,
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     Server {
@@ -107,7 +106,6 @@ impl Db {
     }
 
     /// One that is there already, and stays.
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn at(url: &str) -> Self {
         Self::new(url.to_owned(), Home::Elsewhere)
     }

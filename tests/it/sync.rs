@@ -10,7 +10,9 @@ use std::{
 };
 
 use axum::{Router, body::Body, extract::Request, http::StatusCode, routing::get as route};
-use perennial::{Perennial, Refresh};
+#[cfg(feature = "postgres")]
+use perennial::Perennial;
+use perennial::Refresh;
 use tower::{Layer, Service, ServiceExt};
 
 use crate::{
