@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![cfg_attr(
-    not(any(test, feature = "_sql", feature = "testing")),
+    not(any(feature = "_sql", feature = "testing")),
     allow(dead_code, reason = "without a store, no site can be opened")
 )]
 
@@ -14,7 +14,7 @@ mod policy; // how a page is regenerated
 
 mod site; // the entry point
 
-#[cfg(any(test, feature = "testing"))]
+#[cfg(feature = "testing")]
 pub mod testing; // a site without a database, for tests
 
 pub mod layer; // the Tower layers

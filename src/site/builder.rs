@@ -249,7 +249,7 @@ impl Builder {
     }
 
     /// Opens a site over any store. No part of the public API.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub fn with_store(self, store: Box<dyn Store>) -> Result<Perennial, Error> {
         self.check()?;

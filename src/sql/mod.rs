@@ -187,7 +187,7 @@ impl Database {
     }
 
     /// Returns the store in this database, its tables created or upgraded. No part of the public API.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
         self.store_when(prefix, Connect::Now).await

@@ -1,7 +1,7 @@
 //! The store: the database tier, behind a trait.
 
 #![cfg_attr(
-    not(any(test, feature = "testing")),
+    not(feature = "testing"),
     allow(unreachable_pub, reason = "tests of the project name these items")
 )]
 

@@ -81,6 +81,8 @@
 //! - The stopped clock moves in two ways: by [`advance`], and by itself when all tasks wait. Then it jumps to
 //!   the next timer. A handler that sleeps for a minute takes no time, and a timeout of a second
 //!   around the handler still ends first.
+//! - A regeneration in the background has ended when [`advance`] returns, if the generator takes less
+//!   time than that.
 //! - A socket is no timer. While a task waits for a server, or for the application's own SQL pool, the clock
 //!   jumps, and timeouts end at once. Call the router with `tower::ServiceExt::oneshot`, as above, and open
 //!   pools before `tokio::time::pause()`; or leave the clock running in such a test.
@@ -92,15 +94,8 @@
 //! # What else differs
 //!
 //! - [Leases](crate::Locks), [`Once`](crate::Once), `exclusive` and `idempotency` work as on an SQL database.
-//!   The following return an error:
-#![cfg_attr(
-    feature = "_sql",
-    doc = "  [`Perennial::database`](crate::Perennial::database), and with it claims and session locks, and\n  [`Once::mark_in`](crate::Once::mark_in)."
-)]
-#![cfg_attr(
-    not(feature = "_sql"),
-    doc = "  claims, session locks, and marks in transactions."
-)]
+//!   [`Perennial::database`](crate::Perennial::database), and with it claims and session locks, and
+//!   [`Once::mark_in`](crate::Once::mark_in) return an error.
 //! - Each test opens a database of its own, so that tests share nothing. Dropping the database and its sites
 //!   frees the memory.
 //! - A generator that fails is tried again after the [cooldown](crate::Refresh::retry_after), which is 3 s at

@@ -2,12 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use axum::{
-    Router,
-    body::Body,
-    http::{Request, Response},
-    routing::get,
-};
+use axum::{Router, body::Body, http::Request, routing::get};
 use perennial::{
     Builder, DAY, ErrorKind, Perennial, Refresh,
     testing::{Database, advance},
@@ -71,6 +66,29 @@ async fn database_that_fails_and_recovers_costs_no_visitor_a_page() {
     advance(MINUTE).await;
     assert_eq!(content(&site, "3").await, "3");
     assert_eq!(database.generations("key"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn background_regeneration_has_ended_when_time_has_passed() {
+    let database = Database::new();
+    let site = open(&database);
+    let page = get(|| async {
+        tokio::time::sleep(MINUTE / 2).await;
+        "page"
+    });
+    let policy = POLICY.wait(Duration::ZERO);
+    let app = Router::new().route("/", page.layer(site.layer(policy)));
+    let visit = async || {
+        let request = Request::get("/").body(Body::empty()).expect("a request");
+        let response = app.clone().oneshot(request).await.expect("infallible");
+        assert_eq!(response.status(), 200);
+    };
+    visit().await;
+    advance(2 * DAY).await;
+    visit().await;
+    assert_eq!(database.generations("/"), 1);
+    advance(MINUTE).await;
+    assert_eq!(database.generations("/"), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -164,7 +182,7 @@ async fn page_is_compressed_when_time_has_passed() {
     let site = open(&database);
     let page = get(|| async { axum::response::Html("<p>text</p>".repeat(100)) });
     let app = Router::new().route("/", page.layer(site.layer(POLICY)));
-    let visit = async || -> Response<Body> {
+    let visit = async || {
         let request = Request::get("/").header("accept-encoding", "gzip");
         let request = request.body(Body::empty()).expect("a request");
         app.clone().oneshot(request).await.expect("infallible")
