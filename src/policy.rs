@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{clock::YEAR, timing::LEASE};
+use crate::{clock::YEAR, timing};
 
 /// One day, for intervals: `Refresh::every(30 * DAY)`.
 pub const DAY: Duration = Duration::from_hours(24);
@@ -96,10 +96,10 @@ impl Refresh {
     pub const fn every(interval: Duration) -> Self {
         Self {
             interval,
-            wait: Duration::from_secs(1),
-            first: First::Wait(Duration::from_secs(30)),
-            timeout: Duration::from_secs(60),
-            lease: LEASE,
+            wait: timing::SOFT_TIMEOUT,
+            first: First::Wait(timing::FIRST_WAIT),
+            timeout: timing::GENERATION,
+            lease: timing::LEASE,
             retry_after: None,
             max_stale: None,
             jitter: 0.0,
@@ -205,7 +205,7 @@ impl Refresh {
 
     pub(crate) fn cooldown(&self) -> Duration {
         let default = || {
-            let (least, most) = (Duration::from_secs(3), Duration::from_secs(30));
+            let [least, most] = timing::COOLDOWN;
             self.interval.clamp(least, most)
         };
         self.retry_after.unwrap_or_else(default).min(YEAR)

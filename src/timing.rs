@@ -78,6 +78,24 @@ pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// The default time that a request waits for the lock of an exclusive route.
 pub(crate) const EXCLUSIVE_WAIT: Duration = Duration::from_secs(5);
 
+/// The default time that the visitor whose request started a regeneration waits for the new page.
+pub(crate) const SOFT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The default time that a visitor waits for a first version.
+pub(crate) const FIRST_WAIT: Duration = Duration::from_secs(30);
+
+/// The default time after which a regeneration is cancelled.
+pub(crate) const GENERATION: Duration = Duration::from_secs(60);
+
+/// The shortest and the longest default cooldown after a failure.
+pub(crate) const COOLDOWN: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(30)];
+
+/// The time after which a client may repeat a request that is in progress.
+pub(crate) const REPEAT_SOON: Duration = Duration::from_secs(1);
+
+/// The time after which a client may repeat a request for which the database failed.
+pub(crate) const REPEAT_LATER: Duration = Duration::from_secs(5);
+
 /// The time between two questions of a process for what other processes have invalidated.
 pub(crate) const SYNC: Duration = Duration::from_secs(1);
 

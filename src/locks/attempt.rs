@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    fmt,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -73,7 +72,7 @@ impl Drop for Queued<'_> {
 /// # Cancel safety
 ///
 /// Dropped before it is done, it may have taken the lock, which is then released.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a lock is taken when its attempt is awaited"]
 pub struct LockAttempt {
     locks: Locks,
@@ -169,16 +168,6 @@ impl IntoFuture for LockAttempt {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.run())
-    }
-}
-
-impl fmt::Debug for LockAttempt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockAttempt")
-            .field("name", &self.name)
-            .field("wait", &self.wait)
-            .field("action", &self.action)
-            .finish_non_exhaustive()
     }
 }
 

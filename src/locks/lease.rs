@@ -162,19 +162,19 @@ impl Lease {
     }
 
     /// Gives the lock up, but nobody may take it before `cooldown`.
-    pub(crate) async fn release_after(mut self, cooldown: Duration) -> Result<(), Error> {
-        self.dropped = Dropped::Release(cooldown);
-        self.released(cooldown).await
+    pub(crate) async fn release_after(self, cooldown: Duration) -> Result<(), Error> {
+        self.end(cooldown, Dropped::Release(cooldown)).await
     }
 
     /// As [`release_after`](Self::release_after). If that fails or is dropped, the lock is free, also when the database comes to the release
     /// later.
-    pub(crate) async fn release_after_or_revoke(mut self, cooldown: Duration) -> Result<(), Error> {
-        self.dropped = Dropped::Revoke;
-        self.released(cooldown).await
+    pub(crate) async fn release_after_or_revoke(self, cooldown: Duration) -> Result<(), Error> {
+        self.end(cooldown, Dropped::Revoke).await
     }
 
-    async fn released(mut self, cooldown: Duration) -> Result<(), Error> {
+    /// Releases the lock; if that fails or is dropped, it is as if the lease were `dropped`.
+    async fn end(mut self, cooldown: Duration, dropped: Dropped) -> Result<(), Error> {
+        self.dropped = dropped;
         // From now on it may be lost without that being worth a word.
         self.keeper = None;
         let released = self.held.release(cooldown).await?;

@@ -1,9 +1,9 @@
 //! A lock that a database connection holds.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tokio::sync::{oneshot, watch};
+use tokio::{sync::watch, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
@@ -51,12 +51,14 @@ use crate::{
 /// ```
 ///
 /// Dropping it closes the connection, and so gives the lock up, a moment after. So does the end of the runtime.
+#[derive(Debug)]
 #[must_use = "the lock is given up when this is dropped"]
 pub struct SessionLock {
     name: LockName,
-    lost: watch::Receiver<bool>,
-    release: oneshot::Sender<oneshot::Sender<bool>>,
-    _keeper: AbortOnDropHandle<()>,
+    /// Set when the lock is to be given up, and closed when the keeper has ended.
+    released: watch::Sender<bool>,
+    /// Holds the connection. Returns whether the lock was held until it was given up.
+    keeper: AbortOnDropHandle<bool>,
 }
 
 impl SessionLock {
@@ -115,15 +117,30 @@ impl SessionLock {
         }
     }
 
-    fn keep(name: LockName, named: Named, session: Box<dyn Session>) -> Self {
-        let (lost, watched) = watch::channel(false);
-        let (release, released) = oneshot::channel();
-        let keeper = keep(session, name.clone(), named, lost, released);
+    fn keep(name: LockName, named: Named, mut session: Box<dyn Session>) -> Self {
+        let (released, mut release) = watch::channel(false);
+        let lock = name.clone();
+        let keeper = async move {
+            while timeout(SESSION_CHECK, release.wait_for(|released| *released))
+                .await
+                .is_err()
+            {
+                let held = session.holds(&named).await;
+                if !matches!(held, Ok(true)) {
+                    tracing::warn!(
+                        name = lock.as_str(),
+                        error = ?held.err(),
+                        "a lock is lost: its connection doesn't hold it any more"
+                    );
+                    return false;
+                }
+            }
+            session.release(&named).await.unwrap_or(false)
+        };
         Self {
             name,
-            lost: watched,
-            release,
-            _keeper: AbortOnDropHandle::new(tokio::spawn(keeper.in_current_span())),
+            released,
+            keeper: AbortOnDropHandle::new(tokio::spawn(keeper.in_current_span())),
         }
     }
 
@@ -138,8 +155,7 @@ impl SessionLock {
     ///
     /// Cancel safe; can be awaited any number of times.
     pub async fn lost(&self) {
-        // An error would mean that the keeper has panicked, and the connection with it.
-        let _ = self.lost.clone().wait_for(|lost| *lost).await;
+        self.released.closed().await;
     }
 
     /// Runs a future for as long as the lock is held: when it is [lost](Self::lost), the future is dropped.
@@ -165,56 +181,10 @@ impl SessionLock {
     ///
     /// Dropped before it returns, the lock is given up all the same.
     pub async fn release(self) -> Result<(), Error> {
-        let (reply, answer) = oneshot::channel();
-        if self.release.send(reply).is_ok() && answer.await == Ok(true) {
-            return Ok(());
+        self.released.send_replace(true);
+        match self.keeper.await {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => Err(Error::lost(self.name.as_str())),
         }
-        Err(Error::lost(self.name.as_str()))
-    }
-}
-
-/// Holds the connection until it is to be given up, or is lost.
-async fn keep(
-    mut session: Box<dyn Session>,
-    name: LockName,
-    named: Named,
-    lost: watch::Sender<bool>,
-    mut release: oneshot::Receiver<oneshot::Sender<bool>>,
-) {
-    loop {
-        tokio::select! {
-            biased;
-            reply = &mut release => {
-                let released = session.release(&named).await.unwrap_or(false);
-                // Who asked may be gone.
-                if let Ok(reply) = reply {
-                    let _ = reply.send(released);
-                }
-                return;
-            }
-            () = tokio::time::sleep(SESSION_CHECK) => {}
-        }
-        match session.holds(&named).await {
-            Ok(true) => {}
-            held => {
-                let error = held.err();
-                tracing::warn!(
-                    name = name.as_str(),
-                    ?error,
-                    "a lock is lost: its connection doesn't hold it any more"
-                );
-                lost.send_replace(true);
-                return;
-            }
-        }
-    }
-}
-
-impl fmt::Debug for SessionLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SessionLock")
-            .field("name", &self.name)
-            .field("lost", &*self.lost.borrow())
-            .finish_non_exhaustive()
     }
 }

@@ -81,14 +81,14 @@ impl Claiming<'_> {
             .table
             .database
             .sql
-            .run_once(&self.claim, &self.arguments);
+            .run(&self.claim, &self.arguments, false);
         Ok(self.table.limited("claim", claimed).await?.changed)
     }
 
     /// Returns the keys of the rows that were claimed. Their lock id tells them, also when the answer of the claim was lost.
     pub(crate) async fn read(&self) -> Result<Vec<String>, Error> {
         let lock_id = [Arg::Text(self.lock_id)];
-        let read = self.table.database.sql.run(&self.read, &lock_id);
+        let read = self.table.database.sql.run(&self.read, &lock_id, true);
         Ok(self.table.limited("claim", read).await?.texts)
     }
 }
@@ -189,7 +189,7 @@ impl Table {
             let key = self.text(&self.column(&self.id)?);
             statement.push_str(&format!(" AND {key} = ${}", arguments.len()));
         }
-        let done = self.database.sql.run(&statement, &arguments);
+        let done = self.database.sql.run(&statement, &arguments, true);
         Ok(self.limited(step, done).await?.changed)
     }
 

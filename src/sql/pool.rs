@@ -9,7 +9,7 @@ use tokio::time::timeout;
 #[cfg(feature = "postgres")]
 use crate::sql::{Heard, Listening};
 use crate::{
-    error::{BoxError, Error},
+    error::Error,
     sql::{
         Connect,
         dialect::Dialect,
@@ -120,11 +120,13 @@ impl<DB: Driver> Connections<DB> {
 pub(super) trait Sql: fmt::Debug + Send + Sync {
     fn dialect(&self) -> &'static Dialect;
 
-    /// Runs a statement, which may be run twice.
-    fn run<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer>;
-
-    /// Runs a statement, again only if it is known that nothing has been done.
-    fn run_once<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer>;
+    /// Runs a statement: again if it is known that nothing has been done, and, if it may be run `twice`, also if its connection was no more.
+    fn run<'a>(
+        &'a self,
+        sql: &'a str,
+        arguments: &'a [Arg<'a>],
+        twice: bool,
+    ) -> StoreFuture<'a, Answer>;
 
     /// Takes a lock that a connection holds; `None`: it is taken.
     fn acquire<'a>(
@@ -156,18 +158,21 @@ impl<DB: Driver> Sql for Connections<DB> {
         DB::DIALECT
     }
 
-    fn run<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer> {
+    fn run<'a>(
+        &'a self,
+        sql: &'a str,
+        arguments: &'a [Arg<'a>],
+        twice: bool,
+    ) -> StoreFuture<'a, Answer> {
         Box::pin(async move {
             let statement = Statement::new(DB::DIALECT, "", sql);
-            answer(&self.run(&statement, arguments).await?)
-        })
-    }
-
-    fn run_once<'a>(&'a self, sql: &'a str, arguments: &'a [Arg<'a>]) -> StoreFuture<'a, Answer> {
-        Box::pin(async move {
-            let statement = Statement::new(DB::DIALECT, "", sql);
-            let again = is_contended::<DB>;
-            answer(&self.run_while(again, &statement, arguments).await?)
+            let again = |error: &_| is_contended::<DB>(error) || twice && is_broken::<DB>(error);
+            let done = self.run_while(again, &statement, arguments).await?;
+            let texts = done.rows.iter().map(|row| row.name(0));
+            Ok(Answer {
+                changed: done.changed,
+                texts: texts.collect::<Result<_, _>>()?,
+            })
         })
     }
 
@@ -197,14 +202,6 @@ impl<DB: Driver> Sql for Connections<DB> {
     fn listen(&self, channel: String, heard: Heard) -> Option<Listening> {
         DB::listen(&self.0, channel, heard)
     }
-}
-
-fn answer<DB: Driver>(done: &Done<DB>) -> Result<Answer, BoxError> {
-    let texts = done.rows.iter().map(|row| row.name(0));
-    Ok(Answer {
-        changed: done.changed,
-        texts: texts.collect::<Result<_, _>>()?,
-    })
 }
 
 /// What a server understands.

@@ -61,9 +61,8 @@ pub(super) async fn acquire<DB: Driver>(
                 "this database has no locks that a connection holds: use a lease, as `Locks::try_lock` gives",
             ));
         };
-        let connection = pool.acquire().await;
-        let connection = connection.map_err(|error| Error::database("connect", error))?;
-        let mut borrowed = Borrowed(Some(connection));
+        let failed = |error| Error::database("lock", error);
+        let mut borrowed = Borrowed(Some(pool.acquire().await.map_err(failed)?));
         let connection = borrowed.0.as_mut().expect("has just been put there");
         match ask::<DB>(connection, statements.acquire, lock).await {
             Ok(0) => {
@@ -75,9 +74,8 @@ pub(super) async fn acquire<DB: Driver>(
                  use a lease, as `Locks::try_lock` gives",
             )),
             Ok(_) => {
-                ask::<DB>(connection, statements.bound, lock)
-                    .await
-                    .map_err(|error| Error::database("lock", error))?;
+                let bound = ask::<DB>(connection, statements.bound, lock).await;
+                bound.map_err(failed)?;
                 let connection = borrowed.0.take().expect("is still there").detach();
                 let holder: Box<dyn Session> = Box::new(Holder::<DB> {
                     connection,
@@ -91,7 +89,7 @@ pub(super) async fn acquire<DB: Driver>(
                     "this server has no locks that a connection holds (Galera has none): use a lease, as `Locks::try_lock` gives: {error}"
                 )))
             }
-            Err(error) => Err(Error::database("lock", error)),
+            Err(error) => Err(failed(error)),
         }
     };
     within(limit, "lock", acquire).await?

@@ -1,19 +1,14 @@
 //! The responses to requests for which the service does not run.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
-use crate::layer::{ResponseBody, idempotency::state::Answer, problem::problem};
+use crate::{
+    layer::{ResponseBody, idempotency::state::Answer, problem::problem},
+    timing::{REPEAT_LATER, REPEAT_SOON},
+};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-
-/// The time after which a repeat may ask again for a request that is in progress.
-const SOON: Duration = Duration::from_secs(1);
-
-/// The time after which a client may ask again when the database fails.
-const LATER: Duration = Duration::from_secs(5);
 
 impl Answer<Response<Bytes>> {
     /// `name`: the name of the lock, for the log.
@@ -49,7 +44,7 @@ impl Answer<Response<Bytes>> {
             Self::InProgress => (
                 StatusCode::CONFLICT,
                 "the first request with this `Idempotency-Key` is still being served: ask again",
-                Some(SOON),
+                Some(REPEAT_SOON),
             ),
             Self::UnknownOutcome => {
                 tracing::warn!(
@@ -66,7 +61,7 @@ impl Answer<Response<Bytes>> {
             Self::Unavailable => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "it can't be noted at the moment that this is being done, and so it is not done",
-                Some(LATER),
+                Some(REPEAT_LATER),
             ),
         };
         problem(status, detail, &[], retry_in)
