@@ -214,6 +214,8 @@ impl Locks {
     /// drained; [`Perennial::shutdown`](crate::Perennial::shutdown) does. A request has no limit of its own: put a timeout beneath its layer, or around this. A response that
     /// cannot be stored while the database is away is given up half a minute later, and the release of a lock after the [statement limit](crate::Builder::statement_limit).
     ///
+    /// The locks of a site shut down with the site: the site begins no further regeneration.
+    ///
     /// # Cancel safety
     ///
     /// Dropped before it returns, it cancels none of them.

@@ -17,10 +17,7 @@ mod work;
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -69,7 +66,6 @@ pub(crate) struct Engine {
     /// Hears of invalidations, if it is to, until the engine is dropped.
     #[cfg(feature = "postgres")]
     listening: std::sync::OnceLock<tokio_util::task::AbortOnDropHandle<()>>,
-    closing: AtomicBool,
 }
 
 /// What a site's builder sets; said there.
@@ -103,7 +99,6 @@ impl Engine {
             compressions: coded::Compressions::default(),
             #[cfg(feature = "postgres")]
             listening: std::sync::OnceLock::new(),
-            closing: AtomicBool::new(false),
         }
     }
 
@@ -169,15 +164,11 @@ impl Engine {
 
     /// Begins no further regeneration and waits for those that run.
     pub(crate) async fn shutdown(&self) {
-        {
-            let _running = self.running();
-            self.closing.store(true, Relaxed);
-        }
         self.locks.shutdown().await;
     }
 
     fn is_closing(&self) -> bool {
-        self.closing.load(Relaxed)
+        self.locks.tasks().is_closed()
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {

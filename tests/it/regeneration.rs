@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::{Router, routing::get as route};
-use perennial::{First, Refresh};
+use perennial::{First, Perennial, Refresh};
 
 use crate::{
     paused::{Here, Shared, here, origin_behind},
@@ -271,6 +271,17 @@ async fn the_same_content_again_renews_the_age() {
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_what_runs_and_begins_nothing_more() {
+    shutdown_begins_nothing_more(|site| async move { site.shutdown().await }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_of_a_sites_locks_is_that_of_the_site() {
+    shutdown_begins_nothing_more(|site| async move { site.locks().shutdown().await }).await;
+}
+
+async fn shutdown_begins_nothing_more<F: Future<Output = ()> + Send + 'static>(
+    shut_down: impl FnOnce(Perennial) -> F,
+) {
     let shared = Shared::new();
     let site = shared.site();
     let origin = Origin::default();
@@ -285,10 +296,7 @@ async fn shutdown_waits_for_what_runs_and_begins_nothing_more() {
     })
     .await;
 
-    let shutdown = tokio::spawn({
-        let site = site.clone();
-        async move { site.shutdown().await }
-    });
+    let shutdown = tokio::spawn(shut_down(site.clone()));
     becomes_stale().await;
     assert!(!shutdown.is_finished());
     origin.let_go();

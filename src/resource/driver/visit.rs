@@ -74,6 +74,8 @@ impl Engine {
         {
             return Err(answer);
         }
+        // Before the question: a shutdown that comes afterwards waits for the token.
+        let token = self.locks.tasks().token();
         if self.is_closing() {
             return Err(Answer::Pass(Pass::ShuttingDown));
         }
@@ -87,8 +89,6 @@ impl Engine {
         };
         let (sender, progress) = watch::channel(Progress::Looking);
         running.insert(key.to_owned(), sender.clone());
-        // Under the lock: a shutdown that comes now waits for it.
-        let token = self.locks.tasks().token();
         drop(running);
         // Before a caller's closure is called: if that panics, dropping the driver lets others begin.
         let mut driver = Driver {
