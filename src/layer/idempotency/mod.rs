@@ -6,8 +6,6 @@ mod fingerprint;
 mod layer;
 mod service;
 mod state;
-#[cfg(test)]
-mod tests;
 
 pub use layer::IdempotencyLayer;
 pub use service::IdempotencyService;
