@@ -191,3 +191,29 @@ fn cycle_is_found_through_nested_imports_and_names_of_the_root() {
     assert_eq!(rooms, ["middle", "upper"]);
     assert!(cycles("use crate::{upper::x};").contains_key("other"));
 }
+
+/// Without an order, tokio polls the branches of `select!` in a random one, and a seed does not repeat.
+#[test]
+fn every_select_polls_its_branches_in_their_order() {
+    let mut folders = vec![PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
+    let mut found = 0;
+    while let Some(folder) = folders.pop() {
+        for file in fs::read_dir(folder).expect("is a folder") {
+            let path = file.expect("is read").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("is text");
+            for (_, branches) in text
+                .match_indices("select! {")
+                .map(|(at, it)| text.split_at(at + it.len()))
+            {
+                found += 1;
+                let ordered = branches.trim_start().starts_with("biased;");
+                assert!(ordered, "{}: a select! without `biased;`", path.display());
+            }
+        }
+    }
+    assert!(found > 0);
+}

@@ -103,9 +103,14 @@ impl Line {
 
 impl Link for Line {
     async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+        if self.is_cut() && matches!(call, Call::Reclaim(_)) {
+            // It would ask for an hour.
+            return Ok(Reply::Nothing);
+        }
         let (number, way) = self.way(&call);
+        let call = Arc::new(call);
         self.ground
-            .note(self.process, What::Asked(number, Box::new(call.clone())));
+            .note(self.process, What::Asked(number, Arc::clone(&call)));
         let (reply, replied) = oneshot::channel();
         let (ground, process, cut) = (
             Arc::clone(&self.ground),

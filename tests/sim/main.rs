@@ -10,8 +10,20 @@ mod process;
 mod random;
 mod world;
 
-use std::{env, fmt::Write, fs, panic, path::PathBuf, process::Command, time::Instant};
+use std::{
+    env,
+    fmt::Write,
+    panic,
+    process::Command,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::Instant,
+};
 
+use ground::lock;
 use oracle::Tally;
 
 /// Seeds of the default run.
@@ -57,6 +69,9 @@ const REACHED: [&str; 31] = [
 
 /// Has the seed to repeat, with its journal.
 const SEED: &str = "PERENNIAL_SIM_SEED";
+
+/// Has the number of seeds to digest.
+const DIGEST: &str = "PERENNIAL_SIM_DIGEST";
 
 /// Has the number of seeds to run, and `PERENNIAL_SIM_FIRST` the first one.
 const COUNT: &str = "PERENNIAL_SIM_COUNT";
@@ -138,35 +153,47 @@ fn seed_is_repeated() {
     }
 }
 
-/// Without an order, tokio polls the branches of `select!` in a random one, and a seed does not repeat.
+/// Prints of each seed what is to be seen from outside, as a table to be compared with another version of the engine.
 #[test]
-fn every_select_polls_its_branches_in_their_order() {
-    let mut folders = vec![PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
-    let mut found = 0;
-    while let Some(folder) = folders.pop() {
-        for file in fs::read_dir(folder).expect("is a folder") {
-            let path = file.expect("is read").path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
+fn digest_of_each_seed_is_printed() {
+    let Some(count) = number(DIGEST) else {
+        return;
+    };
+    quiet_panics();
+    let is_seen = |what: &&str| {
+        let kinds = [
+            "statements",
+            "visitors",
+            "generators",
+            "publishes",
+            "renewals",
+        ];
+        kinds.iter().any(|kind| what.starts_with(kind))
+    };
+    let mut all = Tally::new();
+    let tallies: Vec<_> = (0..count)
+        .map(|seed| {
+            let mut tally = Tally::new();
+            let broken = simulate(seed, &mut tally).is_err();
+            for (what, count) in &tally {
+                *all.entry(*what).or_default() += count;
             }
-            let text = fs::read_to_string(&path).expect("is text");
-            for (_, branches) in text
-                .match_indices("select! {")
-                .map(|(at, it)| text.split_at(at + it.len()))
-            {
-                found += 1;
-                let ordered = branches.trim_start().starts_with("biased;");
-                assert!(ordered, "{}: a select! without `biased;`", path.display());
-            }
-        }
+            (seed.to_string(), tally, broken)
+        })
+        .collect();
+    let columns: Vec<_> = all.keys().copied().filter(|it| is_seen(it)).collect();
+    println!("seed,{},broken", columns.join(","));
+    let total = ("all".to_owned(), all.clone(), tallies.iter().any(|it| it.2));
+    for (seed, tally, broken) in tallies.iter().chain([&total]) {
+        let numbers = columns.iter().map(|column| tally.get(column).unwrap_or(&0));
+        let numbers: Vec<_> = numbers.map(u64::to_string).collect();
+        println!("{seed},{},{broken}", numbers.join(","));
     }
-    assert!(found > 0);
 }
 
 #[test]
 fn promises_are_kept_whatever_happens() {
-    if number(SEED).is_some() {
+    if number(SEED).is_some() || number(DIGEST).is_some() {
         return;
     }
     quiet_panics();
@@ -178,19 +205,8 @@ fn promises_are_kept_whatever_happens() {
     let first = number("PERENNIAL_SIM_FIRST").unwrap_or(0);
     let count = number(COUNT).unwrap_or(SEEDS);
     let seeds: Vec<u64> = failed_once.chain(first..first + count).collect();
-    let mut tally = Tally::new();
-    let mut failures = Vec::new();
-    for seed in &seeds {
-        if let Err(failure) = simulate(*seed, &mut tally) {
-            println!("{failure}");
-            failures.push(failure.lines().next().unwrap_or_default().to_owned());
-            if failures.len() == 20 {
-                break;
-            }
-        }
-    }
-    let took = begun.elapsed();
-    println!("{} seeds in {took:.1?}:", seeds.len());
+    let (tally, failures) = simulate_all(&seeds);
+    println!("{} seeds in {:.1?}:", seeds.len(), begun.elapsed());
     for (what, count) in &tally {
         println!("{count:>10} {what}");
     }
@@ -199,4 +215,37 @@ fn promises_are_kept_whatever_happens() {
         let reached = count < SEEDS || tally.contains_key(what);
         assert!(reached, "never reached: {what}");
     }
+}
+
+/// Simulates seeds on all cores; each world is alone on its thread. Stops after 20 failures.
+fn simulate_all(seeds: &[u64]) -> (Tally, Vec<String>) {
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        let mut tally = Tally::new();
+        while let Some(seed) = seeds.get(next.fetch_add(1, Relaxed)) {
+            let Err(failure) = simulate(*seed, &mut tally) else {
+                continue;
+            };
+            println!("{failure}");
+            let mut failures = lock(&failures);
+            failures.push(failure.lines().next().unwrap_or_default().to_owned());
+            if failures.len() == 20 {
+                next.store(seeds.len(), Relaxed);
+            }
+        }
+        tally
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let tallies = thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended
+            .map(|tally| tally.expect("does not panic"))
+            .collect::<Vec<_>>()
+    });
+    let mut all = Tally::new();
+    for (what, count) in tallies.into_iter().flatten() {
+        *all.entry(what).or_default() += count;
+    }
+    (all, failures.into_inner().expect("no thread panicked"))
 }

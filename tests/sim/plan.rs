@@ -12,13 +12,14 @@ use crate::{
 /// The processes' limit of a statement.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 
-/// How long faults happen, and how long none do at the end.
-pub(crate) const CHAOS: Duration = Duration::from_secs(30);
-pub(crate) const QUIET: Duration = Duration::from_secs(30);
+/// The time without faults at the end, in which everything comes right: a lease, a cooldown, a second, a generator and six statements.
+pub(crate) const QUIET: Duration = Duration::from_secs(20);
 
 pub(crate) struct Plan {
     pub(crate) processes: u32,
     pub(crate) resources: Vec<Resource>,
+    /// The time in which faults happen.
+    pub(crate) chaos: Duration,
     /// No faults, failures and purges at all: then no two generators run at once.
     pub(crate) calm: bool,
     /// All times are multiples of it, so that they tie more or less often.
@@ -52,8 +53,10 @@ impl Plan {
             processes: 1 + random.below(3) as u32,
             resources: (0..keys).map(|key| resource(key, random)).collect(),
             calm,
+            chaos: Duration::from_secs(random.one_of(&[10, 15, 30])),
             grain: millis(random.one_of(&[1, 10, 50])),
-            latency: millis(random.one_of(&[1, 10, 50, 200])),
+            // Without faults a lease of a second is extended in time.
+            latency: millis(random.one_of(&[1, 10, 50, if calm { 50 } else { 200 }])),
             faults: rate(random.one_of(&[0, 10, 50, 200])),
             failures: rate(random.one_of(&[0, 50, 300])),
             outages: random.chance(300) && !calm,
@@ -62,7 +65,7 @@ impl Plan {
             crashes: random.chance(300) && !calm,
             cut_off: random.below(3) == 0 && !calm,
             revisions: random.chance(250) && !calm,
-            pause: millis(random.one_of(&[100, 400, 3000])),
+            pause: millis(random.one_of(&[150, 500, 3000])),
         }
     }
 }
@@ -94,6 +97,7 @@ fn resource(key: u64, random: &mut Random) -> Resource {
         } else {
             format!("side/k{key}")
         },
+        eager: !route && random.below(2) == 0,
         route,
         numbered: random.below(3) != 0,
         policy: match terms.max_stale {

@@ -44,15 +44,22 @@ pub(crate) struct Process {
 type Member = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Polls all who ask a process, in the order of their numbers. Tokio's watch channel, in which they wait for one another, wakes them
-/// in a random order.
+/// in a random order. Ends with the last of them when the process is dropped.
 async fn crowd(mut coming: mpsc::UnboundedReceiver<(u32, Member)>) {
     let mut members = BTreeMap::new();
+    let mut dropped = false;
     poll_fn(|context| {
-        while let Poll::Ready(Some((number, member))) = coming.poll_recv(context) {
-            members.insert(number, member);
+        while !dropped && let Poll::Ready(come) = coming.poll_recv(context) {
+            match come {
+                Some((number, member)) => drop(members.insert(number, member)),
+                None => dropped = true,
+            }
         }
-        members.retain(|_, member| member.as_mut().poll(context).is_pending());
-        Poll::<()>::Pending
+        members.retain(|_, member: &mut Member| member.as_mut().poll(context).is_pending());
+        match dropped && members.is_empty() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
     })
     .await;
 }
@@ -80,7 +87,8 @@ impl Process {
                     let ground = Arc::clone(&ground);
                     let visit = request.headers().get("x-visit").cloned();
                     async move {
-                        let (status, body) = match generate(&ground, number, key, visit).await {
+                        let (status, body) = match generate(&ground, number, key, visit, None).await
+                        {
                             Ok(body) => (StatusCode::OK, body),
                             Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, Bytes::new()),
                         };
@@ -174,7 +182,11 @@ impl Process {
         let resource = &self.ground.plan.resources[key];
         let Some(service) = self.services[key].clone() else {
             let (ground, number) = (Arc::clone(&self.ground), self.number);
-            let generate = || async move { generate(&ground, number, key, None).await };
+            let generate = || {
+                // A closure may read data before its future is polled.
+                let read = ground.plan.resources[key].eager.then(|| ground.read(key));
+                async move { generate(&ground, number, key, None, read).await }
+            };
             let content = self
                 .site
                 .content(&resource.name, &resource.policy, generate);
@@ -203,9 +215,11 @@ async fn generate(
     process: u32,
     key: usize,
     visit: Option<HeaderValue>,
+    read: Option<(u32, i64)>,
 ) -> Result<Bytes, BoxError> {
     let number = key as u64;
-    let (run, datum) = ground.begin(process, key, visit.is_some());
+    let read = read.unwrap_or_else(|| ground.read(key));
+    let (run, datum) = (ground.begin(process, key, visit.is_some(), read), read.0);
     let mut noted = Noted {
         ground,
         process,

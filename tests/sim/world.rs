@@ -10,11 +10,11 @@ use std::{
 
 use perennial::Error;
 use perennial::testing::internal::{Call, Reply};
-use tokio::{task::JoinSet, time::Instant};
+use tokio::{runtime::Handle, task::JoinSet, time::Instant};
 
 use crate::{
     ground::{Event, Ground, Weather, What, lock},
-    plan::{CHAOS, Plan, QUIET},
+    plan::{Plan, QUIET},
     process::{Process, use_lock},
     random::Random,
 };
@@ -52,7 +52,7 @@ async fn simulate(seed: u64) -> Run {
         places: Mutex::default(),
         started: AtomicU32::new(0),
         revision: AtomicU32::new(0),
-        end: Instant::now() + CHAOS + QUIET,
+        end: Instant::now() + ground.plan.chaos + QUIET,
         ground: Arc::clone(&ground),
     });
     let plan = &ground.plan;
@@ -70,7 +70,7 @@ async fn simulate(seed: u64) -> Run {
         weather.spawn(Arc::clone(&world).worker(place));
     }
     weather.spawn(Arc::clone(&world).weather());
-    tokio::time::sleep(CHAOS).await;
+    tokio::time::sleep(plan.chaos).await;
     weather.abort_all();
     while weather.join_next().await.is_some() {}
     world.calm_down().await;
@@ -114,7 +114,9 @@ impl World {
         let plan = &self.ground.plan;
         let mut visits = 0;
         while Instant::now() < self.end {
-            tokio::time::sleep(random.time(plan.pause, plan.grain)).await;
+            // Hits prove little when nothing happens.
+            let pause = if self.ground.is_quiet() { 3 } else { 1 } * plan.pause;
+            tokio::time::sleep(random.time(pause, plan.grain)).await;
             if random.below(50) == 0 {
                 tokio::time::sleep(random.time(Duration::from_secs(5), plan.grain)).await;
             }
@@ -278,6 +280,14 @@ impl World {
         if let Reply::Locks(locks) = self.ground.store.apply(&Call::Held) {
             let held = locks.iter().filter(|lock| lock.owner.is_some());
             unsettled.extend(held.map(|lock| format!("{} is held in the end", lock.name)));
+        }
+        // Tries whose answers were lost are looked after for an hour at most.
+        drop(places);
+        lock(&self.places).clear();
+        tokio::time::sleep(Duration::from_hours(2)).await;
+        let alive = Handle::current().metrics().num_alive_tasks();
+        if alive > 0 {
+            unsettled.push(format!("{alive} tasks are left in the end"));
         }
     }
 }

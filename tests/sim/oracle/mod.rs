@@ -1,15 +1,19 @@
 //! Judges a journal: what no process may do, whatever happens.
 
+mod cost;
+mod leases;
 mod statements;
 mod visitors;
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use perennial::testing::internal::Call;
 
 use crate::{
-    ground::{Event, Ground, Resource, What},
-    plan::LIMIT,
+    ground::{Event, Ground, Outcome, Resource, What},
     world::Run,
 };
 
@@ -18,6 +22,9 @@ const OVERDUE: u64 = 1_250_000;
 
 /// How long a visitor for whom there is a version waits for the database.
 const PATIENCE: u64 = 500_000;
+
+/// The grain of the runtime's timers.
+const MICROS: u64 = 1_000;
 
 /// How often things happened: a simulation in which one never happens proves nothing.
 pub(crate) type Tally = BTreeMap<&'static str, u64>;
@@ -40,21 +47,21 @@ struct Process {
     learned: BTreeMap<usize, u64>,
     /// When it asked what has been invalidated, as far as it was answered: the latest time.
     asked: Option<u64>,
-    /// When such a question was last refused, and when the latest one comes to the statement limit.
+    /// When such a question was last refused, and since when one has not been answered.
     refused: Option<u64>,
-    expires: Option<u64>,
-    /// When the last visitor arrived, and since when visitors wait for an answer that is overdue.
-    looked: u64,
-    waiting_since: Option<u64>,
+    open: Option<u64>,
     /// When visitors last got content of each key.
     got: HashMap<usize, u64>,
 }
 
-/// A visitor under way. `had`: when the process had content last.
+/// A visitor under way.
 struct Visit {
     process: u32,
     arrived: u64,
+    /// When the process had content last.
     had: Option<u64>,
+    /// The process had a fresh version, and knew of all invalidations.
+    hit: bool,
 }
 
 /// A run of a generator: the store's epoch when it began, and when it ended.
@@ -67,9 +74,14 @@ struct Made {
 struct Under {
     process: u32,
     at: u64,
-    call: Call,
+    call: Arc<Call>,
+    /// The resource that it is about.
+    key: Option<usize>,
     /// The number of tellings when it was applied, or the one that it was.
     tellings: usize,
+    outcome: Option<Outcome>,
+    answered: bool,
+    refused: Option<u64>,
 }
 
 struct Oracle<'a> {
@@ -87,6 +99,12 @@ struct Oracle<'a> {
     /// Of what is stored: fence, epoch and process.
     stored: HashMap<String, (i64, i64, u32)>,
     set_back: bool,
+    leases: leases::Leases,
+    /// Of each process and key.
+    ways: HashMap<(u32, usize), cost::Way>,
+    entries: HashMap<usize, cost::Stored>,
+    /// Stale versions that were served although nothing had been asked for long.
+    idle: Vec<(u32, usize, u64)>,
 }
 
 pub(crate) fn judge(run: &Run, tally: &mut Tally) -> Verdict {
@@ -102,6 +120,10 @@ pub(crate) fn judge(run: &Run, tally: &mut Tally) -> Verdict {
         running: HashMap::new(),
         stored: HashMap::new(),
         set_back: false,
+        leases: leases::Leases::default(),
+        ways: HashMap::new(),
+        entries: HashMap::new(),
+        idle: Vec::new(),
     };
     for (index, event) in run.journal.iter().enumerate() {
         oracle.see(event).map_err(|broken| (index, broken))?;
@@ -122,28 +144,41 @@ impl Oracle<'_> {
 
     fn see(&mut self, event: &Event) -> Result<(), String> {
         let (at, number) = (event.at, event.process);
+        self.has_asked(at)?;
         let process = self.processes.entry(number).or_default();
         match &event.what {
             What::Asked(call, what) => {
+                if matches!(**what, Call::Invalidated { .. }) {
+                    process.open.get_or_insert(at);
+                }
+                self.count(kind(what));
+                let key = self.key_of(what);
                 let under = Under {
                     process: number,
                     at,
-                    call: Call::clone(what),
+                    call: Arc::clone(what),
+                    key,
                     tellings: 0,
+                    outcome: None,
+                    answered: false,
+                    refused: None,
                 };
-                if matches!(under.call, Call::Invalidated { .. }) {
-                    process.expires = Some(at + LIMIT.as_micros() as u64);
-                }
+                let terms = key.map(|key| self.ground.plan.resources[key].terms);
+                self.leases.asked(number, what, terms)?;
+                self.asks(&under)?;
                 self.calls.insert(*call, under);
-                self.count("statements");
             }
             What::Applied(call, outcome) => return self.applied(*call, outcome, at),
-            What::Answered(call) => self.answered(*call, at),
+            What::Answered(call) => return self.answered(*call, at),
             What::Refused(call) => {
-                if let Some(under) = self.calls.remove(call)
-                    && matches!(under.call, Call::Invalidated(..))
-                {
-                    process.refused = Some(at);
+                if let Some(mut under) = self.calls.remove(call) {
+                    if matches!(*under.call, Call::Invalidated(..)) {
+                        process.refused = Some(at);
+                        process.open = None;
+                    }
+                    under.refused = Some(at);
+                    self.fails(&under, at);
+                    self.calls.insert(*call, under);
                 }
                 self.count("calls refused");
             }
@@ -165,6 +200,8 @@ impl Oracle<'_> {
                     return Ok(());
                 }
                 self.count("generators begun");
+                self.runs(number, *key);
+                self.begins(number, *key, at)?;
                 let running = self.running.entry(*key).or_default();
                 *running += 1;
                 if self.ground.plan.calm && *running > 1 {
@@ -179,6 +216,8 @@ impl Oracle<'_> {
                 }
                 if !own {
                     *self.running.entry(*key).or_default() -= 1;
+                    self.ran(number, *key, how, at);
+                    self.ends(number, *key, how, at);
                 }
                 self.count(match *how {
                     "made" => "generators made content",
@@ -189,15 +228,14 @@ impl Oracle<'_> {
             }
             What::Arrived { visit, key } => {
                 let overdue = process.asked.is_none_or(|asked| asked + OVERDUE <= at);
-                let paused = process.looked + OVERDUE <= at;
-                if overdue && (paused || process.waiting_since.is_none()) {
-                    process.waiting_since = Some(at);
-                }
-                process.looked = at;
+                let had = process.got.get(key).copied();
                 let visitor = Visit {
                     process: number,
                     arrived: at,
-                    had: process.got.get(key).copied(),
+                    had,
+                    hit: !overdue
+                        && !self.ground.plan.revisions
+                        && self.holds_fresh(number, *key, at),
                 };
                 self.visits.insert(*visit, visitor);
             }
@@ -253,9 +291,27 @@ impl Oracle<'_> {
         let cut = |process: &u32| self.processes.get(process).is_some_and(|it| it.cut);
         let waiting = self.visits.values().filter(|it| !cut(&it.process));
         match waiting.map(|it| at - it.arrived).max() {
-            Some(waited) if waited > 60_000_000 => Err("S13: a visitor waits for ever".to_owned()),
-            _ => Ok(()),
+            Some(waited) if waited > 60_000_000 => {
+                return Err("S13: a visitor waits for ever".to_owned());
+            }
+            _ => {}
         }
+        self.idle()?;
+        self.costs()
+    }
+
+    /// The resource that a call is about.
+    fn key_of(&self, call: &Call) -> Option<usize> {
+        let name = match call {
+            Call::Probe { key, .. } | Call::Publish { key, .. } | Call::Remove(key, _) => key,
+            Call::TryLock { name, .. } => name.strip_prefix("refresh/")?,
+            Call::Extend(lease, _) | Call::Release(lease, _) => {
+                lease.name.strip_prefix("refresh/")?
+            }
+            _ => return None,
+        };
+        let mut resources = self.ground.plan.resources.iter();
+        resources.position(|resource| resource.name == name)
     }
 }
 
@@ -269,5 +325,22 @@ impl Telling {
             Some(("revision", _)) => true,
             _ => false,
         }
+    }
+}
+
+/// The step, as the tally counts it.
+fn kind(call: &Call) -> &'static str {
+    match call {
+        Call::Probe { .. } => "statements: probe",
+        Call::TryLock { .. } => "statements: try",
+        Call::Extend(..) => "statements: extend",
+        Call::Release(..) => "statements: release",
+        Call::Publish { renews: None, .. } => "statements: publish",
+        Call::Publish { .. } => "statements: renew",
+        Call::Remove(..) => "statements: remove",
+        Call::Invalidate(_) => "statements: invalidate",
+        Call::Invalidated(..) => "statements: sync",
+        Call::Reclaim(_) => "statements: reclaim",
+        _ => "statements: others",
     }
 }

@@ -1,9 +1,14 @@
-//! What the journal says of statements: S1, S3 and S10.
+//! What the journal says of statements: S1, S2, S3, S10 and S11.
+
+use std::sync::Arc;
 
 use super::{OVERDUE, Oracle, Telling};
 use perennial::testing::internal::Call;
 
-use crate::{ground::Outcome, plan::LIMIT};
+use crate::{
+    ground::{Outcome, epoch_of},
+    plan::LIMIT,
+};
 
 impl Oracle<'_> {
     pub(super) fn applied(&mut self, call: u64, outcome: &Outcome, at: u64) -> Result<(), String> {
@@ -15,7 +20,15 @@ impl Oracle<'_> {
         under.tellings = tellings;
         let late = at > under.at + LIMIT.as_micros() as u64;
         let process = under.process;
-        match (&under.call.clone(), outcome) {
+        under.outcome = Some(outcome.clone());
+        let Some(under) = self.calls.remove(&call) else {
+            return Ok(());
+        };
+        self.leases.applied(&under, outcome, at)?;
+        self.wrote(&under, outcome, at)?;
+        let asked = Arc::clone(&under.call);
+        self.calls.insert(call, under);
+        match (&*asked, outcome) {
             (Call::Invalidate(name), Outcome::Epoch(epoch, data)) => {
                 self.tellings.push(Telling {
                     name: name.clone(),
@@ -24,7 +37,7 @@ impl Oracle<'_> {
                     data: data.clone(),
                 });
             }
-            (Call::Publish { renews: None, .. }, Outcome::Done(false)) => {
+            (Call::Publish { renews: None, .. }, Outcome::Written(false, _)) => {
                 self.count("publishes refused");
             }
             (
@@ -34,8 +47,15 @@ impl Oracle<'_> {
                     edition,
                     renews,
                 },
-                Outcome::Done(true),
+                Outcome::Written(true, before),
             ) => {
+                let repeated = before.fence == lease.fence;
+                if !before.holds && !repeated {
+                    return Err(format!("S2: {key} was published without its lease"));
+                }
+                if renews.is_some() && !repeated && !before.same {
+                    return Err(format!("S11: {key} was renewed with other content"));
+                }
                 self.count(if renews.is_some() {
                     "renewals"
                 } else {
@@ -56,6 +76,12 @@ impl Oracle<'_> {
                     }
                 }
                 self.published(key, epoch, edition.content.body())?;
+            }
+            (Call::Remove(key, _), Outcome::Written(true, before)) => {
+                self.count("removals");
+                if !before.holds {
+                    return Err(format!("S2: {key} was removed without its lease"));
+                }
             }
             (Call::TryLock { name, seen, .. }, Outcome::Fence(fence, stored)) => {
                 match fence {
@@ -94,12 +120,16 @@ impl Oracle<'_> {
         }
     }
 
-    pub(super) fn answered(&mut self, call: u64, at: u64) {
-        let Some(under) = self.calls.remove(&call) else {
-            return;
+    pub(super) fn answered(&mut self, call: u64, at: u64) -> Result<(), String> {
+        let Some(mut under) = self.calls.remove(&call) else {
+            return Ok(());
         };
+        if let Some(outcome) = under.outcome.take() {
+            self.leases.answered(&under, &outcome, at)?;
+            self.hears(&under, &outcome, at);
+        }
         let process = self.processes.entry(under.process).or_default();
-        match under.call {
+        match *under.call {
             Call::Invalidate(_) => {
                 process.learned.entry(under.tellings).or_insert(at);
             }
@@ -110,22 +140,14 @@ impl Oracle<'_> {
                     }
                 }
                 process.asked = process.asked.max(Some(under.at));
+                // An answer to a question of long ago is not enough.
                 if under.at + OVERDUE > at {
-                    process.waiting_since = None;
+                    process.open = None;
                 }
                 self.count("syncs");
             }
             _ => {}
         }
+        Ok(())
     }
-}
-
-fn epoch_of(notes: &str) -> i64 {
-    let mut pairs = notes
-        .split('&')
-        .filter_map(|pair| pair.strip_prefix("epoch="));
-    pairs
-        .next()
-        .and_then(|epoch| epoch.parse().ok())
-        .unwrap_or(0)
 }

@@ -44,6 +44,18 @@ impl Oracle<'_> {
                 "S13: a visitor waited {waited:?}, {longest:?} at most: {why}"
             ));
         }
+        if visitor.hit && !waited.is_zero() {
+            return Err(format!(
+                "S13: a visitor waited {waited:?} for a fresh version"
+            ));
+        }
+        if let Answer::Content {
+            said: Said::Stale, ..
+        } = answer
+            && waited.is_zero()
+        {
+            self.rests(number, key, at);
+        }
         let (datum, run, said) = match answer {
             Answer::Content { own: Some(own), .. } if own == visit => return Ok(()),
             Answer::Content { own: Some(own), .. } => {
@@ -87,16 +99,15 @@ impl Oracle<'_> {
         if unheard {
             self.count("purges unheard of in time");
             let process = &self.processes[&number];
-            let expired = process.expires.filter(|expired| *expired <= at);
-            let failed = process.refused.max(expired);
-            let excused = failed.is_some_and(|failed| failed + OVERDUE >= arrived);
+            let limit = LIMIT.as_micros() as u64;
+            let excused = process
+                .refused
+                .is_some_and(|failed| failed + OVERDUE + limit >= arrived);
             let known = process
                 .asked
                 .is_some_and(|asked| asked + OVERDUE >= arrived);
-            // Visitors of a process wait half a second together, so that a database that hangs does not hold up each of them.
-            let patient = process
-                .waiting_since
-                .is_some_and(|since| since + PATIENCE <= at);
+            // A database that hangs does not hold up each visitor.
+            let patient = process.open.is_some_and(|since| since + PATIENCE <= at);
             if !known && !excused && !patient {
                 return Err("S9: an answer relies on invalidations that nobody asked for".into());
             }

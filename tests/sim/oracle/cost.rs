@@ -1,0 +1,307 @@
+//! What the journal says of the number of statements: none for a hit, three a refresh, one a second beside another process; S5 and S14.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use perennial::testing::internal::Call;
+
+use super::{MICROS, Oracle, Under};
+use crate::{
+    ground::{Found, Outcome, epoch_of},
+    plan::LIMIT,
+};
+
+/// The most statements of one process about one key in one second.
+const MOST: usize = 60;
+
+/// The same where each visitor causes a regeneration.
+const MOST_OF_VISITORS: usize = 400;
+
+const SECOND: u64 = 1_000_000;
+
+/// A version in the memory of a process: since when, at the latest, it exists, and what it notes.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    born: i64,
+    epoch: i64,
+}
+
+/// The way of one process with one key.
+#[derive(Default)]
+pub(super) struct Way {
+    version: Option<Version>,
+    /// Content that was generated later, and of which nobody knows whether it is stored.
+    unsaved: Option<u64>,
+    /// The fence under which content is being published, and since when.
+    publishing: Option<(i64, u64)>,
+    running: u32,
+    /// When it last asked, was answered or ended a run.
+    last: u64,
+    recent: VecDeque<u64>,
+    /// Statements in all, and those of regenerations here and elsewhere.
+    probes: u64,
+    refused: u64,
+}
+
+/// What is stored of a key, and how often its lock was taken.
+#[derive(Default)]
+pub(super) struct Stored {
+    at: Option<(i64, i64)>,
+    won: HashMap<u32, u64>,
+    begun: u64,
+    published: u64,
+    released: u64,
+    /// When the lock was last taken, and the time for which it was held in all.
+    taken: u64,
+    held: u64,
+    first: Option<u64>,
+}
+
+impl Oracle<'_> {
+    /// What is stored, or held, and not to be regenerated: younger than the interval, and no invalidation that is known concerns it.
+    fn is_fresh(&self, key: usize, born: i64, epoch: i64, by: Option<u32>, at: u64) -> bool {
+        let resource = &self.ground.plan.resources[key];
+        let knows = |index: usize| match by {
+            Some(process) => self.processes[&process]
+                .learned
+                .get(&index)
+                .is_some_and(|learned| *learned <= at),
+            None => true,
+        };
+        let mut tellings = self.tellings.iter().enumerate();
+        let means = |(index, telling): (usize, &super::Telling)| {
+            telling.epoch > epoch && telling.means(resource) && knows(index)
+        };
+        at as i64 - born < resource.terms.interval.as_micros() as i64 && !tellings.any(means)
+    }
+
+    /// The process has a version of the key that is fresh.
+    pub(super) fn holds_fresh(&self, process: u32, key: usize, at: u64) -> bool {
+        let way = self.ways.get(&(process, key));
+        let version = way.filter(|way| way.unsaved.is_none());
+        let version = version.and_then(|way| way.version);
+        version.is_some_and(|it| self.is_fresh(key, it.born, it.epoch, Some(process), at))
+    }
+
+    pub(super) fn asks(&mut self, under: &Under) -> Result<(), String> {
+        let (Some(key), process, at) = (under.key, under.process, under.at) else {
+            return Ok(());
+        };
+        let is_look = matches!(&*under.call, Call::Probe { .. } | Call::TryLock { .. });
+        if is_look && !self.ground.plan.revisions && self.holds_fresh(process, key, at) {
+            let version = self.ways[&(process, key)].version;
+            return Err(format!(
+                "cost: a statement about {version:?} of key {key}, which is fresh"
+            ));
+        }
+        let way = self.ways.entry((process, key)).or_default();
+        way.last = at;
+        way.recent.push_back(at);
+        while way.recent.front().is_some_and(|first| first + SECOND <= at) {
+            way.recent.pop_front();
+        }
+        let recent = way.recent.len();
+        match &*under.call {
+            Call::Probe { .. } => way.probes += 1,
+            Call::Publish { lease, .. } => match way.publishing {
+                Some((fence, _)) if fence == lease.fence => {}
+                _ => way.publishing = Some((lease.fence, at)),
+            },
+            _ => {}
+        }
+        let terms = self.ground.plan.resources[key].terms;
+        let most = match terms.interval {
+            Duration::ZERO => MOST_OF_VISITORS,
+            _ => MOST,
+        };
+        if recent > most {
+            return Err(format!(
+                "S14: {recent} statements about one key in a second"
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn wrote(
+        &mut self,
+        under: &Under,
+        outcome: &Outcome,
+        at: u64,
+    ) -> Result<(), String> {
+        let (Some(key), process) = (under.key, under.process) else {
+            return Ok(());
+        };
+        let calm = self.ground.plan.calm;
+        match (&*under.call, outcome) {
+            (Call::TryLock { .. }, Outcome::Fence(Some(_), _)) => {
+                let stored = self.stored_of(key).at;
+                // A process counts the age of a version from before it asked.
+                let slack = 2 * (self.ground.plan.latency.as_micros() as u64 + MICROS) * 2;
+                if calm
+                    && let Some((born, epoch)) = stored
+                    && self.is_fresh(key, born, epoch, None, at + slack)
+                {
+                    return Err("S5: a version that is fresh is being regenerated".to_owned());
+                }
+                let stored = self.stored_of(key);
+                stored.taken = at;
+                *stored.won.entry(process).or_default() += 1;
+            }
+            (Call::TryLock { .. }, Outcome::Fence(None, _)) => {
+                self.ways.entry((process, key)).or_default().refused += 1;
+            }
+            (Call::Publish { edition, .. }, Outcome::Written(true, _)) => {
+                let epoch = epoch_of(&edition.notes);
+                let stored = self.stored_of(key);
+                stored.at = Some((at as i64, epoch));
+                stored.published += 1;
+            }
+            (Call::Release(..), Outcome::Done(true)) => {
+                let stored = self.stored_of(key);
+                stored.released += 1;
+                let held = at - stored.taken;
+                stored.held += held;
+                stored.first.get_or_insert(held);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn stored_of(&mut self, key: usize) -> &mut Stored {
+        self.entries.entry(key).or_default()
+    }
+
+    pub(super) fn hears(&mut self, under: &Under, outcome: &Outcome, at: u64) {
+        if let Call::Invalidate(name) = &*under.call
+            && let Some(purged) = name.strip_prefix("purged:")
+        {
+            // Who purges has nothing more in memory, also if it is newer.
+            let mut resources = self.ground.plan.resources.iter();
+            if let Some(key) = resources.position(|resource| resource.name == purged) {
+                self.ways.entry((under.process, key)).or_default().version = None;
+            }
+        }
+        let Some(key) = under.key else { return };
+        let way = self.ways.entry((under.process, key)).or_default();
+        way.last = at;
+        match (&*under.call, outcome) {
+            (Call::Probe { .. }, Outcome::Found(Some(Found { epoch, age, .. }), _)) => {
+                let born = under.at as i64 - age.as_micros() as i64;
+                if way.unsaved.is_none_or(|made| (made as i64) < born) {
+                    way.unsaved = None;
+                    let epoch = *epoch;
+                    way.version = Some(Version { born, epoch });
+                }
+            }
+            (Call::Publish { lease, edition, .. }, Outcome::Written(true, _)) => {
+                let born = match way.publishing {
+                    Some((fence, since)) if fence == lease.fence => since as i64,
+                    _ => return,
+                };
+                way.unsaved = None;
+                let epoch = epoch_of(&edition.notes);
+                way.version = Some(Version { born, epoch });
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn fails(&mut self, under: &Under, at: u64) {
+        if let Some(key) = under.key {
+            self.ways.entry((under.process, key)).or_default().last = at;
+        }
+    }
+
+    pub(super) fn runs(&mut self, process: u32, key: usize) {
+        self.ways.entry((process, key)).or_default().running += 1;
+        self.stored_of(key).begun += 1;
+    }
+
+    pub(super) fn ran(&mut self, process: u32, key: usize, how: &'static str, at: u64) {
+        let way = self.ways.entry((process, key)).or_default();
+        way.running -= 1;
+        way.last = at;
+        if how == "made" {
+            way.unsaved = Some(at);
+        }
+    }
+
+    /// S14: who serves a stale version asks for a newer one, or has asked not long ago.
+    pub(super) fn rests(&mut self, process: u32, key: usize, at: u64) {
+        let Some(way) = self.ways.get(&(process, key)) else {
+            return;
+        };
+        let limit = LIMIT.as_micros() as u64;
+        let is_about = |it: &&Under| {
+            it.process == process && !it.answered && (it.key == Some(key) || it.key.is_none())
+        };
+        let rest = self.ground.plan.resources[key].terms.cooldown;
+        let rest = SECOND.max(rest.as_micros() as u64) + MICROS;
+        let about = self.calls.values().filter(is_about);
+        // The database fails, or has not answered yet.
+        let mut ends = about.map(|it| it.refused.unwrap_or(it.at + limit));
+        if way.running == 0 && way.last + rest < at && !ends.any(|end| end + rest >= at) {
+            // It may be about to ask.
+            self.idle.push((process, key, at));
+        }
+    }
+
+    /// What was to be asked for has been, when time goes on.
+    pub(super) fn has_asked(&mut self, at: u64) -> Result<(), String> {
+        if self
+            .idle
+            .first()
+            .is_none_or(|(_, _, then)| then + MICROS >= at)
+        {
+            return Ok(());
+        }
+        for (process, key, then) in self.idle.drain(..) {
+            let asked = self.ways.get(&(process, key)).map_or(0, |way| way.last);
+            if asked < then {
+                return Err(format!(
+                    "S14: a stale version was served at {:.3} s, and nothing was asked for since {:.3} s",
+                    then as f64 / 1e6,
+                    asked as f64 / 1e6
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Without faults the statements are those of the cost model.
+    pub(super) fn costs(&mut self) -> Result<(), String> {
+        if !self.ground.plan.calm {
+            return Ok(());
+        }
+        for (key, stored) in &self.entries {
+            let won: u64 = stored.won.values().sum();
+            let (begun, published, released) = (stored.begun, stored.published, stored.released);
+            if [begun, published, released] != [won; 3] {
+                return Err(format!(
+                    "cost: {won} leases, {begun} runs, {published} publishes, {released} releases of one key"
+                ));
+            }
+            for ((process, _), way) in self.ways.iter().filter(|((_, of), _)| of == key) {
+                let own = stored.won.get(process).copied().unwrap_or_default();
+                let others = won - own;
+                // One look a second while another process generates, one for what it has generated; and those for a first version.
+                let first = 8 + 2 * stored.first.unwrap_or_default() / SECOND;
+                let held = stored.held / SECOND;
+                // Where a version expires, visitors wait for each of the next ones, and a process asks for them as for a first one.
+                let expires = self.ground.plan.resources[*key].terms.max_stale.is_some();
+                let waits = if expires { 6 * others + 2 * held } else { 0 };
+                let most = own + 2 * others + held + first + waits;
+                if way.probes > most || way.refused > others {
+                    return Err(format!(
+                        "cost: process {process} has asked {} times, {most} at most, and tried {} times in vain, {others} at most",
+                        way.probes, way.refused
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

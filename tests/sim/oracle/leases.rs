@@ -1,0 +1,264 @@
+//! What the journal says of leases and cooldowns: S4, S12, S15 and S18.
+
+use std::collections::HashMap;
+
+use perennial::testing::internal::Call;
+
+use super::{MICROS, Oracle, Under};
+use crate::{
+    ground::{Outcome, Terms},
+    plan::LIMIT,
+};
+
+/// A lease as its process knows it.
+struct Lease {
+    process: u32,
+    owner: String,
+    fence: i64,
+    /// The end of the lease, as the process counts it.
+    until: u64,
+    /// The run of the generator under it: its beginning, and how and when it ended.
+    run: Option<(u64, Option<(&'static str, u64)>)>,
+    /// The process knows of it.
+    told: bool,
+    /// The lock was taken from the process.
+    broken: bool,
+    /// The process gave the lease up.
+    over: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Leases {
+    /// By the name of the lock.
+    held: HashMap<String, Vec<Lease>>,
+    /// The end of the cooldown of a lock.
+    cooldowns: HashMap<String, u64>,
+}
+
+impl Leases {
+    fn of(&mut self, name: &str, process: u32, fence: i64) -> Option<&mut Lease> {
+        let leases = self.held.get_mut(name)?;
+        leases
+            .iter_mut()
+            .rev()
+            .find(|lease| lease.process == process && lease.fence == fence)
+    }
+
+    /// The lease of a process on a lock, if it has not given the lease up.
+    fn latest(&mut self, name: &str, process: u32) -> Option<&mut Lease> {
+        let leases = self.held.get_mut(name)?;
+        leases
+            .iter_mut()
+            .rev()
+            .find(|lease| lease.process == process && lease.told && !lease.over)
+    }
+
+    /// S4: two processes never rely on one lock at once.
+    fn alone(&self, name: &str, owner: &str, at: u64) -> Result<(), String> {
+        let leases = self.held.get(name).into_iter().flatten();
+        let other = leases
+            .filter(|lease| lease.owner != owner && lease.told && !lease.over)
+            .find(|lease| lease.until > at && !lease.broken);
+        match other {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "S4: {name} was taken, and process {} relies on its lease until {:.3} s",
+                other.process,
+                other.until as f64 / 1e6
+            )),
+        }
+    }
+
+    /// The lock was taken from whoever had it.
+    fn broken(&mut self, name: &str) {
+        self.cooldowns.remove(name);
+        for lease in self.held.get_mut(name).into_iter().flatten() {
+            lease.broken = true;
+        }
+    }
+
+    pub(super) fn asked(
+        &mut self,
+        process: u32,
+        call: &Call,
+        terms: Option<Terms>,
+    ) -> Result<(), String> {
+        match call {
+            Call::Release(row, cooldown) => {
+                let Some(lease) = self.of(&row.name, process, row.fence) else {
+                    return Ok(());
+                };
+                lease.over = true;
+                let Some(terms) = terms else { return Ok(()) };
+                let due = match lease.run {
+                    Some((_, Some(("failed" | "panicked", _)))) => terms.cooldown,
+                    Some((begun, Some(("cancelled", ended))))
+                        if ended - begun >= micros(terms.timeout) =>
+                    {
+                        terms.cooldown
+                    }
+                    _ => return Ok(()),
+                };
+                if *cooldown < due {
+                    return Err(format!(
+                        "S12: {} is released after a failure with a cooldown of {cooldown:?}, not {due:?}",
+                        row.name
+                    ));
+                }
+            }
+            Call::Reclaim(strays) => {
+                for stray in strays {
+                    let leases = self.held.get_mut(&stray.name).into_iter().flatten();
+                    for lease in leases.filter(|lease| lease.owner == stray.owner) {
+                        lease.over = true;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn applied(
+        &mut self,
+        under: &Under,
+        outcome: &Outcome,
+        at: u64,
+    ) -> Result<(), String> {
+        match (&*under.call, outcome) {
+            (
+                Call::TryLock {
+                    name,
+                    owner,
+                    length,
+                    ..
+                },
+                Outcome::Fence(Some(fence), _),
+            ) => {
+                if let Some(until) = self.cooldowns.remove(name)
+                    && until > at
+                {
+                    return Err(format!(
+                        "S12: {name} was taken before the end of its cooldown at {:.3} s",
+                        until as f64 / 1e6
+                    ));
+                }
+                self.alone(name, owner, at)?;
+                self.held.entry(name.clone()).or_default().push(Lease {
+                    process: under.process,
+                    owner: owner.clone(),
+                    fence: *fence,
+                    until: under.at + micros(*length),
+                    run: None,
+                    told: false,
+                    broken: false,
+                    over: false,
+                });
+            }
+            (Call::Release(row, cooldown), Outcome::Done(true)) => {
+                self.cooldowns
+                    .insert(row.name.clone(), at + micros(*cooldown));
+            }
+            (Call::BreakLock(name), _) => self.broken(name),
+            (Call::Purge { key, lock_prefix }, _) => self.broken(&format!("{lock_prefix}{key}")),
+            (Call::Reclaim(strays), _) => {
+                for stray in strays {
+                    self.cooldowns.remove(&stray.name);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        under: &Under,
+        outcome: &Outcome,
+        at: u64,
+    ) -> Result<(), String> {
+        let process = under.process;
+        match (&*under.call, outcome) {
+            (Call::TryLock { name, owner, .. }, Outcome::Fence(Some(fence), _)) => {
+                let Some(lease) = self.of(name, process, *fence) else {
+                    return Ok(());
+                };
+                lease.told = true;
+                // The answer may come after the end.
+                if lease.until > at && !lease.broken {
+                    self.alone(name, owner, at)?;
+                }
+            }
+            (Call::Extend(row, length), Outcome::Done(extended)) => {
+                if let Some(lease) = self.of(&row.name, process, row.fence) {
+                    match extended {
+                        true => lease.until = lease.until.max(under.at + micros(*length)),
+                        false => lease.until = under.at,
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Oracle<'_> {
+    /// S18: a generator runs under a lease, or the database has just failed.
+    pub(super) fn begins(&mut self, process: u32, key: usize, at: u64) -> Result<(), String> {
+        let name = format!("refresh/{}", self.ground.plan.resources[key].name);
+        if let Some(lease) = self.leases.latest(&name, process) {
+            lease.run = Some((at, None));
+            return Ok(());
+        }
+        self.count("generators begun without a lease");
+        let limit = micros(LIMIT);
+        let failed = |it: &Under| {
+            it.process == process
+                && (it.key == Some(key) || it.key.is_none())
+                && match it.refused {
+                    Some(refused) => refused + MICROS >= at,
+                    None => !it.answered && it.at + limit <= at && at <= it.at + limit + MICROS,
+                }
+        };
+        if self.calls.values().any(failed) {
+            return Ok(());
+        }
+        Err("S18: a generator runs without a lease, and the database has not failed".to_owned())
+    }
+
+    pub(super) fn ends(&mut self, process: u32, key: usize, how: &'static str, at: u64) {
+        let name = format!("refresh/{}", self.ground.plan.resources[key].name);
+        let leases = self.leases.held.get_mut(&name).into_iter().flatten();
+        let mut runs = leases
+            .rev()
+            .filter(|lease| lease.process == process)
+            .filter_map(|lease| lease.run.as_mut());
+        if let Some((_, ended @ None)) = runs.next() {
+            *ended = Some((how, at));
+        }
+    }
+
+    /// S15: no process that lives leaves a lease that it was told of, nor one that it was not told of.
+    pub(super) fn idle(&self) -> Result<(), String> {
+        let lives = |process: u32| !self.processes.get(&process).is_some_and(|it| it.cut);
+        for (name, leases) in &self.leases.held {
+            if let Some(lease) = leases.iter().find(|it| !it.over && lives(it.process)) {
+                let told = if lease.told {
+                    ""
+                } else {
+                    ", of which it was not told"
+                };
+                return Err(format!(
+                    "S15: process {} has never released fence {} of {name}{told}",
+                    lease.process, lease.fence
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn micros(time: std::time::Duration) -> u64 {
+    time.as_micros() as u64
+}
