@@ -68,11 +68,7 @@ impl ExclusiveLayer {
         let response = if self.cancels {
             match lease.guard(run).await {
                 Ok(response) => response?,
-                Err(_) => {
-                    let detail = "the lock was lost meanwhile; what has been done is not known";
-                    let status = StatusCode::INTERNAL_SERVER_ERROR;
-                    return Ok(problem(status, detail, &self.members(&name), None));
-                }
+                Err(lost) => return Ok(self.refused(&name, Some(lost))),
             }
         } else {
             run.await?
@@ -84,19 +80,15 @@ impl ExclusiveLayer {
         Ok(response.map(ResponseBody::streamed))
     }
 
-    fn members<'a>(&'a self, name: &'a LockName) -> [(&'static str, &'a str); 2] {
-        [("resource", name.as_str()), ("action", &self.action)]
-    }
-
-    /// The response to a client whose request did not get the lock: for this error, or because the lock is taken.
+    /// The response to a client whose request did not get the lock, or lost it: for this error, or because the lock is taken.
     fn refused<B>(&self, name: &LockName, error: Option<Error>) -> Response<ResponseBody<B>> {
+        let name = name.as_str();
         let (status, detail, retry_in) = match error {
             None => {
                 let action = match &*self.action {
                     "" => "this",
                     action => action,
                 };
-                let name = name.as_str();
                 let detail = format!(
                     "somebody else is at {name:?}: {action:?} was not begun; try again later"
                 );
@@ -107,13 +99,18 @@ impl ExclusiveLayer {
                 let detail = "the lock can't be taken at the moment".to_owned();
                 (StatusCode::SERVICE_UNAVAILABLE, detail, Some(self.wait))
             }
+            Some(error) if error.is_lost() => {
+                let detail = "the lock was lost meanwhile; what has been done is not known";
+                (StatusCode::INTERNAL_SERVER_ERROR, detail.to_owned(), None)
+            }
             Some(error) => {
                 tracing::error!(%error, "a request can't be served: correct the name of its lock");
                 let detail = "the name of its lock cannot be used".to_owned();
                 (StatusCode::INTERNAL_SERVER_ERROR, detail, None)
             }
         };
-        problem(status, &detail, &self.members(name), retry_in)
+        let members = [("resource", name), ("action", &*self.action)];
+        problem(status, &detail, &members, retry_in)
     }
 }
 
