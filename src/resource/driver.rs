@@ -35,7 +35,7 @@ struct Driver {
     progress: watch::Sender<Progress>,
     generator: Option<Generator>,
     /// What makes it without a visitor.
-    seed: Option<Arc<dyn Seed>>,
+    seed: Option<Arc<Seed>>,
     permit: Option<OwnedSemaphorePermit>,
     lease: Option<Lease>,
     /// Its place among the keys that are being regenerated has been given up.

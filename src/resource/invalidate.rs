@@ -113,13 +113,13 @@ impl Engine {
         self: &Arc<Self>,
         key: &str,
         epoch: i64,
-        seed: &Arc<dyn Seed>,
+        seed: &Arc<Seed>,
     ) -> Result<bool, Error> {
-        let policy = *seed.policy();
+        let policy = seed.policy;
         let made = async {
             let mut backoff = Backoff::new(Duration::from_millis(20), SYNC / 2);
             loop {
-                let Some(generator) = seed.generator() else {
+                let Some(generator) = (seed.generator)() else {
                     return Ok(false);
                 };
                 let (failed, mut failure) = oneshot::channel();

@@ -83,7 +83,7 @@ pub(crate) struct Page {
     #[cfg(feature = "compression")]
     pub(super) coded: Option<Arc<Coded>>,
     /// What makes the next one, without a visitor.
-    seed: Option<Arc<dyn Seed>>,
+    seed: Option<Arc<Seed>>,
     /// What the response says of its own freshness.
     said: Option<Terms>,
     /// How old it was when it was made, in seconds, as it says.
@@ -98,7 +98,7 @@ impl Page {
         key: &str,
         response: Response<Bytes>,
         notes: Notes,
-        seed: Option<Arc<dyn Seed>>,
+        seed: Option<Arc<Seed>>,
         before: Option<&Self>,
     ) -> Self {
         #[cfg(feature = "compression")]
@@ -126,7 +126,7 @@ impl Page {
         &self.noted.key
     }
 
-    pub(crate) fn seed(&self) -> Option<&Arc<dyn Seed>> {
+    pub(crate) fn seed(&self) -> Option<&Arc<Seed>> {
         self.seed.as_ref()
     }
 

@@ -14,16 +14,16 @@ pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
 pub(crate) struct Work {
     pub(crate) generator: Generator,
     /// The generator of the content without a visitor.
-    pub(crate) seed: Option<Arc<dyn Seed>>,
+    pub(crate) seed: Option<Arc<Seed>>,
     /// A part of the generator has run already: it may have read data.
     pub(crate) begun: bool,
 }
 
 /// What makes a resource's content, without a visitor who asks for it.
-pub(crate) trait Seed: Send + Sync {
-    fn policy(&self) -> &Refresh;
-    /// `None`: the service is no more.
-    fn generator(&self) -> Option<Generator>;
+pub(crate) struct Seed {
+    pub(crate) policy: Refresh,
+    /// Returns a run of the generator. `None`: the service is no more.
+    pub(crate) generator: Box<dyn Fn() -> Option<Generator> + Send + Sync>,
 }
 
 /// What a generator came to.
@@ -84,7 +84,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    pub(super) fn new(
+    pub(crate) fn new(
         error: impl Into<Box<dyn StdError + Send + Sync>>,
         retry_in: Duration,
     ) -> Self {

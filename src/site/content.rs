@@ -116,11 +116,7 @@ impl Perennial {
                     let generator = async move {
                         match limited(generated.await, max_body) {
                             Ok(content) => Generated::Content(Response::new(content)),
-                            Err(error) => Generated::Failed(Failure {
-                                error: error.into(),
-                                response: None,
-                                retry_in: cooldown,
-                            }),
+                            Err(error) => Generated::Failed(Failure::new(error, cooldown)),
                         }
                     };
                     Work {

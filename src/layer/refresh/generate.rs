@@ -1,9 +1,6 @@
 //! The service as a generator.
 
-use std::{
-    marker::PhantomData,
-    sync::{Arc, Weak},
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
@@ -24,8 +21,7 @@ use crate::{
         body::{Read, read},
         future::oneshot as call,
     },
-    policy::Refresh,
-    resource::{Failure, Generated, Generator, Seed},
+    resource::{Failure, Generated},
 };
 
 /// What only the visitor that started a regeneration can be given, as it can't be copied.
@@ -34,36 +30,6 @@ pub(super) enum Direct<B, E> {
     TooLarge(Response<ResponseBody<B>>),
     /// The service's error, or its answer in failure: too large, or somebody's own.
     Failed(Result<Response<ResponseBody<B>>, E>),
-}
-
-/// What makes the content of a key: the request that the service is given. Memory holds on to it, and so must not to the service, which
-/// may hold on to the site.
-pub(super) struct RouteSeed<S, ReqBody> {
-    pub(super) shared: Weak<Shared<S>>,
-    pub(super) policy: Refresh,
-    pub(super) request: Request<()>,
-    pub(super) body: PhantomData<fn() -> ReqBody>,
-}
-
-impl<S, ReqBody, ResBody> Seed for RouteSeed<S, ReqBody>
-where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send + 'static,
-    ReqBody: Default + Send + 'static,
-    ResBody: Body<Data = Bytes> + Send + 'static,
-    ResBody::Error: Into<BoxError>,
-{
-    fn policy(&self) -> &Refresh {
-        &self.policy
-    }
-
-    fn generator(&self) -> Option<Generator> {
-        let shared = self.shared.upgrade()?;
-        let request = self.request.clone().map(|()| ReqBody::default());
-        let (direct, _) = oneshot::channel();
-        Some(Box::pin(generate(shared, request, direct)))
-    }
 }
 
 /// One run of the service as a generator.
@@ -80,10 +46,10 @@ where
     let (layer, service) = (&shared.layer, shared.inner());
     let retry_in = layer.policy.cooldown();
     let failed = |error: BoxError, response| {
+        let failure = Failure::new(error, retry_in);
         Generated::Failed(Failure {
-            error: error.into(),
             response,
-            retry_in,
+            ..failure
         })
     };
     let uri = request.uri().clone();

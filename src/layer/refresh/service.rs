@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    marker::PhantomData,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
 };
@@ -14,7 +13,7 @@ use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::{
-    generate::{Direct, RouteSeed, generate},
+    generate::{Direct, generate},
     keying::Resource,
     request,
     target::Asked,
@@ -27,7 +26,7 @@ use crate::{
         future::oneshot as call,
         invalidate::{Change, is_safe},
     },
-    resource::{Answer, Target, Work},
+    resource::{Answer, Generator, Seed, Target, Work},
     timing::SYNC,
 };
 
@@ -192,11 +191,17 @@ where
     };
     let (direct, mut own) = oneshot::channel();
     let make = || {
-        let seed = RouteSeed {
-            shared: Arc::downgrade(&shared),
+        // Memory holds on to it, and so it must not to the service, which may hold on to the site.
+        let (weak, again) = (Arc::downgrade(&shared), generating.clone());
+        let generator = move || {
+            let request = again.clone().map(|()| ReqBody::default());
+            let (direct, _) = oneshot::channel();
+            let run: Generator = Box::pin(generate(weak.upgrade()?, request, direct));
+            Some(run)
+        };
+        let seed = Seed {
             policy: layer.policy,
-            request: generating.clone(),
-            body: PhantomData,
+            generator: Box::new(generator),
         };
         let request = generating.map(|()| ReqBody::default());
         Work {
