@@ -207,8 +207,7 @@ impl Engine {
 
     async fn ask(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
         self.learn(progress).await?;
-        if let Some(revision) = self.known.unseen_revision() {
-            let name = revision.name()?;
+        if let Some(name) = self.known.unseen_revision() {
             self.store
                 .call("invalidate", |store| store.invalidate(&name))
                 .await?;
