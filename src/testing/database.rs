@@ -63,7 +63,7 @@ enum Condition {
 }
 
 impl Database {
-    /// Creates an empty database. Its clock shows 15 January 2027.
+    /// Creates an empty database. Its clock shows the beginning of the year 2020.
     pub fn new() -> Self {
         Self::default()
     }

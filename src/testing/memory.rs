@@ -15,8 +15,9 @@ use tokio::time::Instant;
 use super::rows::{Page, Rows, bounded};
 use crate::store::{LeaseRow, LockRow, Probe, Pruned};
 
-/// The database's clock when a store is made, in microseconds since 1970.
-const EPOCH: i64 = 1_800_000_000_000_000;
+/// The database's clock when a store is made, in microseconds since 1970: the year 2020. `Last-Modified` goes by this clock, and is not to be
+/// later than `Date`, which goes by the machine's clock.
+const EPOCH: i64 = 1_577_836_800_000_000;
 
 /// A call of a method of [`Store`](crate::store::Store).
 #[derive(Clone, Debug)]

@@ -88,7 +88,8 @@
 //!   pools before `tokio::time::pause()`; or leave the clock running in such a test.
 //! - While `spawn_blocking` runs, the clock does not move by itself. [`advance`] waits for a page that is
 //!   being compressed, so that the next visitor gets the page compressed.
-//! - `std::time`, `chrono` and the `Date` header go by the machine's clock, and do not move.
+//! - `std::time`, `chrono` and the `Date` header go by the machine's clock, and do not move with Tokio's.
+//!   `Last-Modified` goes by the database's clock, which begins with the year 2020.
 //! - A paused clock needs the runtime with one thread, which is the default of `#[tokio::test]`.
 //!
 //! # What else differs

@@ -92,6 +92,21 @@ async fn background_regeneration_has_ended_when_time_has_passed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn page_is_not_modified_later_than_it_is_sent() {
+    let site = open(&Database::new());
+    let page = get(|| async { "page" });
+    let app = Router::new().route("/", page.layer(site.layer(POLICY)));
+    advance(7 * DAY).await;
+    let request = Request::get("/").body(Body::empty()).expect("a request");
+    let response = app.oneshot(request).await.expect("infallible");
+    let time = |name| {
+        let header = response.headers()[name].to_str().expect("is text");
+        httpdate::parse_http_date(header).expect("is a date")
+    };
+    assert!(time("last-modified") <= time("date"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn call_that_hangs_is_carried_out_after_recovery() {
     let database = Database::new();
     let locks = open(&database).locks();
