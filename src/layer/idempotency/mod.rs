@@ -1,6 +1,8 @@
 //! The layer of requests that may be sent twice and are to be done once.
 
 mod answer;
+#[cfg(test)]
+mod check;
 mod driver;
 mod fingerprint;
 mod layer;
