@@ -13,12 +13,12 @@ use quick_cache::{
 };
 
 use crate::resource::{
-    Invalidations, Page, View,
+    Invalidations, Page, Version, View,
     state::{Content, Freshness},
 };
 
 /// What a key costs beside its own bytes: its version, map entries, counters, pointers.
-const OVERHEAD: usize = 256 + size_of::<Page>();
+const OVERHEAD: usize = 256 + size_of::<Page>() + size_of::<Version>();
 
 /// And the request that regenerates it.
 const SEED: usize = 1280;
@@ -63,7 +63,7 @@ impl Memory {
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
         };
         let pages = self.0.iter().filter_map(|(it, view)| match view {
-            View::Version(version) if is_meant(&it) => Some(version.content),
+            View::Version(version) if is_meant(&it) => Some(Arc::clone(&version.content)),
             _ => None,
         });
         pages.collect()
@@ -147,7 +147,7 @@ mod tests {
         content.headers_mut().insert(header::CONTENT_TYPE, html);
         let view = |response, fence| {
             let page = Page::new("/", response, Notes::default(), None, None);
-            View::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored))
+            View::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored).into())
         };
         memory.insert("/", view(content.clone(), 1));
         let plain = memory.0.weight();

@@ -59,6 +59,7 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     /// The keys that this process is at, each with what its visitors watch.
     running: Mutex<Running>,
+    limits: Limits,
     /// Bounds the regenerations at once.
     permits: Arc<Semaphore>,
     #[cfg(feature = "compression")]
@@ -85,6 +86,12 @@ type Running = HashMap<String, watch::Sender<Progress>>;
 impl Engine {
     pub(crate) fn new(store: Guarded, settings: Settings) -> Self {
         let regenerations = settings.regenerations.min(Semaphore::MAX_PERMITS);
+        let limits = Limits {
+            patience: store.patience(),
+            statement: store.limit(),
+            regenerates: regenerations > 0,
+            closing: false,
+        };
         Self {
             locks: Locks::with_store(store.clone()),
             store,
@@ -94,6 +101,7 @@ impl Engine {
             sync: Schedule::new(),
             settings,
             running: Mutex::default(),
+            limits,
             permits: Arc::new(Semaphore::new(regenerations)),
             #[cfg(feature = "compression")]
             compressions: coded::Compressions::default(),
@@ -135,10 +143,8 @@ impl Engine {
             policy,
             list: &self.known,
             limits: Limits {
-                patience: self.store.patience(),
-                statement: self.store.limit(),
-                regenerates: self.settings.regenerations > 0,
                 closing: self.is_closing(),
+                ..self.limits
             },
         }
     }

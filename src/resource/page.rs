@@ -174,6 +174,7 @@ impl Content for Arc<Page> {
         Basis { epoch, revision }
     }
 
+    #[inline]
     fn terms(&self, policy: &Refresh) -> Terms {
         let mut terms = match self.said.filter(|_| policy.honours) {
             Some(said) => said,

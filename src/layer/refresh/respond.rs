@@ -75,7 +75,7 @@ impl RefreshLayer {
         let age = Duration::from_secs(page.age_before).saturating_add(version.age(now));
         let said = Said {
             age: age.as_secs(),
-            ttl: version.ttl(&self.engine.facts_at(page.key(), &self.policy, now)),
+            ttl: version.ttl(now, &self.policy, &self.engine.known),
             client: self.policy.client,
         };
         let how = made.unwrap_or(How::Hit { ttl: said.ttl });

@@ -9,7 +9,7 @@ use super::Driver;
 use crate::{
     policy::Refresh,
     resource::{
-        Answer, Engine, Pass, Progress, View, Work,
+        Answer, Engine, Pass, Progress, Version, View, Work,
         state::{Event, State, Visitor, Wait},
     },
 };
@@ -84,7 +84,7 @@ impl Engine {
             return Err(Answer::Pass(Pass::Purged));
         };
         let newest = match view {
-            Some(View::Version(version)) => Some(version),
+            Some(View::Version(version)) => Some(Version::clone(&version)),
             _ => None,
         };
         let (sender, progress) = watch::channel(Progress::Looking);

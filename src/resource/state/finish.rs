@@ -187,7 +187,7 @@ impl<C: Content> Decision<'_, C> {
 
     /// Takes a version over, here and in memory.
     pub(super) fn hold(&mut self, version: Version<C>) {
-        self.view = Some(View::Version(version.clone()));
+        self.view = Some(View::Version(version.clone().into()));
         self.state.newest = Some(version);
     }
 
@@ -221,7 +221,7 @@ impl<C: Content> Decision<'_, C> {
             && freshness != Some(Freshness::Purged)
         {
             newest.rest = self.facts.now + time;
-            self.view = Some(View::Version(newest.clone()));
+            self.view = Some(View::Version(newest.clone().into()));
         }
         match freshness {
             // It has expired since it was decided that it may be served.
@@ -254,7 +254,7 @@ impl<C: Content> Decision<'_, C> {
             Some(version) if version.invalidated(self.facts.list) == Freshness::Purged => {
                 Answer::Pass(Pass::Purged)
             }
-            Some(version) => Answer::Version(version.clone()),
+            Some(version) => Answer::Version(version.clone().into()),
             None => Answer::Unavailable {
                 retry_in: self.facts.policy.cooldown(),
             },

@@ -22,7 +22,7 @@ impl<C: Content> Decision<'_, C> {
         {
             newest.origin = Origin::Published { latest: false };
             let (seen, valid) = (newest.fence, newest.invalidated(self.facts.list));
-            self.view = Some(View::Version(newest.clone()));
+            self.view = Some(View::Version(newest.clone().into()));
             if valid == Freshness::Fresh && self.facts.limits.regenerates {
                 // The lock's fence is the version's own unless somebody has acquired it since: no probe is needed to know.
                 return self.enter(Phase::Trying { told: None }, Command::Try { seen });
@@ -150,6 +150,7 @@ impl<C: Content> Decision<'_, C> {
     pub(super) fn show_stale(&mut self, begun: bool) -> bool {
         let is_servable = self.is_servable();
         if let Some(version) = self.state.newest.clone().filter(|_| is_servable) {
+            let version = version.into();
             self.progress = Some(Progress::Stale { version, begun });
         }
         is_servable

@@ -182,10 +182,10 @@ impl<C: Content> Version<C> {
     }
 
     /// The seconds until it is stale; negative when it is. Since when it is so by an invalidation is not known.
-    pub(crate) fn ttl(&self, facts: &Facts<'_, C>) -> i64 {
-        let stale = self.born + self.content.terms(facts.policy).interval;
-        let ttl = (stale.0 - facts.now.0).div_euclid(1_000_000);
-        match self.invalidated(facts.list) {
+    pub(crate) fn ttl(&self, now: Tick, policy: &Refresh, list: &C::List) -> i64 {
+        let stale = self.born + self.content.terms(policy).interval;
+        let ttl = (stale.0 - now.0).div_euclid(1_000_000);
+        match self.invalidated(list) {
             Freshness::Fresh => ttl,
             _ => ttl.min(-1),
         }
@@ -207,7 +207,7 @@ impl<C: Content> Version<C> {
 #[derive(Debug)]
 pub(crate) enum View<C: Content> {
     /// There is a version.
-    Version(Version<C>),
+    Version(Arc<Version<C>>),
     /// Hit-for-pass: until then the service itself answers each request, as its responses are not stored.
     Pass {
         until: Tick,
@@ -221,7 +221,7 @@ pub(crate) enum View<C: Content> {
 impl<C: Content> Clone for View<C> {
     fn clone(&self) -> Self {
         match self {
-            Self::Version(version) => Self::Version(version.clone()),
+            Self::Version(version) => Self::Version(Arc::clone(version)),
             Self::Pass { until, why, notes } => Self::Pass {
                 until: *until,
                 why: *why,
@@ -238,7 +238,7 @@ impl<C: Content> Clone for View<C> {
 /// What a visitor gets.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer<C: Content> {
-    Version(Version<C>),
+    Version(Arc<Version<C>>),
     /// What the service answers to this very request.
     Pass(Pass),
     /// What the failed generator answered, or that it failed.
@@ -253,6 +253,7 @@ impl<C: Content> View<C> {
     /// Answers a request from memory. `Err`: a regeneration has to be started or joined; `true`: meanwhile there is a stale version.
     ///
     /// `is_busy`: this process regenerates the key already, or shuts down.
+    #[inline]
     pub(crate) fn look(
         self,
         facts: &Facts<'_, C>,
@@ -288,7 +289,10 @@ pub(crate) enum Progress<C: Content> {
     /// It asks the store whether there is a version.
     Looking,
     /// This version may be served meanwhile. `begun`: the generator runs here.
-    Stale { version: Version<C>, begun: bool },
+    Stale {
+        version: Arc<Version<C>>,
+        begun: bool,
+    },
     /// Nothing may be served yet; the generator runs here.
     First,
     /// Nothing may be served yet; another process is at it.
