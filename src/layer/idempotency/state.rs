@@ -229,3 +229,81 @@ impl<L, C> Storing<L, C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Unfit;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn failing_or_unreadable_store_does_not_let_a_request_run() {
+        let request = Request {
+            fingerprint: &Fingerprint::default(),
+            lifetime: SECOND,
+            run_again: true,
+        };
+        let unreadable = Found::<()> {
+            stored: None,
+            unreadable: true,
+            lock: LockState::default(),
+        };
+        assert_eq!(
+            request.probed(Ok::<_, ()>(unreadable)),
+            Err(Answer::NotStored)
+        );
+        assert_eq!(
+            request.probed(Err::<Found<()>, _>(())),
+            Err(Answer::Unavailable)
+        );
+        let tried = |took, lease| Free { seen: 0 }.tried::<_, (), _>(took, lease);
+        assert_eq!(tried(PROBE_VALID, Ok(Some(7))), Ok(7));
+        assert_eq!(tried(SECOND, Ok(None)), Err(Answer::InProgress));
+        assert_eq!(tried(SECOND, Err(())), Err(Answer::Unavailable));
+    }
+
+    #[test]
+    fn publish_is_repeated_until_its_time_is_over() {
+        let answers = [
+            Ok(true),
+            Ok(false),
+            Err(Error::database("publish", Unfit("is too large".into()))),
+            Err(Error::timeout("publish", SECOND)),
+        ];
+        // The next steps by the answers: release, retry, retry without the response, or leave.
+        for (whole, late, refused, expected) in [
+            (true, false, 0, "release retry without retry"),
+            (true, false, REFUSALS - 1, "release leave without retry"),
+            (true, true, 0, "release leave without without"),
+            (false, false, 0, "release retry retry retry"),
+            (false, false, REFUSALS - 1, "release leave retry retry"),
+            (false, true, 0, "release leave leave leave"),
+        ] {
+            let next = answers.each_ref().map(|answer| {
+                let mut storing = Storing::new((), whole.then_some(()), SECOND);
+                storing.refused = refused;
+                let now = SECOND + RESPONSE_RETRY + if late { SECOND } else { Duration::ZERO };
+                match storing.published(now, Published::from(answer), false) {
+                    Next::Release(()) => "release",
+                    Next::Retry(_) => "retry",
+                    Next::RetryWithoutResponse(_) => "without",
+                    Next::Leave(()) => "leave",
+                }
+            });
+            assert_eq!(next.join(" "), expected, "{whole} {late} {refused}");
+        }
+    }
+
+    #[test]
+    fn shutdown_shortens_the_time_for_publishes_once() {
+        let mut storing = Storing::new((), Some(()), Duration::ZERO);
+        for now in [SECOND, 2 * SECOND] {
+            match storing.published(now, Published::Away, true) {
+                Next::Retry(next) => storing = next,
+                next => panic!("{next:?}"),
+            }
+            assert_eq!(storing.until, SECOND + RESPONSE_RETRY_AT_SHUTDOWN);
+        }
+    }
+}
