@@ -14,6 +14,7 @@ use std::{
 };
 
 use perennial::{
+    LockName,
     sql::Database,
     testing::internal::{LeaseRow, Store},
 };
@@ -180,14 +181,14 @@ async fn pool_of(url: &str, connections: u32) -> Database {
     }
 }
 
-async fn take(store: &dyn Store, name: &str) -> Option<LeaseRow> {
+async fn take(store: &dyn Store, name: impl Into<LockName>) -> Option<LeaseRow> {
     static OWNERS: AtomicUsize = AtomicUsize::new(0);
     let owner = format!("{}-{}", std::process::id(), OWNERS.fetch_add(1, Relaxed));
+    let name = name.into();
     let fence = store
-        .try_lock(name, &owner, LEASE, None)
+        .try_lock(&name, &owner, LEASE, None)
         .await
         .expect("answers");
-    let name = name.to_owned();
     fence.map(|fence| LeaseRow { name, owner, fence })
 }
 

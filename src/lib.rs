@@ -32,7 +32,7 @@ mod http; // the rules of HTTP
 
 mod key; // from a URI to a key
 
-mod name; // from a name to a column; the names that are Perennial's own
+mod name; // names of locks and entries, and their kinds; from a name to a column
 
 mod extensions; // what a generator says beside its response
 
@@ -51,7 +51,7 @@ pub use layer::refresh::keying::Key;
 #[cfg(feature = "_sql")]
 pub use locks::{Claim, Claims, SessionLock, changed_one};
 pub use locks::{
-    Holder, Lease, LockAttempt, LockInfo, LockName, Locks, Once, OnceRetried, Outcome,
+    Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once, OnceRetried, Outcome,
 };
 pub use policy::{Client, DAY, First, Refresh};
 pub use site::{Builder, Content, Perennial};

@@ -1,4 +1,4 @@
-//! How a name of any length fits a column.
+//! The names of locks and of entries, and how a name of any length fits a column.
 
 use std::borrow::Cow;
 
@@ -6,20 +6,137 @@ use sha2::{Digest, Sha256};
 
 use crate::key::hex;
 
-/// The beginning of the names of the locks under which pages and content are generated. The key follows.
-pub(crate) const REFRESH: &str = "refresh/";
-
-/// The beginning of the names of the locks that remember what is done once.
-pub(crate) const ONCE: &str = "once/";
-
-/// The beginning of the names of the locks under which requests with an `Idempotency-Key` are done, and of the keys of their responses.
-pub(crate) const IDEMPOTENCY: &str = "idempotency/";
-
 /// The default beginning of the names of the tables.
 pub(crate) const TABLE_PREFIX: &str = "perennial_";
 
-/// The beginnings of the names of Perennial's own locks.
-pub(crate) const RESERVED: [&str; 4] = [REFRESH, ONCE, IDEMPOTENCY, "perennial/"];
+/// The kind of a lock. Each kind has its own names: the lock `/a` and the lock of the page `/a` are two locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum LockKind {
+    /// A lock of Perennial's own housekeeping.
+    Housekeeping,
+    /// A lock that the application takes, by [`Locks`](crate::Locks) or for an exclusive route.
+    Lock,
+    /// The lock under which work is [done once](crate::Locks::once), and the mark that the work is done.
+    Once,
+    /// The lock under which a page or other content is generated. The lock has the name of the key.
+    Page,
+    /// The lock of a request with an `Idempotency-Key`. The name is the list of scope, path and key.
+    Request,
+}
+
+impl LockKind {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Housekeeping,
+        Self::Lock,
+        Self::Once,
+        Self::Page,
+        Self::Request,
+    ];
+
+    /// Returns the text of the column `kind`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Housekeeping => "housekeeping",
+            Self::Lock => "lock",
+            Self::Once => "once",
+            Self::Page => "page",
+            Self::Request => "request",
+        }
+    }
+}
+
+/// The name of a lock: a text or a list of texts, and the lock's [kind](LockKind).
+///
+/// A name made from a text or a list is that of a [`LockKind::Lock`]; [`of`](Self::of) makes names of other kinds.
+///
+/// A list is joined by `/`, with `/` and `%` in its parts written as `%2F` and `%25`, so that no two lists make one name, whatever the
+/// parts are: `["sync", "bookmarks", customer]`.
+///
+/// ```
+/// use perennial::LockName;
+///
+/// assert_eq!(LockName::from(["sync", "a/b"]).as_str(), "sync/a%2Fb");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LockName {
+    kind: LockKind,
+    name: String,
+}
+
+impl LockName {
+    /// Returns the same name for a lock of this kind.
+    ///
+    /// ```
+    /// # async fn f(locks: perennial::Locks) -> Result<(), perennial::Error> {
+    /// use perennial::{LockKind, LockName};
+    ///
+    /// // Ends the cooldown after a failed regeneration of the page.
+    /// locks.break_lock(LockName::of(LockKind::Page, "/best-sellers")).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn of(kind: LockKind, name: impl Into<Self>) -> Self {
+        Self {
+            kind,
+            ..name.into()
+        }
+    }
+
+    /// Returns the kind of the lock.
+    pub fn kind(&self) -> LockKind {
+        self.kind
+    }
+
+    /// Returns the name as a text. A name of at most 180 bytes is stored as this text.
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+
+    fn join<T: AsRef<str>>(parts: &[T]) -> Self {
+        let parts = parts.iter();
+        let parts: Vec<_> = parts
+            .map(|part| part.as_ref().replace('%', "%25").replace('/', "%2F"))
+            .collect();
+        match &*parts {
+            // Not that of one empty part.
+            [] => Self::from("%"),
+            parts => Self::from(parts.join("/")),
+        }
+    }
+}
+
+impl From<&str> for LockName {
+    fn from(name: &str) -> Self {
+        Self::from(name.to_owned())
+    }
+}
+
+impl From<String> for LockName {
+    fn from(name: String) -> Self {
+        Self {
+            kind: LockKind::Lock,
+            name,
+        }
+    }
+}
+
+impl From<&String> for LockName {
+    fn from(name: &String) -> Self {
+        Self::from(name.clone())
+    }
+}
+
+impl<T: AsRef<str>, const N: usize> From<[T; N]> for LockName {
+    fn from(parts: [T; N]) -> Self {
+        Self::join(&parts)
+    }
+}
+
+impl<T: AsRef<str>> From<&[T]> for LockName {
+    fn from(parts: &[T]) -> Self {
+        Self::join(parts)
+    }
+}
 
 /// The longest name that is stored as it stands.
 const PLAIN: usize = 180;
@@ -51,6 +168,25 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_two_lists_make_one_name(
+            a in proptest::collection::vec("[a/%2F5]{0,3}", 0..4),
+            b in proptest::collection::vec("[a/%2F5]{0,3}", 0..4),
+        ) {
+            prop_assert_eq!(LockName::from(&*a) == LockName::from(&*b), a == b);
+        }
+    }
+
+    #[test]
+    fn a_text_is_its_own_name() {
+        for name in ["", "a", "a/b%", "%2F"] {
+            assert_eq!(LockName::from(name).as_str(), name);
+        }
+        assert_eq!(LockName::from(["a", "", "b"]).as_str(), "a//b");
+        assert_eq!(LockName::from(["x".to_owned()]).as_str(), "x");
+    }
 
     proptest! {
         #[test]

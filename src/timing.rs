@@ -130,6 +130,10 @@ pub(crate) const RETENTION: Duration = Duration::from_hours(24 * 90);
 /// The minimum retention of the lock of a request whose outcome is unknown.
 pub(crate) const UNKNOWN_OUTCOME: Duration = Duration::from_hours(24 * 90);
 
+/// The time for which the lock of a request that is done is stored: longer than a process needs between a look for the response, which
+/// finds none, and the try.
+pub(crate) const REQUEST_DONE: Duration = Duration::from_hours(1);
+
 /// The minimum time for which a purge is remembered: longer than a generation that began before the purge.
 pub(crate) const PURGE_MEMORY: Duration = Duration::from_hours(1);
 

@@ -155,16 +155,10 @@ fn rooms_use_only_rooms_below_them() {
 
 #[test]
 fn files_have_at_most_300_lines_of_code() {
-    // The dialects stand side by side, and the store is one `impl`.
-    let larger = ["sql/dialect.rs", "sql/store.rs"];
     for (path, text) in crate_sources() {
         let lines = code(&text).lines().count();
-        let may_be_larger = larger.iter().any(|larger| path == Path::new(larger));
         let is_test = path.ends_with("tests.rs");
-        assert!(
-            lines <= 300 || may_be_larger || is_test,
-            "{path:?}: {lines}"
-        );
+        assert!(lines <= 300 || is_test, "{path:?}: {lines}");
     }
 }
 

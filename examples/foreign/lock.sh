@@ -84,22 +84,22 @@ n=$(text "$name_hex") o=$(text "$owner_hex") length="$lease * 1000000"
 try() {
     case $url in
     sqlite:*)
-        sql "INSERT INTO $table AS l (name, owner, fence, acquired_at, expires_at)
-            SELECT $n, $o, n.at, n.at, n.at + $length FROM (SELECT $now AS at) n WHERE true
-            ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = max(l.fence + 1, excluded.fence),
+        sql "INSERT INTO $table AS l (kind, name, owner, fence, acquired_at, expires_at)
+            SELECT 'lock', $n, $o, n.at, n.at, n.at + $length FROM (SELECT $now AS at) n WHERE true
+            ON CONFLICT (kind, name) DO UPDATE SET owner = excluded.owner, fence = max(l.fence + 1, excluded.fence),
                 acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
             WHERE l.expires_at <= excluded.acquired_at RETURNING fence" ;;
     postgres*)
         sql "WITH n AS (SELECT $now AS at, set_config('lock_timeout', '50ms', true)),
-            c AS (SELECT l.name FROM $table l, n WHERE l.name = $n AND l.expires_at <= n.at FOR UPDATE OF l SKIP LOCKED),
+            c AS (SELECT l.kind, l.name FROM $table l, n WHERE l.kind = 'lock' AND l.name = $n AND l.expires_at <= n.at FOR UPDATE OF l SKIP LOCKED),
             u AS (UPDATE $table l SET owner = $o, fence = greatest(l.fence + 1, n.at), acquired_at = n.at, expires_at = n.at + $length
-                FROM c, n WHERE l.name = c.name RETURNING l.fence),
-            i AS (INSERT INTO $table (name, owner, fence, acquired_at, expires_at) SELECT $n, $o, n.at, n.at, n.at + $length FROM n
-                WHERE NOT EXISTS (SELECT 1 FROM $table WHERE name = $n) ON CONFLICT (name) DO NOTHING RETURNING fence)
+                FROM c, n WHERE l.kind = c.kind AND l.name = c.name RETURNING l.fence),
+            i AS (INSERT INTO $table (kind, name, owner, fence, acquired_at, expires_at) SELECT 'lock', $n, $o, n.at, n.at, n.at + $length FROM n
+                WHERE NOT EXISTS (SELECT 1 FROM $table WHERE kind = 'lock' AND name = $n) ON CONFLICT (kind, name) DO NOTHING RETURNING fence)
             SELECT fence FROM u UNION ALL SELECT fence FROM i" ;;
     mysql*)
-        sql "INSERT INTO $table (name, owner, fence, acquired_at, expires_at)
-            VALUES ($n, $o, LAST_INSERT_ID($now), $now, $now + $length)
+        sql "INSERT INTO $table (kind, name, owner, fence, acquired_at, expires_at)
+            VALUES ('lock', $n, $o, LAST_INSERT_ID($now), $now, $now + $length)
             ON DUPLICATE KEY UPDATE owner = IF(expires_at <= VALUES(acquired_at), $o, owner),
                 acquired_at = IF(owner = $o, VALUES(acquired_at), acquired_at),
                 fence = IF(owner = $o, LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
@@ -110,7 +110,7 @@ try() {
 
 micros() { echo "${EPOCHREALTIME/[^0-9]/}"; }
 # What may have been taken, though it was not told in time.
-give_back() { since=$SECONDS; sql "UPDATE $table SET owner = NULL, expires_at = 0 WHERE name = $n AND owner = $o" >/dev/null 2>&1 || true; }
+give_back() { since=$SECONDS; sql "UPDATE $table SET owner = NULL, expires_at = 0 WHERE kind = 'lock' AND name = $n AND owner = $o" >/dev/null 2>&1 || true; }
 end=$((SECONDS + wait)) errors=$(mktemp)
 trap 'rm -f "$errors"' EXIT
 while true; do
@@ -132,7 +132,7 @@ while true; do
     [ "$SECONDS" -lt "$end" ] || { echo "the lock $name is held by somebody else" >&2; exit 75; }
     sleep "0.$((RANDOM % 9 + 1))"
 done
-ours="name = $n AND owner = $o AND fence = $fence"
+ours="kind = 'lock' AND name = $n AND owner = $o AND fence = $fence"
 export PERENNIAL_FENCE=$fence
 
 "$@" <&0 &

@@ -18,29 +18,30 @@ NOW = {
     "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
 }
 ACQUIRE = {
-    "sqlite": """INSERT INTO {p}lock AS l (name, owner, fence, acquired_at, expires_at)
-        SELECT :name, :owner, n.at, n.at, n.at + :length FROM (SELECT {now} AS at) n WHERE true
-        ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = max(l.fence + 1, excluded.fence),
+    "sqlite": """INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
+        SELECT 'lock', :name, :owner, n.at, n.at, n.at + :length FROM (SELECT {now} AS at) n WHERE true
+        ON CONFLICT (kind, name) DO UPDATE SET owner = excluded.owner, fence = max(l.fence + 1, excluded.fence),
             acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
         WHERE l.expires_at <= excluded.acquired_at RETURNING fence""",
     "postgres": """WITH n AS (SELECT {now} AS at, set_config('lock_timeout', '50ms', true)),
-        c AS (SELECT l.name FROM {p}lock l, n WHERE l.name = :name AND l.expires_at <= n.at FOR UPDATE OF l SKIP LOCKED),
+        c AS (SELECT l.kind, l.name FROM {p}lock l, n WHERE l.kind = 'lock' AND l.name = :name AND l.expires_at <= n.at FOR UPDATE OF l SKIP LOCKED),
         u AS (UPDATE {p}lock l SET owner = :owner, fence = greatest(l.fence + 1, n.at), acquired_at = n.at,
-            expires_at = n.at + :length FROM c, n WHERE l.name = c.name RETURNING l.fence),
-        i AS (INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
-            SELECT :name, :owner, n.at, n.at, n.at + :length FROM n
-            WHERE NOT EXISTS (SELECT 1 FROM {p}lock WHERE name = :name) ON CONFLICT (name) DO NOTHING RETURNING fence)
+            expires_at = n.at + :length FROM c, n WHERE l.kind = c.kind AND l.name = c.name RETURNING l.fence),
+        i AS (INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
+            SELECT 'lock', :name, :owner, n.at, n.at, n.at + :length FROM n
+            WHERE NOT EXISTS (SELECT 1 FROM {p}lock WHERE kind = 'lock' AND name = :name) ON CONFLICT (kind, name) DO NOTHING RETURNING fence)
         SELECT fence FROM u UNION ALL SELECT fence FROM i""",
-    "mysql": """INSERT INTO {p}lock (name, owner, fence, acquired_at, expires_at)
-        VALUES (:name, :owner, LAST_INSERT_ID({now}), {now}, {now} + :length)
+    "mysql": """INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
+        VALUES ('lock', :name, :owner, LAST_INSERT_ID({now}), {now}, {now} + :length)
         ON DUPLICATE KEY UPDATE owner = IF(expires_at <= VALUES(acquired_at), :owner, owner),
             acquired_at = IF(owner = :owner, VALUES(acquired_at), acquired_at),
             fence = IF(owner = :owner, LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
             expires_at = IF(owner = :owner, VALUES(expires_at), expires_at)""",
 }
 EXTEND = """UPDATE {p}lock SET expires_at = {now} + :length
-    WHERE name = :name AND owner = :owner AND fence = :fence AND expires_at > {now}"""
-RELEASE = "UPDATE {p}lock SET owner = NULL, expires_at = 0 WHERE name = :name AND owner = :owner AND fence = :fence"
+    WHERE kind = 'lock' AND name = :name AND owner = :owner AND fence = :fence AND expires_at > {now}"""
+RELEASE = """UPDATE {p}lock SET owner = NULL, expires_at = 0
+    WHERE kind = 'lock' AND name = :name AND owner = :owner AND fence = :fence"""
 
 
 class Locks:

@@ -11,7 +11,7 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     error::Error,
-    locks::{Holder, Lease, LockInfo, LockName, Locks, check},
+    locks::{Holder, Lease, LockInfo, LockName, Locks},
     timing::{Backoff, LOCK_PAUSE, LOCK_WAIT},
 };
 
@@ -20,12 +20,12 @@ const AT_ONCE: usize = 8;
 
 /// The queues of this process, by the lock's name, each with the number of attempts in it.
 #[derive(Default)]
-pub(super) struct Queues(Mutex<HashMap<String, (usize, Arc<Semaphore>)>>);
+pub(super) struct Queues(Mutex<HashMap<LockName, (usize, Arc<Semaphore>)>>);
 
 impl Queues {
-    fn enter<'a>(&'a self, name: &'a str) -> Queued<'a> {
+    fn enter<'a>(&'a self, name: &'a LockName) -> Queued<'a> {
         let mut queues = self.queues();
-        let queue = queues.entry(name.to_owned());
+        let queue = queues.entry(name.clone());
         let (attempts, turns) = queue.or_insert_with(|| (0, Arc::new(Semaphore::new(AT_ONCE))));
         *attempts += 1;
         Queued {
@@ -35,7 +35,7 @@ impl Queues {
         }
     }
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<String, (usize, Arc<Semaphore>)>> {
+    fn queues(&self) -> MutexGuard<'_, HashMap<LockName, (usize, Arc<Semaphore>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -43,7 +43,7 @@ impl Queues {
 /// One attempt in a queue. The last one to leave removes the queue.
 struct Queued<'a> {
     queues: &'a Queues,
-    name: &'a str,
+    name: &'a LockName,
     turns: Arc<Semaphore>,
 }
 
@@ -105,15 +105,13 @@ impl LockAttempt {
 
     /// `None`: it was not free in time.
     pub(crate) async fn taken(&self) -> Result<Option<Lease>, Error> {
-        check(&self.name)?;
         let mut backoff = pauses().limit(self.wait);
-        let name = self.name.as_str();
-        let queued = self.locks.queues.enter(name);
+        let queued = self.locks.queues.enter(&self.name);
         let Ok(_turn) = timeout(self.wait, queued.turns.acquire()).await else {
             return Ok(None);
         };
         loop {
-            if let Some(lease) = self.locks.take(name, &self.action, None).await? {
+            if let Some(lease) = self.locks.take(&self.name, &self.action, None).await? {
                 return Ok(Some(lease));
             }
             if !backoff.pause().await {
@@ -178,8 +176,8 @@ mod tests {
     #[test]
     fn last_attempt_to_leave_removes_the_queue() {
         let queues = Queues::default();
-        let first = queues.enter("a");
-        let second = queues.enter("a");
+        let name = LockName::from("a");
+        let (first, second) = (queues.enter(&name), queues.enter(&name));
         // As between the two steps of a thread that has left the queue, and has not let go of it yet.
         let leaving = Arc::clone(&first.turns);
         drop(first);

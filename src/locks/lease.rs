@@ -78,7 +78,7 @@ impl Lease {
 
     /// The lock's name.
     pub fn name(&self) -> &str {
-        &self.held.row.name
+        self.held.row.name.as_str()
     }
 
     /// The fencing token: greater than that of every earlier lease on this name.

@@ -4,7 +4,6 @@ mod attempt;
 #[cfg(feature = "_sql")]
 mod claims;
 mod lease;
-mod name;
 mod once;
 #[cfg(feature = "_sql")]
 mod session;
@@ -18,10 +17,9 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
-    name::RESERVED,
     policy::bounded_lease,
-    store::{Guarded, LeaseRow, LockRow, Sending, Strays},
-    timing,
+    store::{Guarded, LeaseRow, LockRow, Sending, Strays, Unused},
+    timing::{self, REQUEST_DONE, UNKNOWN_OUTCOME},
 };
 
 #[cfg(feature = "_sql")]
@@ -34,11 +32,11 @@ use crate::{
 use attempt::Queues;
 use state::{Hold, Term};
 
+pub use crate::name::{LockKind, LockName};
 pub use attempt::LockAttempt;
 #[cfg(feature = "_sql")]
 pub use claims::{Claim, Claims};
 pub use lease::Lease;
-pub use name::LockName;
 #[cfg(feature = "_sql")]
 pub use once::changed_one;
 pub use once::{Once, OnceRetried, Outcome};
@@ -49,8 +47,7 @@ pub use session::SessionLock;
 ///
 /// One lease at a time on a name, while leases are honoured: time is the database's, and a holder that is paused for longer
 /// than its lease may overlap with the next one, which its smaller [`fence`](Lease::fence) gives away. Names are bytes: `a`, `A` and
-/// `a ` are three. Those that begin with `refresh/`, `once/`, `idempotency/` or
-/// `perennial/` are Perennial's own.
+/// `a ` are three. Perennial's own locks are of other [kinds](LockKind), which have their own names.
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial, customer: &str) -> Result<(), perennial::Error> {
@@ -157,7 +154,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The database fails or does not answer within the statement limit. [`Invalid`](crate::ErrorKind::Invalid): the name is Perennial's own.
+    /// The database fails or does not answer within the statement limit.
     ///
     /// After an error the database may run the statement later, and take the lock for nobody. So the lock is checked six times in the next 21 minutes, and freed;
     /// a statement that arrives even later holds it for the lease.
@@ -166,9 +163,7 @@ impl Locks {
     ///
     /// Dropped before it returns, it may have taken the lock, which is then released.
     pub async fn try_lock(&self, name: impl Into<LockName>) -> Result<Option<Lease>, Error> {
-        let name = name.into();
-        check(&name)?;
-        self.take(name.as_str(), "", None).await
+        self.take(&name.into(), "", None).await
     }
 
     /// Takes the lock, and waits for it if somebody holds it: 10 s, unless [told otherwise](LockAttempt::wait). To be awaited.
@@ -198,7 +193,7 @@ impl Locks {
     /// # Ok(()) }
     /// ```
     pub fn once(&self, name: impl Into<LockName>) -> Once {
-        Once::new(self.clone(), &name.into())
+        Once::new(self.clone(), name.into())
     }
 
     pub(crate) fn store(&self) -> &Guarded {
@@ -233,20 +228,26 @@ impl Locks {
     /// As [`try_lock`](Self::try_lock), but only while the lock's fence is still `seen`.
     pub(crate) async fn try_lock_seen(
         &self,
-        name: String,
+        name: &LockName,
         seen: i64,
     ) -> Result<Option<Lease>, Error> {
-        self.take(&name, "", Some(seen)).await
+        self.take(name, "", Some(seen)).await
+    }
+
+    /// Takes a lock of housekeeping.
+    pub(crate) async fn take_housekeeping(&self, name: &str) -> Result<Option<Lease>, Error> {
+        let name = LockName::of(LockKind::Housekeeping, name);
+        self.take(&name, "", None).await
     }
 
     pub(crate) async fn take(
         &self,
-        name: &str,
+        name: &LockName,
         action: &str,
         seen: Option<i64>,
     ) -> Result<Option<Lease>, Error> {
         // In a task of its own: if this is dropped meanwhile, so is the lease that the task ends with, and is released.
-        let (locks, name, action) = (self.clone(), name.to_owned(), action.to_owned());
+        let (locks, name, action) = (self.clone(), name.clone(), action.to_owned());
         let token = self.tasks().token();
         // A shutdown waits until the lease is in its caller's hands, or its release is under way.
         let task = async move { (locks.take_now(name, &action, seen).await, token) };
@@ -261,7 +262,7 @@ impl Locks {
 
     async fn take_now(
         &self,
-        name: String,
+        name: LockName,
         action: &str,
         seen: Option<i64>,
     ) -> Result<Option<Lease>, Error> {
@@ -299,12 +300,13 @@ impl Locks {
         let name = name.into();
         let row = self
             .store()
-            .call("inspect", |store| store.inspect(name.as_str()))
+            .call("inspect", |store| store.inspect(&name))
             .await?;
         Ok(row.map(LockInfo::from))
     }
 
-    /// The locks that are held, or that nobody may take yet, by their names; Perennial's own are among them, but not what is [done](Self::once).
+    /// Returns the locks of all kinds that are held or in cooldown, in the order of kinds and names, without the marks of what is
+    /// [done](Self::once).
     ///
     /// # Errors
     ///
@@ -314,7 +316,8 @@ impl Locks {
         Ok(rows.into_iter().map(LockInfo::from).collect())
     }
 
-    /// Takes a lock from whoever holds it, and ends a cooldown: it is free. `false`: there is no such lock.
+    /// Takes a lock from whoever holds it, and ends a cooldown: it is free. `false`: there is no such lock. [`LockName::of`] names the lock of a
+    /// page, of work that is done once or of a request.
     ///
     /// The holder finds out when it extends its lease, at a third of its length, or when it releases it: it is [lost](Lease::lost).
     ///
@@ -324,7 +327,7 @@ impl Locks {
     pub async fn break_lock(&self, name: impl Into<LockName>) -> Result<bool, Error> {
         let name = name.into();
         self.store()
-            .call("break_lock", |store| store.break_lock(name.as_str()))
+            .call("break_lock", |store| store.break_lock(&name))
             .await
     }
 
@@ -337,28 +340,26 @@ impl Locks {
     ///
     /// The database fails: some may have been forgotten.
     pub async fn prune(&self, unused: Duration) -> Result<(), Error> {
-        let mut next = None;
-        loop {
-            let after = next.as_deref();
-            next = self
-                .store()
-                .call("prune", |store| store.prune_locks(unused, after))
-                .await?;
-            if next.is_none() {
-                return Ok(());
+        for kind in LockKind::ALL {
+            // The lock of a request outlives the look for a response that finds none; without a note, nobody knows what came of it.
+            let (released, expired) = match kind {
+                LockKind::Request => (REQUEST_DONE, unused.max(UNKNOWN_OUTCOME)),
+                _ => (unused, unused),
+            };
+            let unused = Unused { released, expired };
+            let mut next = None;
+            loop {
+                let after: Option<String> = next;
+                let pruned = self.store().call("prune", |store| {
+                    store.prune_locks(kind, unused, after.as_deref())
+                });
+                next = pruned.await?;
+                if next.is_none() {
+                    break;
+                }
             }
         }
-    }
-}
-
-/// Refuses names that are Perennial's own.
-fn check(name: &LockName) -> Result<(), Error> {
-    match RESERVED.iter().find(|own| name.as_str().starts_with(**own)) {
-        None => Ok(()),
-        Some(own) => Err(Error::invalid(format!(
-            "the name {:?} cannot be used for a lock: write one that does not begin with `{own}`, which is Perennial's own",
-            name.as_str()
-        ))),
+        Ok(())
     }
 }
 
@@ -372,6 +373,8 @@ fn plain(text: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
+    /// Its kind.
+    pub kind: LockKind,
     /// Its name; of one longer than 180 bytes the beginning and a digest.
     pub name: String,
     /// The fence of its latest lease.
@@ -406,6 +409,7 @@ impl From<LockRow> for LockInfo {
             }
         });
         Self {
+            kind: row.kind,
             name: row.name,
             fence: row.fence,
             holder,

@@ -5,8 +5,7 @@ use std::time::Duration;
 use crate::{
     clock::FOREVER,
     error::Error,
-    locks::{Lease, LockInfo, LockName, Locks},
-    name::ONCE,
+    locks::{Lease, LockInfo, LockKind, LockName, Locks},
 };
 
 #[cfg(feature = "_sql")]
@@ -14,7 +13,7 @@ use crate::sql::connection::{Mark, Marked};
 
 /// Something that is done at most once, by whichever process comes first; from [`Locks::once`].
 ///
-/// What was done is remembered as a lock that is released but can't be taken again: `once/` and the name.
+/// What was done is remembered as a lock of the kind [`LockKind::Once`], which is released but can't be taken again.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is done until it is run"]
 pub struct Once {
@@ -45,18 +44,13 @@ pub enum Outcome<T> {
     NotYet,
 }
 
-/// The name of the lock that remembers it.
-fn marked(name: &LockName) -> LockName {
-    LockName::from(format!("{ONCE}{}", name.as_str()))
-}
-
 impl Once {
-    pub(super) fn new(mut locks: Locks, name: &LockName) -> Self {
+    pub(super) fn new(mut locks: Locks, name: LockName) -> Self {
         // That it can't be taken says that it is done.
         locks.hold.at_least = Duration::ZERO;
         Self {
             locks,
-            name: marked(name),
+            name: LockName::of(LockKind::Once, name),
             keep: FOREVER,
             after: None,
         }
@@ -72,7 +66,7 @@ impl Once {
     ///
     /// (On MySQL and MariaDB with READ UNCOMMITTED, [`run`](Self::run) sees what a transaction has marked and may yet roll back; [`mark_in`](Self::mark_in) waits for it there.)
     pub fn after(mut self, name: impl Into<LockName>) -> Self {
-        self.after = Some(marked(&name.into()));
+        self.after = Some(LockName::of(LockKind::Once, name));
         self
     }
 
@@ -184,7 +178,7 @@ impl Once {
             None => None,
         };
         let may_be = self.after.is_none() || done(after.as_ref()).is_some();
-        if may_be && let Some(lease) = self.locks.take(self.name.as_str(), "", None).await? {
+        if may_be && let Some(lease) = self.locks.take(&self.name, "", None).await? {
             return Ok(Ok(lease));
         }
         let own = self.locks.inspect(self.name.clone()).await?;

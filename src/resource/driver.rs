@@ -12,8 +12,7 @@ use tracing::Instrument;
 use crate::{
     clock::Tick,
     extensions::{RefreshAfter, Tags},
-    locks::Lease,
-    name::{REFRESH, bounded},
+    locks::{Lease, LockKind, LockName},
     policy::Refresh,
     resource::{
         Engine, Failure, Generated, Generator, Notes, Page, Progress, Seed,
@@ -133,7 +132,7 @@ impl Driver {
                     let asked = engine.now();
                     let probe = engine
                         .store
-                        .call("probe", |store| store.probe(&key, &name, known));
+                        .call("probe", |store| store.probe(&name, known));
                     let Ok(probe) = probe.await else {
                         return (Event::Away, None);
                     };
@@ -158,7 +157,7 @@ impl Driver {
             Command::Try { seen } => {
                 let (name, locks) = (self.lock_name(), engine.locks().lease(self.policy.lease));
                 Box::pin(async move {
-                    match locks.try_lock_seen(name, seen).await {
+                    match locks.try_lock_seen(&name, seen).await {
                         Ok(lease) => (Event::Tried(lease.as_ref().map(Lease::fence)), lease),
                         Err(_) => (Event::Away, None),
                     }
@@ -173,9 +172,7 @@ impl Driver {
                 Box::pin(async move {
                     if let Some(row) = row {
                         // If this fails, the next regeneration tries it again.
-                        let remove = engine
-                            .store
-                            .call("remove", |store| store.remove(&key, &row));
+                        let remove = engine.store.call("remove", |store| store.remove(&row));
                         drop(remove.await);
                     }
                     (Event::Removed, None)
@@ -249,7 +246,7 @@ impl Driver {
         self.permit = None;
         let keep = version.content.terms(&self.policy).interval;
         let keep = keep.saturating_add(self.engine.settings.retention);
-        let (engine, key) = (Arc::clone(&self.engine), self.key.clone());
+        let engine = Arc::clone(&self.engine);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());
         Box::pin(async move {
             let Some(row) = row else {
@@ -264,11 +261,11 @@ impl Driver {
             let store = &engine.store;
             let event = match known {
                 Some(known) => store
-                    .call("renew", |store| store.renew(&key, &row, &edition, known))
+                    .call("renew", |store| store.renew(&row, &edition, known))
                     .await
                     .map(Event::Renewed),
                 None => store
-                    .call("publish", |store| store.publish(&key, &row, &edition))
+                    .call("publish", |store| store.publish(&row, &edition))
                     .await
                     .map(Event::Published),
             };
@@ -287,8 +284,8 @@ impl Driver {
         true
     }
 
-    fn lock_name(&self) -> String {
-        format!("{REFRESH}{}", bounded(&self.key))
+    fn lock_name(&self) -> LockName {
+        LockName::of(LockKind::Page, &self.key)
     }
 }
 

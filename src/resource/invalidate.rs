@@ -7,7 +7,6 @@ use tracing::Instrument;
 
 use crate::{
     error::{Error, ErrorKind},
-    name::REFRESH,
     resource::{Answer, Engine, Generated, Generator, Seed, Target, Work, state::Content},
     timing::{Backoff, INVALIDATE_RETRY, INVALIDATE_WAIT, SYNC},
 };
@@ -88,9 +87,7 @@ impl Engine {
     pub(crate) async fn purge(&self, key: &str) -> Result<(), Error> {
         self.invalidate(Target::Purged(key)).await?;
         self.memory.remove(key);
-        self.store
-            .call("purge", |store| store.purge(key, REFRESH))
-            .await?;
+        self.store.call("purge", |store| store.purge(key)).await?;
         // Who asked meanwhile may have found a cooldown that had not been ended yet.
         self.note(&Target::Purged(key).name()?).await.map(drop)
     }

@@ -11,18 +11,19 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
-    locks::Locks,
+    locks::{LockKind, Locks},
     resource::{Engine, Target},
+    store::Pruned,
     timing::{FOLD, PRUNE, PRUNE_LEAST, PURGE_MEMORY, UNKNOWN_OUTCOME},
 };
 
 /// The lock of the process that prunes for a site.
-const PRUNE_LOCK: &str = "perennial/prune";
+const PRUNE_LOCK: &str = "prune";
 
 /// The lock of the process that prunes for the layers that do requests once, which need no site.
-const REQUESTS_LOCK: &str = "perennial/prune-requests";
+const REQUESTS_LOCK: &str = "prune-requests";
 
-const FOLD_LOCK: &str = "perennial/fold";
+const FOLD_LOCK: &str = "fold";
 
 /// Removes entries whose time is over and locks that were unused for `retention`, unless another process holds the lock `name`,
 /// or did so within `pause`. `forget` gets the smallest epoch that is noted in an entry.
@@ -33,7 +34,7 @@ async fn prune(
     pause: Duration,
     forget: impl AsyncFnOnce(i64) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let Some(lease) = locks.take(name, "", None).await? else {
+    let Some(lease) = locks.take_housekeeping(name).await? else {
         return Ok(());
     };
     // An entry that is published behind this look was begun after the purges that are forgotten here: they are an hour old.
@@ -46,17 +47,20 @@ async fn prune(
 
 /// Removes the entries whose time is over. Returns the smallest epoch that is noted in any entry.
 async fn prune_entries(locks: &Locks) -> Result<i64, Error> {
-    let (mut next, mut oldest) = (None, i64::MAX);
-    loop {
-        let after: Option<String> = next;
-        let store = locks.store();
-        let pruned = store.call("prune", |store| store.prune_entries(after.as_deref()));
-        let Some(pruned) = pruned.await? else {
-            return Ok(oldest);
-        };
-        oldest = oldest.min(pruned.oldest);
-        next = Some(pruned.last);
+    let mut oldest = i64::MAX;
+    for kind in [LockKind::Page, LockKind::Request] {
+        let mut next: Option<Pruned> = None;
+        loop {
+            let after = next.as_ref().map(|pruned| &*pruned.last);
+            let store = locks.store();
+            next = store
+                .call("prune", |store| store.prune_entries(kind, after))
+                .await?;
+            let Some(pruned) = &next else { break };
+            oldest = oldest.min(pruned.oldest);
+        }
     }
+    Ok(oldest)
 }
 
 /// Prunes for layers that store responses and need no site.
@@ -111,7 +115,7 @@ impl Engine {
     pub(super) fn fold(self: &Arc<Self>) {
         let engine = Arc::clone(self);
         let fold = async move {
-            let Some(lease) = engine.locks.take(FOLD_LOCK, "", None).await? else {
+            let Some(lease) = engine.locks.take_housekeeping(FOLD_LOCK).await? else {
                 return Ok(());
             };
             tracing::warn!(

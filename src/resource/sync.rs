@@ -14,6 +14,7 @@ use tracing::Instrument;
 use crate::{
     clock::Tick,
     error::Error,
+    name::{LockKind, LockName},
     resource::Engine,
     timing::{OVERDUE, SYNC},
 };
@@ -242,9 +243,11 @@ impl Engine {
     /// Skips the invalidations that one of everything makes needless; where there are too many all the same, this process counts them
     /// as such a one. Those that outlive it are read first.
     async fn catch_up(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
+        // Of a name that nothing has: the epoch comes with each probe.
+        let nothing = LockName::of(LockKind::Housekeeping, "-");
         let probe = self
             .store
-            .call("sync", |store| store.probe("-", "-", i64::MAX));
+            .call("sync", |store| store.probe(&nothing, i64::MAX));
         let epoch = probe.await?.epoch;
         // No key is empty.
         let mut after = "purged:".to_owned();

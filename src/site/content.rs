@@ -8,7 +8,6 @@ use http::Response;
 use super::Perennial;
 use crate::{
     error::{BoxError, Error},
-    name::IDEMPOTENCY,
     policy::Refresh,
     resource::{Answer, Failure, Generated, Work},
 };
@@ -73,7 +72,7 @@ impl Perennial {
     ///
     /// Only where there is no version to serve: [the generator failed](Error::is_generator), also by content larger than
     /// [`Builder::max_body`](crate::Builder::max_body), or [nobody made one in time](Error::is_unavailable). [`Invalid`](crate::ErrorKind::Invalid): the key is
-    /// empty, or begins with `/` or `idempotency/`.
+    /// empty, or begins with `/`.
     ///
     /// # Panics
     ///
@@ -95,12 +94,6 @@ impl Perennial {
         E: Into<BoxError>,
     {
         let engine = &self.engine;
-        if key.starts_with(IDEMPOTENCY) {
-            return Err(Error::invalid(format!(
-                "the key {key:?} cannot be used for content: write a name that does not begin with `{IDEMPOTENCY}`, which is \
-                 Perennial's own"
-            )));
-        }
         if key.is_empty() || key.starts_with('/') {
             return Err(Error::invalid(format!(
                 "the key {key:?} cannot be used for content: write a name that does not begin with `/`, as in \

@@ -7,11 +7,11 @@ use sqlx::Transaction;
 use crate::{
     clock::micros,
     error::BoxError,
-    name::bounded,
+    name::{LockKind, bounded},
     sql::{
-        dialect,
         pool::dialect_on,
         run::{Arg, Driver, Statement, number},
+        statements::{Sides, locks},
         store::lock_row,
     },
     store::LockRow,
@@ -99,21 +99,22 @@ async fn mark_on<DB: Driver>(
         Some(_) if differs => dialect_on::<DB>(connection).await?,
         _ => DB::DIALECT,
     };
-    let statement = |template| Statement::new(ours, mark.prefix, template);
+    let setting = |text| Statement::new(ours, mark.prefix, text);
     let wait = i64::try_from(mark.wait.as_millis()).unwrap_or(i64::MAX);
     if let Some([before, _]) = ours.bounds {
-        DB::run(connection, &statement(before), &[Arg::Int(wait)]).await?;
+        DB::run(connection, &setting(before), &[Arg::Int(wait)]).await?;
     }
-    // One statement, which writes: a transaction that reads first may be refused at once (SQLite), or have an old view (MySQL).
+    let statement = |sides: &Sides| Statement::new(ours, mark.prefix, sides.of(ours.side));
     let (name, after) = (bounded(mark.name), mark.after.map(bounded));
     let arguments = [
         Arg::Text(&name),
         Arg::Int(micros(mark.keep)),
-        Arg::Text(after.as_deref().unwrap_or("*")),
+        Arg::Int(i64::from(after.is_some())),
+        Arg::Text(after.as_deref().unwrap_or(&name)),
     ];
-    let done = DB::run(connection, &statement(ours.mark), &arguments).await;
+    let done = DB::run(connection, &statement(&locks::MARK), &arguments).await;
     if let Some([_, after]) = ours.bounds {
-        let restored = DB::run(connection, &statement(after), &[]).await;
+        let restored = DB::run(connection, &setting(after), &[]).await;
         // A transaction that has failed takes nothing more, and will be rolled back.
         if done.is_ok() {
             restored?;
@@ -122,15 +123,17 @@ async fn mark_on<DB: Driver>(
     if number(&done?)?.is_some() {
         return Ok(Marked::Now);
     }
+    let once = Arg::Text(LockKind::Once.as_str());
     // A lock from before the clock was set back, which may be a holder's that has crashed, ends after its length.
-    DB::run(connection, &statement(dialect::REDATE), &[Arg::Text(&name)]).await?;
-    let mut locks = [None, None];
-    for (name, lock) in [Some(name), after].into_iter().zip(&mut locks) {
+    let own = [once, Arg::Text(&name)];
+    DB::run(connection, &statement(&locks::REDATE), &own).await?;
+    let mut found = [None, None];
+    for (name, lock) in [Some(&name), after.as_ref()].into_iter().zip(&mut found) {
         if let Some(name) = name {
-            let arguments = [Arg::Text(&name)];
-            let found = DB::run(connection, &statement(ours.inspect_now), &arguments).await?;
-            *lock = found.rows.first().map(lock_row::<DB>).transpose()?;
+            let id = [once, Arg::Text(name)];
+            let done = DB::run(connection, &statement(&locks::INSPECT_NOW), &id).await?;
+            *lock = done.rows.first().map(lock_row::<DB>).transpose()?.flatten();
         }
     }
-    Ok(Marked::Refused(locks))
+    Ok(Marked::Refused(found))
 }

@@ -11,6 +11,7 @@ mod schema;
 pub(crate) mod session;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod statements;
 mod store;
 mod url;
 mod wire;

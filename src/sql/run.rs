@@ -200,6 +200,7 @@ impl Statement {
             .replace("{noted}", dialect.noted)
             .replace("{waits}", dialect.waits)
             .replace("{set_back}", &dialect::SET_BACK.to_string())
+            .replace("{collate}", dialect.collate)
             .replace("{p}", prefix);
         let mut order = Vec::new();
         let sql = match dialect.arguments {

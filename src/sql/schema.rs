@@ -13,6 +13,9 @@ use crate::{
     timing::Backoff,
 };
 
+/// The version before the first step. Tables of this version were never released.
+const BASE: i64 = 1;
+
 /// The tables' version.
 const VERSION: &str = "SELECT version FROM {p}schema WHERE id = 1";
 /// Notes it.
@@ -37,10 +40,11 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
 /// Sees to it that the tables are those to which the steps lead. Several processes may do so at once.
 pub(super) async fn prepare<DB: Driver>(
     pool: &Pool<DB>,
+    dialect: &'static Dialect,
     prefix: &str,
     steps: &'static [&'static [&'static str]],
 ) -> Result<(), Error> {
-    let version = Statement::new(DB::DIALECT, prefix, VERSION);
+    let version = Statement::new(dialect, prefix, VERSION);
     // The usual case changes nothing, so that it needs no right to and waits for no other writer. Any error here (there is no
     // such table, above all) comes again below if it matters.
     if let Ok(mut connection) = pool.acquire().await
@@ -57,7 +61,7 @@ pub(super) async fn prepare<DB: Driver>(
     let pause = Duration::from_millis(50);
     let mut backoff = Backoff::new(pause, pause).tries(40);
     loop {
-        match upgrade(pool, prefix, steps).await {
+        match upgrade(pool, dialect, prefix, steps).await {
             Ok(done) => return done,
             Err(error) if is_raced(&error) && backoff.pause().await => {}
             Err(error) => return Err(failed::<DB>(error)),
@@ -68,10 +72,10 @@ pub(super) async fn prepare<DB: Driver>(
 /// Takes the steps that are still to be taken, unless the tables are those of a newer release.
 async fn upgrade<DB: Driver>(
     pool: &Pool<DB>,
+    dialect: &'static Dialect,
     prefix: &str,
     steps: &'static [&'static [&'static str]],
 ) -> Result<Result<(), Error>, sqlx::Error> {
-    let dialect = DB::DIALECT;
     let statement = |template| Statement::new(dialect, prefix, template);
     let mut transaction = pool.begin_with(dialect.begin).await?;
     for first in dialect.schema_table {
@@ -119,6 +123,7 @@ pub(super) fn script(dialect: &'static Dialect, prefix: &str) -> String {
     statements.extend([&*version, "COMMIT"]);
     let mut script = String::new();
     for statement in statements {
+        let statement = statement.replace("{collate}", dialect.collate);
         for line in statement.replace("{p}", prefix).lines() {
             // As deep as they stand in our source.
             script.push_str(line.strip_prefix("        ").unwrap_or(line));
@@ -131,21 +136,25 @@ pub(super) fn script(dialect: &'static Dialect, prefix: &str) -> String {
 
 /// The version to which these steps lead.
 fn version_of<T>(steps: &[T]) -> i64 {
-    i64::try_from(steps.len()).unwrap_or(i64::MAX)
+    i64::try_from(steps.len()).map_or(i64::MAX, |steps| steps + BASE)
 }
 
 /// The steps that lead from the tables' version to that of this release.
 fn pending<T>(steps: &[T], version: i64) -> Result<&[T], Error> {
-    usize::try_from(version)
-        .ok()
-        .and_then(|done| steps.get(done..))
-        .ok_or_else(|| {
-            Error::said(ErrorKind::Schema, format!(
-                "the database's Perennial tables have version {version}, and this release knows versions up to {}: \
-                 use the release that made them or a newer one, or another table prefix",
-                steps.len()
-            ))
-        })
+    let done = match version {
+        0 => Some(0),
+        version => usize::try_from(version - BASE)
+            .ok()
+            .filter(|done| *done > 0),
+    };
+    done.and_then(|done| steps.get(done..)).ok_or_else(|| {
+        Error::said(ErrorKind::Schema, format!(
+            "the database's Perennial tables have version {version}, and this release knows versions from {} to {}: \
+             use the release that made them or a newer one, or another table prefix",
+            BASE + 1,
+            version_of(steps),
+        ))
+    })
 }
 
 #[cfg(all(test, feature = "sqlite"))]
@@ -156,6 +165,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::sql::dialect::SQLITE;
 
     const OLD: &[&[&str]] = &[&["CREATE TABLE {p}entry (key TEXT PRIMARY KEY)"]];
     const NEW: &[&[&str]] = &[
@@ -176,8 +186,15 @@ mod tests {
         pool.connect("sqlite::memory:").await.expect("opens")
     }
 
+    async fn make(
+        pool: &SqlitePool,
+        steps: &'static [&'static [&'static str]],
+    ) -> Result<(), Error> {
+        prepare(pool, &SQLITE, "p_", steps).await
+    }
+
     async fn old(pool: &SqlitePool) {
-        prepare(pool, "p_", OLD).await.expect("is made");
+        make(pool, OLD).await.expect("is made");
         let row = sqlx::query("INSERT INTO p_entry (key) VALUES ('/')");
         row.execute(pool).await.expect("is stored");
     }
@@ -194,7 +211,7 @@ mod tests {
         let pool = memory().await;
         old(&pool).await;
         for _ in 0..2 {
-            prepare(&pool, "p_", NEW).await.expect("is upgraded");
+            make(&pool, NEW).await.expect("is upgraded");
             assert_eq!(
                 one(&pool, "SELECT key || colour FROM p_entry").await,
                 "/green"
@@ -204,22 +221,30 @@ mod tests {
                 "/"
             );
         }
-        let error = prepare(&pool, "p_", OLD).await.expect_err("is newer");
+        let error = make(&pool, OLD).await.expect_err("is newer");
         assert_eq!(error.kind(), ErrorKind::Schema);
         assert!(
-            error.to_string().contains("version 3") && error.to_string().contains("up to 1"),
+            error.to_string().contains("version 4") && error.to_string().contains("to 2"),
             "{error}"
         );
+    }
+
+    #[tokio::test]
+    async fn tables_from_before_the_first_release_are_refused() {
+        let pool = memory().await;
+        old(&pool).await;
+        let before = sqlx::query("UPDATE p_schema SET version = 1");
+        before.execute(&pool).await.expect("is set");
+        let error = make(&pool, NEW).await.expect_err("is too old");
+        assert_eq!(error.kind(), ErrorKind::Schema);
     }
 
     #[tokio::test]
     async fn an_upgrade_that_fails_leaves_everything_as_it_was() {
         let pool = memory().await;
         old(&pool).await;
-        prepare(&pool, "p_", BROKEN).await.expect_err("is nonsense");
-        prepare(&pool, "p_", NEW)
-            .await
-            .expect("the table is not in its way");
+        make(&pool, BROKEN).await.expect_err("is nonsense");
+        make(&pool, NEW).await.expect("the table is not in its way");
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -240,7 +265,7 @@ mod tests {
                 let pool = SqlitePool::connect_with(options.clone());
                 tokio::spawn(async move {
                     let pool = pool.await.expect("opens");
-                    prepare(&pool, "p_", NEW).await
+                    make(&pool, NEW).await
                 })
             })
             .collect();

@@ -13,7 +13,10 @@ use std::{pin::Pin, time::Duration};
 use bytes::Bytes;
 use http::Response;
 
-use crate::error::BoxError;
+use crate::{
+    error::BoxError,
+    name::{LockKind, LockName},
+};
 
 pub(crate) use guard::Guarded;
 #[cfg(feature = "_sql")]
@@ -39,14 +42,14 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> +
 ///   the same owner, they succeed again.
 /// - A future that is dropped has either done its step or not; nothing is left half done.
 ///
-/// Perennial gives each call a time limit and drops the future after it; names and keys can be of any length and have any
-/// characters.
+/// Perennial gives each call a time limit and drops the future after it. Names can be of any length and have any characters; two
+/// names of different [kinds](LockKind) are two locks, and two entries. An entry has the name of the lock under which it is published.
 pub trait Store: Send + Sync + 'static {
-    /// The entry of `key`, when its fence is greater than `known`, and the state of the lock `name`. Takes no lock, changes nothing.
+    /// The entry of this name, when its fence is greater than `known`, and the state of the lock. Takes no lock, changes nothing.
     ///
     /// An exception is a lock that was acquired in the future: the clock was set back. The times of such a lock are moved into the present, here and by
     /// [`try_lock`](Self::try_lock), so that the lock ends after its length.
-    fn probe<'a>(&'a self, key: &'a str, name: &'a str, known: i64) -> StoreFuture<'a, Probe>;
+    fn probe<'a>(&'a self, name: &'a LockName, known: i64) -> StoreFuture<'a, Probe>;
 
     /// Takes the lock `name` for `length`, if it is free: never held before, expired or released, and not in cooldown.
     ///
@@ -54,7 +57,7 @@ pub trait Store: Send + Sync + 'static {
     /// when it was not taken. To an owner that holds it already, who was not told so, the fence that it has.
     fn try_lock<'a>(
         &'a self,
-        name: &'a str,
+        name: &'a LockName,
         owner: &'a str,
         length: Duration,
         seen: Option<i64>,
@@ -67,12 +70,11 @@ pub trait Store: Send + Sync + 'static {
     /// it succeeds again.
     fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool>;
 
-    /// Stores an edition of `key` under the lease, made now; `false`: refused, the lease has been overtaken.
+    /// Stores an edition under the lease, made now; `false`: refused, the lease has been overtaken.
     ///
     /// The entry's fence becomes the lease's.
     fn publish<'a>(
         &'a self,
-        key: &'a str,
         lease: &'a LeaseRow,
         edition: &'a Edition<'a>,
     ) -> StoreFuture<'a, bool>;
@@ -81,14 +83,13 @@ pub trait Store: Send + Sync + 'static {
     /// when that entry is not the stored one any more.
     fn renew<'a>(
         &'a self,
-        key: &'a str,
         lease: &'a LeaseRow,
         edition: &'a Edition<'a>,
         known: i64,
     ) -> StoreFuture<'a, bool>;
 
-    /// Removes the entry of `key` under the lease; `false`: there is none, or the lease has been overtaken.
-    fn remove<'a>(&'a self, key: &'a str, lease: &'a LeaseRow) -> StoreFuture<'a, bool>;
+    /// Removes the entry under the lease; `false`: there is none, or the lease has been overtaken.
+    fn remove<'a>(&'a self, lease: &'a LeaseRow) -> StoreFuture<'a, bool>;
 
     /// Notes that `name`, of at most 255 bytes and without a NUL, is invalidated now, and returns the new epoch. One that begins with
     /// `revision:` keeps the first that it had.
@@ -110,34 +111,37 @@ pub trait Store: Send + Sync + 'static {
         most: usize,
     ) -> StoreFuture<'a, Vec<(String, i64)>>;
 
-    /// Removes the entries of `key` and of its variants (keys that begin with it and a `#`), whatever is being made of them: each one's lock
-    /// is taken from its holder. Its name is `lock_prefix` and the key; of a key that is longer than 180 bytes (or empty, or with a NUL) its first 128 bytes, a `~` and its digest, as
-    /// rule 7 of `docs/protocol.md` has it.
-    fn purge<'a>(&'a self, key: &'a str, lock_prefix: &'a str) -> StoreFuture<'a, ()>;
+    /// Removes the pages of `key` and of its variants (keys that begin with `key` and a `#`), whatever is being made of them: each
+    /// one's lock is taken from its holder.
+    fn purge<'a>(&'a self, key: &'a str) -> StoreFuture<'a, ()>;
 
-    /// Removes, of the first few entries, or the next ones after `after`, those that were to be kept no longer. Returns where to go on;
-    /// `None`: there are no more.
-    fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<Pruned>>;
+    /// Removes, of the first few entries of this kind, or the next ones after `after`, those that were to be kept no longer. Returns
+    /// where to go on; `None`: there are no more.
+    fn prune_entries<'a>(
+        &'a self,
+        kind: LockKind,
+        after: Option<&'a str>,
+    ) -> StoreFuture<'a, Option<Pruned>>;
 
     /// A lock as it stands; `None`: there is none of this name.
-    fn inspect<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<LockRow>>;
+    fn inspect<'a>(&'a self, name: &'a LockName) -> StoreFuture<'a, Option<LockRow>>;
 
-    /// The locks that have not expired, in the order of their names; but those whose names begin with `once/` and that have no owner.
+    /// The locks that have not expired, in the order of kinds and names; but those of [`LockKind::Once`] that have no owner.
     fn held(&self) -> StoreFuture<'_, Vec<LockRow>>;
 
     /// Takes a lock from whoever has it, whose fence is then no longer the lock's, and lets it be free; `false`: there is none of this name.
-    fn break_lock<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool>;
+    fn break_lock<'a>(&'a self, name: &'a LockName) -> StoreFuture<'a, bool>;
 
     /// Frees the locks that were taken by tries whose answers were lost: of each, the lock of its name if its owner has it, or if it still has its
     /// fence (0: no fence is known). Such a lock gets another fence, as by [`break_lock`](Self::break_lock), so that a release that arrives
     /// later does nothing. All other locks stay as they are, and none is made. May be done in part, and is then called again.
     fn reclaim<'a>(&'a self, strays: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()>;
 
-    /// Removes in the same way locks that nobody has held for `unused`. A lock whose name begins with `idempotency/` is removed an hour after it was last held, whatever
-    /// `unused` is; one that still has an owner after 90 days at the earliest. Returns the last name that was looked at.
+    /// Removes in the same way locks that were [unused](Unused) for long. Returns the last name that was looked at.
     fn prune_locks<'a>(
         &'a self,
-        unused: Duration,
+        kind: LockKind,
+        unused: Unused,
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>>;
 
@@ -165,6 +169,15 @@ pub struct Probe {
     pub lock: LockState,
     /// The latest epoch that [`Store::invalidate`] has returned; 0 when there is none.
     pub epoch: i64,
+}
+
+/// The times after which [`Store::prune_locks`] removes locks.
+#[derive(Clone, Copy, Debug)]
+pub struct Unused {
+    /// The time since a lock without an owner was last held, or its cooldown ended.
+    pub released: Duration,
+    /// The time since a lock with an owner expired.
+    pub expired: Duration,
 }
 
 /// A step of [`Store::prune_entries`].
@@ -216,6 +229,8 @@ pub struct LockState {
 /// A lock in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockRow {
+    /// Its kind.
+    pub kind: LockKind,
     /// Its name, as it is stored.
     pub name: String,
     /// Its latest owner, unless it was released.
@@ -232,7 +247,7 @@ pub struct LockRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
     /// The lock's name.
-    pub name: String,
+    pub name: LockName,
     /// The owner: fresh for each acquisition.
     pub owner: String,
     /// The fencing token.
@@ -241,9 +256,9 @@ pub struct LeaseRow {
 
 impl LeaseRow {
     /// Returns the row of a try whose answer was lost.
-    pub(crate) fn lost(name: &str, owner: &str) -> Self {
+    pub(crate) fn lost(name: &LockName, owner: &str) -> Self {
         Self {
-            name: name.to_owned(),
+            name: name.clone(),
             owner: owner.to_owned(),
             fence: 0,
         }

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use super::memory::{Call, Memory, Owned, Reply};
 use crate::{
     error::BoxError,
-    store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture},
+    name::{LockKind, LockName},
+    store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture, Unused},
 };
 
 /// What a call passes through on its way to the store, and its answer on its way back.
@@ -30,7 +31,7 @@ impl<L: Link> Link for Arc<L> {
 impl Link for Box<dyn Store> {
     async fn send(&self, call: Call) -> Result<Reply, BoxError> {
         Ok(match &call {
-            Call::Probe { key, name, known } => Reply::Probe(self.probe(key, name, *known).await?),
+            Call::Probe { name, known } => Reply::Probe(self.probe(name, *known).await?),
             Call::TryLock {
                 name,
                 owner,
@@ -40,28 +41,29 @@ impl Link for Box<dyn Store> {
             Call::Extend(lease, length) => Reply::Done(self.extend(lease, *length).await?),
             Call::Release(lease, cooldown) => Reply::Done(self.release(lease, *cooldown).await?),
             Call::Publish {
-                key,
                 lease,
                 edition,
                 renews,
             } => {
                 let edition = edition.lent();
                 Reply::Done(match renews {
-                    None => self.publish(key, lease, &edition).await?,
-                    Some(known) => self.renew(key, lease, &edition, *known).await?,
+                    None => self.publish(lease, &edition).await?,
+                    Some(known) => self.renew(lease, &edition, *known).await?,
                 })
             }
-            Call::Remove(key, lease) => Reply::Done(self.remove(key, lease).await?),
+            Call::Remove(lease) => Reply::Done(self.remove(lease).await?),
             Call::Invalidate(name) => Reply::Epoch(self.invalidate(name).await?),
             Call::Invalidated(since, most) => Reply::Names(self.invalidated(*since, *most).await?),
             Call::InvalidatedForLong(after, most) => {
                 Reply::Names(self.invalidated_for_long(after, *most).await?)
             }
-            Call::Purge { key, lock_prefix } => {
-                self.purge(key, lock_prefix).await?;
+            Call::Purge(key) => {
+                self.purge(key).await?;
                 Reply::Nothing
             }
-            Call::PruneEntries(after) => Reply::Pruned(self.prune_entries(after.as_deref()).await?),
+            Call::PruneEntries(kind, after) => {
+                Reply::Pruned(self.prune_entries(*kind, after.as_deref()).await?)
+            }
             Call::Inspect(name) => Reply::Lock(self.inspect(name).await?),
             Call::Held => Reply::Locks(self.held().await?),
             Call::BreakLock(name) => Reply::Done(self.break_lock(name).await?),
@@ -69,8 +71,9 @@ impl Link for Box<dyn Store> {
                 self.reclaim(&strays.iter().collect::<Vec<_>>()).await?;
                 Reply::Nothing
             }
-            Call::PruneLocks(unused, after) => {
-                Reply::Next(self.prune_locks(*unused, after.as_deref()).await?)
+            Call::PruneLocks(kind, unused, after) => {
+                let pruned = self.prune_locks(*kind, *unused, after.as_deref());
+                Reply::Next(pruned.await?)
             }
             Call::Forget {
                 before,
@@ -120,20 +123,20 @@ impl Owned {
 }
 
 impl<L: Link> Store for Linked<L> {
-    fn probe<'a>(&'a self, key: &'a str, name: &'a str, known: i64) -> StoreFuture<'a, Probe> {
-        let (key, name) = (key.to_owned(), name.to_owned());
-        send!(self, Call::Probe { key, name, known }, Reply::Probe(probe) => probe)
+    fn probe<'a>(&'a self, name: &'a LockName, known: i64) -> StoreFuture<'a, Probe> {
+        let name = name.clone();
+        send!(self, Call::Probe { name, known }, Reply::Probe(probe) => probe)
     }
 
     fn try_lock<'a>(
         &'a self,
-        name: &'a str,
+        name: &'a LockName,
         owner: &'a str,
         length: Duration,
         seen: Option<i64>,
     ) -> StoreFuture<'a, Option<i64>> {
         let call = Call::TryLock {
-            name: name.to_owned(),
+            name: name.clone(),
             owner: owner.to_owned(),
             length,
             seen,
@@ -151,12 +154,10 @@ impl<L: Link> Store for Linked<L> {
 
     fn publish<'a>(
         &'a self,
-        key: &'a str,
         lease: &'a LeaseRow,
         edition: &'a Edition<'a>,
     ) -> StoreFuture<'a, bool> {
         let call = Call::Publish {
-            key: key.to_owned(),
             lease: lease.clone(),
             edition: Owned::of(edition),
             renews: None,
@@ -166,13 +167,11 @@ impl<L: Link> Store for Linked<L> {
 
     fn renew<'a>(
         &'a self,
-        key: &'a str,
         lease: &'a LeaseRow,
         edition: &'a Edition<'a>,
         known: i64,
     ) -> StoreFuture<'a, bool> {
         let call = Call::Publish {
-            key: key.to_owned(),
             lease: lease.clone(),
             edition: Owned::of(edition),
             renews: Some(known),
@@ -180,8 +179,8 @@ impl<L: Link> Store for Linked<L> {
         send!(self, call, Reply::Done(done) => done)
     }
 
-    fn remove<'a>(&'a self, key: &'a str, lease: &'a LeaseRow) -> StoreFuture<'a, bool> {
-        send!(self, Call::Remove(key.to_owned(), lease.clone()), Reply::Done(done) => done)
+    fn remove<'a>(&'a self, lease: &'a LeaseRow) -> StoreFuture<'a, bool> {
+        send!(self, Call::Remove(lease.clone()), Reply::Done(done) => done)
     }
 
     fn invalidate<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64> {
@@ -201,25 +200,29 @@ impl<L: Link> Store for Linked<L> {
         send!(self, call, Reply::Names(names) => names)
     }
 
-    fn purge<'a>(&'a self, key: &'a str, lock_prefix: &'a str) -> StoreFuture<'a, ()> {
-        let (key, lock_prefix) = (key.to_owned(), lock_prefix.to_owned());
-        send!(self, Call::Purge { key, lock_prefix }, Reply::Nothing => ())
+    fn purge<'a>(&'a self, key: &'a str) -> StoreFuture<'a, ()> {
+        send!(self, Call::Purge(key.to_owned()), Reply::Nothing => ())
     }
 
-    fn prune_entries<'a>(&'a self, after: Option<&'a str>) -> StoreFuture<'a, Option<Pruned>> {
-        send!(self, Call::PruneEntries(after.map(str::to_owned)), Reply::Pruned(pruned) => pruned)
+    fn prune_entries<'a>(
+        &'a self,
+        kind: LockKind,
+        after: Option<&'a str>,
+    ) -> StoreFuture<'a, Option<Pruned>> {
+        let call = Call::PruneEntries(kind, after.map(str::to_owned));
+        send!(self, call, Reply::Pruned(pruned) => pruned)
     }
 
-    fn inspect<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<LockRow>> {
-        send!(self, Call::Inspect(name.to_owned()), Reply::Lock(lock) => lock)
+    fn inspect<'a>(&'a self, name: &'a LockName) -> StoreFuture<'a, Option<LockRow>> {
+        send!(self, Call::Inspect(name.clone()), Reply::Lock(lock) => lock)
     }
 
     fn held(&self) -> StoreFuture<'_, Vec<LockRow>> {
         send!(self, Call::Held, Reply::Locks(locks) => locks)
     }
 
-    fn break_lock<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool> {
-        send!(self, Call::BreakLock(name.to_owned()), Reply::Done(done) => done)
+    fn break_lock<'a>(&'a self, name: &'a LockName) -> StoreFuture<'a, bool> {
+        send!(self, Call::BreakLock(name.clone()), Reply::Done(done) => done)
     }
 
     fn reclaim<'a>(&'a self, strays: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()> {
@@ -229,10 +232,11 @@ impl<L: Link> Store for Linked<L> {
 
     fn prune_locks<'a>(
         &'a self,
-        unused: Duration,
+        kind: LockKind,
+        unused: Unused,
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>> {
-        let call = Call::PruneLocks(unused, after.map(str::to_owned));
+        let call = Call::PruneLocks(kind, unused, after.map(str::to_owned));
         send!(self, call, Reply::Next(next) => next)
     }
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::store::LockRow;
-
-const HOUR: i64 = 3_600_000_000;
+use super::{memory::micros, rows::Id};
+use crate::store::{LockRow, Unused};
 
 /// What happened further in the future was before the clock was set back, in microseconds.
 pub(super) const SET_BACK: i64 = 5_000_000;
@@ -25,9 +24,10 @@ impl Lock {
         }
     }
 
-    pub(super) fn row(&self, name: &str, now: i64) -> LockRow {
+    pub(super) fn row(&self, (kind, name): &Id, now: i64) -> LockRow {
         LockRow {
-            name: name.to_owned(),
+            kind: *kind,
+            name: name.clone(),
             owner: self.owner.clone(),
             fence: self.fence,
             age: time(now - self.acquired),
@@ -35,13 +35,17 @@ impl Lock {
         }
     }
 
-    pub(super) fn is_unused(&self, name: &str, unused: i64, now: i64) -> bool {
-        let keep = match (name.starts_with("idempotency/"), &self.owner) {
-            (true, Some(_)) => unused.max(90 * 24 * HOUR),
-            (true, None) => HOUR,
-            (false, _) => unused,
+    /// Takes the lock from its holder.
+    pub(super) fn break_up(&mut self) {
+        (self.owner, self.fence, self.expires) = (None, self.fence + 1, 0);
+    }
+
+    pub(super) fn is_unused(&self, unused: &Unused, now: i64) -> bool {
+        let keep = match &self.owner {
+            Some(_) => unused.expired,
+            None => unused.released,
         };
-        self.acquired.max(self.expires) < now.saturating_sub(keep)
+        self.acquired.max(self.expires) < now.saturating_sub(micros(keep))
     }
 }
 

@@ -12,8 +12,11 @@ use bytes::Bytes;
 use http::Response;
 use tokio::time::Instant;
 
-use super::rows::{Page, Rows, bounded};
-use crate::store::{LeaseRow, LockRow, Probe, Pruned};
+use super::rows::{Page, Rows, id};
+use crate::{
+    name::{LockKind, LockName},
+    store::{LeaseRow, LockRow, Probe, Pruned, Unused},
+};
 
 /// The database's clock when a store is made, in microseconds since 1970: the year 2020. `Last-Modified` goes by this clock, and is not to be
 /// later than `Date`, which goes by the machine's clock.
@@ -23,12 +26,11 @@ const EPOCH: i64 = 1_577_836_800_000_000;
 #[derive(Clone, Debug)]
 pub enum Call {
     Probe {
-        key: String,
-        name: String,
+        name: LockName,
         known: i64,
     },
     TryLock {
-        name: String,
+        name: LockName,
         owner: String,
         length: Duration,
         seen: Option<i64>,
@@ -37,25 +39,21 @@ pub enum Call {
     Release(LeaseRow, Duration),
     /// `renews`: the fence of the entry whose content is the same.
     Publish {
-        key: String,
         lease: LeaseRow,
         edition: Owned,
         renews: Option<i64>,
     },
-    Remove(String, LeaseRow),
+    Remove(LeaseRow),
     Invalidate(String),
     Invalidated(i64, usize),
     InvalidatedForLong(String, usize),
-    Purge {
-        key: String,
-        lock_prefix: String,
-    },
-    PruneEntries(Option<String>),
-    Inspect(String),
+    Purge(String),
+    PruneEntries(LockKind, Option<String>),
+    Inspect(LockName),
     Held,
-    BreakLock(String),
+    BreakLock(LockName),
     Reclaim(Vec<LeaseRow>),
-    PruneLocks(Duration, Option<String>),
+    PruneLocks(LockKind, Unused, Option<String>),
     Forget {
         before: i64,
         purged: Duration,
@@ -74,12 +72,12 @@ impl Call {
             Self::Release(..) => "release",
             Self::Publish { renews: None, .. } => "publish",
             Self::Publish { .. } => "renew",
-            Self::Remove(..) => "remove",
+            Self::Remove(_) => "remove",
             Self::Invalidate(_) => "invalidate",
             Self::Invalidated(..) => "invalidated",
             Self::InvalidatedForLong(..) => "invalidated_for_long",
-            Self::Purge { .. } => "purge",
-            Self::PruneEntries(_) => "prune_entries",
+            Self::Purge(_) => "purge",
+            Self::PruneEntries(..) => "prune_entries",
             Self::Inspect(_) => "inspect",
             Self::Held => "held",
             Self::BreakLock(_) => "break_lock",
@@ -140,15 +138,13 @@ impl Memory {
         self.rows().epoch
     }
 
-    /// The fence of the entry of `key`; 0: there is no entry.
-    pub fn fence_of(&self, key: &str) -> i64 {
+    /// The fence of the entry of this name; 0: there is no entry.
+    pub fn fence_of(&self, name: &LockName) -> i64 {
         let rows = self.rows();
-        rows.entries
-            .get(&*bounded(key))
-            .map_or(0, |page| page.fence)
+        rows.entries.get(&id(name)).map_or(0, |page| page.fence)
     }
 
-    /// Returns how often an entry of `key`, or of a variant of it, was stored.
+    /// Returns how often the page of `key`, or a variant of it, was stored.
     pub fn generations(&self, key: &str) -> u64 {
         let rows = self.rows();
         let (variants, end) = (format!("{key}#"), format!("{key}$"));
@@ -159,7 +155,7 @@ impl Memory {
         variants.sum::<u64>() + rows.generations.get(key).copied().unwrap_or(0)
     }
 
-    /// Stores an entry of this age, as if it had been published.
+    /// Stores a page of this age, as if it had been published.
     pub fn fill(&self, key: &str, age: Duration, content: Response<Bytes>) {
         let generated = self.now(&self.rows()) - micros(age);
         let page = Page {
@@ -169,7 +165,8 @@ impl Memory {
             content,
             notes: "epoch=0".to_owned(),
         };
-        self.rows().entries.insert(bounded(key), page);
+        let name = LockName::of(LockKind::Page, key);
+        self.rows().entries.insert(id(&name), page);
     }
 
     /// Carries out a call: one atomic step.

@@ -126,6 +126,6 @@ pub mod internal {
         memory::{Call, Memory, Owned, Reply, micros},
     };
     pub use crate::store::{
-        Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture,
+        Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture, Unused,
     };
 }

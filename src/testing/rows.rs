@@ -9,18 +9,24 @@ use super::{
     lock::{Lock, SET_BACK, time},
     memory::{Call, Owned, Reply, micros},
 };
-use crate::store::{Entry, LeaseRow, LockState, Probe, Pruned};
+use crate::{
+    name::{LockKind, LockName, bounded},
+    store::{Entry, LeaseRow, LockState, Probe, Pruned},
+};
 
 /// The number of rows that one call of the pruning looks at.
 const STEP: usize = 100;
+
+/// A name as the primary key holds it.
+pub(super) type Id = (LockKind, String);
 
 #[derive(Default)]
 pub(super) struct Rows {
     /// The distance by which the clock was moved, in microseconds.
     pub(super) moved: i64,
-    locks: BTreeMap<String, Lock>,
-    pub(super) entries: BTreeMap<String, Page>,
-    /// How often an entry of each key was stored.
+    locks: BTreeMap<Id, Lock>,
+    pub(super) entries: BTreeMap<Id, Page>,
+    /// How often the page of each key was stored.
     pub(super) generations: BTreeMap<String, u64>,
     names: BTreeMap<String, i64>,
     /// The latest epoch.
@@ -38,13 +44,13 @@ pub(super) struct Page {
 impl Rows {
     pub(super) fn apply(&mut self, call: &Call, now: i64) -> Reply {
         match call {
-            Call::Probe { key, name, known } => Reply::Probe(self.probe(key, name, *known, now)),
+            Call::Probe { name, known } => Reply::Probe(self.probe(&id(name), *known, now)),
             Call::TryLock {
                 name,
                 owner,
                 length,
                 seen,
-            } => Reply::Fence(self.try_lock(name, owner, now, micros(*length), *seen)),
+            } => Reply::Fence(self.try_lock(id(name), owner, now, micros(*length), *seen)),
             Call::Extend(lease, length) => Reply::Done(self.update(lease, |lock| {
                 let extends = lock.owner.is_some() && lock.expires > now;
                 if extends {
@@ -61,19 +67,16 @@ impl Rows {
                 true
             })),
             Call::Publish {
-                key,
                 lease,
                 edition,
                 renews,
-            } => Reply::Done(self.publish(key, lease, edition, *renews, now)),
-            Call::Remove(key, lease) => {
-                let key = bounded(key);
-                let removes = self.holds(lease)
-                    && self
-                        .entries
-                        .get(&key)
-                        .is_some_and(|page| page.fence <= lease.fence);
-                Reply::Done(removes && self.entries.remove(&key).is_some())
+            } => Reply::Done(self.publish(lease, edition, *renews, now)),
+            Call::Remove(lease) => {
+                let id = id(&lease.name);
+                let entry = self.entries.get(&id);
+                let is_older = entry.is_some_and(|page| page.fence <= lease.fence);
+                let removes = self.holds(lease) && is_older;
+                Reply::Done(removes && self.entries.remove(&id).is_some())
             }
             Call::Invalidate(name) => Reply::Epoch(self.invalidate(name, now)),
             Call::Invalidated(since, most) => {
@@ -90,33 +93,33 @@ impl Rows {
                 let names = everything.into_iter().chain(rest);
                 Reply::Names(names.map(|(name, epoch)| (name.clone(), *epoch)).collect())
             }
-            Call::Purge { key, lock_prefix } => {
-                self.purge(key, lock_prefix);
+            Call::Purge(key) => {
+                self.purge(key);
                 Reply::Nothing
             }
-            Call::PruneEntries(after) => {
-                let next = next(&self.entries, after.as_deref());
-                let pages = next.iter().map(|key| &self.entries[key]);
+            Call::PruneEntries(kind, after) => {
+                let next = next(&self.entries, *kind, after.as_deref());
+                let pages = next.iter().map(|id| &self.entries[id]);
                 let oldest = pages.filter_map(|page| epoch_in(&page.notes)).min();
-                for key in &next {
-                    if self.entries[key].keep_until < now {
-                        self.entries.remove(key);
+                for id in &next {
+                    if self.entries[id].keep_until < now {
+                        self.entries.remove(id);
                     }
                 }
-                Reply::Pruned(next.into_iter().next_back().map(|last| Pruned {
+                Reply::Pruned(next.into_iter().next_back().map(|(_, last)| Pruned {
                     last,
                     oldest: oldest.unwrap_or(i64::MAX),
                 }))
             }
             Call::Inspect(name) => {
-                let name = bounded(name);
-                Reply::Lock(self.locks.get(&name).map(|lock| lock.row(&name, now)))
+                let id = id(name);
+                Reply::Lock(self.locks.get(&id).map(|lock| lock.row(&id, now)))
             }
             Call::Held => {
-                let held = self.locks.iter().filter(|(name, lock)| {
-                    lock.expires > now && (lock.owner.is_some() || !name.starts_with("once/"))
+                let held = self.locks.iter().filter(|((kind, _), lock)| {
+                    lock.expires > now && (lock.owner.is_some() || *kind != LockKind::Once)
                 });
-                Reply::Locks(held.map(|(name, lock)| lock.row(name, now)).collect())
+                Reply::Locks(held.map(|(id, lock)| lock.row(id, now)).collect())
             }
             Call::Reclaim(strays) => {
                 for stray in strays {
@@ -124,15 +127,15 @@ impl Rows {
                 }
                 Reply::Nothing
             }
-            Call::BreakLock(name) => Reply::Done(self.break_lock(&bounded(name))),
-            Call::PruneLocks(unused, after) => {
-                let next = next(&self.locks, after.as_deref());
-                for name in &next {
-                    if self.locks[name].is_unused(name, micros(*unused), now) {
-                        self.locks.remove(name);
+            Call::BreakLock(name) => Reply::Done(self.break_lock(&id(name))),
+            Call::PruneLocks(kind, unused, after) => {
+                let next = next(&self.locks, *kind, after.as_deref());
+                for id in &next {
+                    if self.locks[id].is_unused(unused, now) {
+                        self.locks.remove(id);
                     }
                 }
-                Reply::Next(next.last().cloned())
+                Reply::Next(next.into_iter().next_back().map(|(_, last)| last))
             }
             Call::Forget {
                 before,
@@ -155,13 +158,12 @@ impl Rows {
         }
     }
 
-    fn probe(&mut self, key: &str, name: &str, known: i64, now: i64) -> Probe {
-        let name = bounded(name);
-        if let Some(lock) = self.locks.get_mut(&name) {
+    fn probe(&mut self, id: &Id, known: i64, now: i64) -> Probe {
+        if let Some(lock) = self.locks.get_mut(id) {
             lock.redate(now);
         }
-        let lock = self.locks.get(&name);
-        let page = self.entries.get(&bounded(key));
+        let lock = self.locks.get(id);
+        let page = self.entries.get(id);
         let page = page.filter(|page| page.fence > known);
         Probe {
             entry: page.map(|page| Entry {
@@ -183,13 +185,13 @@ impl Rows {
 
     fn try_lock(
         &mut self,
-        name: &str,
+        id: Id,
         owner: &str,
         now: i64,
         length: i64,
         seen: Option<i64>,
     ) -> Option<i64> {
-        let lock = self.locks.entry(bounded(name)).or_insert(Lock {
+        let lock = self.locks.entry(id).or_insert(Lock {
             owner: Some(owner.to_owned()),
             fence: now,
             acquired: now,
@@ -209,7 +211,7 @@ impl Rows {
 
     /// Changes a lock that carries the lease's fence, and whose owner is the lease's, or was.
     fn update(&mut self, lease: &LeaseRow, change: impl FnOnce(&mut Lock) -> bool) -> bool {
-        let lock = self.locks.get_mut(&bounded(&lease.name));
+        let lock = self.locks.get_mut(&id(&lease.name));
         let lock = lock.filter(|lock| {
             let owner = lock.owner.as_ref();
             lock.fence == lease.fence && owner.is_none_or(|owner| *owner == lease.owner)
@@ -223,14 +225,14 @@ impl Rows {
 
     fn publish(
         &mut self,
-        key: &str,
         lease: &LeaseRow,
         edition: &Owned,
         renews: Option<i64>,
         now: i64,
     ) -> bool {
-        let (holds, row) = (self.holds(lease), bounded(key));
-        let stored = self.entries.get_mut(&row);
+        let holds = self.holds(lease);
+        let id = id(&lease.name);
+        let stored = self.entries.get_mut(&id);
         let fence = stored.as_ref().map(|page| page.fence);
         let allowed = match renews {
             Some(known) => fence == Some(known) && known < lease.fence,
@@ -250,8 +252,11 @@ impl Rows {
             },
             notes: edition.notes.clone(),
         };
-        self.entries.insert(row, page);
-        *self.generations.entry(key.to_owned()).or_default() += 1;
+        self.entries.insert(id, page);
+        if lease.name.kind() == LockKind::Page {
+            let key = lease.name.as_str().to_owned();
+            *self.generations.entry(key).or_default() += 1;
+        }
         true
     }
 
@@ -264,44 +269,31 @@ impl Rows {
         *latest
     }
 
-    fn purge(&mut self, key: &str, lock_prefix: &str) {
-        let variant = format!("{key}#");
-        let mut keys: Vec<_> = self.entries.keys().cloned().collect();
-        keys.retain(|key| key.starts_with(&variant));
-        keys.push(bounded(key));
-        let begun = format!("{lock_prefix}{variant}");
-        let mut locks: Vec<_> = self.locks.keys().cloned().collect();
-        locks.retain(|name| name.starts_with(&begun));
-        locks.extend(
-            keys.iter()
-                .map(|key| bounded(&format!("{lock_prefix}{key}"))),
-        );
-        locks.dedup();
-        for name in locks {
-            self.break_lock(&name);
+    fn purge(&mut self, key: &str) {
+        let (own, variant) = (bounded(key), format!("{key}#"));
+        let is_meant = |(kind, name): &Id| {
+            *kind == LockKind::Page && (*name == own || name.starts_with(&variant))
+        };
+        for (_, lock) in self.locks.iter_mut().filter(|(id, _)| is_meant(id)) {
+            lock.break_up();
         }
-        for key in keys {
-            self.entries.remove(&key);
-        }
+        self.entries.retain(|id, _| !is_meant(id));
     }
 
     /// Frees what a lost try has taken.
     fn reclaim(&mut self, stray: &LeaseRow) {
-        let name = bounded(&stray.name);
-        let is_stray = self.locks.get(&name).is_some_and(|lock| {
+        let id = id(&stray.name);
+        let is_stray = self.locks.get(&id).is_some_and(|lock| {
             lock.owner.as_ref() == Some(&stray.owner) || lock.fence == stray.fence
         });
         if is_stray {
-            self.break_lock(&name);
+            self.break_lock(&id);
         }
     }
 
-    fn break_lock(&mut self, name: &str) -> bool {
-        let lock = self.locks.get_mut(name);
-        lock.is_some_and(|lock| {
-            (lock.owner, lock.fence, lock.expires) = (None, lock.fence + 1, 0);
-            true
-        })
+    fn break_lock(&mut self, id: &Id) -> bool {
+        let lock = self.locks.get_mut(id);
+        lock.map(Lock::break_up).is_some()
     }
 }
 
@@ -311,14 +303,15 @@ fn epoch_in(notes: &str) -> Option<i64> {
     epoch.split('&').next()?.parse().ok()
 }
 
-/// The names of the next rows.
-fn next<T>(rows: &BTreeMap<String, T>, after: Option<&str>) -> Vec<String> {
+/// The next rows of this kind.
+fn next<T>(rows: &BTreeMap<Id, T>, kind: LockKind, after: Option<&str>) -> Vec<Id> {
     let after = after.unwrap_or_default();
-    let next = rows.keys().filter(|name| name.as_str() > after);
+    let next = rows
+        .keys()
+        .filter(|(of, name)| *of == kind && name.as_str() > after);
     next.take(STEP).cloned().collect()
 }
 
-/// A name as a column holds it.
-pub(super) fn bounded(name: &str) -> String {
-    crate::name::bounded(name).into_owned()
+pub(super) fn id(name: &LockName) -> Id {
+    (name.kind(), bounded(name.as_str()).into_owned())
 }

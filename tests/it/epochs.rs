@@ -22,7 +22,7 @@ use crate::{
     hooked::{Hook, Hooked, Side},
     invalidation::Process,
     paused::{Shared, here},
-    support::{Crowd, Folder, HANG, Origin, until},
+    support::{Crowd, Folder, HANG, Origin, page, until},
 };
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -162,8 +162,7 @@ async fn content_from_before_an_invalidation_is_stale_though_its_lock_was_broken
         let first = generating(&site, &data, key).await;
         data.set(2);
         other.invalidate(key).await.expect("is done");
-        let lock = format!("refresh/{key}");
-        let broken = site.locks().break_lock(lock).await;
+        let broken = site.locks().break_lock(page(key)).await;
         assert!(broken.expect("is done"), "it was held");
         data.hold(false);
         assert_eq!(first.await.expect("no panic").as_deref(), Ok("1"));
@@ -409,8 +408,8 @@ async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
     let holder = folder.site().await;
     holder.invalidate("nothing").await.expect("is done");
     let locked = format!(
-        "INSERT INTO perennial_lock (name, owner, fence, acquired_at, expires_at)
-         VALUES ('refresh/side/a', 'somebody', 1, {now}, {now} + 3600000000)",
+        "INSERT INTO perennial_lock (kind, name, owner, fence, acquired_at, expires_at)
+         VALUES ('page', 'side/a', 'somebody', 1, {now}, {now} + 3600000000)",
         now = "CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
     );
     Db::at(&folder.url()).execute(&locked).await;

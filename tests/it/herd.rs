@@ -8,7 +8,7 @@ use std::{
 };
 
 use perennial::{
-    Claims, Outcome, Perennial,
+    Claims, LockName, Outcome, Perennial,
     testing::internal::{LeaseRow, Store},
 };
 use tokio::task::JoinSet;
@@ -173,7 +173,7 @@ async fn contender() {
             match what {
                 "try" => tasks.spawn(async move {
                     let lease = Duration::from_secs(600);
-                    let tried = store.try_lock(&name, &uuid(), lease, None).await;
+                    let tried = store.try_lock(&(*name).into(), &uuid(), lease, None).await;
                     let fence: Option<i64> = tried.expect("no deadlock, no error");
                     fence.map(|fence| fence.to_string()).into_iter().collect()
                 }),
@@ -225,7 +225,7 @@ async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(db: Db
     for holder in 0..2 * LOCKS {
         let store = Arc::clone(&store);
         holders.spawn(async move {
-            let name = (holder % LOCKS).to_string();
+            let name = LockName::from((holder % LOCKS).to_string());
             let (mut accepted, mut refused, mut round) = (Vec::new(), 0, holder / LOCKS);
             while accepted.len() + refused < ROUNDS {
                 let owner = uuid();
@@ -244,8 +244,8 @@ async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(db: Db
                     fence,
                 };
                 let body = content(&fence.to_string());
-                if publish(&*store, &name, &lease, &body).await {
-                    accepted.push((name.clone(), fence));
+                if publish(&*store, &lease, &body).await {
+                    accepted.push((holder % LOCKS, fence));
                 } else {
                     refused += 1;
                 }
@@ -260,7 +260,7 @@ async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(db: Db
         let mut seen = [0; LOCKS as usize];
         loop {
             for (name, seen) in seen.iter_mut().enumerate() {
-                if let Some((fence, body)) = stored(&*store, &name.to_string()).await {
+                if let Some((fence, body)) = stored(&*store, &name.to_string().into()).await {
                     assert!(fence >= *seen, "it went back");
                     assert_eq!(body, fence.to_string());
                     *seen = fence;

@@ -15,7 +15,7 @@ use axum::{
     response::{AppendHeaders, IntoResponse},
     routing::{any, post},
 };
-use perennial::{Locks, Perennial, layer::IdempotencyLayer};
+use perennial::{LockKind, LockName, Locks, Perennial, layer::IdempotencyLayer};
 use rustix::process::Signal;
 use tokio::{sync::Notify, task::JoinSet};
 
@@ -112,7 +112,8 @@ async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
     let locks = Locks::new(db.database().await).await.expect("opens");
     until("a pays", async || {
         let held = locks.list().await.expect("answers");
-        held.iter().any(|lock| lock.name == "idempotency//%2Fpay/k")
+        held.iter()
+            .any(|lock| lock.kind == LockKind::Request && lock.name == "/%2Fpay/k")
     })
     .await;
     a.signal(Signal::KILL);
@@ -133,7 +134,7 @@ async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
     // Who has found out that it was not made lets it be made.
     assert!(
         locks
-            .break_lock("idempotency//%2Fpay/k")
+            .break_lock(LockName::of(LockKind::Request, ["", "/pay", "k"]))
             .await
             .expect("answers")
     );
@@ -480,7 +481,9 @@ const LEASE: Duration = Duration::from_secs(2);
 async fn expired(db: &Db) {
     let locks = Locks::new(db.database().await).await.expect("opens");
     until("the lease expires", async || {
-        let lock = locks.inspect("idempotency//%2Fpay/k").await;
+        let lock = locks
+            .inspect(LockName::of(LockKind::Request, ["", "/pay", "k"]))
+            .await;
         let lock = lock.expect("answers").expect("is there");
         lock.remaining.is_zero()
     })
@@ -636,7 +639,7 @@ async fn what_has_expired_is_removed(db: Db) {
     assert!(before.is_some_and(|entries| entries >= 2), "{before:?}");
     tokio::time::sleep(Duration::from_millis(100)).await;
     // A day later, in a process that has no pages.
-    db.execute("UPDATE perennial_lock SET expires_at = 1 WHERE name = 'perennial/prune-requests'")
+    db.execute("UPDATE perennial_lock SET expires_at = 1 WHERE kind = 'housekeeping'")
         .await;
     let second = Counted::new(&db, |layer| layer).await;
     assert_eq!(
@@ -710,7 +713,9 @@ async fn housekeeping_is_not_held_for_as_long_as_the_locks_of_requests(db: Db) {
     let address = serve(Router::new().route("/pay", route)).await;
     assert_eq!(pay(address, "k").await.status, 200);
     until("it has pruned", async || {
-        let lock = locks.inspect("perennial/prune-requests").await;
+        let lock = locks
+            .inspect(LockName::of(LockKind::Housekeeping, "prune-requests"))
+            .await;
         let lock = lock.expect("answers");
         assert!(
             lock.as_ref().is_none_or(|lock| lock.remaining <= DAY),

@@ -22,25 +22,6 @@ async fn site(folder: &Folder) -> (Origin, SocketAddr) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_is_perennials_own_keeps_nothing() {
-    let folder = Folder::new();
-    let origin = Origin::default();
-    let site = folder.site().await;
-    let layer = site
-        .layer(Refresh::every(LONG))
-        .key(Key::name("idempotency/x"));
-    let address = serve(origin.router().layer(layer)).await;
-    for run in 1..=2 {
-        let reply = get(address, "/").await;
-        assert_eq!(
-            reply.headers["cache-status"],
-            "perennial; fwd=bypass; detail=no-key"
-        );
-        assert_eq!(reply.run(), run);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn different_resources_are_never_mixed_up() {
     let long = "x".repeat(10 * 1024);
     let paths: Vec<String> = [

@@ -21,7 +21,6 @@ const HOLD: &str = "UPDATE perennial_lock SET acquired_at = acquired_at + 1 WHER
 on_each_database! {
     one_of_many_gets_it_and_fences_grow
     names_that_differ_in_case_blanks_accents_or_their_end_are_different_locks
-    names_that_are_perennials_own_are_refused
     a_lease_is_extended_while_it_is_held
     a_dropped_lease_is_released
     lease_that_is_dropped_before_a_shutdown_is_released_by_its_end
@@ -70,7 +69,7 @@ async fn names_that_differ_in_case_blanks_accents_or_their_end_are_different_loc
         "`lock`",
         "a\0b",
         "a\0c",
-        "refresh",
+        "page",
         "once",
     ];
     let mut leases = Vec::new();
@@ -87,21 +86,6 @@ async fn names_that_differ_in_case_blanks_accents_or_their_end_are_different_loc
             "{name:?} is free"
         );
     }
-}
-
-async fn names_that_are_perennials_own_are_refused(db: Db) {
-    let locks = db.site().await.locks();
-    for name in ["refresh/x", "once/x", "idempotency/x", "perennial/prune"] {
-        let error = locks.try_lock(name).await.expect_err("is refused");
-        assert_eq!(error.kind(), perennial::ErrorKind::Invalid, "{error}");
-        let error = locks.lock(name).await.expect_err("is refused");
-        assert!(error.to_string().contains("does not begin with"), "{error}");
-    }
-    let composite = ["once", "newsletter"];
-    locks
-        .try_lock(composite)
-        .await
-        .expect_err("is refused, too");
 }
 
 async fn a_lease_is_extended_while_it_is_held(db: Db) {

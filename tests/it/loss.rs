@@ -282,7 +282,7 @@ async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
         proxy.weather(Weather::Fair);
         drop(again);
         let lock = format!(
-            "SELECT count(*) FROM perennial_lock WHERE name = 'refresh/{path}' AND owner IS NULL"
+            "SELECT count(*) FROM perennial_lock WHERE kind = 'page' AND name = '{path}' AND owner IS NULL"
         );
         until("the lock is released", async || {
             db.int(&lock).await == Some(1)

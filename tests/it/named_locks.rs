@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use perennial::{ErrorKind, Locks, Outcome, Perennial, sql::Database};
+use perennial::{ErrorKind, LockKind, LockName, Locks, Outcome, Perennial, sql::Database};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
@@ -343,7 +343,7 @@ async fn what_is_done_once_is_done_by_one_and_not_again(db: Db) {
     assert!(tokio::spawn(crashed).await.is_err());
     let again = brief.clone().run(|| async { 1 }).await.expect("answers");
     assert!(matches!(again, Outcome::AlreadyDone { .. }), "{again:?}");
-    let expire = "UPDATE perennial_lock SET expires_at = 1 WHERE name = 'once/brief'";
+    let expire = "UPDATE perennial_lock SET expires_at = 1 WHERE kind = 'once' AND name = 'brief'";
     assert_eq!(db.execute(expire).await, 1);
     let again = brief.run(|| async { 1 }).await.expect("answers");
     assert_eq!(again, Outcome::Ran(1));
@@ -360,7 +360,7 @@ async fn what_failed_is_done_again_until_it_succeeds(db: Db) {
     let (go_on, held) = tokio::sync::oneshot::channel::<()>();
     let retry = once(&a);
     until("the lease of the crashed one is released", async || {
-        a.inspect("once/job")
+        a.inspect(LockName::of(LockKind::Once, "job"))
             .await
             .expect("answers")
             .is_some_and(|lock| lock.remaining.is_zero())
@@ -371,7 +371,7 @@ async fn what_failed_is_done_again_until_it_succeeds(db: Db) {
         Ok::<_, ()>(7)
     }));
     until("it runs", async || {
-        a.inspect("once/job")
+        a.inspect(LockName::of(LockKind::Once, "job"))
             .await
             .expect("answers")
             .is_some_and(|lock| lock.holder.is_some())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial::{ErrorKind, Outcome, Perennial, changed_one};
+use perennial::{ErrorKind, LockKind, LockName, Outcome, Perennial, changed_one};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -164,7 +164,7 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
         assert_eq!(ran, Outcome::Ran(()));
         let marked = brief.mark_in(&mut *connection).await.expect("answers");
         assert!(matches!(marked, Outcome::AlreadyDone { .. }), "{marked:?}");
-        let expire = "UPDATE perennial_lock SET expires_at = 1 WHERE name = 'once/brief'";
+        let expire = "UPDATE perennial_lock SET expires_at = 1 WHERE kind = 'once' AND name = 'brief'";
         assert_eq!(db.execute(expire).await, 1);
         let marked = brief.mark_in(&mut *connection).await.expect("answers");
         assert_eq!(marked, Outcome::Ran(()));
@@ -176,7 +176,7 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
         let held = other.locks().lease(Duration::from_secs(6)).without_extension();
         let running = held.once("held").retry_if_failed();
         let running = tokio::spawn(running.run(std::future::pending::<Result<(), ()>>));
-        let lock = async || site.locks().inspect("once/held").await.expect("answers");
+        let lock = async || site.locks().inspect(LockName::of(LockKind::Once, "held")).await.expect("answers");
         until("it runs", async || lock().await.is_some()).await;
         let held = site.once("held");
         let marked = held.mark_in(&mut *connection).await.expect("answers");
@@ -312,7 +312,8 @@ async fn a_mark_that_a_crashed_process_holds_ends_though_the_clock_was_set_back(
     let length = Duration::from_secs(2);
     let store = crate::store::open(&db).await;
     // Of a process that crashed under `retry_if_failed`.
-    crate::store::lock(&*store, "once/a", length).await;
+    let name = LockName::of(LockKind::Once, "a");
+    crate::store::lock(&*store, name.clone(), length).await;
     let hour = "UPDATE perennial_lock SET acquired_at = acquired_at + 3600000000, expires_at = expires_at + 3600000000";
     db.execute(hour).await;
     with_pool!(db, pool => {
@@ -320,7 +321,7 @@ async fn a_mark_that_a_crashed_process_holds_ends_though_the_clock_was_set_back(
         let marked = site.once("a").mark_in(&mut transaction).await;
         assert_eq!(marked.expect("answers"), Outcome::InProgress);
         transaction.commit().await.expect("is committed");
-        let row = store.inspect("once/a").await.expect("answers");
+        let row = store.inspect(&name).await.expect("answers");
         let row = row.expect("is there");
         assert!(row.remaining <= length, "{row:?}");
         until("its length is over", async || {

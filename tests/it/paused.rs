@@ -18,7 +18,7 @@ use perennial::{
 };
 use tower::ServiceExt;
 
-use crate::support::{Ask, Origin, every, patient};
+use crate::support::{Ask, Origin, every, page, patient};
 
 /// The database that several sites share; each site stands for a process.
 #[derive(Clone)]
@@ -29,7 +29,9 @@ impl Link for Shared {
     async fn send(&self, call: Call) -> Result<Reply, BoxError> {
         let (memory, unpublishable) = &*self.0;
         match &call {
-            Call::Publish { key, .. } if *key == *unpublishable.lock().expect("not poisoned") => {
+            Call::Publish { lease, .. }
+                if lease.name == page(&unpublishable.lock().expect("not poisoned")) =>
+            {
                 Err("refused".into())
             }
             call => Ok(memory.apply(call)),
@@ -73,13 +75,13 @@ impl Shared {
 
     /// The lock under which a page is generated.
     pub(crate) async fn lock_of(&self, path: &str) -> Option<LockInfo> {
-        let lock = self.locks().inspect(format!("refresh/{path}")).await;
+        let lock = self.locks().inspect(page(path)).await;
         lock.expect("answers")
     }
 
     /// The fence and the body that are stored for a key.
     pub(crate) async fn entry(&self, key: &str) -> Option<(i64, String)> {
-        let (fence, body) = crate::store::stored(&*self.store(), key).await?;
+        let (fence, body) = crate::store::stored(&*self.store(), &page(key)).await?;
         Some((fence, String::from_utf8(body.to_vec()).expect("text")))
     }
 }

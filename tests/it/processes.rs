@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::{
     databases::Db,
-    support::{Crowd, Gateway, HANG, Origin, Reply, get, until},
+    support::{Crowd, Gateway, HANG, Origin, Reply, get, page, until},
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -116,7 +116,7 @@ async fn a_killed_regenerator_is_replaced_after_its_lease(db: Db) {
     .await;
     a.signal(Signal::KILL);
     let locks = db.site().await.locks();
-    let lock = locks.inspect("refresh//").await.expect("answers");
+    let lock = locks.inspect(page("/")).await.expect("answers");
     assert!(lock.is_some_and(|lock| lock.remaining <= lease));
     until("b generates", async || {
         assert_eq!(
@@ -220,7 +220,8 @@ async fn overtaken(db: &Db, cold: bool) {
             body_of(begun + 1),
             "round {round}: the late publish got through"
         );
-        let lock = format!("SELECT fence FROM perennial_lock WHERE name = 'refresh/{path}'");
+        let lock =
+            format!("SELECT fence FROM perennial_lock WHERE kind = 'page' AND name = '{path}'");
         let lock = db.int(&lock).await.expect("is there");
         assert!(lock >= after);
         std::mem::swap(&mut a, &mut b);

@@ -7,7 +7,7 @@ use perennial::{First, Perennial, Refresh};
 
 use crate::{
     paused::{Here, Shared, here, origin_behind},
-    support::{Crowd, Folder, HANG, Origin, Reply, every, get, patient, serve, until},
+    support::{Crowd, Folder, HANG, Origin, Reply, every, get, page, patient, serve, until},
 };
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -302,7 +302,7 @@ async fn shutdown_begins_nothing_more<F: Future<Output = ()> + Send + 'static>(
     origin.let_go();
     shutdown.await.expect("ends");
     assert_eq!(origin.ended(), 2);
-    let lock = site.locks().inspect("refresh//").await.expect("answers");
+    let lock = site.locks().inspect(page("/")).await.expect("answers");
     assert!(
         lock.is_some_and(|lock| lock.remaining.is_zero()),
         "the lease was not released"
@@ -432,7 +432,7 @@ async fn a_publish_that_fails_takes_no_permit() {
         })
         .await;
     }
-    let lock = site.locks().inspect("refresh//a").await.expect("answers");
+    let lock = site.locks().inspect(page("/a")).await.expect("answers");
     assert!(
         lock.is_some_and(|lock| lock.holder.is_some()),
         "it is not tried any more"

@@ -74,12 +74,12 @@ async fn what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for(d
         ),
         (
             "b",
-            "INSERT INTO perennial_lock (name, fence, acquired_at, expires_at) VALUES ('b', 1, 1, 1)",
+            "INSERT INTO perennial_lock (kind, name, fence, acquired_at, expires_at) VALUES ('lock', 'b', 1, 1, 1)",
         ),
     ] {
         let held = db.uncommitted(change).await;
         let asked = Instant::now();
-        let tried = store.try_lock(name, "me", LEASE, None).await;
+        let tried = store.try_lock(&name.into(), "me", LEASE, None).await;
         assert_eq!(tried.expect("answers"), None, "{change}");
         // Meant to be 100 ms; without a limit it would be for ever, or MariaDB's own of 50 s.
         assert!(asked.elapsed() < HANG / 3, "{change}");
@@ -107,24 +107,24 @@ async fn eight_make_the_tables_at_once(db: Db) {
 async fn nobody_takes_over_in_the_middle_of_a_publish(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
-    assert!(publish(&*store, "k", &first, &content("1")).await);
+    assert!(publish(&*store, &first, &content("1")).await);
     store
         .release(&first, Duration::ZERO)
         .await
         .expect("answers");
     let late = lock(&*store, "a", Duration::from_millis(200)).await;
     let held = db
-        .uncommitted("DELETE FROM perennial_entry WHERE entry_key = 'k'")
+        .uncommitted("DELETE FROM perennial_entry WHERE name = 'a'")
         .await;
     let publishing = tokio::spawn({
         let (store, late) = (Arc::clone(&store), late.clone());
-        async move { publish(&*store, "k", &late, &content("2")).await }
+        async move { publish(&*store, &late, &content("2")).await }
     });
     until("it is held up", async || db.waits().await).await;
     // Until its lease is over.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!publishing.is_finished(), "nothing holds it up");
-    let taken = store.try_lock("a", "another", LEASE, None).await;
+    let taken = store.try_lock(&"a".into(), "another", LEASE, None).await;
     assert_eq!(
         taken.expect("answers"),
         None,
@@ -138,7 +138,7 @@ async fn nobody_takes_over_in_the_middle_of_a_publish(db: Db) {
 async fn what_comes_during_a_takeover_is_refused(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
-    assert!(publish(&*store, "k", &first, &content("1")).await);
+    assert!(publish(&*store, &first, &content("1")).await);
     store
         .release(&first, Duration::ZERO)
         .await
@@ -157,8 +157,8 @@ async fn what_comes_during_a_takeover_is_refused(db: Db) {
                 let content = content("2");
                 let edition = edition(&content);
                 let stored = match renews {
-                    true => store.renew("k", &late, &edition, first.fence).await,
-                    false => store.publish("k", &late, &edition).await,
+                    true => store.renew(&late, &edition, first.fence).await,
+                    false => store.publish(&late, &edition).await,
                 };
                 stored.expect("answers")
             }
@@ -169,7 +169,7 @@ async fn what_comes_during_a_takeover_is_refused(db: Db) {
         .await;
         takeover.commit().await.expect("is done");
         assert!(!storing.await.expect("ends"), "renews: {renews}");
-        let stored = crate::store::stored(&*store, "k").await;
+        let stored = crate::store::stored(&*store, &"a".into()).await;
         assert_eq!(stored, Some((first.fence, "1".into())));
         db.execute(&format!(
             "UPDATE perennial_lock SET owner = '{}', fence = {} WHERE name = 'a'",

@@ -10,12 +10,16 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
-use perennial::testing::internal::{Edition, LeaseRow, Store};
-use perennial::testing::internal::{Linked, Memory};
-use sha2::{Digest, Sha256};
+use perennial::{
+    LockKind, LockName,
+    testing::internal::{Edition, LeaseRow, Linked, Memory, Store, Unused},
+};
 use tokio::task::JoinSet;
 
-use crate::{databases::Db, support::HANG};
+use crate::{
+    databases::Db,
+    support::{HANG, page},
+};
 
 const LEASE: Duration = Duration::from_secs(3600);
 const NONE: Duration = Duration::ZERO;
@@ -29,17 +33,15 @@ pub(crate) async fn open(db: &Db) -> Arc<dyn Store> {
     store.expect("prepares").into()
 }
 
-pub(crate) async fn lock(store: &dyn Store, name: &str, length: Duration) -> LeaseRow {
-    let owner = uuid();
-    let fence = store
-        .try_lock(name, &owner, length, None)
-        .await
-        .expect("answers");
-    LeaseRow {
-        name: name.to_owned(),
-        owner,
-        fence: fence.expect("is free"),
-    }
+pub(crate) async fn lock(
+    store: &dyn Store,
+    name: impl Into<LockName>,
+    length: Duration,
+) -> LeaseRow {
+    let (name, owner) = (name.into(), uuid());
+    let fence = store.try_lock(&name, &owner, length, None).await;
+    let fence = fence.expect("answers").expect("is free");
+    LeaseRow { name, owner, fence }
 }
 
 /// An owner that no other acquisition has.
@@ -71,22 +73,21 @@ pub(crate) fn edition(content: &Response<Bytes>) -> Edition<'_> {
 
 pub(crate) async fn publish(
     store: &dyn Store,
-    key: &str,
     lease: &LeaseRow,
     content: &Response<Bytes>,
 ) -> bool {
-    let published = store.publish(key, lease, &edition(content)).await;
+    let published = store.publish(lease, &edition(content)).await;
     published.expect("answers")
 }
 
-async fn renew(store: &dyn Store, key: &str, lease: &LeaseRow, known: i64) -> bool {
+async fn renew(store: &dyn Store, lease: &LeaseRow, known: i64) -> bool {
     let content = content("is not sent");
-    let renewed = store.renew(key, lease, &edition(&content), known).await;
+    let renewed = store.renew(lease, &edition(&content), known).await;
     renewed.expect("answers")
 }
 
-pub(crate) async fn stored(store: &dyn Store, key: &str) -> Option<(i64, Bytes)> {
-    let probe = store.probe(key, "no-lock", 0).await.expect("answers");
+pub(crate) async fn stored(store: &dyn Store, name: &LockName) -> Option<(i64, Bytes)> {
+    let probe = store.probe(name, 0).await.expect("answers");
     probe
         .entry
         .map(|entry| (entry.fence, entry.content.into_body()))
@@ -127,7 +128,7 @@ contract! {
     only_what_is_to_be_kept_no_longer_is_pruned
     a_purge_is_forgotten_only_when_no_entry_is_older
     keys_that_begin_alike_are_told_apart_by_a_purge
-    a_lock_whose_name_begins_like_a_mark_in_capitals_is_listed
+    equal_names_of_different_kinds_are_different_locks_and_entries
     a_lock_is_inspected_listed_and_broken;
     changing rows:
         an_invalidation_that_is_rolled_back_is_seen_by_nobody
@@ -146,7 +147,7 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
             tries.spawn(async move {
                 let owner = uuid();
                 let fence = store
-                    .try_lock("a", &owner, LEASE, None)
+                    .try_lock(&"a".into(), &owner, LEASE, None)
                     .await
                     .expect("answers");
                 fence.map(|fence| LeaseRow {
@@ -160,7 +161,7 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
         assert_eq!(won.len(), 1);
         assert!(won[0].fence > last);
         last = won[0].fence;
-        let state = store.probe("k", "a", 0).await.expect("answers").lock;
+        let state = store.probe(&"a".into(), 0).await.expect("answers").lock;
         assert!(
             state.owned
                 && state.fence == last
@@ -168,7 +169,7 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
                 && state.remaining <= LEASE
         );
         assert!(store.release(&won[0], NONE).await.expect("answers"));
-        let state = store.probe("k", "a", 0).await.expect("answers").lock;
+        let state = store.probe(&"a".into(), 0).await.expect("answers").lock;
         assert!(!state.owned && state.fence == last && state.remaining == NONE);
     }
 }
@@ -177,7 +178,7 @@ async fn whoever_was_not_told_asks_again_and_is_told(db: Db) {
     let store = open(&db).await;
     let lease = lock(&*store, "a", LEASE).await;
     for seen in [None, Some(0), Some(lease.fence)] {
-        let again = store.try_lock("a", &lease.owner, LEASE, seen).await;
+        let again = store.try_lock(&"a".into(), &lease.owner, LEASE, seen).await;
         assert_eq!(again.expect("answers"), Some(lease.fence), "{seen:?}");
     }
     assert!(store.extend(&lease, LEASE).await.expect("answers"));
@@ -186,7 +187,7 @@ async fn whoever_was_not_told_asks_again_and_is_told(db: Db) {
     }
     let other = lock(&*store, "a", LEASE).await;
     assert!(!store.release(&lease, NONE).await.expect("answers"));
-    let again = store.try_lock("a", &lease.owner, LEASE, None).await;
+    let again = store.try_lock(&"a".into(), &lease.owner, LEASE, None).await;
     assert_eq!(again.expect("answers"), None);
     assert!(store.extend(&other, LEASE).await.expect("answers"));
 }
@@ -196,11 +197,11 @@ async fn a_cooldown_keeps_everybody_off(db: Db) {
     let lease = lock(&*store, "a", LEASE).await;
     let cooldown = Duration::from_secs(3);
     assert!(store.release(&lease, cooldown).await.expect("answers"));
-    let state = store.probe("k", "a", 0).await.expect("answers").lock;
+    let state = store.probe(&"a".into(), 0).await.expect("answers").lock;
     assert!(!state.owned && state.remaining > NONE && state.remaining <= cooldown);
     assert_eq!(
         store
-            .try_lock("a", "me", LEASE, None)
+            .try_lock(&"a".into(), "me", LEASE, None)
             .await
             .expect("answers"),
         None
@@ -211,7 +212,7 @@ async fn a_cooldown_keeps_everybody_off(db: Db) {
 
 async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
     let store = open(&db).await;
-    let fence = store.try_lock("a", "me", LEASE, Some(1)).await;
+    let fence = store.try_lock(&"a".into(), "me", LEASE, Some(1)).await;
     let fence = fence.expect("answers");
     assert!(fence.is_some(), "never held, so nobody can have published");
     let first = lock(&*store, "b", LEASE).await;
@@ -219,7 +220,7 @@ async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
     for seen in [0, first.fence - 1, first.fence + 1] {
         assert_eq!(
             store
-                .try_lock("b", "me", LEASE, Some(seen))
+                .try_lock(&"b".into(), "me", LEASE, Some(seen))
                 .await
                 .expect("answers"),
             None
@@ -227,7 +228,7 @@ async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
     }
     assert!(
         store
-            .try_lock("b", "me", LEASE, Some(first.fence))
+            .try_lock(&"b".into(), "me", LEASE, Some(first.fence))
             .await
             .expect("answers")
             .is_some()
@@ -282,111 +283,109 @@ async fn what_is_published_comes_back_as_it_was(db: Db) {
             "/" => Response::new(Bytes::new()),
             _ => content("bytes \0 \u{fc}"),
         };
-        assert!(publish(&*store, key, &lease, &sent).await);
+        assert!(publish(&*store, &lease, &sent).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let entry = store
-            .probe(key, key, 0)
-            .await
-            .expect("answers")
-            .entry
-            .expect("is stored");
+        let probe = store.probe(&lease.name, 0).await.expect("answers");
+        let entry = probe.entry.expect("is stored");
         assert_eq!(entry.fence, lease.fence);
         assert!(entry.age >= Duration::from_millis(10) && entry.age < LEASE);
         assert_eq!(entry.content.status(), sent.status());
         assert_eq!(entry.content.headers(), sent.headers());
         assert_eq!(entry.content.body(), sent.body());
         assert_eq!(entry.notes, edition(&sent).notes);
-        let known = store.probe(key, key, lease.fence).await.expect("answers");
+        let known = store
+            .probe(&lease.name, lease.fence)
+            .await
+            .expect("answers");
         assert!(known.entry.is_none(), "it is not newer than itself");
     }
 }
 
 async fn nothing_is_published_after_a_takeover(db: Db) {
     let store = open(&db).await;
-    let late = lock(&*store, "a", Duration::from_millis(20)).await;
+    let first = lock(&*store, "a", LEASE).await;
+    assert!(publish(&*store, &first, &content("0")).await);
+    store.release(&first, NONE).await.expect("answers");
+    let brief = Duration::from_millis(20);
+    let late = lock(&*store, "a", brief).await;
+    let expired = lock(&*store, "b", brief).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     // Expired but not taken over: nobody else can have published.
-    assert!(publish(&*store, "k", &late, &content("0")).await);
+    assert!(publish(&*store, &expired, &content("0")).await);
     let next = lock(&*store, "a", LEASE).await;
     // The next one has not published yet: the entry's own fence would not refuse this.
-    assert!(!publish(&*store, "other", &late, &content("1")).await);
-    assert!(
-        !publish(
-            &*store,
-            "k",
-            &LeaseRow {
-                fence: next.fence,
-                ..late.clone()
-            },
-            &content("1")
-        )
-        .await
-    );
-    assert!(
-        !renew(
-            &*store,
-            "k",
-            &LeaseRow {
-                fence: next.fence,
-                ..late
-            },
-            next.fence - 1
-        )
-        .await
-    );
-    assert!(publish(&*store, "k", &next, &content("2")).await);
-    assert_eq!(stored(&*store, "k").await, Some((next.fence, "2".into())));
-    assert_eq!(stored(&*store, "other").await, None);
+    let forged = LeaseRow {
+        fence: next.fence,
+        ..late.clone()
+    };
+    for lease in [&late, &forged] {
+        assert!(!publish(&*store, lease, &content("1")).await);
+        assert!(!renew(&*store, lease, first.fence).await);
+    }
+    let before = stored(&*store, &late.name).await;
+    assert_eq!(before, Some((first.fence, "0".into())));
+    assert!(publish(&*store, &next, &content("2")).await);
+    let after = stored(&*store, &late.name).await;
+    assert_eq!(after, Some((next.fence, "2".into())));
 }
 
 async fn a_repeated_publish_succeeds_again(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     for _ in 0..2 {
-        assert!(publish(&*store, "k", &first, &content("1")).await);
+        assert!(publish(&*store, &first, &content("1")).await);
     }
     store.release(&first, NONE).await.expect("answers");
     let second = lock(&*store, "a", LEASE).await;
     for _ in 0..2 {
-        assert!(renew(&*store, "k", &second, first.fence).await);
+        assert!(renew(&*store, &second, first.fence).await);
     }
-    assert_eq!(stored(&*store, "k").await, Some((second.fence, "1".into())));
+    assert_eq!(
+        stored(&*store, &"a".into()).await,
+        Some((second.fence, "1".into()))
+    );
 }
 
 async fn the_same_content_is_renewed_only_over_itself(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(
-        !renew(&*store, "k", &first, 0).await,
+        !renew(&*store, &first, 0).await,
         "there is nothing to renew"
     );
-    publish(&*store, "k", &first, &content("1")).await;
+    publish(&*store, &first, &content("1")).await;
     store.release(&first, NONE).await.expect("answers");
     let second = lock(&*store, "a", LEASE).await;
-    assert!(!renew(&*store, "k", &second, first.fence - 1).await);
-    assert_eq!(stored(&*store, "k").await, Some((first.fence, "1".into())));
-    assert!(renew(&*store, "k", &second, first.fence).await);
+    assert!(!renew(&*store, &second, first.fence - 1).await);
+    assert_eq!(
+        stored(&*store, &"a".into()).await,
+        Some((first.fence, "1".into()))
+    );
+    assert!(renew(&*store, &second, first.fence).await);
 }
 
 async fn an_entry_is_removed_only_under_the_lease(db: Db) {
     let store = open(&db).await;
     let late = lock(&*store, "a", LEASE).await;
     assert!(
-        !store.remove("k", &late).await.expect("answers"),
+        !store.remove(&late).await.expect("answers"),
         "there is none"
     );
-    assert!(publish(&*store, "k", &late, &content("1")).await);
+    assert!(publish(&*store, &late, &content("1")).await);
     store.release(&late, NONE).await.expect("answers");
     let next = lock(&*store, "a", LEASE).await;
-    assert!(!store.remove("k", &late).await.expect("answers"));
-    assert_eq!(stored(&*store, "k").await, Some((late.fence, "1".into())));
-    assert!(store.remove("k", &next).await.expect("answers"));
-    assert_eq!(stored(&*store, "k").await, None);
+    assert!(!store.remove(&late).await.expect("answers"));
+    assert_eq!(
+        stored(&*store, &"a".into()).await,
+        Some((late.fence, "1".into()))
+    );
+    assert!(store.remove(&next).await.expect("answers"));
+    assert_eq!(stored(&*store, &"a".into()).await, None);
 }
 
 async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let store = open(&db).await;
-    assert_eq!(store.probe("k", "a", 0).await.expect("answers").epoch, 0);
+    assert_eq!(store.probe(&"a".into(), 0).await.expect("answers").epoch, 0);
     assert_eq!(store.invalidated(0, ALL).await.expect("answers"), []);
     let long = "x".repeat(255);
     let names = ["key:/a", "key:/A", "key:/a ", "tag:\u{e4}'\\$1%", &long];
@@ -395,7 +394,7 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
         let epoch = store.invalidate(name).await.expect("answers");
         assert!(epoch > last, "{epoch} after {last}");
         last = epoch;
-        let probe = store.probe("k", "a", 0).await.expect("answers");
+        let probe = store.probe(&"a".into(), 0).await.expect("answers");
         assert_eq!(probe.epoch, epoch);
     }
     let mut all = store.invalidated(0, ALL).await.expect("answers");
@@ -483,10 +482,11 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
     let asking = tokio::spawn({
         let store = Arc::clone(&store);
         async move {
+            let name = "a".into();
             let answers = tokio::join!(
                 store.invalidated(0, ALL),
                 store.invalidated_for_long("purged:", ALL),
-                store.probe("k", "a", 0),
+                store.probe(&name, 0),
             );
             (
                 answers.0.expect("answers"),
@@ -584,40 +584,28 @@ async fn what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused(db: Db) 
     let keys = ["/a", "/a#&accept=x", "/a?b", "/ab", &long, &long_variant];
     let mut leases = Vec::new();
     for key in keys {
-        let lease = lock(&*store, &lock_of(key), LEASE).await;
-        assert!(publish(&*store, key, &lease, &content("1")).await);
+        let lease = lock(&*store, page(key), LEASE).await;
+        assert!(publish(&*store, &lease, &content("1")).await);
         leases.push(lease);
     }
     // One that is made for the first time.
-    let new = lock(&*store, &lock_of("/a#new"), LEASE).await;
+    let new = lock(&*store, page("/a#new"), LEASE).await;
     for key in ["/a", &long, "/none"] {
-        store.purge(key, "refresh/").await.expect("answers");
+        store.purge(key).await.expect("answers");
     }
-    assert!(!publish(&*store, "/a#new", &new, &content("1")).await);
+    assert!(!publish(&*store, &new, &content("1")).await);
     for (key, lease) in keys.iter().zip(&leases) {
         let purged = matches!(*key, "/a" | "/a#&accept=x") || key.len() > 180;
-        assert_eq!(stored(&*store, key).await.is_none(), purged, "{key}");
+        let is_gone = stored(&*store, &lease.name).await.is_none();
+        assert_eq!(is_gone, purged, "{key}");
         assert_eq!(store.extend(lease, LEASE).await.expect("answers"), !purged);
-        assert_eq!(publish(&*store, key, lease, &content("1")).await, !purged);
+        assert_eq!(publish(&*store, lease, &content("1")).await, !purged);
         if purged {
-            let next = lock(&*store, &lease.name, LEASE).await;
+            let next = lock(&*store, lease.name.clone(), LEASE).await;
             assert!(next.fence > lease.fence);
-            assert!(publish(&*store, key, &next, &content("2")).await);
+            assert!(publish(&*store, &next, &content("2")).await);
         }
     }
-}
-
-/// The name of the lock under which a key's content is made, as docs/protocol.md has it.
-fn lock_of(key: &str) -> String {
-    if key.len() <= 180 && !key.contains('\0') {
-        return format!("refresh/{key}");
-    }
-    let digest: String = Sha256::digest(key)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    let (first, _) = key.split_once('\0').unwrap_or((key, ""));
-    format!("refresh/{first:~<128.128}~{digest}")
 }
 
 async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
@@ -626,39 +614,37 @@ async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
     let (short, hour) = (Duration::from_millis(300), Duration::from_secs(3600));
     let long = "x".repeat(300);
     // More than are looked at in one step.
-    let names: Vec<_> = (0..250).map(|n| format!("/{n}")).chain([long]).collect();
-    for (n, name) in names.iter().enumerate() {
-        let prefix = if n % 10 == 0 { "job/" } else { "refresh/" };
-        let lease = lock(&*store, &format!("{prefix}{name}"), LEASE).await;
-        let keep = if n % 2 == 0 { short } else { hour };
+    let keys = (0..250).map(|n| format!("/{n}")).chain([long]);
+    let names: Vec<_> = keys.map(|key| page(&key)).collect();
+    let publish = async |name: &LockName, keep, releases| {
+        let lease = lock(&*store, name.clone(), LEASE).await;
         let edition = Edition {
             keep,
             ..edition(&body)
         };
-        assert!(
-            store
-                .publish(name, &lease, &edition)
-                .await
-                .expect("answers")
-        );
-        if n % 5 != 0 {
+        let published = store.publish(&lease, &edition).await;
+        assert!(published.expect("answers"));
+        if releases {
             store.release(&lease, NONE).await.expect("answers");
         }
+    };
+    for (n, name) in names.iter().enumerate() {
+        let keep = if n % 2 == 0 { short } else { hour };
+        publish(name, keep, n % 5 != 0).await;
     }
-    // Somebody may just have looked whether this was done, and begin.
-    let request = lock(&*store, "idempotency/x", LEASE).await;
-    store.release(&request, NONE).await.expect("answers");
+    let other = LockName::of(LockKind::Request, "/0");
+    publish(&other, short, true).await;
     tokio::time::sleep(2 * short).await;
-    let all = async |locks: Option<Duration>| {
+    let all = async |locks: Option<Unused>| {
         let (mut next, mut steps) = (None, 0);
         loop {
             steps += 1;
             let after: Option<String> = next;
             let after = after.as_deref();
             let pruned = match locks {
-                Some(unused) => store.prune_locks(unused, after).await,
+                Some(unused) => store.prune_locks(LockKind::Page, unused, after).await,
                 None => {
-                    let pruned = store.prune_entries(after).await;
+                    let pruned = store.prune_entries(LockKind::Page, after).await;
                     pruned.map(|pruned| pruned.map(|pruned| pruned.last))
                 }
             };
@@ -670,63 +656,77 @@ async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
     };
     let locks = async || {
         let mut locks = Vec::new();
-        for (n, name) in names.iter().enumerate() {
-            let prefix = if n % 10 == 0 { "job/" } else { "refresh/" };
-            let lock = format!("{prefix}{name}");
-            let probe = store.probe("k", &lock, 0).await.expect("answers");
-            locks.push(probe.lock.fence != 0);
+        for name in &names {
+            locks.push(store.inspect(name).await.expect("answers").is_some());
         }
         locks
     };
     all(None).await;
-    all(Some(hour)).await;
+    let unused = |released, expired| Some(Unused { released, expired });
+    all(unused(hour, short)).await;
     assert!(locks().await.into_iter().all(|is_there| is_there));
-    all(Some(short)).await;
+    all(unused(short, hour)).await;
     for (n, is_there) in locks().await.into_iter().enumerate() {
-        assert_eq!(is_there, n % 5 == 0, "{n}: jobs, and what is held");
+        assert_eq!(is_there, n % 5 == 0, "{n}: what is held");
     }
-    let request = store.inspect("idempotency/x").await.expect("answers");
-    assert!(request.is_some(), "was done a moment ago");
     for (n, name) in names.iter().enumerate() {
-        assert_eq!(stored(&*store, name).await.is_some(), n % 2 == 1, "{name}");
+        assert_eq!(
+            stored(&*store, name).await.is_some(),
+            n % 2 == 1,
+            "{name:?}"
+        );
     }
+    assert!(
+        stored(&*store, &other).await.is_some(),
+        "is of another kind"
+    );
+    assert!(store.inspect(&other).await.expect("answers").is_some());
 }
 
 async fn a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour(db: Db) {
     let store = open(&db).await;
-    for name in ["idempotency/done", "job/done"] {
-        let lease = lock(&*store, name, LEASE).await;
-        assert!(store.release(&lease, NONE).await.expect("answers"));
+    let names = [
+        LockName::of(LockKind::Request, "done"),
+        LockName::of(LockKind::Request, "unknown"),
+        "done".into(),
+    ];
+    for name in &names {
+        let lease = lock(&*store, name.clone(), LEASE).await;
+        if name.as_str() == "done" {
+            assert!(store.release(&lease, NONE).await.expect("answers"));
+        }
     }
-    lock(&*store, "idempotency/unknown", LEASE).await;
     // Two hours ago.
     let ago = "UPDATE perennial_lock SET acquired_at = acquired_at - 7200000000,
         expires_at = CASE WHEN expires_at = 0 THEN 0 ELSE expires_at - 7200000000 END";
     assert_eq!(db.execute(ago).await, 3);
+    let locks = db.site().await.locks();
+    let left = async || {
+        let mut left = Vec::new();
+        for name in &names {
+            left.push(store.inspect(name).await.expect("answers").is_some());
+        }
+        left
+    };
     let days = Duration::from_hours(24 * 90);
-    let mut next = None;
-    while let Some(last) = store
-        .prune_locks(days, next.as_deref())
-        .await
-        .expect("answers")
-    {
-        next = Some(last);
-    }
-    let mut left = Vec::new();
-    for name in ["idempotency/done", "idempotency/unknown", "job/done"] {
-        left.push(store.inspect(name).await.expect("answers").is_some());
-    }
-    assert_eq!(left, [false, true, true]);
+    locks.prune(days).await.expect("answers");
+    assert_eq!(left().await, [false, true, true]);
+    locks.prune(Duration::from_hours(1)).await.expect("answers");
+    assert_eq!(left().await, [false, true, false]);
 }
 
-/// The smallest epoch that is noted in an entry.
+/// The smallest epoch that is noted in a page.
 async fn oldest(store: &dyn Store) -> i64 {
     let (mut next, mut oldest) = (None, i64::MAX);
-    while let Some(pruned) = store.prune_entries(next.as_deref()).await.expect("answers") {
+    loop {
+        let after: Option<String> = next;
+        let pruned = store.prune_entries(LockKind::Page, after.as_deref()).await;
+        let Some(pruned) = pruned.expect("answers") else {
+            return oldest;
+        };
         oldest = oldest.min(pruned.oldest);
         next = Some(pruned.last);
     }
-    oldest
 }
 
 async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
@@ -735,12 +735,12 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     let purged = store.invalidate("purged:/p").await.expect("answers");
     let body = content("1");
     let entry = async |key: &str, notes: &str| {
-        let lease = lock(&*store, &format!("refresh/{key}"), LEASE).await;
+        let lease = lock(&*store, page(key), LEASE).await;
         let edition = Edition {
             notes,
             ..edition(&body)
         };
-        let published = store.publish(key, &lease, &edition).await;
+        let published = store.publish(&lease, &edition).await;
         assert!(published.expect("answers"));
         lease
     };
@@ -761,7 +761,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
         is_remembered(known).await,
         "the entry would be served again"
     );
-    assert!(store.remove("/p#late", &old).await.expect("answers"));
+    assert!(store.remove(&old).await.expect("answers"));
     let known = oldest(&*store).await;
     assert_eq!(known, purged);
     assert!(!is_remembered(known).await);
@@ -784,43 +784,83 @@ async fn keys_that_begin_alike_are_told_apart_by_a_purge(db: Db) {
     );
     let all = of.iter().chain(&others);
     for key in all.clone() {
-        let lease = lock(&*store, &lock_of(key), LEASE).await;
-        publish(&*store, key, &lease, &content("1")).await;
+        let lease = lock(&*store, page(key), LEASE).await;
+        publish(&*store, &lease, &content("1")).await;
         store.release(&lease, NONE).await.expect("answers");
     }
-    store.purge("/b", "refresh/").await.expect("answers");
+    store.purge("/b").await.expect("answers");
     for key in all {
         let purged = of.contains(key);
-        assert_eq!(stored(&*store, key).await.is_none(), purged, "{key}");
+        let is_gone = stored(&*store, &page(key)).await.is_none();
+        assert_eq!(is_gone, purged, "{key}");
     }
     // PostgreSQL has no text with a NUL.
     let key = "/nul\0l";
-    let lease = lock(&*store, &lock_of(key), LEASE).await;
-    assert!(publish(&*store, key, &lease, &content("1")).await);
-    store.purge(key, "refresh/").await.expect("answers");
-    assert!(stored(&*store, key).await.is_none());
+    let lease = lock(&*store, page(key), LEASE).await;
+    assert!(publish(&*store, &lease, &content("1")).await);
+    store.purge(key).await.expect("answers");
+    assert!(stored(&*store, &page(key)).await.is_none());
     assert!(!store.extend(&lease, LEASE).await.expect("answers"));
 }
 
-async fn a_lock_whose_name_begins_like_a_mark_in_capitals_is_listed(db: Db) {
+async fn equal_names_of_different_kinds_are_different_locks_and_entries(db: Db) {
     let store = open(&db).await;
-    for name in ["Once/a", "once/a", "ONCE/b"] {
-        let lease = lock(&*store, name, LEASE).await;
-        assert!(store.release(&lease, LEASE).await.expect("answers"));
+    let kinds = [
+        LockKind::Housekeeping,
+        LockKind::Lock,
+        LockKind::Once,
+        LockKind::Page,
+        LockKind::Request,
+    ];
+    for name in ["/a", &"long".repeat(100)] {
+        let mut leases = Vec::new();
+        for kind in kinds {
+            // Would find the lock taken if that of another kind were the same one.
+            let lease = lock(&*store, LockName::of(kind, name), LEASE).await;
+            assert!(publish(&*store, &lease, &content(kind.as_str())).await);
+            leases.push(lease);
+        }
+        let held = store.held().await.expect("answers");
+        let held: Vec<_> = held.iter().map(|row| row.kind).collect();
+        assert_eq!(held, kinds);
+        for (lease, kind) in leases.iter().zip(kinds) {
+            let entry = Some((lease.fence, kind.as_str().into()));
+            assert_eq!(stored(&*store, &lease.name).await, entry);
+        }
+        // What is done to one kind leaves the others as they are.
+        store.purge(name).await.expect("answers");
+        let lost = LeaseRow {
+            fence: 0,
+            ..leases[1].clone()
+        };
+        store.reclaim(&[&lost]).await.expect("answers");
+        let request = LockName::of(LockKind::Request, name);
+        assert!(store.break_lock(&request).await.expect("answers"));
+        for (lease, kind) in leases.iter().zip(kinds) {
+            let is_lost = matches!(kind, LockKind::Lock | LockKind::Page | LockKind::Request);
+            let extended = store.extend(lease, LEASE).await.expect("answers");
+            assert_eq!(extended, !is_lost, "{kind:?}");
+            let is_gone = stored(&*store, &lease.name).await.is_none();
+            assert_eq!(is_gone, kind == LockKind::Page, "{kind:?}");
+            if !is_lost {
+                assert!(store.release(lease, LEASE).await.expect("answers"));
+            }
+        }
+        // What is done once is held without an owner, and not listed.
+        let held = store.held().await.expect("answers");
+        assert!(held.iter().map(|row| row.kind).eq([LockKind::Housekeeping]));
+        assert!(store.break_lock(&leases[0].name).await.expect("answers"));
     }
-    let held = store.held().await.expect("answers");
-    let mut held: Vec<_> = held.iter().map(|row| &*row.name).collect();
-    held.sort_unstable();
-    assert_eq!(held, ["ONCE/b", "Once/a"]);
 }
 
 async fn a_lock_is_inspected_listed_and_broken(db: Db) {
     let store = open(&db).await;
     let long = "x".repeat(1000);
-    for name in ["a", "\u{e4} '$1", &long] {
+    for text in ["a", "\u{e4} '$1", &long] {
+        let name = &LockName::from(text);
         assert_eq!(store.inspect(name).await.expect("answers"), None);
         assert!(!store.break_lock(name).await.expect("answers"));
-        let lease = lock(&*store, name, LEASE).await;
+        let lease = lock(&*store, text, LEASE).await;
         let row = store
             .inspect(name)
             .await
@@ -829,14 +869,14 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
         assert_eq!(row.owner.as_ref(), Some(&lease.owner));
         assert!(row.fence == lease.fence && row.age < LEASE);
         assert!(row.remaining > NONE && row.remaining <= LEASE);
-        assert_eq!(row.name == name, name.len() < 180);
+        assert_eq!(row.name == text, text.len() < 180);
         let held = store.held().await.expect("answers");
         assert_eq!(held.len(), 1);
         assert_eq!((&held[0].name, held[0].fence), (&row.name, row.fence));
 
         assert!(store.break_lock(name).await.expect("answers"));
         assert!(!store.extend(&lease, LEASE).await.expect("answers"));
-        assert!(!publish(&*store, "k", &lease, &content("late")).await);
+        assert!(!publish(&*store, &lease, &content("late")).await);
         let row = store
             .inspect(name)
             .await
@@ -845,7 +885,7 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
         assert!(row.owner.is_none() && row.fence > lease.fence && row.remaining == NONE);
         assert_eq!(store.held().await.expect("answers"), []);
         assert!(!store.release(&lease, LEASE).await.expect("answers"));
-        let next = lock(&*store, name, LEASE).await;
+        let next = lock(&*store, text, LEASE).await;
         assert!(next.fence > row.fence);
         assert!(store.release(&next, NONE).await.expect("answers"));
     }
@@ -866,12 +906,12 @@ async fn of_those_who_come_in_the_same_microsecond_one_gets_the_lock(db: Db) {
         assert!(lease.fence > last);
         last = lease.fence;
         for seen in [None, Some(last), Some(last - 1)] {
-            let other = store.try_lock("a", &uuid(), LEASE, seen).await;
+            let other = store.try_lock(&"a".into(), &uuid(), LEASE, seen).await;
             assert_eq!(other.expect("answers"), None);
-            let again = store.try_lock("a", &lease.owner, LEASE, seen).await;
+            let again = store.try_lock(&"a".into(), &lease.owner, LEASE, seen).await;
             assert_eq!(again.expect("answers"), Some(last));
         }
-        assert!(publish(&*store, "k", &lease, &content("1")).await);
+        assert!(publish(&*store, &lease, &content("1")).await);
         assert!(store.release(&lease, NONE).await.expect("answers"));
     }
 }
@@ -937,35 +977,45 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
     let store = database.store("perennial_").await.expect("prepares");
     let digits = crate::databases::four_digits();
     for (columns, values) in [
-        ("lock (name, fence, acquired_at, expires_at)", "1, 1, 1"),
+        (
+            "lock (kind, name, fence, acquired_at, expires_at)",
+            "1, 1, 1",
+        ),
         ("invalidation (name, epoch)", "1"),
         (
-            "entry (entry_key, fence, generated_at, keep_until, notes, status, headers, body)",
+            "entry (kind, name, fence, generated_at, keep_until, notes, status, headers, body)",
             "1, 1, 4102444800000000, '', 200, '', ''",
         ),
     ] {
+        let kind = if columns.contains("kind") {
+            "'page', "
+        } else {
+            ""
+        };
         let sql = format!(
-            "INSERT INTO perennial_{columns} SELECT concat('/page/', a.d, b.d, c.d, d.d), {values}
+            "INSERT INTO perennial_{columns} SELECT {kind}concat('/page/', a.d, b.d, c.d, d.d), {values}
             FROM {digits}"
         );
         assert_eq!(db.execute(&sql).await, ROWS.cast_unsigned());
     }
     let content = content("of a page");
     for key in ["/page/0815", "/page/4711", "/another"] {
-        let taken = lock(&*store, key, LEASE).await;
+        let name = &page(key);
+        let taken = lock(&*store, name.clone(), LEASE).await;
         assert!(store.extend(&taken, LEASE).await.expect("answers"));
-        assert!(publish(&*store, key, &taken, &content).await);
-        let (fence, _) = stored(&*store, key).await.expect("is there");
+        assert!(publish(&*store, &taken, &content).await);
+        let (fence, _) = stored(&*store, name).await.expect("is there");
         assert!(store.release(&taken, NONE).await.expect("answers"));
-        let taken = lock(&*store, key, LEASE).await;
-        assert!(renew(&*store, key, &taken, fence).await);
+        let taken = lock(&*store, name.clone(), LEASE).await;
+        assert!(renew(&*store, &taken, fence).await);
         let epoch = store.invalidate(key).await.expect("answers");
         let since = store.invalidated(epoch - 1, ALL).await.expect("answers");
         assert!(since.iter().any(|(name, _)| name == key));
-        assert!(store.remove(key, &taken).await.expect("answers"));
-        assert!(store.inspect(key).await.expect("answers").is_some());
-        assert!(store.break_lock(key).await.expect("answers"));
-        store.purge(key, "").await.expect("answers");
+        assert!(store.remove(&taken).await.expect("answers"));
+        assert!(store.inspect(name).await.expect("answers").is_some());
+        store.reclaim(&[&taken]).await.expect("answers");
+        assert!(store.break_lock(name).await.expect("answers"));
+        store.purge(key).await.expect("answers");
     }
 }
 
@@ -985,34 +1035,36 @@ async fn locks_from_before_the_clock_was_set_back_end_after_their_length(db: Db)
     lock(&*store, "looked at", length).await;
     let free = lock(&*store, "free", LEASE).await;
     assert!(store.release(&free, NONE).await.expect("answers"));
-    let done = lock(&*store, "once/done", length).await;
+    let once = LockName::of(LockKind::Once, "done");
+    let done = lock(&*store, once.clone(), length).await;
     assert!(store.release(&done, LEASE).await.expect("answers"));
     set_back(&db).await;
 
     assert!(lock(&*store, "free", LEASE).await.fence > free.fence);
-    let tried = async |name| {
+    let tried = async |name: &LockName| {
         let tried = store.try_lock(name, &uuid(), LEASE, None).await;
         tried.expect("answers").is_some()
     };
-    for name in ["cooldown", "crashed", "looked at"] {
-        if name != "looked at" {
-            assert!(!tried(name).await, "{name} ends when its time is over");
+    let names = ["cooldown", "crashed", "looked at"].map(LockName::from);
+    for name in &names {
+        if name.as_str() != "looked at" {
+            assert!(!tried(name).await, "{name:?} ends when its time is over");
         }
-        let probe = store.probe("k", name, 0).await.expect("answers");
-        assert!(probe.lock.remaining <= LEASE / 2, "{name}: {probe:?}");
+        let probe = store.probe(name, 0).await.expect("answers");
+        assert!(probe.lock.remaining <= LEASE / 2, "{name:?}: {probe:?}");
         let row = store.inspect(name).await.expect("answers");
         let row = row.expect("is there");
-        assert!(row.remaining <= LEASE / 2, "{name}: {row:?}");
+        assert!(row.remaining <= LEASE / 2, "{name:?}: {row:?}");
     }
     let start = Instant::now();
-    for name in ["cooldown", "crashed", "looked at"] {
+    for name in &names {
         while !tried(name).await {
-            assert!(start.elapsed() < HANG, "{name} is stuck");
+            assert!(start.elapsed() < HANG, "{name:?} is stuck");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
-    assert!(!tried("once/done").await, "what is done stays done");
-    let row = store.inspect("once/done").await.expect("answers");
+    assert!(!tried(&once).await, "what is done stays done");
+    let row = store.inspect(&once).await.expect("answers");
     let row = row.expect("is there");
     assert!(row.owner.is_none() && row.remaining > LEASE / 2, "{row:?}");
 }
@@ -1027,15 +1079,15 @@ async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {
         );
         db.execute(&ahead).await;
         for seen in [None, Some(held.fence)] {
-            let tried = store.try_lock("a", &uuid(), LEASE, seen).await;
+            let tried = store.try_lock(&"a".into(), &uuid(), LEASE, seen).await;
             assert_eq!(tried.expect("answers"), None);
-            let probe = store.probe("k", "a", 0).await.expect("answers");
+            let probe = store.probe(&"a".into(), 0).await.expect("answers");
             assert!(probe.lock.owned && probe.lock.remaining > LEASE / 2);
         }
-        let again = store.try_lock("a", &held.owner, LEASE, None).await;
+        let again = store.try_lock(&"a".into(), &held.owner, LEASE, None).await;
         assert_eq!(again.expect("answers"), Some(held.fence));
     }
-    assert!(publish(&*store, "k", &held, &content("1")).await);
+    assert!(publish(&*store, &held, &content("1")).await);
     assert!(store.extend(&held, LEASE).await.expect("answers"));
     assert!(store.release(&held, NONE).await.expect("answers"));
 }

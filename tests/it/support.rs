@@ -22,7 +22,7 @@ use axum::{
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
-use perennial::{Builder, Perennial, Refresh};
+use perennial::{Builder, LockKind, LockName, Perennial, Refresh};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::{
@@ -34,6 +34,11 @@ use tokio::{
 
 /// No wait in a test is meant to be longer; one that is has hung.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+/// The name of a page's lock.
+pub(crate) fn page(key: &str) -> LockName {
+    LockName::of(LockKind::Page, key)
+}
 
 /// The settings of a site in a test that isn't about its limits: on a slow machine the site waits for its database.
 pub(crate) fn patient() -> Builder {

@@ -266,19 +266,14 @@ impl Ground {
     /// Carries a call out, and notes what came of it.
     pub(crate) fn apply(&self, process: u32, number: u64, call: &Call) -> Reply {
         let stored = match call {
-            Call::TryLock { name, .. } => name
-                .strip_prefix("refresh/")
-                .map_or(0, |key| self.store.fence_of(key)),
+            Call::TryLock { name, .. } => self.store.fence_of(name),
             _ => 0,
         };
         let before = match call {
-            Call::Publish {
-                key,
-                lease,
-                edition,
-                ..
-            } => Some(self.before(key, lease, Some(&edition.content))),
-            Call::Remove(key, lease) => Some(self.before(key, lease, None)),
+            Call::Publish { lease, edition, .. } => {
+                Some(self.before(lease, Some(&edition.content)))
+            }
+            Call::Remove(lease) => Some(self.before(lease, None)),
             _ => None,
         };
         let reply = self.store.apply(call);
@@ -310,15 +305,15 @@ impl Ground {
 
 impl Ground {
     /// What the rows are that a publish or a removal decides by, read in another way.
-    fn before(&self, key: &str, lease: &LeaseRow, content: Option<&Response<Bytes>>) -> Before {
+    fn before(&self, lease: &LeaseRow, content: Option<&Response<Bytes>>) -> Before {
         let holds = match self.store.apply(&Call::Inspect(lease.name.clone())) {
             Reply::Lock(Some(row)) => {
                 row.fence == lease.fence && row.owner.as_ref() == Some(&lease.owner)
             }
             _ => false,
         };
-        let (key, name, known) = (key.to_owned(), "-".to_owned(), 0);
-        let entry = match self.store.apply(&Call::Probe { key, name, known }) {
+        let (name, known) = (lease.name.clone(), 0);
+        let entry = match self.store.apply(&Call::Probe { name, known }) {
             Reply::Probe(probe) => probe.entry,
             _ => None,
         };
@@ -355,18 +350,23 @@ impl fmt::Display for Event {
         write!(f, "#{number} ")?;
         // Owners are another one's in each run.
         match &**call {
-            Call::Probe { key, known, .. } => write!(f, "probe {key} known {known}"),
-            Call::TryLock { name, seen, .. } => write!(f, "try {name} seen {seen:?}"),
-            Call::Extend(lease, _) => write!(f, "extend {} {}", lease.name, lease.fence),
+            Call::Probe { name, known } => write!(f, "probe {} known {known}", name.as_str()),
+            Call::TryLock { name, seen, .. } => write!(f, "try {} seen {seen:?}", name.as_str()),
+            Call::Extend(lease, _) => write!(f, "extend {} {}", lease.name.as_str(), lease.fence),
             Call::Release(lease, cooldown) => {
-                write!(f, "release {} {} {cooldown:?}", lease.name, lease.fence)
+                write!(
+                    f,
+                    "release {} {} {cooldown:?}",
+                    lease.name.as_str(),
+                    lease.fence
+                )
             }
             Call::Publish {
-                key,
                 lease,
                 edition,
                 renews,
             } => {
+                let key = lease.name.as_str();
                 let (fence, notes) = (lease.fence, &edition.notes);
                 let body = String::from_utf8_lossy(edition.content.body());
                 write!(
@@ -375,10 +375,12 @@ impl fmt::Display for Event {
                 )
             }
             Call::Reclaim(strays) => {
-                let strays = strays.iter().map(|stray| (&stray.name, stray.fence));
+                let strays = strays
+                    .iter()
+                    .map(|stray| (stray.name.as_str(), stray.fence));
                 write!(f, "reclaim {:?}", strays.collect::<Vec<_>>())
             }
-            Call::Remove(key, lease) => write!(f, "remove {key} {}", lease.fence),
+            Call::Remove(lease) => write!(f, "remove {} {}", lease.name.as_str(), lease.fence),
             other => write!(f, "{other:?}"),
         }
     }

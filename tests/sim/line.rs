@@ -152,15 +152,15 @@ impl Link for Line {
 /// The step, and what it is about.
 fn stream(call: &Call) -> String {
     match call {
-        Call::Probe { key, .. } => format!("probe {key}"),
-        Call::TryLock { name, .. } => format!("try {name}"),
-        Call::Extend(lease, _) => format!("extend {}", lease.name),
-        Call::Release(lease, _) => format!("release {}", lease.name),
-        Call::Publish { key, .. } => format!("publish {key}"),
-        Call::Remove(key, _) => format!("remove {key}"),
+        Call::Probe { name, .. } => format!("probe {}", name.as_str()),
+        Call::TryLock { name, .. } => format!("try {}", name.as_str()),
+        Call::Extend(lease, _) => format!("extend {}", lease.name.as_str()),
+        Call::Release(lease, _) => format!("release {}", lease.name.as_str()),
+        Call::Publish { lease, .. } => format!("publish {}", lease.name.as_str()),
+        Call::Remove(lease) => format!("remove {}", lease.name.as_str()),
         Call::Invalidated(..) => "sync".to_owned(),
         Call::Reclaim(strays) => {
-            let names: Vec<_> = strays.iter().map(|stray| &stray.name).collect();
+            let names: Vec<_> = strays.iter().map(|stray| stray.name.as_str()).collect();
             format!("reclaim {names:?}")
         }
         other => format!("{other:?}"),

@@ -49,7 +49,7 @@ impl Answer<Response<Bytes>> {
             Self::UnknownOutcome => {
                 tracing::warn!(
                     name,
-                    "nobody knows what has come of a request with an `Idempotency-Key`, as whoever did it is no more: find out, and if it was not done, `Locks::break_lock` on this name lets it be done"
+                    "nobody knows what has come of a request with an `Idempotency-Key`, as whoever did it is no more: find out, and if it was not done, `Locks::break_lock` on this name, of `LockKind::Request`, lets it be done"
                 );
                 (
                     StatusCode::CONFLICT,

@@ -24,8 +24,7 @@ use crate::{
         problem::problem,
         refresh::request::asked_path,
     },
-    locks::{Lease, LockName},
-    name::IDEMPOTENCY,
+    locks::{Lease, LockKind, LockName},
     store::{Edition, Probe},
     timing::Backoff,
 };
@@ -112,7 +111,7 @@ impl Driver {
         let fingerprint = Fingerprint::new(parts, body, scope.is_some());
         let name = LockName::from([&*scope.unwrap_or_default(), asked_path(parts), key]);
         Self {
-            name: LockName::from(format!("{IDEMPOTENCY}{}", name.as_str())),
+            name: LockName::of(LockKind::Request, name),
             fingerprint,
             layer,
         }
@@ -155,16 +154,16 @@ impl Driver {
     }
 
     async fn acquire(&self) -> Result<Lease, Answer<Response<Bytes>>> {
-        let (locks, name) = (&self.layer.locks, self.name.as_str());
+        let locks = &self.layer.locks;
         let request = state::Request {
             fingerprint: &self.fingerprint,
             lifetime: self.layer.lifetime,
             run_again: self.layer.run_again,
         };
         let (store, clock) = (locks.store(), Clock::start());
-        let probed = store.call("probe", |store| store.probe(name, name, 0));
+        let probed = store.call("probe", |store| store.probe(&self.name, 0));
         let free = request.probed(probed.await.map(Found::from))?;
-        let tried = locks.try_lock_seen(name.to_owned(), free.seen).await;
+        let tried = locks.try_lock_seen(&self.name, free.seen).await;
         free.tried(clock.elapsed(), tried)
     }
 
@@ -232,9 +231,9 @@ impl Driver {
             notes: &self.fingerprint.notes(storing.response.is_some()),
             keep: self.layer.lifetime,
         };
-        let (store, name) = (self.layer.locks.store(), self.name.as_str());
+        let store = self.layer.locks.store();
         let publish = store.call("publish", |store| {
-            store.publish(name, storing.lease.row(), &edition)
+            store.publish(storing.lease.row(), &edition)
         });
         publish.await
     }
@@ -281,7 +280,7 @@ mod tests {
     use crate::{
         error::{BoxError, Unfit},
         layer::IdempotencyLayer,
-        locks::Locks,
+        locks::{LockKind, LockName, Locks},
         store::Guarded,
         testing::internal::{Call, Link, Linked, Memory, Reply},
     };
@@ -323,7 +322,8 @@ mod tests {
         }
 
         fn is_owned(&self) -> bool {
-            let lock = Call::Inspect("idempotency//%2Fpay/k".to_owned());
+            let name = LockName::of(LockKind::Request, ["", "/pay", "k"]);
+            let lock = Call::Inspect(name);
             matches!(self.0.0.apply(&lock), Reply::Lock(Some(lock)) if lock.owner.is_some())
         }
     }

@@ -44,7 +44,7 @@ use crate::{locks::Locks, policy::DAY, resource::Pruner};
 /// The service runs in a task of its own: a client who disconnects cancels nothing, and gets the response when it asks again. A lock with a lease notes
 /// before that the service runs; one statement notes afterwards that it has, with the response. If its process dies in between, or the service panics or returns an error (not a response), nobody knows whether it was done: repeats are told that it is being done until the
 /// lease has expired, and then refused, for as long as the note is kept, 90 days at least. Who has found out that it was not done lets it be done by
-/// [`break_lock`](Locks::break_lock), on `["idempotency", scope, path, key]`, with an empty scope where none is set; the log has that name, too. Where doing it twice is better than not at all, see
+/// [`break_lock`](Locks::break_lock), on `LockName::of(LockKind::Request, [scope, path, key])`, with an empty scope where none is set; the log has that name, too. Where doing it twice is better than not at all, see
 /// [`run_again_after_crash`](Self::run_again_after_crash). All this is as durable as the database: one that loses its last commits when the power fails (SQLite with `synchronous = NORMAL`, as
 /// [`Perennial::open`](crate::Perennial::open) has it) forgets what was done a moment before.
 ///

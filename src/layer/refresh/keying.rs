@@ -9,7 +9,6 @@ use crate::{
     http::fields,
     key::{self, Query},
     layer::refresh::request::{asked_for, host},
-    name::IDEMPOTENCY,
 };
 
 /// What of a request names the resource that it asks for, and is therefore all of it that the generator sees.
@@ -73,8 +72,7 @@ impl Key {
 
     /// One name for all requests: for a layer on one route whose path has no parameters. The generator sees the path, without a query.
     ///
-    /// Content has the same kind of keys: use a name for one of them only. With a name that begins with `idempotency/`, which is Perennial's own,
-    /// requests bypass the cache.
+    /// Content has the same kind of keys: use a name for one of them only.
     pub fn name(name: impl Into<Arc<str>>) -> Self {
         Self {
             base: Base::Name(name.into()),
@@ -182,11 +180,6 @@ impl Key {
             Base::Name(name) => Cow::Borrowed(&**name),
             Base::Uri(_) | Base::By(_) => asked_for(parts, seen.clone()),
         };
-        if key.starts_with(IDEMPOTENCY) {
-            // The answers to somebody's requests are kept there.
-            tracing::debug!(%key, "a request passes, as its key is Perennial's own");
-            return None;
-        }
         if self.headers.is_empty() && !self.host {
             return Some(Resource { key, seen });
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use perennial::testing::internal::Call;
+use perennial::{LockKind, LockName, testing::internal::Call};
 
 use super::{MICROS, Oracle, Under};
 use crate::{
@@ -30,13 +30,13 @@ struct Lease {
 #[derive(Default)]
 pub(super) struct Leases {
     /// By the name of the lock.
-    held: HashMap<String, Vec<Lease>>,
+    held: HashMap<LockName, Vec<Lease>>,
     /// The end of the cooldown of a lock.
-    cooldowns: HashMap<String, u64>,
+    cooldowns: HashMap<LockName, u64>,
 }
 
 impl Leases {
-    fn of(&mut self, name: &str, process: u32, fence: i64) -> Option<&mut Lease> {
+    fn of(&mut self, name: &LockName, process: u32, fence: i64) -> Option<&mut Lease> {
         let leases = self.held.get_mut(name)?;
         leases
             .iter_mut()
@@ -45,7 +45,7 @@ impl Leases {
     }
 
     /// The lease of a process on a lock, if it has not given the lease up.
-    fn latest(&mut self, name: &str, process: u32) -> Option<&mut Lease> {
+    fn latest(&mut self, name: &LockName, process: u32) -> Option<&mut Lease> {
         let leases = self.held.get_mut(name)?;
         leases
             .iter_mut()
@@ -54,7 +54,7 @@ impl Leases {
     }
 
     /// S4: two processes never rely on one lock at once.
-    fn alone(&self, name: &str, owner: &str, at: u64) -> Result<(), String> {
+    fn alone(&self, name: &LockName, owner: &str, at: u64) -> Result<(), String> {
         let leases = self.held.get(name).into_iter().flatten();
         let other = leases
             .filter(|lease| lease.owner != owner && lease.told && !lease.over)
@@ -62,7 +62,7 @@ impl Leases {
         match other {
             None => Ok(()),
             Some(other) => Err(format!(
-                "S4: {name} was taken, and process {} relies on its lease until {:.3} s",
+                "S4: {name:?} was taken, and process {} relies on its lease until {:.3} s",
                 other.process,
                 other.until as f64 / 1e6
             )),
@@ -70,7 +70,7 @@ impl Leases {
     }
 
     /// The lock was taken from whoever had it.
-    fn broken(&mut self, name: &str) {
+    fn broken(&mut self, name: &LockName) {
         self.cooldowns.remove(name);
         for lease in self.held.get_mut(name).into_iter().flatten() {
             lease.broken = true;
@@ -101,7 +101,7 @@ impl Leases {
                 };
                 if *cooldown < due {
                     return Err(format!(
-                        "S12: {} is released after a failure with a cooldown of {cooldown:?}, not {due:?}",
+                        "S12: {:?} is released after a failure with a cooldown of {cooldown:?}, not {due:?}",
                         row.name
                     ));
                 }
@@ -139,7 +139,7 @@ impl Leases {
                     && until > at
                 {
                     return Err(format!(
-                        "S12: {name} was taken before the end of its cooldown at {:.3} s",
+                        "S12: {name:?} was taken before the end of its cooldown at {:.3} s",
                         until as f64 / 1e6
                     ));
                 }
@@ -160,7 +160,7 @@ impl Leases {
                     .insert(row.name.clone(), at + micros(*cooldown));
             }
             (Call::BreakLock(name), _) => self.broken(name),
-            (Call::Purge { key, lock_prefix }, _) => self.broken(&format!("{lock_prefix}{key}")),
+            (Call::Purge(key), _) => self.broken(&LockName::of(LockKind::Page, key)),
             (Call::Reclaim(strays), _) => {
                 for stray in strays {
                     self.cooldowns.remove(&stray.name);
@@ -206,7 +206,7 @@ impl Leases {
 impl Oracle<'_> {
     /// S18: a generator runs under a lease, or the database has just failed.
     pub(super) fn begins(&mut self, process: u32, key: usize, at: u64) -> Result<(), String> {
-        let name = format!("refresh/{}", self.ground.plan.resources[key].name);
+        let name = LockName::of(LockKind::Page, &self.ground.plan.resources[key].name);
         if let Some(lease) = self.leases.latest(&name, process) {
             lease.run = Some((at, None));
             return Ok(());
@@ -228,7 +228,7 @@ impl Oracle<'_> {
     }
 
     pub(super) fn ends(&mut self, process: u32, key: usize, how: &'static str, at: u64) {
-        let name = format!("refresh/{}", self.ground.plan.resources[key].name);
+        let name = LockName::of(LockKind::Page, &self.ground.plan.resources[key].name);
         let leases = self.leases.held.get_mut(&name).into_iter().flatten();
         let mut runs = leases
             .rev()
@@ -250,7 +250,7 @@ impl Oracle<'_> {
                     ", of which it was not told"
                 };
                 return Err(format!(
-                    "S15: process {} has never released fence {} of {name}{told}",
+                    "S15: process {} has never released fence {} of {name:?}{told}",
                     lease.process, lease.fence
                 ));
             }

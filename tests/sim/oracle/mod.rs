@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use perennial::testing::internal::Call;
+use perennial::{LockKind, testing::internal::Call};
 
 use crate::{
     ground::{Event, Ground, Outcome, Resource, What},
@@ -303,15 +303,18 @@ impl Oracle<'_> {
     /// The resource that a call is about.
     fn key_of(&self, call: &Call) -> Option<usize> {
         let name = match call {
-            Call::Probe { key, .. } | Call::Publish { key, .. } | Call::Remove(key, _) => key,
-            Call::TryLock { name, .. } => name.strip_prefix("refresh/")?,
-            Call::Extend(lease, _) | Call::Release(lease, _) => {
-                lease.name.strip_prefix("refresh/")?
-            }
+            Call::Probe { name, .. } | Call::TryLock { name, .. } => name,
+            Call::Publish { lease, .. }
+            | Call::Remove(lease)
+            | Call::Extend(lease, _)
+            | Call::Release(lease, _) => &lease.name,
             _ => return None,
         };
+        if name.kind() != LockKind::Page {
+            return None;
+        }
         let mut resources = self.ground.plan.resources.iter();
-        resources.position(|resource| resource.name == name)
+        resources.position(|resource| resource.name == name.as_str())
     }
 }
 

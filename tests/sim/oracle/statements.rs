@@ -42,13 +42,13 @@ impl Oracle<'_> {
             }
             (
                 Call::Publish {
-                    key,
                     lease,
                     edition,
                     renews,
                 },
                 Outcome::Written(true, before),
             ) => {
+                let (key, epoch) = (lease.name.as_str(), epoch_of(&edition.notes));
                 let repeated = before.fence == lease.fence;
                 if !before.holds && !repeated {
                     return Err(format!("S2: {key} was published without its lease"));
@@ -61,10 +61,9 @@ impl Oracle<'_> {
                 } else {
                     "publishes"
                 });
-                let epoch = epoch_of(&edition.notes);
                 let before = self
                     .stored
-                    .insert(key.clone(), (lease.fence, epoch, process));
+                    .insert(key.to_owned(), (lease.fence, epoch, process));
                 if let Some((fence, older, by)) = before {
                     if fence > lease.fence {
                         return Err(format!("S1: {key} went back from fence {fence}"));
@@ -77,10 +76,13 @@ impl Oracle<'_> {
                 }
                 self.published(key, epoch, edition.content.body())?;
             }
-            (Call::Remove(key, _), Outcome::Written(true, before)) => {
+            (Call::Remove(lease), Outcome::Written(true, before)) => {
                 self.count("removals");
                 if !before.holds {
-                    return Err(format!("S2: {key} was removed without its lease"));
+                    return Err(format!(
+                        "S2: {:?} was removed without its lease",
+                        lease.name
+                    ));
                 }
             }
             (Call::TryLock { name, seen, .. }, Outcome::Fence(fence, stored)) => {
@@ -91,7 +93,7 @@ impl Oracle<'_> {
                 if let (Some(_), Some(seen)) = (fence, seen)
                     && stored > seen
                 {
-                    return Err(format!("S3: {name} was taken over a version unseen"));
+                    return Err(format!("S3: {name:?} was taken over a version unseen"));
                 }
             }
             _ => {}

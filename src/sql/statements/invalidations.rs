@@ -1,0 +1,88 @@
+//! The statements on invalidations.
+
+use super::Sides;
+
+/// They queue for one row, so that whoever sees an epoch sees all smaller ones. A revision keeps its first one.
+/// name -> the new epoch
+pub(in crate::sql) const INVALIDATE: Sides = Sides {
+    // What it reads can't change before it writes: there is one writer at a time.
+    sqlite: "INSERT INTO {p}invalidation AS i (name, epoch)
+        SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
+        FROM (SELECT '*' AS name UNION ALL SELECT $1) n WHERE true
+        ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
+        RETURNING epoch",
+    // The row is one of another table, as in the form for the relatives.
+    postgres: "WITH n AS (
+            INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
+            ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
+            RETURNING s.version AS epoch
+        ), i AS (
+            INSERT INTO {p}invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
+            ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
+            RETURNING i.epoch
+        )
+        SELECT epoch, pg_notify('{p}invalidation', '')::text FROM i",
+    // Without a notification.
+    relative: Some(
+        "WITH n AS (
+            INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
+            ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
+            RETURNING s.version AS epoch
+        )
+        INSERT INTO {p}invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
+        ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
+        RETURNING i.epoch",
+    ),
+    // Row by row, in their order.
+    mysql: "INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), ($1, LAST_INSERT_ID())
+        ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))),
+            IF(name LIKE 'revision:%', epoch, LAST_INSERT_ID()))",
+};
+
+/// Nothing that may yet be rolled back: its epoch would be another's afterwards.
+/// known epoch, number -> name, epoch, in the order of epochs
+pub(in crate::sql) const INVALIDATED: Sides = Sides {
+    // The counter first (STRAIGHT_JOIN): as long as its row is locked, no invalidation is under way.
+    mysql: "SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
+            SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2
+        ) i WHERE i.epoch <= c.latest ORDER BY i.epoch",
+    ..Sides::same(
+        "SELECT name, epoch FROM {p}invalidation
+        WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2",
+    )
+};
+
+/// Committed ones, as above.
+/// last name, number -> name, epoch: the invalidation of everything, and in the order of names purges and revisions
+pub(in crate::sql) const INVALIDATED_FOR_LONG: Sides = Sides {
+    mysql: "SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
+            SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
+            UNION ALL SELECT n.name, n.epoch FROM (
+                SELECT name, epoch FROM {p}invalidation WHERE name > $1 AND name < 'revision;'
+                ORDER BY name LIMIT $2
+            ) n
+        ) i WHERE i.epoch <= c.latest ORDER BY i.name",
+    ..Sides::same(
+        "SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
+        UNION ALL SELECT n.name, n.epoch FROM (
+            SELECT name, epoch FROM {p}invalidation WHERE name > $1 AND name < 'revision;'
+            ORDER BY name LIMIT $2
+        ) n",
+    )
+};
+
+/// last epoch -> the last one of the next few
+pub(in crate::sql) const NEXT: Sides = Sides::same(
+    "SELECT max(n.epoch) FROM (
+        SELECT epoch FROM {p}invalidation WHERE epoch > $1 ORDER BY epoch LIMIT 10000
+    ) n",
+);
+
+/// A purge is needed as long as there are older entries.
+/// last epoch, the last one of the next few, epoch of the invalidation of everything, the time for which a purge is remembered, the
+/// smallest epoch noted in an entry
+pub(in crate::sql) const FORGET: Sides = Sides::same(
+    "DELETE FROM {p}invalidation WHERE epoch > $1 AND epoch <= $2
+    AND CASE WHEN substr(name, 1, 7) = 'purged:' THEN epoch < {now} - $4 AND epoch <= $5
+        ELSE epoch < $3 AND substr(name, 1, 9) <> 'revision:' END",
+);

@@ -1,0 +1,162 @@
+//! The statements on locks.
+
+use super::Sides;
+
+/// kind, name, owner, length, seen fence or -1 -> fence, if the lock was taken; also if this owner has it already, who was not told
+pub(in crate::sql) const TRY: Sides = Sides {
+    sqlite: "INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
+        SELECT $1, $2, $3, n.at, n.at, n.at + $4 FROM (SELECT {now} AS at) n WHERE true
+        ON CONFLICT (kind, name) DO UPDATE SET
+            owner = CASE WHEN l.owner = $3 OR l.expires_at <= excluded.acquired_at THEN $3 ELSE l.owner END,
+            fence = CASE WHEN l.owner = $3 OR l.expires_at > excluded.acquired_at THEN l.fence ELSE max(l.fence + 1, excluded.fence) END,
+            acquired_at = excluded.acquired_at,
+            expires_at = CASE WHEN l.owner = $3 OR l.expires_at <= excluded.acquired_at THEN excluded.expires_at
+                ELSE l.expires_at - (l.acquired_at - excluded.acquired_at) END
+        WHERE l.owner = $3 OR CASE WHEN l.expires_at <= excluded.acquired_at THEN $5 < 0 OR l.fence = $5
+            ELSE l.acquired_at > excluded.acquired_at + {set_back} END
+        RETURNING CASE WHEN owner = $3 THEN fence END",
+    // A lock that is taken is neither waited for (SKIP LOCKED) nor written to; where two insert the same name at once, the
+    // second one gives up soon.
+    postgres: "WITH n AS (
+            SELECT {now} AS at, set_config('lock_timeout', '50ms', true)
+        ), c AS (
+            SELECT l.kind, l.name FROM {p}lock l, n
+            WHERE l.kind = $1 AND l.name = $2 AND (l.owner = $3 OR (l.expires_at <= n.at AND ($5 < 0 OR l.fence = $5)))
+            FOR UPDATE OF l SKIP LOCKED
+        ), u AS (
+            UPDATE {p}lock l
+            SET owner = $3, fence = CASE WHEN l.owner = $3 THEN l.fence ELSE greatest(l.fence + 1, n.at) END, acquired_at = n.at, expires_at = n.at + $4
+            FROM c, n WHERE l.kind = c.kind AND l.name = c.name
+            RETURNING l.fence
+        ), i AS (
+            INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
+            SELECT $1, $2, $3, n.at, n.at, n.at + $4 FROM n WHERE NOT EXISTS (SELECT 1 FROM {p}lock WHERE kind = $1 AND name = $2)
+            ON CONFLICT (kind, name) DO NOTHING
+            RETURNING fence
+        ), s AS (
+            UPDATE {p}lock l SET acquired_at = n.at, expires_at = l.expires_at - (l.acquired_at - n.at)
+            FROM n WHERE l.kind = $1 AND l.name = $2 AND l.acquired_at > n.at + {set_back} AND l.expires_at > n.at AND l.owner IS DISTINCT FROM $3
+        )
+        SELECT fence FROM u UNION ALL SELECT fence FROM i",
+    relative: Some("INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
+        SELECT $1, $2, $3, n.at, n.at, n.at + $4 FROM (SELECT {now} AS at) n
+        WHERE NOT EXISTS (SELECT 1 FROM {p}lock h WHERE h.kind = $1 AND h.name = $2 AND h.expires_at > n.at AND h.owner <> $3 AND h.acquired_at <= n.at + {set_back})
+        ON CONFLICT (kind, name) DO UPDATE SET
+            owner = CASE WHEN l.owner = $3 OR l.expires_at <= excluded.acquired_at THEN $3 ELSE l.owner END,
+            fence = CASE WHEN l.owner = $3 OR l.expires_at > excluded.acquired_at THEN l.fence ELSE greatest(l.fence + 1, excluded.fence) END,
+            acquired_at = excluded.acquired_at,
+            expires_at = CASE WHEN l.owner = $3 OR l.expires_at <= excluded.acquired_at THEN excluded.expires_at
+                ELSE l.expires_at - (l.acquired_at - excluded.acquired_at) END
+        WHERE l.owner = $3 OR CASE WHEN l.expires_at <= excluded.acquired_at THEN $5 < 0 OR l.fence = $5
+            ELSE l.acquired_at > excluded.acquired_at + {set_back} END
+        RETURNING CASE WHEN l.owner = $3 THEN l.fence END"),
+    // Assignments are made in their order: the owner, which no other acquisition has, says to the others whether the lock was taken. (No
+    // time could: two may come in the same microsecond.)
+    // The affected rows tell nothing; the fence comes back as the insert id. The comment is for MariaDB alone, where a statement
+    // can be told not to wait for a row, and the order depends on the mode.
+    mysql: "/*M!100300 SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR */
+        INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
+        VALUES ($1, $2, $3, LAST_INSERT_ID({now}), {now}, {now} + $4)
+        ON DUPLICATE KEY UPDATE
+            owner = IF(owner = $3 OR (expires_at <= VALUES(acquired_at) AND ($5 < 0 OR fence = $5)), $3, owner),
+            fence = IF(owner = $3, LAST_INSERT_ID(IF(expires_at <= VALUES(acquired_at),
+                GREATEST(fence + 1, VALUES(fence)), fence)), fence + LAST_INSERT_ID(0)),
+            expires_at = IF(owner = $3, VALUES(expires_at), IF(acquired_at > VALUES(acquired_at) + {set_back},
+                expires_at - (acquired_at - VALUES(acquired_at)), expires_at)),
+            acquired_at = IF(owner = $3 OR acquired_at > VALUES(acquired_at) + {set_back}, VALUES(acquired_at), acquired_at)",
+};
+
+/// kind, name, owner, fence, length -> one row changed, if the lock is ours
+pub(in crate::sql) const EXTEND: Sides = Sides::same(
+    "UPDATE {p}lock SET expires_at = {now} + $5
+    WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 AND expires_at > {now}",
+);
+
+/// kind, name, owner, fence, cooldown -> one row changed, if the lock is ours
+pub(in crate::sql) const RELEASE: Sides = Sides::same(
+    "UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN $5 = 0 THEN 0 ELSE {now} + $5 END
+    WHERE kind = $1 AND name = $2 AND fence = $4 AND (owner = $3 OR owner IS NULL)",
+);
+
+/// Takes the lock from its holder with this fence, so that what is being made can't be published.
+/// kind, name, fence
+pub(in crate::sql) const BREAK: Sides = Sides::same(
+    "UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
+    WHERE kind = $1 AND name = $2 AND fence = $3",
+);
+
+/// Moves a lock from before the clock was set back into the present, where the whole of its time begins again. A holder that lives
+/// extends its lease meanwhile, and what was left by a holder that has crashed, or is a cooldown, ends after its length and not when
+/// the clock comes there again.
+/// kind, name
+pub(in crate::sql) const REDATE: Sides = Sides::same(
+    "UPDATE {p}lock SET expires_at = expires_at - (acquired_at - {now}), acquired_at = {now}
+    WHERE kind = $1 AND name = $2 AND acquired_at > {now} + {set_back}",
+);
+
+/// kind, name -> kind, name, owner, fence, age, remaining
+pub(in crate::sql) const INSPECT: Sides = Sides::same(
+    "SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
+    FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = $1 AND l.name = $2",
+);
+
+/// As [`INSPECT`], but of how it is now, whatever the transaction has seen before.
+pub(in crate::sql) const INSPECT_NOW: Sides = Sides {
+    mysql: "SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
+        FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = $1 AND l.name = $2 LOCK IN SHARE MODE",
+    ..INSPECT
+};
+
+/// As [`INSPECT`], of all that have not expired, without those that remember what is done once.
+pub(in crate::sql) const HELD: Sides = Sides::same(
+    "SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
+    FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.expires_at > n.at
+    WHERE NOT (l.owner IS NULL AND l.kind = 'once') ORDER BY l.kind, l.name",
+);
+
+/// kind, last name -> the last one of the next few
+pub(in crate::sql) const NEXT: Sides = Sides::same(
+    "SELECT max(n.name) FROM (
+        SELECT name FROM {p}lock WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100
+    ) n",
+);
+
+/// kind, last name, the last one of the next few, time unused: without an owner, with one
+pub(in crate::sql) const PRUNE: Sides = Sides::same(
+    "DELETE FROM {p}lock WHERE kind = $1 AND name > $2 AND name <= $3
+    AND CASE WHEN acquired_at < expires_at THEN expires_at ELSE acquired_at END
+        < {now} - CASE WHEN owner IS NULL THEN $4 ELSE $5 END",
+);
+
+/// Part of the application's own transaction. It writes at once: a transaction that reads first may be refused (SQLite), or have an
+/// old view (MySQL).
+/// name, time, 1 if something is to be done before, its name -> fence, if it was noted that this is done, for so long
+pub(in crate::sql) const MARK: Sides = Sides {
+    // What is done has no owner.
+    mysql: "{waits}INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
+        SELECT 'once', $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT {now} AS at) n
+        WHERE $3 = 0 OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.kind = 'once' AND a.name = $4 AND a.owner IS NULL AND a.expires_at > n.at LOCK IN SHARE MODE)
+        ON DUPLICATE KEY UPDATE
+            owner = IF(expires_at <= VALUES(acquired_at), NULL, owner),
+            fence = IF(expires_at <= VALUES(acquired_at), LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
+            acquired_at = IF(expires_at <= VALUES(acquired_at), VALUES(acquired_at), acquired_at),
+            expires_at = IF(expires_at <= VALUES(acquired_at), VALUES(expires_at), expires_at)",
+    ..Sides::same("INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
+    SELECT 'once', $1, NULL, n.at, n.at, n.at + $2 FROM (SELECT {now} AS at) n
+    WHERE $3 = 0 OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.kind = 'once' AND a.name = $4 AND a.owner IS NULL AND a.expires_at > n.at)
+    ON CONFLICT (kind, name) DO UPDATE SET
+        owner = NULL,
+        fence = CASE WHEN l.fence < excluded.fence THEN excluded.fence ELSE l.fence + 1 END,
+        acquired_at = excluded.acquired_at,
+        expires_at = excluded.expires_at
+    WHERE l.expires_at <= excluded.acquired_at
+    RETURNING fence")
+};
+
+/// The locks of these kinds and names; as many pairs as said -> kind, name, owner, fence
+pub(in crate::sql) fn named(count: usize) -> String {
+    let pair = |n: usize| format!("kind = ${} AND name = ${}", 2 * n - 1, 2 * n);
+    let pairs: Vec<_> = (1..=count).map(pair).collect();
+    let pairs = pairs.join(" OR ");
+    format!("SELECT kind, name, owner, fence FROM {{p}}lock WHERE {pairs}")
+}

@@ -1,0 +1,90 @@
+//! The statements, each with its text on every database side by side.
+//!
+//! In the texts `{p}` is the table prefix, `{now}` the database's clock in microseconds since 1970, UTC, and `$n` the n-th argument
+//! of those that the statement's comment lists before the arrow. Each is one statement in autocommit, and one step of the protocol.
+
+pub(super) mod entries;
+pub(super) mod invalidations;
+pub(super) mod locks;
+pub(super) mod tables;
+
+/// The side of a statement that a database runs.
+#[derive(Clone, Copy)]
+#[allow(
+    dead_code,
+    reason = "each is that of a database, which may not be built in"
+)]
+pub(super) enum Side {
+    Sqlite,
+    Postgres,
+    /// CockroachDB and YugabyteDB.
+    Relative,
+    MySql,
+}
+
+/// The text of a statement on each database.
+pub(super) struct Sides {
+    pub(super) sqlite: &'static str,
+    pub(super) postgres: &'static str,
+    /// `None`: that of PostgreSQL.
+    pub(super) relative: Option<&'static str>,
+    pub(super) mysql: &'static str,
+}
+
+impl Sides {
+    /// One text for all, or for all but those that override it by `..Sides::same(text)`.
+    const fn same(text: &'static str) -> Self {
+        Self {
+            sqlite: text,
+            postgres: text,
+            relative: None,
+            mysql: text,
+        }
+    }
+
+    pub(super) fn of(&self, side: Side) -> &'static str {
+        match side {
+            Side::Sqlite => self.sqlite,
+            Side::Postgres => self.postgres,
+            Side::Relative => self.relative.unwrap_or(self.postgres),
+            Side::MySql => self.mysql,
+        }
+    }
+}
+
+#[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod tests {
+    use super::{super::dialect, *};
+
+    #[test]
+    fn the_protocol_says_what_is_run() {
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let protocol = words(include_str!("../../../docs/protocol.md"));
+        for dialect in [dialect::SQLITE, dialect::POSTGRES, dialect::MYSQL] {
+            let statements = [
+                &tables::LOCK,
+                &tables::ENTRY,
+                &locks::TRY,
+                &locks::EXTEND,
+                &locks::RELEASE,
+                &locks::BREAK,
+                &locks::INSPECT,
+                &locks::MARK,
+                &entries::PUBLISH,
+            ];
+            let statements = statements.map(|sides| sides.of(dialect.side));
+            for statement in statements.into_iter().chain([dialect.now, dialect.claim]) {
+                let statement = statement
+                    .replace("{p}", "perennial_")
+                    .replace("{collate}", dialect.collate)
+                    .replace("{waits}", "");
+                let set_back = dialect::SET_BACK.to_string();
+                let statement = words(&statement.replace("{set_back}", &set_back));
+                assert!(
+                    protocol.contains(&statement),
+                    "docs/protocol.md lacks: {statement}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The tables.
+
+use super::Sides;
+
+/// Mentions the columns: `IF NOT EXISTS` of MySQL takes any table of that name.
+#[cfg(feature = "mysql")]
+pub(in crate::sql) const MYSQL_COLUMNS: [&str; 3] = [
+    "SELECT kind, name, owner, fence, acquired_at, expires_at FROM {p}lock LIMIT 0",
+    "SELECT kind, name, fence, generated_at, keep_until, notes, status, headers, `body` FROM {p}entry LIMIT 0",
+    "SELECT name, epoch FROM {p}invalidation LIMIT 0",
+];
+
+// Names are compared as bytes: every collation finds names equal that are not the same. On PostgreSQL, `{collate}` lets an index by
+// bytes find all names that begin alike. On MySQL, a statement that makes a table commits, so that others may run it at the same time.
+pub(in crate::sql) const LOCK: Sides = Sides {
+    sqlite: "CREATE TABLE {p}lock (
+            kind TEXT NOT NULL,
+            name TEXT NOT NULL,
+            owner TEXT,
+            fence INTEGER NOT NULL,
+            acquired_at INTEGER NOT NULL,
+            expires_at INTEGER NOT NULL,
+            PRIMARY KEY (kind, name)
+        ) WITHOUT ROWID",
+    postgres: "CREATE TABLE {p}lock (
+            kind TEXT{collate} NOT NULL,
+            name TEXT{collate} NOT NULL,
+            owner TEXT,
+            fence BIGINT NOT NULL,
+            acquired_at BIGINT NOT NULL,
+            expires_at BIGINT NOT NULL,
+            PRIMARY KEY (kind, name)
+        )",
+    relative: None,
+    mysql: "CREATE TABLE IF NOT EXISTS {p}lock (
+            kind VARBINARY(20) NOT NULL,
+            name VARBINARY(255) NOT NULL,
+            owner VARBINARY(255),
+            fence BIGINT NOT NULL,
+            acquired_at BIGINT NOT NULL,
+            expires_at BIGINT NOT NULL,
+            PRIMARY KEY (kind, name)
+        ) ENGINE = InnoDB",
+};
+
+pub(in crate::sql) const ENTRY: Sides = Sides {
+    sqlite: "CREATE TABLE {p}entry (
+            kind TEXT NOT NULL,
+            name TEXT NOT NULL,
+            fence INTEGER NOT NULL,
+            generated_at INTEGER NOT NULL,
+            keep_until INTEGER NOT NULL,
+            notes TEXT NOT NULL,
+            status INTEGER NOT NULL,
+            headers BLOB NOT NULL,
+            body BLOB NOT NULL,
+            PRIMARY KEY (kind, name)
+        )",
+    postgres: "CREATE TABLE {p}entry (
+            kind TEXT{collate} NOT NULL,
+            name TEXT{collate} NOT NULL,
+            fence BIGINT NOT NULL,
+            generated_at BIGINT NOT NULL,
+            keep_until BIGINT NOT NULL,
+            notes TEXT NOT NULL,
+            status BIGINT NOT NULL,
+            headers BYTEA NOT NULL,
+            body BYTEA NOT NULL,
+            PRIMARY KEY (kind, name)
+        )",
+    relative: None,
+    // A word of MariaDB's Oracle mode is quoted.
+    mysql: "CREATE TABLE IF NOT EXISTS {p}entry (
+            kind VARBINARY(20) NOT NULL,
+            name VARBINARY(255) NOT NULL,
+            fence BIGINT NOT NULL,
+            generated_at BIGINT NOT NULL,
+            keep_until BIGINT NOT NULL,
+            notes MEDIUMBLOB NOT NULL,
+            status BIGINT NOT NULL,
+            headers MEDIUMBLOB NOT NULL,
+            `body` LONGBLOB NOT NULL,
+            PRIMARY KEY (kind, name)
+        ) ENGINE = InnoDB",
+};
+
+pub(in crate::sql) const INVALIDATION: Sides = Sides {
+    sqlite: "CREATE TABLE {p}invalidation (
+            name TEXT NOT NULL PRIMARY KEY,
+            epoch INTEGER NOT NULL
+        ) WITHOUT ROWID",
+    postgres: "CREATE TABLE {p}invalidation (
+            name TEXT{collate} NOT NULL PRIMARY KEY,
+            epoch BIGINT NOT NULL
+        )",
+    relative: None,
+    mysql: "CREATE TABLE IF NOT EXISTS {p}invalidation (
+            name VARBINARY(255) NOT NULL PRIMARY KEY,
+            epoch BIGINT NOT NULL,
+            KEY {p}invalidation_epoch (epoch)
+        ) ENGINE = InnoDB",
+};
+
+/// MySQL makes this index with its table.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(in crate::sql) const EPOCHS: &str =
+    "CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)";

@@ -1,0 +1,122 @@
+//! The steps on entries that take more than one statement.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+
+use super::SqlStore;
+use crate::{
+    clock::{FOREVER, duration, micros},
+    error::BoxError,
+    name::{LockKind, LockName, bounded},
+    sql::{
+        dialect::SET_BACK,
+        run::{Arg, Cells, Driver, number},
+        statements::{Sides, entries, locks},
+        wire,
+    },
+    store::{Edition, Entry, LeaseRow, LockState, Probe},
+};
+
+impl<DB: Driver> SqlStore<DB> {
+    pub(super) async fn probe_entry(&self, name: &LockName, known: i64) -> Result<Probe, BoxError> {
+        let done = self
+            .run_on(&entries::PROBE, name, &[Arg::Int(known)])
+            .await?;
+        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let (mut remaining, age) = (row.number(2)?, row.int(10)?.unwrap_or_default());
+        if age < -SET_BACK && remaining > 0 {
+            // Whoever waits for the lock does not try it before.
+            self.run_on(&locks::REDATE, name, &[]).await?;
+            remaining += age;
+        }
+        let lock = LockState {
+            fence: row.number(0)?,
+            owned: row.number(1)? != 0,
+            remaining: duration(remaining),
+        };
+        let entry = Self::read_entry(row);
+        let unreadable = entry.is_err();
+        let entry = entry.unwrap_or_else(|error| {
+            tracing::warn!(name = name.as_str(), %error, "the stored entry cannot be read");
+            None
+        });
+        Ok(Probe {
+            entry,
+            unreadable,
+            lock,
+            epoch: row.number(3)?,
+        })
+    }
+
+    fn read_entry(row: &DB::Row) -> Result<Option<Entry>, BoxError> {
+        let Some(fence) = row.int(4)? else {
+            return Ok(None);
+        };
+        let mut content = Response::new(Bytes::from(row.bytes(8)?.unwrap_or_default()));
+        *content.status_mut() = StatusCode::from_u16(u16::try_from(row.number(6)?)?)?;
+        *content.headers_mut() = wire::decode(&row.bytes(7)?.unwrap_or_default())?;
+        let age = row.number(5)?;
+        Ok(Some(Entry {
+            fence,
+            age: duration(age),
+            undated: age < -SET_BACK,
+            content,
+            notes: row.name(9)?,
+        }))
+    }
+
+    pub(super) async fn publish_entry(
+        &self,
+        lease: &LeaseRow,
+        edition: &Edition<'_>,
+    ) -> Result<bool, BoxError> {
+        let content = edition.content;
+        let headers = wire::encode(content.headers());
+        let content = [
+            Arg::Int(i64::from(content.status().as_u16())),
+            Arg::Bytes(&headers),
+            Arg::Bytes(content.body()),
+        ];
+        self.write_entry(&entries::PUBLISH, lease, edition, &content)
+            .await
+    }
+
+    pub(super) async fn write_entry(
+        &self,
+        sides: &Sides,
+        lease: &LeaseRow,
+        edition: &Edition<'_>,
+        rest: &[Arg<'_>],
+    ) -> Result<bool, BoxError> {
+        let keep = Arg::Int(micros(edition.keep.min(FOREVER)));
+        let arguments = [&[Arg::Text(edition.notes), keep], rest].concat();
+        let mut fence = number(&self.run_under(sides, lease, &arguments).await?)?;
+        if fence.is_none() {
+            // Refused, or done by an earlier try whose answer was lost.
+            fence = number(&self.run_on(&entries::FENCE, &lease.name, &[]).await?)?;
+        }
+        Ok(fence == Some(lease.fence))
+    }
+
+    /// Removes the pages of a key and of its variants, also of those that are being made for the first time.
+    pub(super) async fn purge_pages(&self, key: &str) -> Result<(), BoxError> {
+        let mut names = vec![bounded(key).into_owned()];
+        // A name with a NUL is stored as a digest (and a `NUL` is in no text of PostgreSQL's).
+        if !key.contains('\0') {
+            let [first, behind] = [format!("{key}#"), format!("{key}$")];
+            let range = [Arg::Text(&first), Arg::Text(&behind)];
+            for row in self.run(&entries::VARIANTS, &range).await?.rows {
+                names.push(row.name(0)?);
+            }
+        }
+        let page = LockKind::Page.as_str();
+        for name in &names {
+            self.break_stored(page, name).await?;
+        }
+        for name in &names {
+            let page = [Arg::Text(page), Arg::Text(name)];
+            self.run(&entries::DELETE, &page).await?;
+        }
+        Ok(())
+    }
+}
