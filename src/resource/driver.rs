@@ -1,4 +1,4 @@
-//! Carries out what [`State`] commands: one task for each regeneration, and the requests that wait for it.
+//! Carries out the commands of [`State`]: one task for each regeneration.
 
 mod report;
 mod visit;
@@ -22,7 +22,7 @@ use crate::{
     store::Edition,
 };
 
-/// What is being done, with the lease that it may bring.
+/// The action that is under way, with the lease that the action acquires.
 type Doing = Pin<Box<dyn Future<Output = (Event<Arc<Page>>, Option<Lease>)> + Send>>;
 
 /// One regeneration.
@@ -33,16 +33,16 @@ struct Driver {
     state: State<Arc<Page>>,
     progress: watch::Sender<Progress>,
     generator: Option<Generator>,
-    /// What makes it without a visitor.
+    /// The generator for later regenerations without a visitor.
     seed: Option<Arc<Seed>>,
     permit: Option<OwnedSemaphorePermit>,
     lease: Option<Lease>,
-    /// Its place among the keys that are being regenerated has been given up.
+    /// The key has left the list of running regenerations.
     left: bool,
 }
 
 impl Driver {
-    /// Runs to its end, whether anybody waits or not.
+    /// Runs to the end, with or without visitors.
     async fn run(mut self, first: Command<Arc<Page>>) {
         let mut doing = self.carry_out(first);
         loop {
@@ -74,7 +74,7 @@ impl Driver {
         }
     }
 
-    /// Tells the state what has happened, and everybody else what comes of it.
+    /// Passes an event to the state, and publishes the effect in memory and to the visitors.
     fn on(&mut self, event: Event<Arc<Page>>) -> Command<Arc<Page>> {
         #[cfg(feature = "compression")]
         let before = self
@@ -128,7 +128,7 @@ impl Driver {
                 let (name, seed) = (self.lock_name(), self.seed.clone());
                 let newest = self.state.newest().cloned();
                 Box::pin(async move {
-                    // The age counts from before the question: the answer may be late.
+                    // The age counts from before the statement, as the answer may be late.
                     let asked = engine.now();
                     let probe = engine
                         .store
@@ -171,7 +171,7 @@ impl Driver {
                 let row = self.lease.as_ref().map(|lease| lease.row().clone());
                 Box::pin(async move {
                     if let Some(row) = row {
-                        // If this fails, the next regeneration tries it again.
+                        // After a failure the next regeneration removes the version.
                         let remove = engine.store.call("remove", |store| store.remove(&row));
                         drop(remove.await);
                     }
@@ -183,7 +183,7 @@ impl Driver {
                 let lease = self.lease.take();
                 Box::pin(async move {
                     if let Some(lease) = lease {
-                        // Unreleased, it expires.
+                        // A lease that is not released expires.
                         drop(lease.release_after(cooldown).await);
                     }
                     (Event::Released, None)
@@ -195,7 +195,7 @@ impl Driver {
     /// Runs the generator in a task of its own.
     fn generate(&mut self, basis: Basis) -> Doing {
         let Some(generator) = self.generator.take() else {
-            // It is asked for once.
+            // The state commands one run of the generator.
             return Box::pin(std::future::pending());
         };
         let task = tokio::spawn(generator.in_current_span());
@@ -242,7 +242,7 @@ impl Driver {
 
     /// Publishes under the fence, or renews the version with the fence `known`.
     fn publish(&mut self, version: Version<Arc<Page>>, known: Option<i64>) -> Doing {
-        // A publish that fails is tried for a while, and keeps nobody else from generating.
+        // A publish may take long, and needs no permit.
         self.permit = None;
         let keep = version.content.terms(&self.policy).interval;
         let keep = keep.saturating_add(self.engine.settings.retention);
@@ -273,7 +273,8 @@ impl Driver {
         })
     }
 
-    /// Gives up its place among the keys that are being regenerated, unless a visitor has come who waits.
+    /// Removes the key from the list of running regenerations, unless a visitor waits. Returns true
+    /// if removed.
     fn leave(&mut self) -> bool {
         let mut running = self.engine.running();
         if self.progress.receiver_count() > 0 {
@@ -290,7 +291,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Also after a panic: another request may start anew. What was found is in memory by now.
+    /// Lets another request start a regeneration, after a panic, too.
     fn drop(&mut self) {
         if !self.left {
             self.engine.running().remove(&self.key);

@@ -1,4 +1,4 @@
-//! The content of a version, and what is noted beside it.
+//! The content of a version, and the notes beside the content.
 
 use std::{
     fmt,
@@ -26,12 +26,13 @@ use crate::{
     },
 };
 
-/// What is noted for a key, and what the invalidations make of that.
+/// The notes for a key, and the cached verdict of the invalidation list.
 #[derive(Debug)]
 pub(crate) struct Noted {
     key: Box<str>,
     pub(super) notes: Notes,
-    /// The latter (the lowest two bits), since the count of changes was this.
+    /// The verdict (the lowest two bits) and the count of changes of the list for which the verdict
+    /// holds.
     judged: AtomicU64,
 }
 
@@ -40,7 +41,7 @@ impl Noted {
         Self {
             key: key.into(),
             notes,
-            // As of no change yet.
+            // The verdict before the first change.
             judged: AtomicU64::new(0),
         }
     }
@@ -55,7 +56,7 @@ impl List<Noted> for Invalidations {
         self.revision()
     }
 
-    /// As invalidations only grow in number, it never gets better.
+    /// Judges the notes. A verdict never improves, as invalidations only grow in number.
     fn judge(&self, noted: &Noted) -> Freshness {
         let changes = self.changes();
         let was = noted.judged.load(Relaxed);
@@ -74,26 +75,26 @@ impl List<Noted> for Invalidations {
     }
 }
 
-/// A generated response, with what is made of it and noted beside it.
+/// A generated response with its notes and codings.
 pub(crate) struct Page {
     noted: Noted,
-    /// As it was made.
+    /// The response as generated.
     pub(crate) plain: Representation,
-    /// In content codings; `None`: of no use.
+    /// The response in content codings; `None`: not compressible.
     #[cfg(feature = "compression")]
     pub(super) coded: Option<Arc<Coded>>,
-    /// What makes the next one, without a visitor.
+    /// The generator for later regenerations without a visitor.
     seed: Option<Arc<Seed>>,
-    /// What the response says of its own freshness.
+    /// The freshness lifetime in the response's own headers.
     said: Option<Terms>,
-    /// How old it was when it was made, in seconds, as it says.
+    /// The `Age` header of the generated response, in seconds.
     pub(crate) age_before: u64,
     /// The key's place in the spread of `Refresh::jitter`.
     unit: f64,
 }
 
 impl Page {
-    /// What has been made of the one `before` counts for this one, if it is the same response.
+    /// Creates a page. The codings of the page `before` are reused if the response is the same.
     pub(crate) fn new(
         key: &str,
         response: Response<Bytes>,
@@ -134,8 +135,9 @@ impl Page {
         &self.plain.content
     }
 
-    /// Says since when a response with a validator has been as it is (`Last-Modified`, RFC 9110 §8.8.2), unless it says that itself: the
-    /// same one as `before` keeps its date, another one has that of its fence, which is a time by the clock of the database.
+    /// Adds `Last-Modified` to a response with a validator (RFC 9110 §8.8.2), unless the response
+    /// has the header: the date of the page `before` if the validator is the same, or else the time
+    /// of `fence` by the database's clock.
     pub(super) fn dated(
         mut response: Response<Bytes>,
         fence: i64,
@@ -218,7 +220,8 @@ fn is_same(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
     a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
 }
 
-/// The date of microseconds since 1970, if they are such: another store's fences may count something else.
+/// Returns the date of microseconds since 1970. `None`: the fence of a store that counts something
+/// else.
 fn http_date(micros: i64) -> Option<HeaderValue> {
     let since = clock::duration(micros);
     if since < 30 * YEAR || since > 8000 * YEAR {

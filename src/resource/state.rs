@@ -1,8 +1,10 @@
-//! The heart: every decision about a resource, as functions of values, with the clock as an argument and without I/O.
+//! Every decision about a resource: functions of values, with the clock as an argument and without
+//! I/O.
 //!
-//! [`View`] is what a process knows of a resource between two regenerations; requests read it. [`State`] is one regeneration: it takes an
-//! [`Event`] and says by a [`Command`] what is to be done next, what memory holds from now on, and how those who wait are
-//! answered. `resource/driver.rs` carries the commands out.
+//! A [`View`] holds everything that a process knows of a key between two regenerations; requests
+//! read the view. A [`State`] is one regeneration: the state takes an [`Event`] and returns a
+//! [`Step`], which has the next [`Command`] and the new contents of memory. `resource/driver.rs`
+//! carries the commands out.
 
 #[cfg(test)]
 mod check;
@@ -19,35 +21,36 @@ pub(crate) use view::{
     Visitor, Wait,
 };
 
-/// The first and the longest pause between two probes while another process makes the first version.
+/// The first and the longest pause between two probes while another process generates the first
+/// version.
 const POLL: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
-/// The number of such pauses, a second in all, after which a regeneration that nobody waits for ends.
+/// The number of pauses, one second in all, after which a regeneration without visitors ends.
 const LEAVE_AFTER: u32 = 6;
 
 /// The first and the longest pause between two tries to publish.
 const PUBLISH: [Duration; 2] = [Duration::from_millis(100), RECHECK];
 
-/// The pause before another try: doubled each time, up to a limit.
+/// Returns the pause before the next try: doubled each time, up to a limit.
 fn backoff([first, longest]: [Duration; 2], tries: u32) -> Duration {
     (first * 2_u32.saturating_pow(tries.min(10))).min(longest)
 }
 
-/// What the store was found to hold.
+/// The answer to a probe.
 #[derive(Clone, Debug)]
 pub(crate) struct Found<C> {
-    /// The version, if it has a greater fence than the newest one known.
+    /// The stored version, if its fence is greater than the fence of the newest version known.
     pub(crate) version: Option<Version<C>>,
     pub(crate) lock: LockState,
     /// The latest epoch.
     pub(crate) epoch: i64,
 }
 
-/// What a generator came to.
+/// The result of a generator.
 #[derive(Debug)]
 pub(crate) enum Outcome<C: Content> {
     Content(C),
-    /// A response that is not stored, with what is noted of it: the service answers each visitor itself.
+    /// A response that is not stored, with its notes: the service answers each visitor itself.
     Unshareable {
         why: Pass,
         notes: Arc<C::Notes>,
@@ -56,58 +59,62 @@ pub(crate) enum Outcome<C: Content> {
     Failed(C::Failure),
 }
 
-/// What has happened.
+/// An event in the course of a regeneration.
 #[derive(Debug)]
 pub(crate) enum Event<C: Content> {
     /// A request has started the regeneration.
     Begun,
-    /// The process knows all invalidations from before it began.
+    /// The process has read all invalidations that are older than the process.
     Learned,
-    /// There is a permit, or there is none.
+    /// The driver has a permit (`true`), or all permits are taken.
     Permitted(bool),
     Probed(Found<C>),
-    /// The lease was acquired with this fence, or was not.
+    /// The lease was acquired with this fence; `None`: the lock is taken.
     Tried(Option<i64>),
     Generated(Outcome<C>),
     Renewed(bool),
     Published(bool),
     Removed,
     Released,
-    /// The store has not answered the last command.
+    /// The store failed to answer the last command.
     Away,
     LeaseLost,
-    /// The time has come that [`State::due`] named.
+    /// The time that [`State::due`] named has come.
     Due,
-    /// The same in a pause, and nobody waits any more for the version that another process makes.
+    /// The time has come, and no visitor waits for the version that another process generates.
     LeftAlone,
 }
 
-/// What is to be done next. Its end is the next event, but for the events that [`State`] may get earlier.
+/// The next action of the driver. The end of the action is the next event; [`Event::Due`] and
+/// [`Event::LeaseLost`] may come before.
 #[derive(Clone, Debug)]
 pub(crate) enum Command<C> {
-    /// Nothing new: what is being done goes on.
+    /// Continue the action that is under way.
     Continue,
-    /// Do nothing until [`Event::Due`] or [`Event::LeftAlone`].
+    /// Wait for [`Event::Due`] or [`Event::LeftAlone`].
     Pause,
-    /// End if nobody waits; otherwise go on as if it had been [`Event::Due`].
+    /// End if no visitor waits; otherwise continue as after [`Event::Due`].
     Leave,
-    /// Learn all invalidations from before the process began.
+    /// Read all invalidations that are older than the process.
     Learn,
     /// Take a permit, which bounds the regenerations of a process.
     Permit,
-    /// Ask the store for its version, if its fence is greater, and for the lock.
+    /// Ask the store for a version with a greater fence than `known`, and for the state of the
+    /// lock.
     Probe {
         known: i64,
     },
-    /// Take the lease, provided that the lock's fence still is this one: whoever has published since has moved it.
+    /// Take the lease, provided that the lock's fence is still `seen`: a publish since then has
+    /// changed the fence.
     Try {
         seen: i64,
     },
-    /// Run the generator, with or without a lease. Its content notes this basis.
+    /// Run the generator, with or without a lease. The content notes this basis.
     Generate {
         basis: Basis,
     },
-    /// Publish this version, which has the same content as the one with the fence `known`, without sending it again.
+    /// Publish this version without sending the content, which is the same as that of the stored
+    /// version with the fence `known`.
     Renew {
         version: Version<C>,
         known: i64,
@@ -117,7 +124,7 @@ pub(crate) enum Command<C> {
     },
     /// Remove the stored version under the lease.
     Remove,
-    /// Release the lease; nobody takes it again before the cooldown.
+    /// Release the lease. No process can acquire the lock before `cooldown` is over.
     Release {
         cooldown: Duration,
     },
@@ -125,10 +132,10 @@ pub(crate) enum Command<C> {
     End,
 }
 
-/// What operators are told.
+/// A message for operators.
 #[derive(Clone, Debug)]
 pub(crate) enum Report<C: Content> {
-    /// There is nothing to serve, and another process is at it. Its lease ends after this time.
+    /// No version can be served, and another process holds the lease for this time.
     Waits(Duration),
     /// The database is away, and the generator runs without a lease.
     WithoutLease,
@@ -145,13 +152,13 @@ pub(crate) enum Report<C: Content> {
     Refused,
 }
 
-/// What comes of an event.
+/// The effect of an event.
 #[derive(Clone, Debug)]
 pub(crate) struct Step<C: Content> {
     pub(crate) command: Command<C>,
-    /// What memory holds from now on, if that changes.
+    /// The new contents of memory; `None`: unchanged.
     pub(crate) view: Option<View<C>>,
-    /// What those who wait see from now on, if that changes.
+    /// The new progress for visitors who wait; `None`: unchanged.
     pub(crate) progress: Option<Progress<C>>,
     pub(crate) report: Option<Report<C>>,
 }
@@ -162,7 +169,7 @@ enum Phase<C> {
     Learning,
     Permitting,
     Probing,
-    /// `told`: the epoch that the probe has told; `None`: there was no probe.
+    /// `told`: the epoch in the answer to the probe; `None`: no probe was needed.
     Trying {
         told: Option<i64>,
     },
@@ -173,7 +180,7 @@ enum Phase<C> {
         lease: Option<i64>,
         basis: Basis,
         until: Tick,
-        /// There is a version to serve, so that the generator is given up when the lease is lost.
+        /// A version can be served, so the generator is cancelled when the lease is lost.
         gives_up: bool,
     },
     Publishing(Publishing<C>),
@@ -190,25 +197,26 @@ struct Publishing<C> {
     tries: u32,
     /// The new version has been served unsaved.
     shown: bool,
-    /// It is tried again at this time; `None`: a statement is under way.
+    /// The time of the next try; `None`: a statement is under way.
     again: Option<Tick>,
 }
 
 /// One regeneration of a resource in one process.
 #[derive(Clone, Debug)]
 pub(crate) struct State<C: Content> {
-    /// The newest version known, to be served or not.
+    /// The newest version known, servable or not.
     newest: Option<Version<C>>,
-    /// The epoch that was known before a part of the generator ran, if one has run already.
+    /// The epoch that was known before the generator began, if a part of the generator has run
+    /// before the lease was acquired.
     begun_in: Option<i64>,
     phase: Phase<C>,
-    /// The number of probes after which another process was at it.
+    /// The number of pauses of this regeneration.
     polls: u32,
-    /// Until then another process is known to be at it.
+    /// The end of another process's lease, as far as this process knows.
     held_until: Tick,
 }
 
-/// One event's decision.
+/// The decision about one event.
 struct Decision<'a, C: Content> {
     state: &'a mut State<C>,
     facts: &'a Facts<'a, C>,
@@ -218,7 +226,7 @@ struct Decision<'a, C: Content> {
 }
 
 impl<C: Content> State<C> {
-    /// Begins before any part of the generator has run.
+    /// Creates the state before any part of the generator has run.
     pub(crate) fn new(newest: Option<Version<C>>, facts: &Facts<'_, C>) -> Self {
         let mut state = Self {
             newest,
@@ -231,12 +239,12 @@ impl<C: Content> State<C> {
         state
     }
 
-    /// Says whether a part of the generator has run by now.
+    /// Notes whether a part of the generator has run by now.
     pub(crate) fn generator_has_begun(&mut self, begun: bool) {
         self.begun_in = self.begun_in.filter(|_| begun);
     }
 
-    /// Takes an event and decides what is done next.
+    /// Takes an event and decides the next action.
     pub(crate) fn on(&mut self, facts: &Facts<'_, C>, event: Event<C>) -> Step<C> {
         let mut decision = Decision {
             state: self,
@@ -274,7 +282,7 @@ impl<C: Content> State<C> {
         }
     }
 
-    /// Whether [`Event::LeaseLost`] matters now.
+    /// Returns true if [`Event::LeaseLost`] matters now.
     pub(crate) fn gives_up_without_lease(&self) -> bool {
         matches!(
             self.phase,
@@ -286,17 +294,19 @@ impl<C: Content> State<C> {
         )
     }
 
-    /// Whether [`Event::LeftAlone`] takes the place of [`Event::Due`] while nobody waits.
+    /// Returns true if [`Event::LeftAlone`] takes the place of [`Event::Due`] while no visitor
+    /// waits.
     pub(crate) fn is_pausing(&self) -> bool {
         matches!(self.phase, Phase::Pausing { .. })
     }
 
-    /// The newest version known, to be served or not.
+    /// The newest version known, servable or not.
     pub(crate) fn newest(&self) -> Option<&Version<C>> {
         self.newest.as_ref()
     }
 
-    /// The latest epoch that is known. The newest version's own was told before its generator began, which has ended by now.
+    /// Returns the latest epoch that is known. The epoch of the newest version was read before the
+    /// generator of that version began, and so before this one.
     fn latest(&self, facts: &Facts<'_, C>) -> i64 {
         let newest = self.newest.as_ref();
         let newest = newest.map_or(0, |newest| newest.content.basis().epoch);
@@ -333,7 +343,7 @@ impl<C: Content> Decision<'_, C> {
                 Command::End
             }
             (Phase::Pausing { .. }, Event::Due) => self.enter(Phase::Permitting, Command::Permit),
-            // Who comes soon finds that another process is at it, without a statement.
+            // A visitor who arrives soon joins this regeneration and costs no statement.
             (Phase::Pausing { .. }, Event::LeftAlone) if self.state.polls < LEAVE_AFTER => {
                 self.poll()
             }
@@ -354,7 +364,7 @@ impl<C: Content> Decision<'_, C> {
             (Phase::Overtaken(new), Event::Away) => self.overtaken(&new, None),
             (Phase::Removing, Event::Removed | Event::Away) => self.release(Duration::ZERO),
             (Phase::Releasing, Event::Released | Event::Away) => Command::End,
-            // It comes too late, or says nothing new.
+            // The event comes too late, or changes nothing.
             (phase, _) => self.enter(phase, Command::Continue),
         }
     }
@@ -364,7 +374,8 @@ impl<C: Content> Decision<'_, C> {
         command
     }
 
-    /// Returns the basis of a generator that begins now, if the store has told of this epoch.
+    /// Returns the basis of a generator that begins now. `told`: the epoch in the store's last
+    /// answer.
     fn basis(&self, told: i64) -> Basis {
         let latest = self.state.latest(self.facts).max(told);
         Basis {

@@ -1,4 +1,4 @@
-//! What operators are told of a regeneration.
+//! The log lines of a regeneration.
 
 use std::sync::Arc;
 

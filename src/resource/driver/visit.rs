@@ -1,4 +1,4 @@
-//! A request that starts a regeneration or joins one.
+//! Requests that start a regeneration or join one.
 
 use std::sync::Arc;
 
@@ -15,10 +15,11 @@ use crate::{
 };
 
 impl Engine {
-    /// Answers a request that memory alone cannot: starts a regeneration or joins the one that runs, and waits as long as the policy
-    /// allows. `generate` makes the generator if this request is the leader. Returns whether it is.
+    /// Answers a request that memory alone cannot answer: the request starts or joins a
+    /// regeneration, and waits within the limits of the policy. `generate` returns the generator if
+    /// this request is the leader. Returns true beside the answer for the leader.
     ///
-    /// Cancel safe: what was started goes on.
+    /// Cancel safe: a regeneration that has started continues.
     pub(crate) async fn visit(
         self: &Arc<Self>,
         key: &str,
@@ -56,7 +57,8 @@ impl Engine {
         }
     }
 
-    /// Joins the regeneration of this key that runs, or starts one. `Err`: neither is needed, or allowed.
+    /// Joins the running regeneration of this key, or starts one. `Err`: an answer without a
+    /// regeneration.
     fn join(
         self: &Arc<Self>,
         key: &str,
@@ -67,7 +69,8 @@ impl Engine {
         if let Some(progress) = running.get(key) {
             return Ok((progress.subscribe(), false));
         }
-        // A regeneration may have ended since the first look; it leaves `running` after it has written to memory.
+        // A regeneration may have ended since the first look at memory. The driver writes to memory
+        // before the key leaves `running`.
         let view = self.memory.get(key);
         if let Some(view) = view.clone()
             && let Ok(answer) = view.look(&self.facts(key, policy), || false)
@@ -80,7 +83,7 @@ impl Engine {
             return Err(Answer::Pass(Pass::ShuttingDown));
         }
         let Some(generate) = generate.take() else {
-            // Only the leader has taken it, and does not come again.
+            // Only a leader has taken the generator, and a leader never returns here.
             return Err(Answer::Pass(Pass::Purged));
         };
         let newest = match view {
@@ -90,7 +93,8 @@ impl Engine {
         let (sender, progress) = watch::channel(Progress::Looking);
         running.insert(key.to_owned(), sender.clone());
         drop(running);
-        // Before a caller's closure is called: if that panics, dropping the driver lets others begin.
+        // The driver exists before the caller's closure runs: if the closure panics, the drop of
+        // the driver lets another request start.
         let mut driver = Driver {
             state: State::new(newest, &self.facts(key, policy)),
             engine: Arc::clone(self),

@@ -1,4 +1,4 @@
-//! After the generator has run: publish, release, and what memory and those who wait get.
+//! The way from the generator's result to the end: publish, release, memory and answers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ impl<C: Content> Decision<'_, C> {
         let cooldown = match outcome {
             Outcome::Content(content) => return self.publish(lease, content),
             Outcome::Unshareable { why, notes } => {
-                // A status may be over soon; the rest is what the route is like.
+                // A status may change soon; the other reasons are properties of the route.
                 let time = match why {
                     Pass::Status => policy_cooldown,
                     _ => {
@@ -32,7 +32,8 @@ impl<C: Content> Decision<'_, C> {
                 };
                 self.pass(why, time, notes);
                 if lease.is_some() {
-                    // What was everybody's before is so no longer. If this fails, the next regeneration tries it again.
+                    // The stored version was shared before and must go. If the removal fails, the
+                    // next regeneration tries again.
                     return self.enter(Phase::Removing, Command::Remove);
                 }
                 Duration::ZERO
@@ -41,7 +42,7 @@ impl<C: Content> Decision<'_, C> {
                 self.report = Some(Report::TooLarge { is_servable: false });
                 let notes = Arc::new(C::notes_without_content(self.facts.key, basis));
                 self.pass(Pass::TooLarge, policy_cooldown, notes);
-                // Others may find that it fits their limit.
+                // The limit of another process may be larger.
                 Duration::ZERO
             }
             Outcome::TooLarge => {
@@ -73,7 +74,7 @@ impl<C: Content> Decision<'_, C> {
 
     pub(super) fn publish(&mut self, lease: Option<i64>, content: C) -> Command<C> {
         let newest = self.state.newest.as_ref();
-        // The age counts from the first try: its answer may be what is lost.
+        // The age counts from the first try, whose answer may be lost.
         let mut new = Version::new(
             content,
             0,
@@ -96,7 +97,7 @@ impl<C: Content> Decision<'_, C> {
         self.send(publishing)
     }
 
-    /// Renews the version that is stored where the new one is the same, or publishes the new one.
+    /// Renews the stored version if the new content is the same, or else publishes the new version.
     pub(super) fn send(&mut self, publishing: Publishing<C>) -> Command<C> {
         let version = publishing.new.clone();
         let same = self
@@ -111,8 +112,9 @@ impl<C: Content> Decision<'_, C> {
         self.enter(Phase::Publishing(publishing), command)
     }
 
-    /// Where the store fails or takes its time, the version is served unsaved, and the publish tried again for as long as a lease, but not
-    /// longer than [`PUBLISH_RETRY`], and only while it may be served.
+    /// Continues a publish. While the store fails or is slow, the new version is served unsaved,
+    /// and the publish is tried again for the length of a lease, for at most [`PUBLISH_RETRY`], and
+    /// only while the version is servable.
     pub(super) fn publishing(
         &mut self,
         mut publishing: Publishing<C>,
@@ -128,7 +130,7 @@ impl<C: Content> Decision<'_, C> {
                 let version = publishing.new.clone();
                 return self.enter(Phase::Publishing(publishing), Command::Publish { version });
             }
-            // Somebody else has published, or is about to.
+            // Another process has published a version, or soon will.
             Event::Published(false) => {
                 self.report = Some(Report::Refused);
                 if publishing.shown {
@@ -160,7 +162,7 @@ impl<C: Content> Decision<'_, C> {
             _ => return self.enter(Phase::Publishing(publishing), Command::Continue),
         }
         if !self.is_servable() {
-            // Who comes now is to begin anew.
+            // The next visitor starts another regeneration.
             return self.release(Duration::ZERO);
         }
         publishing.again = Some(self.facts.now + backoff(PUBLISH, publishing.tries));
@@ -168,7 +170,8 @@ impl<C: Content> Decision<'_, C> {
         self.enter(Phase::Publishing(publishing), Command::Pause)
     }
 
-    /// Those who have nothing get what was generated here, if nobody else has published: `stored` is the other one's.
+    /// Ends after a refused publish with the version of the other process, `stored`, or else with
+    /// the new version, unsaved.
     pub(super) fn overtaken(&mut self, new: &Version<C>, stored: Option<Version<C>>) -> Command<C> {
         let fence = |it: &Self| it.state.newest.as_ref().map(|version| version.fence);
         let before = fence(self);
@@ -185,13 +188,14 @@ impl<C: Content> Decision<'_, C> {
         self.enter(Phase::Releasing, Command::Release { cooldown })
     }
 
-    /// Takes a version over, here and in memory.
+    /// Adopts a version, here and in memory.
     pub(super) fn hold(&mut self, version: Version<C>) {
         self.view = Some(View::Version(version.clone().into()));
         self.state.newest = Some(version);
     }
 
-    /// It keeps the fence of the version before it, so that whatever is published next replaces it.
+    /// Serves the new version without a publish. The version keeps the fence of the version before,
+    /// so that the next published version replaces it.
     pub(super) fn serve_unsaved(&mut self, new: &Version<C>) {
         let fence = self
             .state
@@ -206,7 +210,7 @@ impl<C: Content> Decision<'_, C> {
         self.end_with_newest();
     }
 
-    /// Whether the old version may be served in a cooldown of this time.
+    /// Returns true if the old version may be served during `cooldown`.
     pub(super) fn is_servable_for(&mut self, cooldown: Duration) -> bool {
         if let Some(newest) = &mut self.state.newest {
             newest.excuse(cooldown, self.facts);
@@ -214,7 +218,7 @@ impl<C: Content> Decision<'_, C> {
         self.is_servable()
     }
 
-    /// The old version goes on being served, and nothing is asked about it for so long.
+    /// Ends with the old version. The process asks the store nothing about the version for `time`.
     pub(super) fn rest(&mut self, time: Duration) {
         let freshness = self.freshness();
         if let Some(newest) = &mut self.state.newest
@@ -224,7 +228,7 @@ impl<C: Content> Decision<'_, C> {
             self.view = Some(View::Version(newest.clone().into()));
         }
         match freshness {
-            // It has expired since it was decided that it may be served.
+            // The version has expired since the decision to serve the version.
             Some(Freshness::Expired) => self.end_with(Answer::Unavailable { retry_in: time }),
             _ => self.end_with_newest(),
         }
@@ -250,7 +254,7 @@ impl<C: Content> Decision<'_, C> {
 
     pub(super) fn end_with_newest(&mut self) {
         self.end_with(match &self.state.newest {
-            // Purged while it was made.
+            // The purge came while the generator ran.
             Some(version) if version.invalidated(self.facts.list) == Freshness::Purged => {
                 Answer::Pass(Pass::Purged)
             }

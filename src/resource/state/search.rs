@@ -1,4 +1,4 @@
-//! Until the generator runs: permit, probe, lease, and the wait for another process.
+//! The way to the generator: permit, probe, lease, and the wait for another process.
 
 use std::cmp::Ordering;
 
@@ -9,8 +9,8 @@ use super::{
 use crate::{clock::Tick, timing::RECHECK};
 
 impl<C: Content> Decision<'_, C> {
-    /// A permit is taken before any statement. Without one the stale version goes on being served; a first version is never held back, as
-    /// a visitor waits for it.
+    /// Continues with or without a permit, which is taken before any statement. Without a permit a
+    /// stale version is served on; a first version is never held back, as a visitor waits.
     pub(super) fn permitted(&mut self, permitted: bool) -> Command<C> {
         let is_servable = self.is_servable();
         if !permitted && is_servable && self.facts.limits.regenerates {
@@ -24,7 +24,8 @@ impl<C: Content> Decision<'_, C> {
             let (seen, valid) = (newest.fence, newest.invalidated(self.facts.list));
             self.view = Some(View::Version(newest.clone().into()));
             if valid == Freshness::Fresh && self.facts.limits.regenerates {
-                // The lock's fence is the version's own unless somebody has acquired it since: no probe is needed to know.
+                // Unless another process has acquired the lock since, the lock's fence is the fence
+                // of this process's own version, and a probe is needless.
                 return self.enter(Phase::Trying { told: None }, Command::Try { seen });
             }
         }
@@ -48,15 +49,15 @@ impl<C: Content> Decision<'_, C> {
             .newest
             .as_ref()
             .map_or(0, |it| it.content.basis().epoch);
-        // What a generator makes that began before the version that is served may know less of the invalidations. The next request
-        // begins its own.
+        // A generator that began before the served version may know fewer invalidations. The next
+        // request begins another generator.
         let is_older = is_servable && self.state.begun_in.is_some_and(|begun| begun < newest);
         if self.freshness() == Some(Freshness::Fresh) || is_older {
             self.end_with_newest();
             return Command::End;
         }
         let lock = found.lock;
-        // No longer than a cooldown lasts: the database's clock may have been set back.
+        // After a step back of the database's clock, a lease may seem to last for years.
         let remaining = lock
             .remaining
             .min(self.facts.policy.cooldown().max(RECHECK));
@@ -92,8 +93,9 @@ impl<C: Content> Decision<'_, C> {
         }
     }
 
-    /// Takes over a version of the store's. Fences order what was published; one that was generated while the database was away has none of
-    /// its own, and may know less of the invalidations than the other one, or more.
+    /// Adopts a stored version if the version is newer. Fences order published versions; an unsaved
+    /// version has no fence of its own, and may know more or fewer invalidations than the stored
+    /// version.
     pub(super) fn adopt(&mut self, stored: Option<Version<C>>) {
         let Some(stored) = stored else { return };
         let adopts = self.state.newest.as_ref().is_none_or(|newest| {
@@ -110,7 +112,8 @@ impl<C: Content> Decision<'_, C> {
         }
     }
 
-    /// Probes again after a pause, as there is nothing to serve and another process is at it.
+    /// Pauses before the next probe, as no version can be served and another process holds the
+    /// lease.
     pub(super) fn poll(&mut self) -> Command<C> {
         let longest = self.state.held_until - self.facts.now;
         let pause = match longest.is_zero() {
@@ -123,7 +126,8 @@ impl<C: Content> Decision<'_, C> {
         self.enter(Phase::Pausing { until }, Command::Pause)
     }
 
-    /// The database is away: an old version is served, a first one is generated without a lease and not saved.
+    /// Continues while the database is away: an old version is served on; a first version is
+    /// generated without a lease and not stored.
     pub(super) fn without_store(&mut self) -> Command<C> {
         if self.is_servable() {
             return self.rest_and_end(RECHECK);
@@ -146,7 +150,7 @@ impl<C: Content> Decision<'_, C> {
         self.enter(generating, Command::Generate { basis })
     }
 
-    /// Lets those who come have the old version, if there is one.
+    /// Offers the old version to visitors, if the version is servable. Returns true if so.
     pub(super) fn show_stale(&mut self, begun: bool) -> bool {
         let is_servable = self.is_servable();
         if let Some(version) = self.state.newest.clone().filter(|_| is_servable) {

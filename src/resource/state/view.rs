@@ -1,14 +1,14 @@
-//! What a process knows of a resource, and what a request does with it.
+//! The knowledge of a process about a key, and the decisions of a request.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{clock::Tick, http::terms::Terms, policy::Refresh, resource::Pass};
 
-/// The content of versions, as far as decisions ask about it.
+/// The content of a version, as far as decisions need to know.
 pub(crate) trait Content: Clone {
-    /// What is noted beside the content: its [`Basis`], its tags.
+    /// The notes beside the content: the [`Basis`] and the tags.
     type Notes: fmt::Debug;
-    /// What a failed generator leaves for those who wait.
+    /// The failure of a generator.
     type Failure: Clone + fmt::Debug;
     /// The invalidation list of a process.
     type List: List<Self::Notes>;
@@ -17,31 +17,31 @@ pub(crate) trait Content: Clone {
     fn basis(&self) -> Basis;
     fn terms(&self, policy: &Refresh) -> Terms;
     fn is_same(&self, other: &Self) -> bool;
-    /// Returns the notes for this key where there is no content.
+    /// Returns notes for a key without content.
     fn notes_without_content(key: &str, basis: Basis) -> Self::Notes;
     /// Returns the failure of a generator that has taken longer than the policy's timeout.
     fn timed_out(policy: &Refresh) -> Self::Failure;
 }
 
-/// The invalidation list, as far as decisions ask about it.
+/// The invalidation list, as far as decisions need to know.
 pub(crate) trait List<N> {
     /// The latest epoch that this process knows.
     fn latest(&self) -> i64;
     /// The epoch in which this process's revision was first seen; 0 without a revision.
     fn revision(&self) -> i64;
-    /// Returns [`Freshness::Fresh`] for what no invalidation applies to, or else `Stale` or `Purged`.
+    /// Returns [`Freshness::Fresh`] if no invalidation applies, or else `Stale` or `Purged`.
     fn judge(&self, notes: &N) -> Freshness;
 }
 
-/// The epoch and the revision that a process knew before a generator began. Content notes these two, and nothing that the process
-/// learns later: the generator may have read data from before.
+/// The epoch and the revision that a process knew before a generator began. Content notes these two
+/// and nothing later, as the generator may have read data from before a later invalidation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Basis {
     pub(crate) epoch: i64,
     pub(crate) revision: i64,
 }
 
-/// What a version is good for. The greater one of two holds.
+/// The freshness of a version. Of two verdicts on a version, the greater one holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Freshness {
     /// Younger than the interval.
@@ -95,19 +95,21 @@ pub(crate) struct Limits {
     pub(crate) patience: Duration,
     /// The time that a statement may take.
     pub(crate) statement: Duration,
-    /// The process regenerates; otherwise it only generates what is missing.
+    /// The process regenerates stale versions; otherwise the process generates missing versions
+    /// only.
     pub(crate) regenerates: bool,
     pub(crate) closing: bool,
 }
 
-/// Where a version in memory comes from.
+/// The origin of a version in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Origin {
     /// The store.
     Stored,
-    /// This process, which has published it. `latest`: as far as this process knows, the lock still has its fence.
+    /// This process has published the version. `latest`: no other process has taken the lock since,
+    /// as far as this process knows.
     Published { latest: bool },
-    /// This process, which could not publish it.
+    /// This process has generated the version and could not publish the version.
     Unsaved,
 }
 
@@ -115,18 +117,18 @@ pub(crate) enum Origin {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Version<C> {
     pub(crate) content: C,
-    /// The fence under which it was published; of an unsaved version, that of the version before.
+    /// The fence of the publish; of an unsaved version, the fence of the version before.
     pub(crate) fence: i64,
     /// The time of the publish.
     pub(crate) born: Tick,
     pub(crate) origin: Origin,
-    /// Its age is not known: the database's clock was set back.
+    /// The age is unknown, as the database's clock was set back.
     pub(crate) undated: bool,
-    /// It was generated in place of a version that could be served.
+    /// The version replaced a servable version.
     pub(crate) replaces: bool,
-    /// Until then this process asks nothing about it.
+    /// This process asks the store nothing about the version before this time.
     pub(crate) rest: Tick,
-    /// Until then it may be served although it has expired, as its regeneration has failed.
+    /// The expired version may be served until this time, as a regeneration has failed.
     pub(crate) excused: Tick,
 }
 
@@ -148,17 +150,17 @@ impl<C: Content> Version<C> {
         now - self.born
     }
 
-    /// Whether this process has generated it since then.
+    /// Returns true if this process has generated the version since `then`.
     pub(crate) fn is_made_since(&self, then: Tick) -> bool {
         self.origin != Origin::Stored && self.born >= then
     }
 
-    /// Whether this process could not publish it.
+    /// Returns true if this process could not publish the version.
     pub(crate) fn is_unsaved(&self) -> bool {
         self.origin == Origin::Unsaved
     }
 
-    /// The effect of the invalidations on the version.
+    /// Returns the effect of the invalidations on the version.
     pub(crate) fn invalidated(&self, list: &C::List) -> Freshness {
         let undated = if self.undated {
             Freshness::Stale
@@ -181,7 +183,8 @@ impl<C: Content> Version<C> {
         by_age.max(self.invalidated(facts.list))
     }
 
-    /// The seconds until it is stale; negative when it is. Since when it is so by an invalidation is not known.
+    /// Returns the seconds until the version is stale, negative for a stale version. Of an
+    /// invalidated version, the time of the invalidation is unknown, and the result is at most −1.
     pub(crate) fn ttl(&self, now: Tick, policy: &Refresh, list: &C::List) -> i64 {
         let stale = self.born + self.content.terms(policy).interval;
         let ttl = (stale.0 - now.0).div_euclid(1_000_000);
@@ -191,8 +194,8 @@ impl<C: Content> Version<C> {
         }
     }
 
-    /// Lets an expired version be served for `cooldown`, as its regeneration has failed, if it says so of itself (`stale-if-error`,
-    /// RFC 5861 §4).
+    /// Lets an expired version be served for `cooldown` after a failed regeneration, if the
+    /// response has `stale-if-error` (RFC 5861 §4).
     pub(super) fn excuse(&mut self, cooldown: Duration, facts: &Facts<'_, C>) {
         let terms = self.content.terms(facts.policy);
         if !terms.if_error.is_zero()
@@ -203,18 +206,20 @@ impl<C: Content> Version<C> {
     }
 }
 
-/// All that a process knows of a key between two regenerations. Cheap to clone.
+/// Everything that a process knows of a key between two regenerations. Cheap to clone.
 #[derive(Debug)]
 pub(crate) enum View<C: Content> {
-    /// There is a version.
+    /// A version, servable or not.
     Version(Arc<Version<C>>),
-    /// Hit-for-pass: until then the service itself answers each request, as its responses are not stored.
+    /// Hit-for-pass: the service itself answers each request before `until`, as the responses are
+    /// not stored.
     Pass {
         until: Tick,
         why: Pass,
         notes: Arc<C::Notes>,
     },
-    /// There is no version that may be served, and after a failure nobody tries before then, unless the key is purged.
+    /// Cooldown after a failure: no version can be served, and no process tries again before
+    /// `until`, unless the key is purged.
     Cooldown { until: Tick, notes: Arc<C::Notes> },
 }
 
@@ -235,24 +240,25 @@ impl<C: Content> Clone for View<C> {
     }
 }
 
-/// What a visitor gets.
+/// The answer to a visitor.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer<C: Content> {
     Version(Arc<Version<C>>),
-    /// What the service answers to this very request.
+    /// The service itself answers this request, for this reason.
     Pass(Pass),
-    /// What the failed generator answered, or that it failed.
+    /// The response of the failed generator, or the failure.
     Failed(C::Failure),
-    /// Nothing yet; try again later.
+    /// No content yet. The visitor may try again after this time.
     Unavailable {
         retry_in: Duration,
     },
 }
 
 impl<C: Content> View<C> {
-    /// Answers a request from memory. `Err`: a regeneration has to be started or joined; `true`: meanwhile there is a stale version.
+    /// Answers a request from memory. `Err`: the request starts or joins a regeneration; `true`:
+    /// memory has a version that is not purged.
     ///
-    /// `is_busy`: this process regenerates the key already, or shuts down.
+    /// `is_busy`: this process already regenerates the key, or shuts down.
     #[inline]
     pub(crate) fn look(
         self,
@@ -283,51 +289,51 @@ impl<C: Content> View<C> {
     }
 }
 
-/// How far a regeneration has come, for those who wait.
+/// The progress of a regeneration, for the visitors who wait.
 #[derive(Clone, Debug)]
 pub(crate) enum Progress<C: Content> {
-    /// It asks the store whether there is a version.
+    /// The process asks the store for a version.
     Looking,
-    /// This version may be served meanwhile. `begun`: the generator runs here.
+    /// This version may be served meanwhile. `begun`: the generator runs in this process.
     Stale {
         version: Arc<Version<C>>,
         begun: bool,
     },
-    /// Nothing may be served yet; the generator runs here.
+    /// No version can be served yet. The generator runs in this process.
     First,
-    /// Nothing may be served yet; another process is at it.
+    /// No version can be served yet. Another process holds the lease.
     Elsewhere,
-    /// It has ended with this.
+    /// The answer is known. The regeneration may still be publishing or releasing.
     Done(Answer<C>),
 }
 
-/// A request that watches a regeneration.
+/// A visitor who waits for a regeneration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Visitor {
     pub(crate) arrived: Tick,
-    /// It is the leader: it has started the regeneration.
+    /// The visitor is the leader, whose request started the regeneration.
     pub(crate) leads: bool,
 }
 
-/// What a visitor does next.
+/// The next action of a visitor.
 #[derive(Clone, Debug)]
 pub(crate) enum Wait<C: Content> {
     Answer(Answer<C>),
-    /// Looks again at the next progress, and at this time.
+    /// Decide again at the next progress, or at this time.
     Until(Tick),
-    /// Begins anew when the regeneration is over, and looks again at this time.
+    /// Start again when the regeneration has ended; decide again at this time.
     Anew(Tick),
 }
 
 impl<C: Content> Progress<C> {
-    /// Decides what a visitor does, as long as the policy allows somebody who arrived then.
+    /// Decides the next action of a visitor, within the limits of the policy.
     pub(crate) fn wait(&self, visitor: Visitor, facts: &Facts<'_, C>) -> Wait<C> {
         let Facts { policy, limits, .. } = facts;
         let limit = |limit| visitor.arrived + limit;
         let first = limit(policy.first.limit());
         let until = match self {
             Self::Done(Answer::Version(version)) => {
-                // The regeneration is still ending, and its version may have expired or been purged meanwhile.
+                // The version may have expired or been purged since the answer was known.
                 let is_awaited = visitor.leads || version.is_made_since(visitor.arrived);
                 return match version.freshness(facts) {
                     Freshness::Purged if visitor.leads || facts.now >= first => {
@@ -340,7 +346,7 @@ impl<C: Content> Progress<C> {
                 };
             }
             Self::Done(answer) => return Wait::Answer(answer.clone()),
-            // A statement's limit bounds it, unless the runtime that looks is not driven.
+            // The statement's limit ends the probe, unless the runtime of the leader has stopped.
             Self::Looking if visitor.leads => limit(policy.timeout.max(limits.statement)),
             Self::Looking => first.max(limit(limits.statement)),
             Self::Stale { version, begun } => {
@@ -357,7 +363,7 @@ impl<C: Content> Progress<C> {
                         }
                         soft
                     }
-                    // What the generator makes has been purged, too.
+                    // The purge applies to the version that is being generated, too.
                     (Freshness::Purged, true) if *begun => {
                         if facts.now >= soft {
                             return Wait::Answer(Answer::Pass(Pass::Purged));
@@ -368,7 +374,7 @@ impl<C: Content> Progress<C> {
                     (Freshness::Expired | Freshness::Purged, false) => first,
                 }
             }
-            // Its own work: bounded by the policy's timeout.
+            // The policy's timeout bounds the leader's own generator.
             Self::First if visitor.leads => Tick(i64::MAX),
             Self::First | Self::Elsewhere => first,
         };
@@ -379,7 +385,7 @@ impl<C: Content> Progress<C> {
         }
     }
 
-    /// Returns what is left for those who wait when the task that regenerates has ended without an answer, by a panic.
+    /// Returns the answer after a panic of the regeneration's task.
     pub(crate) fn lost(self, facts: &Facts<'_, C>) -> Answer<C> {
         match self {
             Self::Done(answer) => answer,
