@@ -68,6 +68,9 @@ pub struct Claims {
 
 impl Claims {
     /// The rows of a table, whose key is `id`, and whose lock `lock_id` unless it is said otherwise.
+    ///
+    /// `pool` is the application's own pool or a site's [database](crate::Perennial::database). Each statement has the
+    /// [limit](crate::sql::Database::statement_limit) of that database: 5 s for a pool.
     pub fn on(pool: impl IntoDatabase, table: &str) -> Self {
         Self {
             table: Table {

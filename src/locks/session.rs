@@ -64,6 +64,9 @@ pub struct SessionLock {
 impl SessionLock {
     /// Takes the lock if it is free; `None`: somebody holds it.
     ///
+    /// `pool` is the application's own pool or a site's [database](crate::Perennial::database). Each statement has the
+    /// [limit](crate::sql::Database::statement_limit) of that database: 5 s for a pool.
+    ///
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid): the database has no such locks. Or it can't be reached, or doesn't answer within its [limit](crate::sql::Database::statement_limit).
