@@ -33,9 +33,37 @@ pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 #[cfg(feature = "_sql")]
 pub(crate) const SESSION_CHECK: Duration = Duration::from_secs(2);
 
-/// The longest pause between two tries for a lock that is waited for. The same for all who wait, however long they have, so that each
-/// of them has the same chance whenever the lock is released.
-pub(crate) const LOCK_PAUSE: Duration = Duration::from_millis(100);
+/// The pauses between two tries for a lock that is waited for. The same for all who wait, however long they have, so that each of them has
+/// the same chance whenever the lock is released.
+pub(crate) const LOCK_PAUSES: [Duration; 2] = [Duration::from_millis(100); 2];
+
+/// The pauses before a statement is run again.
+#[cfg(feature = "_sql")]
+pub(crate) const STATEMENT_PAUSES: [Duration; 2] =
+    [Duration::from_millis(1), Duration::from_millis(200)];
+
+/// The pauses before the tables are made or upgraded again, when another process got in the way.
+#[cfg(feature = "_sql")]
+pub(crate) const TABLES_PAUSES: [Duration; 2] = [Duration::from_millis(50); 2];
+
+/// The pauses before a new SQLite file is opened again.
+#[cfg(feature = "sqlite")]
+pub(crate) const OPEN_PAUSES: [Duration; 2] = [Duration::from_millis(20); 2];
+
+/// The pauses between two probes while another process generates a version that is waited for.
+pub(crate) const POLL_PAUSES: [Duration; 2] =
+    [Duration::from_millis(20), Duration::from_millis(500)];
+
+/// The pauses between two tries to publish.
+pub(crate) const PUBLISH_PAUSES: [Duration; 2] = [Duration::from_millis(100), RECHECK];
+
+/// The pauses between two tries of an invalidation.
+pub(crate) const INVALIDATE_PAUSES: [Duration; 2] =
+    [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// The pauses between two tries to store the response of an idempotent request.
+pub(crate) const RESPONSE_PAUSES: [Duration; 2] =
+    [Duration::from_millis(250), Duration::from_secs(2)];
 
 /// The pause before a process listens again after its connection was lost.
 #[cfg(feature = "postgres")]
@@ -121,6 +149,16 @@ pub(crate) const RESPONSE_RETRY: Duration = Duration::from_mins(10);
 /// The same time, counted from the beginning of a shutdown.
 pub(crate) const RESPONSE_RETRY_AT_SHUTDOWN: Duration = Duration::from_secs(10);
 
+/// The longest time between the probe for an idempotent request and the answer of the try. The lock of a request that was done is removed an
+/// hour after its release; a process that was paused for so long would acquire the lock whatever fence the process has seen.
+pub(crate) const PROBE_VALID: Duration = Duration::from_mins(1);
+
+/// The part of a response's age that is put down to clocks that differ, and to dates being whole seconds.
+pub(crate) const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
+
+/// The shortest time between two messages in the log that a layer has too many keys.
+pub(crate) const TOO_MANY_SAID: Duration = Duration::from_secs(60);
+
 /// The longest interval of a response whose status says that there is nothing.
 pub(crate) const NEGATIVE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -170,7 +208,8 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
+    /// Makes the pauses from the first to the longest.
+    pub(crate) const fn new([first, longest]: [Duration; 2]) -> Self {
         Self {
             next: first,
             longest,
@@ -223,7 +262,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_double_up_to_the_longest() {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(350));
+        let mut backoff = Backoff::new([100, 350].map(Duration::from_millis));
         for expected in [100, 200, 350, 350] {
             let begun = Instant::now();
             assert!(backoff.pause().await);
@@ -233,7 +272,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn random_pause_is_half_as_long_at_least() {
-        let mut backoff = Backoff::new(SYNC, SYNC).random();
+        let mut backoff = Backoff::new([SYNC; 2]).random();
         for _ in 0..100 {
             let begun = Instant::now();
             assert!(backoff.pause().await);
@@ -244,7 +283,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_end_at_the_time_or_after_the_tries_that_are_set() {
         let begun = Instant::now();
-        let mut backoff = Backoff::new(SYNC, SYNC).limit(SYNC * 5 / 2);
+        let mut backoff = Backoff::new([SYNC; 2]).limit(SYNC * 5 / 2);
         for expected in [1000, 2000, 2500] {
             assert!(backoff.pause().await);
             assert_eq!(begun.elapsed(), Duration::from_millis(expected));
@@ -252,7 +291,7 @@ mod tests {
         assert!(!backoff.pause().await);
         #[cfg(feature = "_sql")]
         {
-            let mut backoff = Backoff::new(SYNC, SYNC).tries(2);
+            let mut backoff = Backoff::new([SYNC; 2]).tries(2);
             assert!(backoff.pause().await && backoff.pause().await && !backoff.pause().await);
         }
         assert_eq!(

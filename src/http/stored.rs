@@ -1,6 +1,6 @@
 //! What of a response a shared cache may store (RFC 9111 §3), and as what.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use headers::{Date, HeaderMapExt};
@@ -13,6 +13,7 @@ use crate::{
         terms,
     },
     key,
+    timing::CLOCKS_DIFFER,
 };
 
 /// Returns true if the body may never end: server-sent events.
@@ -51,9 +52,6 @@ pub(crate) fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
         && codings.all(|coding| coding.eq_ignore_ascii_case("chunked"))
 }
 
-/// So much of an age is put down to clocks that differ, and to dates being whole seconds: equal content would differ by it.
-const CLOCKS: Duration = Duration::from_secs(5);
-
 /// A response to be kept, or to be given to several: without what belongs to one connection or one moment.
 pub(crate) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
     let length = HeaderValue::from(body.len());
@@ -69,7 +67,7 @@ pub(crate) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
     let date = terms::date(headers, &header::DATE);
     // The apparent age (RFC 9111 §4.2.3), which nothing tells any more when the date is gone.
     let apparent = date.and_then(|date| now.duration_since(date).ok());
-    if let Some(apparent) = apparent.filter(|apparent| *apparent > CLOCKS) {
+    if let Some(apparent) = apparent.filter(|apparent| *apparent > CLOCKS_DIFFER) {
         let age = apparent.as_secs().max(terms::age(headers));
         headers.insert(header::AGE, HeaderValue::from(age));
     }

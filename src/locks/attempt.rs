@@ -12,7 +12,7 @@ use tokio::{sync::Semaphore, time::timeout};
 use crate::{
     error::Error,
     locks::{Holder, Lease, LockInfo, LockName, Locks},
-    timing::{Backoff, LOCK_PAUSE, LOCK_WAIT},
+    timing::{Backoff, LOCK_PAUSES, LOCK_WAIT},
 };
 
 /// How many try for a name at a time in one process; the others queue. So a crowd of visitors doesn't become one of statements.
@@ -157,7 +157,7 @@ fn held(info: Option<&LockInfo>) -> String {
 
 /// Returns the pauses between two tries for a lock.
 pub(super) fn pauses() -> Backoff {
-    Backoff::new(LOCK_PAUSE, LOCK_PAUSE).random()
+    Backoff::new(LOCK_PAUSES).random()
 }
 
 impl IntoFuture for LockAttempt {

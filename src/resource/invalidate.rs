@@ -8,7 +8,7 @@ use tracing::Instrument;
 use crate::{
     error::{Error, ErrorKind},
     resource::{Answer, Engine, Generated, Generator, Seed, Target, Work, state::Content},
-    timing::{Backoff, INVALIDATE_RETRY, INVALIDATE_WAIT, SYNC},
+    timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
 };
 
 impl Engine {
@@ -50,7 +50,7 @@ impl Engine {
         let (trying, tried) = oneshot::channel::<()>();
         let run = async move {
             let _token = token;
-            let backoff = Backoff::new(Duration::from_millis(100), 5 * SYNC);
+            let backoff = Backoff::new(INVALIDATE_PAUSES);
             let mut backoff = backoff.limit(INVALIDATE_RETRY);
             let mut trying = Some(trying);
             let mut left = names;
@@ -114,7 +114,7 @@ impl Engine {
     ) -> Result<bool, Error> {
         let policy = seed.policy;
         let made = async {
-            let mut backoff = Backoff::new(Duration::from_millis(20), SYNC / 2);
+            let mut backoff = Backoff::new(POLL_PAUSES);
             loop {
                 let Some(generator) = (seed.generator)() else {
                     return Ok(false);

@@ -21,15 +21,9 @@ pub(crate) use view::{
     Visitor, Wait,
 };
 
-/// The first and the longest pause between two probes while another process generates the first
-/// version.
-const POLL: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
-
-/// The number of pauses, one second in all, after which a regeneration without visitors ends.
+/// The number of [`POLL_PAUSES`](crate::timing::POLL_PAUSES), one second in all, after which a
+/// regeneration without visitors ends.
 const LEAVE_AFTER: u32 = 6;
-
-/// The first and the longest pause between two tries to publish.
-const PUBLISH: [Duration; 2] = [Duration::from_millis(100), RECHECK];
 
 /// Returns the pause before the next try: doubled each time, up to a limit.
 fn backoff([first, longest]: [Duration; 2], tries: u32) -> Duration {

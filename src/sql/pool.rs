@@ -18,7 +18,7 @@ use crate::{
         store::SqlStore,
     },
     store::{self, Store, StoreFuture},
-    timing::{Backoff, SIGN_OF_LIFE},
+    timing::{Backoff, SIGN_OF_LIFE, STATEMENT_PAUSES},
 };
 
 /// The number of further tries of a statement that lost to another one, which wins in the end; and of one whose connection is no more, as a
@@ -94,10 +94,7 @@ impl<DB: Driver> Connections<DB> {
         statement: &Statement,
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
-        let backoff = |tries| {
-            let (first, longest) = (Duration::from_millis(1), Duration::from_millis(200));
-            Backoff::new(first, longest).random().tries(tries)
-        };
+        let backoff = |tries| Backoff::new(STATEMENT_PAUSES).random().tries(tries);
         let [mut lost, mut broken] = TRIES.map(backoff);
         loop {
             let error = match self.once(statement, arguments).await {

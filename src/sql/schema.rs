@@ -1,7 +1,5 @@
 //! Makes the tables, and upgrades in place those of an older release.
 
-use std::time::Duration;
-
 use sqlx::Pool;
 
 use crate::{
@@ -10,7 +8,7 @@ use crate::{
         dialect::Dialect,
         run::{Arg, Cells, Driver, Statement, has_code, is_contended},
     },
-    timing::Backoff,
+    timing::{Backoff, TABLES_PAUSES},
 };
 
 /// The version before the first step. Tables of this version were never released.
@@ -58,8 +56,7 @@ pub(super) async fn prepare<DB: Driver>(
     // Another process may be at it.
     let is_raced =
         |error: &_| is_contended::<DB>(error) || has_code::<DB>(error, DB::DIALECT.raced);
-    let pause = Duration::from_millis(50);
-    let mut backoff = Backoff::new(pause, pause).tries(40);
+    let mut backoff = Backoff::new(TABLES_PAUSES).tries(40);
     loop {
         match upgrade(pool, dialect, prefix, steps).await {
             Ok(done) => return done,

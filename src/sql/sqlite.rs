@@ -1,6 +1,6 @@
 //! Opens an SQLite file.
 
-use std::{str::FromStr, time::Duration};
+use std::str::FromStr;
 
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
@@ -9,7 +9,7 @@ use sqlx::sqlite::{
 use crate::{
     error::Error,
     sql::{CONNECTIONS, Connect},
-    timing::{BUSY_TIMEOUT, Backoff},
+    timing::{BUSY_TIMEOUT, Backoff, OPEN_PAUSES},
 };
 
 pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Error> {
@@ -75,8 +75,7 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
     if connect == Connect::Lazily {
         return Ok(pool.connect_lazy_with(options));
     }
-    let pause = Duration::from_millis(20);
-    let mut backoff = Backoff::new(pause, pause).limit(BUSY_TIMEOUT);
+    let mut backoff = Backoff::new(OPEN_PAUSES).limit(BUSY_TIMEOUT);
     loop {
         match pool.clone().connect_with(options.clone()).await {
             Ok(pool) => return Ok(pool),

@@ -1,6 +1,6 @@
 //! Carries out what [`state`](super::state) decides about a request.
 
-use std::{panic::resume_unwind, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{panic::resume_unwind, sync::atomic::Ordering::Relaxed};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, request::Parts};
@@ -26,11 +26,8 @@ use crate::{
     },
     locks::{Lease, LockKind, LockName},
     store::{Edition, Probe},
-    timing::Backoff,
+    timing::{Backoff, RESPONSE_PAUSES},
 };
-
-/// The shortest and the longest pause between two tries to store a response.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// The name of the lock under which a request is served, among the request's extensions. An inner layer with the same name, which
 /// would find the lock taken, lets the request pass.
@@ -179,7 +176,7 @@ impl Driver {
     ) {
         let (begun, name) = (Instant::now(), self.name.as_str());
         let mut trying = Some(trying);
-        let mut backoff = Backoff::new(PAUSE.0, PAUSE.1).random();
+        let mut backoff = Backoff::new(RESPONSE_PAUSES).random();
         let mut storing = Storing::new(lease, response, begun.elapsed());
         loop {
             let published = self.publish(&storing).await;

@@ -17,16 +17,12 @@ use crate::{
     error::Error,
     layer::idempotency::fingerprint::Fingerprint,
     store::LockState,
-    timing::{RESPONSE_RETRY, RESPONSE_RETRY_AT_SHUTDOWN},
+    timing::{PROBE_VALID, RESPONSE_RETRY, RESPONSE_RETRY_AT_SHUTDOWN},
 };
 
 /// The refusals after which a lease counts as overtaken. The node that refuses a publish may lag
 /// behind the node that granted the lease.
 const REFUSALS: u32 = 6;
-
-/// The longest time between the probe and the answer of the try. The lock of a request that was done is removed an hour after its
-/// release; a process that was paused for so long would acquire the lock whatever fence the process has seen.
-const PROBE_VALID: Duration = Duration::from_mins(1);
 
 /// A request whose key has not been looked up.
 #[derive(Clone, Copy, Debug)]

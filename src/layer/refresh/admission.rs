@@ -9,10 +9,7 @@ use std::{
 
 use foldhash::quality::RandomState;
 
-use crate::clock::Tick;
-
-/// How often the log says that there are too many.
-const SAID: Duration = Duration::from_secs(60);
+use crate::{clock::Tick, timing::TOO_MANY_SAID};
 
 /// The keys that were asked for lately, up to a limit.
 pub(super) struct Admission {
@@ -54,7 +51,7 @@ impl Admission {
             return true;
         }
         if !keys.before.remove(&hash) && keys.current.len() + keys.before.len() >= self.limit {
-            if keys.said.is_none_or(|said| now >= said + SAID) {
+            if keys.said.is_none_or(|said| now >= said + TOO_MANY_SAID) {
                 keys.said = Some(now);
                 tracing::warn!(
                     key,

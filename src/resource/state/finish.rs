@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Answer, Basis, Command, Content, Decision, Event, Freshness, Origin, Outcome, PUBLISH, Phase,
-    Progress, Publishing, Report, Version, View, backoff,
+    Answer, Basis, Command, Content, Decision, Event, Freshness, Origin, Outcome, Phase, Progress,
+    Publishing, Report, Version, View, backoff,
 };
 use crate::{
     resource::Pass,
-    timing::{PUBLISH_RETRY, RECHECK},
+    timing::{PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
 };
 
 impl<C: Content> Decision<'_, C> {
@@ -165,7 +165,7 @@ impl<C: Content> Decision<'_, C> {
             // The next visitor starts another regeneration.
             return self.release(Duration::ZERO);
         }
-        publishing.again = Some(self.facts.now + backoff(PUBLISH, publishing.tries));
+        publishing.again = Some(self.facts.now + backoff(PUBLISH_PAUSES, publishing.tries));
         publishing.tries += 1;
         self.enter(Phase::Publishing(publishing), Command::Pause)
     }

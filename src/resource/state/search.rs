@@ -3,10 +3,13 @@
 use std::cmp::Ordering;
 
 use super::{
-    Answer, Basis, Command, Content, Decision, Found, Freshness, Origin, POLL, Phase, Progress,
-    Report, Version, View, backoff,
+    Answer, Basis, Command, Content, Decision, Found, Freshness, Origin, Phase, Progress, Report,
+    Version, View, backoff,
 };
-use crate::{clock::Tick, timing::RECHECK};
+use crate::{
+    clock::Tick,
+    timing::{POLL_PAUSES, RECHECK},
+};
 
 impl<C: Content> Decision<'_, C> {
     /// Continues with or without a permit, which is taken before any statement. Without a permit a
@@ -117,8 +120,8 @@ impl<C: Content> Decision<'_, C> {
     pub(super) fn poll(&mut self) -> Command<C> {
         let longest = self.state.held_until - self.facts.now;
         let pause = match longest.is_zero() {
-            true => backoff(POLL, self.state.polls),
-            false => backoff(POLL, self.state.polls).min(longest),
+            true => backoff(POLL_PAUSES, self.state.polls),
+            false => backoff(POLL_PAUSES, self.state.polls).min(longest),
         };
         self.state.polls += 1;
         self.progress = Some(Progress::Elsewhere);
