@@ -1,6 +1,6 @@
 //! Databases for tests: an SQLite file, or a database of a server's, made for one test and gone with it.
 
-use perennial::{Perennial, sql::Database};
+use perennial::{Perennial, sql::Database, testing};
 use sqlx::{AnyPool, AssertSqlSafe, Transaction, any::AnyPoolOptions, pool::PoolConnection};
 use tokio::sync::OnceCell;
 
@@ -81,7 +81,7 @@ enum Home {
     /// Held for as long as the file is needed.
     #[allow(dead_code)]
     Folder(Folder),
-    Memory,
+    Memory(testing::Database),
     Elsewhere,
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     Server {
@@ -96,13 +96,17 @@ impl Db {
         Some(Self::new(folder.url(), Home::Folder(folder)))
     }
 
-    /// The store in memory of the simulation, for the contract of stores alone.
+    /// A database in memory, for the contract of stores alone.
     pub(crate) async fn in_memory() -> Option<Self> {
-        Some(Self::new("memory:".to_owned(), Home::Memory))
+        let database = testing::Database::new();
+        Some(Self::new("memory:".to_owned(), Home::Memory(database)))
     }
 
-    pub(crate) fn is_in_memory(&self) -> bool {
-        matches!(self.home, Home::Memory)
+    pub(crate) fn memory(&self) -> Option<&testing::Database> {
+        match &self.home {
+            Home::Memory(database) => Some(database),
+            _ => None,
+        }
     }
 
     /// One that is there already, and stays.
@@ -126,7 +130,10 @@ impl Db {
     }
 
     pub(crate) async fn site(&self) -> Perennial {
-        patient().open(&self.url).await.expect("opens")
+        match self.memory() {
+            Some(database) => database.open(patient()).expect("opens"),
+            None => patient().open(&self.url).await.expect("opens"),
+        }
     }
 
     /// With a small pool of its own; on a slow machine its user waits for the database.

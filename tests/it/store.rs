@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use perennial::{
     LockKind, LockName,
-    testing::internal::{Edition, LeaseRow, Linked, Memory, Store, Unused},
+    testing::internal::{Edition, LeaseRow, Linked, Store, Unused},
 };
 use tokio::task::JoinSet;
 
@@ -26,8 +26,8 @@ const NONE: Duration = Duration::ZERO;
 const ALL: usize = usize::MAX;
 
 pub(crate) async fn open(db: &Db) -> Arc<dyn Store> {
-    if db.is_in_memory() {
-        return Arc::new(Linked(Arc::new(Memory::default())));
+    if let Some(database) = db.memory() {
+        return Arc::new(Linked(database.clone()));
     }
     let store = db.database().await.store("perennial_").await;
     store.expect("prepares").into()
@@ -94,7 +94,7 @@ pub(crate) async fn stored(store: &dyn Store, name: &LockName) -> Option<(i64, B
 }
 
 macro_rules! contract {
-    ($($test:ident)*; changing rows: $($sql:ident)*) => {
+    ($($test:ident)*; in SQL: $($sql:ident)*) => {
         on_each_database! { $($test)* $($sql)* }
         on_database! { memory = crate::databases::Db::in_memory(); $($test)* }
         #[cfg(feature = "postgres")]
@@ -129,12 +129,13 @@ contract! {
     a_purge_is_forgotten_only_when_no_entry_is_older
     keys_that_begin_alike_are_told_apart_by_a_purge
     equal_names_of_different_kinds_are_different_locks_and_entries
-    a_lock_is_inspected_listed_and_broken;
-    changing rows:
-        an_invalidation_that_is_rolled_back_is_seen_by_nobody
+    a_lock_is_inspected_listed_and_broken
     a_holder_whose_clock_is_right_keeps_its_lock
     a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour
-    locks_from_before_the_clock_was_set_back_end_after_their_length
+    entry_from_before_the_clock_was_set_back_has_no_age
+    locks_from_before_the_clock_was_set_back_end_after_their_length;
+    in SQL:
+        an_invalidation_that_is_rolled_back_is_seen_by_nobody
 }
 
 async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
@@ -696,10 +697,7 @@ async fn a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour(db: Db) {
             assert!(store.release(&lease, NONE).await.expect("answers"));
         }
     }
-    // Two hours ago.
-    let ago = "UPDATE perennial_lock SET acquired_at = acquired_at - 7200000000,
-        expires_at = CASE WHEN expires_at = 0 THEN 0 ELSE expires_at - 7200000000 END";
-    assert_eq!(db.execute(ago).await, 3);
+    shift_clock(&db, 7200).await;
     let locks = db.site().await.locks();
     let left = async || {
         let mut left = Vec::new();
@@ -1019,11 +1017,48 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
     }
 }
 
-/// As the rows are when the database's clock has been set back by an hour.
-async fn set_back(db: &Db) {
-    let hour = "UPDATE perennial_lock SET acquired_at = acquired_at + 3600000000,
-        expires_at = CASE WHEN expires_at = 0 THEN 0 ELSE expires_at + 3600000000 END";
-    db.execute(hour).await;
+/// Sets the clock of a database in memory forward, or back where `seconds` is negative. In an SQL database, changes the rows to what
+/// they are for a clock that was set.
+async fn shift_clock(db: &Db, seconds: i64) {
+    if let Some(database) = db.memory() {
+        let by = Duration::from_secs(seconds.unsigned_abs());
+        match seconds {
+            0.. => database.set_clock_forward(by),
+            _ => database.set_clock_back(by),
+        }
+        return;
+    }
+    let by = seconds * 1_000_000;
+    for table in [
+        format!(
+            "perennial_lock SET acquired_at = acquired_at - ({by}),
+            expires_at = CASE WHEN expires_at = 0 THEN 0 ELSE expires_at - ({by}) END"
+        ),
+        format!(
+            "perennial_entry SET generated_at = generated_at - ({by}), keep_until = keep_until - ({by})"
+        ),
+    ] {
+        db.execute(&format!("UPDATE {table}")).await;
+    }
+}
+
+async fn entry_from_before_the_clock_was_set_back_has_no_age(db: Db) {
+    let store = open(&db).await;
+    let lease = lock(&*store, page("/p"), LEASE).await;
+    assert!(publish(&*store, &lease, &content("1")).await);
+    let entry = async || {
+        let probe = store.probe(&page("/p"), 0).await.expect("answers");
+        probe.entry.expect("is there")
+    };
+    // As far as clocks differ.
+    shift_clock(&db, -2).await;
+    let ahead = entry().await;
+    assert!(!ahead.undated && ahead.age < LEASE, "{ahead:?}");
+    shift_clock(&db, -3600).await;
+    assert!(entry().await.undated);
+    shift_clock(&db, 2 * 3600).await;
+    let dated = entry().await;
+    assert!(!dated.undated && dated.age >= LEASE - HANG, "{dated:?}");
 }
 
 async fn locks_from_before_the_clock_was_set_back_end_after_their_length(db: Db) {
@@ -1038,7 +1073,7 @@ async fn locks_from_before_the_clock_was_set_back_end_after_their_length(db: Db)
     let once = LockName::of(LockKind::Once, "done");
     let done = lock(&*store, once.clone(), length).await;
     assert!(store.release(&done, LEASE).await.expect("answers"));
-    set_back(&db).await;
+    shift_clock(&db, -3600).await;
 
     assert!(lock(&*store, "free", LEASE).await.fence > free.fence);
     let tried = async |name: &LockName| {
@@ -1073,11 +1108,8 @@ async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {
     let store = open(&db).await;
     let held = lock(&*store, "a", LEASE).await;
     for seconds in [0, 4, 3600] {
-        // The clock is set back meanwhile, or each node of a cluster has its own.
-        let ahead = format!(
-            "UPDATE perennial_lock SET acquired_at = acquired_at + {seconds}000000, expires_at = expires_at + {seconds}000000"
-        );
-        db.execute(&ahead).await;
+        // Or each node of a cluster has its own clock.
+        shift_clock(&db, -seconds).await;
         for seen in [None, Some(held.fence)] {
             let tried = store.try_lock(&"a".into(), &uuid(), LEASE, seen).await;
             assert_eq!(tried.expect("answers"), None);
