@@ -1,4 +1,4 @@
-//! The bookshop as a program.
+//! Two bookshops on one database are one site, on each database.
 
 use crate::{
     databases::Db,

@@ -1,4 +1,4 @@
-//! Content that is not a whole response.
+//! Content that is not a whole response is generated and cached as pages are.
 
 use std::{
     error::Error as _,

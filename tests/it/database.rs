@@ -1,4 +1,4 @@
-//! A database that is locked, broken, full, gone or foreign.
+//! An SQLite file that is locked, broken, full, gone or another program's costs no visitor a page.
 
 use std::{
     io::Write,
@@ -113,7 +113,7 @@ enum Loss {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_happens_to_the_database_warm_pages_are_served_and_cold_ones_made() {
+async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_database() {
     for loss in [
         Loss::Garbage,
         Loss::Removed,
@@ -283,7 +283,7 @@ async fn refused(
 }
 
 #[tokio::test]
-async fn what_cannot_be_opened_says_why_and_what_to_do() {
+async fn database_that_cannot_be_opened_is_an_error_with_a_remedy() {
     use ErrorKind::{Database, Invalid, Schema};
 
     let folder = Folder::new();

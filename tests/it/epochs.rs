@@ -1,4 +1,4 @@
-//! No content is served as newer than the data that its generator may have read.
+//! No content is served as newer than the data that its generator may have read; in virtual time, and with real threads where they race.
 
 use std::{
     sync::{

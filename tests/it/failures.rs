@@ -1,4 +1,4 @@
-//! A generator that fails, and what is served all the same.
+//! A generator that fails costs no visitor the old page, and is run once a cooldown; in virtual time where time matters.
 
 use std::{
     sync::{
@@ -257,7 +257,7 @@ async fn a_timeout_cancels_the_generator() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_who_wait_for_a_first_version_are_answered_as_soon_as_it_fails() {
+async fn followers_are_answered_as_soon_as_the_first_version_fails() {
     let folder = Folder::new();
     let origin = Origin::default();
     let policy = Refresh::every(LONG).retry_after(COOLDOWN);
@@ -376,7 +376,7 @@ async fn an_endless_body_is_streamed_not_buffered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_one_visitors_own_is_given_to_nobody_else() {
+async fn private_response_is_given_to_one_visitor_alone() {
     let cases = [
         (header::SET_COOKIE, "session={run}"),
         (header::CACHE_CONTROL, "private"),
@@ -423,7 +423,7 @@ async fn what_is_one_visitors_own_is_given_to_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_that_is_one_visitors_own_is_given_to_nobody_else() {
+async fn private_failure_is_given_to_one_visitor_alone() {
     for (status, name, value) in [
         (429, header::CACHE_CONTROL, "no-store"),
         (500, header::SET_COOKIE, "session=1"),

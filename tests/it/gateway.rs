@@ -1,4 +1,4 @@
-//! The gateway as a program.
+//! The gateway as a program passes on what it does not cache, and drains on a signal.
 
 use std::time::Duration;
 

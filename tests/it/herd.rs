@@ -1,4 +1,4 @@
-//! Many at once on one lock: processes with many connections, and holders that sleep past their leases.
+//! One of many contenders wins a lock, on each database: processes with many connections, and holders that sleep past their leases.
 
 use std::{
     io::{BufRead, BufReader, Write},

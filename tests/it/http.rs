@@ -1,4 +1,4 @@
-//! What HTTP asks of a cache: validators, conditions, ranges, ages, and saying what was done.
+//! A cached response obeys HTTP: validators, conditions, ranges, ages, and Cache-Status; in virtual time where time matters.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -29,7 +29,7 @@ fn text<'a>(reply: &'a Reply, name: &str) -> &'a str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn conditions_and_ranges_are_answered_from_what_is_kept() {
+async fn conditions_and_ranges_are_answered_from_the_stored_page() {
     let folder = Folder::new();
     let (origin, address) = serve_origin(&folder.site().await, Refresh::every(LONG)).await;
     let whole = get(address, "/").await;
@@ -163,7 +163,7 @@ async fn a_response_says_how_old_it_is_and_how_it_came_about() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_kept_says_so_and_costs_a_second_run_with_the_first_request_only() {
+async fn page_that_is_not_stored_says_so_and_runs_twice_for_the_first_request_only() {
     let folder = Folder::new();
     let origin = Origin::default();
     let own = {
@@ -265,7 +265,7 @@ fn honest(shared: &Shared, cache_control: &'static str) -> (Origin, Here) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_response_says_of_its_freshness_is_honoured() {
+async fn freshness_directives_of_a_response_are_honoured() {
     // What it says; whether the second visit, later than a second, regenerates; whether it gets the old version then.
     for (said, regenerates, old) in [
         ("public", false, true),
@@ -327,7 +327,7 @@ async fn a_stale_page_outlives_failures_for_as_long_as_it_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_old_when_it_comes_is_so_by_its_date() {
+async fn response_that_is_old_on_arrival_ages_from_its_date() {
     const MINUTE: Duration = Duration::from_secs(60);
     let now = std::time::SystemTime::now();
     let date = |time| httpdate::fmt_http_date(time);

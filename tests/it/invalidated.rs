@@ -1,4 +1,4 @@
-//! What becomes of content that is invalidated, purged, pruned or of an older revision, in every process; in virtual time.
+//! Content that is invalidated, purged, pruned or of an older revision regrows in every process; in virtual time.
 
 use std::{
     sync::{
@@ -31,7 +31,7 @@ fn pair(shared: &Shared, origin: &Origin) -> [Process; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn prefixes_and_tags_regrow_in_every_process() {
+async fn pages_of_an_invalidated_prefix_or_tag_regrow_in_every_process() {
     let shared = Shared::new();
     let sites = [shared.site(), shared.site()];
     let runs = Arc::new(AtomicUsize::new(0));
@@ -90,7 +90,7 @@ async fn prefixes_and_tags_regrow_in_every_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_invalidated_while_it_is_made_is_stale_when_it_is_made() {
+async fn page_invalidated_during_its_generation_is_stored_as_stale() {
     let (shared, origin) = (Shared::new(), Origin::default());
     let [a, b] = pair(&shared, &origin);
     for (round, invalidator) in [&a, &b].into_iter().enumerate() {
@@ -111,7 +111,7 @@ async fn what_is_invalidated_while_it_is_made_is_stale_when_it_is_made() {
 
 /// Its age counts from the publish, in all processes, and not from when it was begun.
 #[tokio::test(start_paused = true)]
-async fn content_that_took_longer_than_its_interval_is_fresh_when_it_is_made() {
+async fn page_that_took_longer_than_its_interval_is_fresh_when_it_is_stored() {
     let (shared, origin) = (Shared::new(), Origin::default());
     let interval = Duration::from_secs(8);
     let app = || {
@@ -154,7 +154,7 @@ async fn a_purge_ends_a_cooldown_in_every_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_was_idle_serves_nothing_that_was_invalidated_meanwhile_as_fresh() {
+async fn idle_process_learns_of_invalidations_before_it_serves_a_page_as_fresh() {
     let (shared, origin) = (Shared::new(), Origin::default());
     let [a, b] = pair(&shared, &origin);
     for process in [&a, &b] {
@@ -276,7 +276,7 @@ async fn processes_of_a_new_revision_that_start_together_make_each_page_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_told_to_regenerate_does_so_without_a_visitor() {
+async fn regenerate_now_needs_no_visitor_and_reports_a_failure() {
     let (shared, origin) = (Shared::new(), Origin::default());
     let [a, b] = pair(&shared, &origin);
     assert_eq!([a.run("/p").await, b.run("/p").await], [1; 2]);
@@ -316,7 +316,7 @@ async fn what_is_told_to_regenerate_does_so_without_a_visitor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_route_that_changes_something_invalidates_what_shows_it() {
+async fn successful_writing_request_invalidates_the_tags_of_its_layer() {
     let site = Shared::new().site();
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&runs);
@@ -435,7 +435,7 @@ async fn a_purged_variant_never_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_purged_is_not_served_by_a_process_that_slept_through_it() {
+async fn purged_page_is_not_served_by_a_process_that_slept_through_the_purge() {
     const RETENTION: Duration = Duration::from_secs(4);
     let (shared, origin) = (Shared::new(), Origin::default());
     let builder = patient().retention(RETENTION);
@@ -466,7 +466,7 @@ async fn what_was_purged_is_not_served_by_a_process_that_slept_through_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_says_when_its_response_is_stale() {
+async fn handler_sets_the_interval_of_its_response() {
     const BRIEF: Duration = Duration::from_secs(4);
     let shared = Shared::new();
     let runs = Arc::new(AtomicUsize::new(0));

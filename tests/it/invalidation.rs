@@ -18,7 +18,7 @@ use crate::{
 
 on_each_database! {
     an_invalidated_key_and_its_variants_regrow_in_every_process
-    what_is_purged_is_not_served_any_more
+    purged_page_is_not_served_any_more
     a_long_variant_that_is_made_while_it_is_purged_is_not_published
     two_processes_hear_of_everything_under_load
 }
@@ -120,7 +120,7 @@ async fn an_invalidated_key_and_its_variants_regrow_in_every_process(db: Db) {
     assert_eq!(origin.begun(), runs + 2, "each was made once for both");
 }
 
-async fn what_is_purged_is_not_served_any_more(db: Db) {
+async fn purged_page_is_not_served_any_more(db: Db) {
     let origin = Origin::default();
     let [a, b] = pair(&db, &origin, &["/p", "/q", "/later"], |layer| layer).await;
     let (q, later) = (a.run("/q").await, a.run("/later").await);

@@ -1,4 +1,4 @@
-//! The lock for anything.
+//! A named lock has one holder, whose lease is extended, lost and released as it says, on each database.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ on_each_database! {
     a_dropped_lease_is_released
     lease_that_is_dropped_before_a_shutdown_is_released_by_its_end
     a_release_that_is_cancelled_is_made_good
-    whatever_is_cancelled_leaves_no_lock_stuck_and_releases_nobody_elses
-    what_is_written_under_a_fence_is_refused_after_a_later_one
+    cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_holder
+    write_under_an_older_fence_is_refused
 }
 
 async fn one_of_many_gets_it_and_fences_grow(db: Db) {
@@ -279,7 +279,7 @@ async fn cut_off<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     .await
 }
 
-async fn whatever_is_cancelled_leaves_no_lock_stuck_and_releases_nobody_elses(db: Db) {
+async fn cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_holder(db: Db) {
     let lease = Duration::from_secs(600);
     let [ours, others] = [db.site().await, db.site().await];
     let (ours, others) = (ours.locks().lease(lease), others.locks().lease(lease));
@@ -332,7 +332,7 @@ async fn whatever_is_cancelled_leaves_no_lock_stuck_and_releases_nobody_elses(db
     }
 }
 
-async fn what_is_written_under_a_fence_is_refused_after_a_later_one(db: Db) {
+async fn write_under_an_older_fence_is_refused(db: Db) {
     let locks = db.site().await.locks();
     db.execute("CREATE TABLE document (fence BIGINT NOT NULL)")
         .await;

@@ -1,4 +1,4 @@
-//! The log of this program: one subscriber for all threads, because tracing asks each place in the code once who listens.
+//! The log of the test program: one subscriber for all threads, because tracing asks each place in the code only once.
 
 use std::{
     cell::RefCell,

@@ -1,4 +1,4 @@
-//! A server that is lost, or a network that fails, in the middle of each step; and what visitors notice of it.
+//! No visitor of a warm page notices that a server is lost or a network fails, whichever step is under way.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,13 @@
-//! Perennial as its users meet it: real servers, real files, real processes.
+//! Perennial as its users meet it. A test stands at the lowest place where its claim can fail:
+//!
+//! | what decides | where | files |
+//! |---|---|---|
+//! | the engine | virtual time, a store in memory | `paused.rs` and its users |
+//! | a statement, a driver, a pool | each database | `store.rs` (the contract) and the tests in `on_each_database!` |
+//! | the network, a server that ends | a proxy, a server of the test's own | `loss.rs`, `servers.rs`, `strays.rs` |
+//! | signals, processes, programs | processes of the examples | `processes.rs`, `herd.rs`, `foreign.rs` and the examples' files |
+//!
+//! Orders of events and faults that no test names are the simulation's (`tests/sim`).
 
 #[macro_use]
 mod databases;

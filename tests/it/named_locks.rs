@@ -20,9 +20,9 @@ use crate::{
 on_each_database! {
     lease_whose_pool_is_closed_is_lost_when_it_ends
     locks_are_listed_and_inspected
-    what_was_not_held_for_long_is_forgotten
-    what_is_done_once_is_done_by_one_and_not_again
-    what_failed_is_done_again_until_it_succeeds
+    locks_that_are_unused_for_long_are_pruned
+    work_done_once_runs_in_one_process_and_not_again
+    failed_work_runs_again_until_it_succeeds
     lock_without_a_site_has_the_statement_limit_of_its_database
 }
 
@@ -33,7 +33,7 @@ async fn locks(db: &Db) -> Locks {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_who_waits_is_passed_over() {
+async fn every_waiter_gets_the_lock_in_its_turn() {
     const WAITERS: usize = 10;
     let shared = Shared::new();
     let processes = [shared.locks(), shared.locks()];
@@ -64,10 +64,10 @@ async fn nobody_who_waits_is_passed_over() {
 
 on_database! {
     sqlite_pool = crate::databases::Db::sqlite();
-    who_waits_for_one_lock_does_not_keep_others_from_another
+    waiters_for_one_lock_delay_no_other_lock
 }
 
-async fn who_waits_for_one_lock_does_not_keep_others_from_another(db: Db) {
+async fn waiters_for_one_lock_delay_no_other_lock(db: Db) {
     let locks = locks(&db).await;
     let busy = locks.lock("busy").await.expect("is free");
     let mut waiting = JoinSet::new();
@@ -104,7 +104,7 @@ async fn who_waits_for_one_lock_does_not_keep_others_from_another(db: Db) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_vain_is_told_by_whom_and_for_what_it_is_held() {
+async fn waiter_that_gives_up_is_told_who_holds_the_lock_and_for_what() {
     let shared = Shared::new();
     let [mine, theirs] = [shared.locks().label("web-1\tä"), shared.locks()];
     let lease = mine.lock(["album", "7"]).action("delete").await;
@@ -152,7 +152,7 @@ async fn a_lock_that_is_held_for_a_time_at_least_is_not_free_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_guarded_ends_when_its_lease_is_lost() {
+async fn guarded_work_ends_when_its_lease_is_lost() {
     let locks = Shared::new().locks().lease(LEASE);
     let lease = locks
         .try_lock("a")
@@ -274,7 +274,7 @@ async fn a_broken_lock_is_free_and_its_holder_finds_out() {
     assert!(locks.try_lock("a").await.expect("answers").is_some());
 }
 
-async fn what_was_not_held_for_long_is_forgotten(db: Db) {
+async fn locks_that_are_unused_for_long_are_pruned(db: Db) {
     let locks = locks(&db).await;
     let held = locks
         .try_lock("held")
@@ -307,7 +307,7 @@ async fn what_was_not_held_for_long_is_forgotten(db: Db) {
     held.release().await.expect("is ours");
 }
 
-async fn what_is_done_once_is_done_by_one_and_not_again(db: Db) {
+async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
     let processes = [locks(&db).await, locks(&db).await];
     for round in 0..20 {
         let name = ["mail".to_owned(), round.to_string()];
@@ -349,7 +349,7 @@ async fn what_is_done_once_is_done_by_one_and_not_again(db: Db) {
     assert_eq!(again, Outcome::Ran(1));
 }
 
-async fn what_failed_is_done_again_until_it_succeeds(db: Db) {
+async fn failed_work_runs_again_until_it_succeeds(db: Db) {
     let [a, b] = [locks(&db).await, locks(&db).await];
     let once = |locks: &Locks| locks.once("job").retry_if_failed();
     let failed = once(&a).run(|| async { Err::<(), _>("no luck") }).await;
@@ -409,10 +409,10 @@ async fn lock_without_a_site_has_the_statement_limit_of_its_database(db: Db) {
 }
 
 #[cfg(feature = "postgres")]
-on_database! { stuck = crate::databases::Db::postgres(); what_a_try_takes_after_its_time_is_given_back }
+on_database! { stuck = crate::databases::Db::postgres(); lock_taken_after_the_statement_limit_is_given_back }
 
 #[cfg(feature = "postgres")]
-async fn what_a_try_takes_after_its_time_is_given_back(db: Db) {
+async fn lock_taken_after_the_statement_limit_is_given_back(db: Db) {
     let site = perennial::Perennial::builder().statement_limit(Duration::from_secs(2));
     let site = site.open(db.url()).await.expect("opens");
     let locks = site.locks().lease(Duration::from_secs(600));

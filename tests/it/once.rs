@@ -1,4 +1,4 @@
-//! What is done once: in a transaction, in a chain, by a guard in a row.
+//! Work that is marked as done runs once: in a transaction, in a chain, by a guard in a row.
 
 use std::time::Duration;
 

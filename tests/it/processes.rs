@@ -1,4 +1,4 @@
-//! Several processes on one database: gateways, killed and stopped with real signals.
+//! Processes that are killed, stopped and told to end by real signals keep the promises, on each database.
 
 use std::time::Duration;
 

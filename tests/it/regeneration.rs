@@ -1,4 +1,4 @@
-//! Who generates, who waits and what everybody gets, in one process.
+//! The leader generates, followers wait or get the old page, and nobody gets an expired one; in one process and in virtual time.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ async fn a_cold_page_is_generated_once_and_everybody_gets_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_may_not_wait_for_a_first_version_gets_503_and_the_generating_one_gets_it() {
+async fn follower_that_may_not_wait_gets_503_and_the_leader_gets_the_page() {
     let shared = Shared::new();
     for first in [First::Unavailable, First::Wait(Duration::from_millis(100))] {
         let policy = Refresh::every(LONG).first(first).in_background();
@@ -270,7 +270,7 @@ async fn the_same_content_again_renews_the_age() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_waits_for_what_runs_and_begins_nothing_more() {
+async fn shutdown_waits_for_running_regenerations_and_begins_none() {
     shutdown_begins_nothing_more(|site| async move { site.shutdown().await }).await;
 }
 
@@ -319,7 +319,7 @@ async fn shutdown_begins_nothing_more<F: Future<Output = ()> + Send + 'static>(
 }
 
 #[tokio::test(start_paused = true)]
-async fn beyond_max_stale_a_version_is_not_served_though_it_was_not_yet_when_it_began_to_regrow() {
+async fn version_that_expires_during_its_regeneration_is_not_served() {
     let shared = Shared::new();
     let policy = Refresh::every(SHORT).max_stale(2 * SHORT).in_background();
     let (origin, address) = site(&shared, policy);
@@ -358,7 +358,7 @@ async fn a_version_of_ones_own_does_not_hide_a_fresh_one_of_another_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_new_version_is_not_given_one_that_has_expired_meanwhile() {
+async fn leader_is_not_given_a_version_that_expired_while_it_waited() {
     let shared = Shared::new();
     let policy = Refresh::every(SHORT).max_stale(SHORT).wait(4 * SHORT);
     let (origin, address) = stale_site(&shared, policy).await;
@@ -370,7 +370,7 @@ async fn who_waits_for_a_new_version_is_not_given_one_that_has_expired_meanwhile
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_invalidated_version_is_not_served_beyond_max_stale_because_regenerating_it_failed() {
+async fn failed_regeneration_does_not_extend_max_stale() {
     let shared = Shared::new();
     let origin = Origin::default();
     let site = shared.site();

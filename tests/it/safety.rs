@@ -1,4 +1,4 @@
-//! What visitors can't do to each other and to the site.
+//! No visitor sees, changes or uses up what belongs to others.
 
 use std::{
     collections::HashMap,
@@ -166,7 +166,7 @@ async fn headers_over_the_limit_reach_the_visitor_and_are_not_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_badly_framed_is_not_stored_and_replaces_nothing() {
+async fn badly_framed_response_is_not_stored_and_replaces_nothing() {
     let folder = Folder::new();
     let site = folder.site().await;
     let framings: &[(&[(&str, &str)], bool)] = &[

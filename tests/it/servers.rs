@@ -1,4 +1,4 @@
-//! What servers and pools do to their clients.
+//! Servers and pools that hold rows, refuse rights, or are away do no harm beyond the step in hand.
 
 use std::{
     sync::{
@@ -23,9 +23,9 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(60);
 
 on_each_server! {
-    what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for
+    uncommitted_lock_row_counts_as_taken_and_is_not_waited_for
     nobody_takes_over_in_the_middle_of_a_publish
-    what_comes_during_a_takeover_is_refused
+    publish_during_a_takeover_is_refused
     many_steps_share_one_attempt_to_prepare_the_tables
     eight_make_the_tables_at_once
     a_role_that_may_not_make_tables_is_told_what_to_do
@@ -49,13 +49,13 @@ on_database! {
 on_database! {
     mysql_uncommitted = crate::databases::Db::mysql_uncommitted();
     nobody_takes_over_in_the_middle_of_a_publish
-    what_comes_during_a_takeover_is_refused
+    publish_during_a_takeover_is_refused
 }
 #[cfg(feature = "mysql")]
 on_database! {
     mysql_committed = crate::databases::Db::mysql_committed();
     nobody_takes_over_in_the_middle_of_a_publish
-    what_comes_during_a_takeover_is_refused
+    publish_during_a_takeover_is_refused
 }
 
 on_database! {
@@ -63,7 +63,7 @@ on_database! {
     an_exhausted_pool_is_no_visitors_trouble
 }
 
-async fn what_somebody_holds_uncommitted_counts_as_taken_and_is_not_waited_for(db: Db) {
+async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
     let store = open(&db).await;
     let free = lock(&*store, "a", LEASE).await;
     store.release(&free, Duration::ZERO).await.expect("answers");
@@ -135,7 +135,7 @@ async fn nobody_takes_over_in_the_middle_of_a_publish(db: Db) {
     lock(&*store, "a", LEASE).await;
 }
 
-async fn what_comes_during_a_takeover_is_refused(db: Db) {
+async fn publish_during_a_takeover_is_refused(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("1")).await);

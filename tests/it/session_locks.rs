@@ -1,4 +1,4 @@
-//! Locks that a connection holds.
+//! A lock that a connection holds has one holder, and is free as soon as the connection ends.
 
 use std::time::{Duration, Instant};
 

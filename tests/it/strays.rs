@@ -1,4 +1,4 @@
-//! Statements that reach the database when their callers have given them up.
+//! A statement that reaches the database after its caller has given up leaves nothing locked or claimed.
 
 use std::{
     collections::HashSet,

@@ -1,4 +1,4 @@
-//! How a process hears of what others have invalidated, when things go wrong.
+//! A process learns of what other processes have invalidated, also after its database or its runtime was away.
 
 use std::{
     sync::{
@@ -169,7 +169,7 @@ fn poll_once<F: Future>(future: F) -> bool {
 }
 
 #[tokio::test]
-async fn what_is_dropped_with_the_site_is_freed() {
+async fn state_of_a_handler_is_freed_with_the_site() {
     let folder = Folder::new();
     let held = Arc::new(());
     let site = folder.site().await;
@@ -199,7 +199,7 @@ async fn what_is_dropped_with_the_site_is_freed() {
 
 #[cfg(feature = "postgres")]
 #[tokio::test]
-async fn what_cannot_be_listened_to_is_an_error_that_says_so() {
+async fn listening_to_sqlite_is_an_error() {
     let folder = Folder::new();
     let error = Perennial::builder().listen(true).open(&folder.url()).await;
     assert!(
@@ -291,11 +291,11 @@ mod on_servers {
     #[cfg(feature = "postgres")]
     on_database! {
         postgres_listening = crate::databases::Db::postgres();
-        whoever_listens_hears_at_once_and_misses_nothing_while_it_does_not
+        listening_process_hears_at_once_and_misses_nothing_while_disconnected
     }
 
     #[cfg(feature = "postgres")]
-    async fn whoever_listens_hears_at_once_and_misses_nothing_while_it_does_not(db: Db) {
+    async fn listening_process_hears_at_once_and_misses_nothing_while_disconnected(db: Db) {
         let origin = Origin::default();
         let a = Process::new(&db, &origin, |layer| layer).await;
         let listening = patient().listen(true);
@@ -326,12 +326,12 @@ mod on_servers {
     }
 
     on_each_server! {
-        what_is_committed_late_is_not_missed
-        what_was_invalidated_while_the_database_was_away_is_heard_of
+        invalidation_that_is_committed_late_is_not_missed
+        process_learns_of_invalidations_made_while_its_database_was_away
     }
 
     /// A client in another language invalidates in a transaction of its own, which it leaves open.
-    async fn what_is_committed_late_is_not_missed(db: Db) {
+    async fn invalidation_that_is_committed_late_is_not_missed(db: Db) {
         let origin = Origin::default();
         let brief = Refresh::every(Duration::from_millis(500));
         let [a, b] = pair(&db, &origin, &["/p", "/q"], |layer| layer).await;
@@ -380,7 +380,7 @@ mod on_servers {
         until("it regrows at once", async || status().await > made).await;
     }
 
-    async fn what_was_invalidated_while_the_database_was_away_is_heard_of(db: Db) {
+    async fn process_learns_of_invalidations_made_while_its_database_was_away(db: Db) {
         let origin = Origin::default();
         let here = Process::new(&db, &origin, |layer| layer).await;
         let proxy = Proxy::before(db.url()).await;
