@@ -696,7 +696,7 @@ async fn without_a_database_nothing_is_done() {
     let reply = pay(address, "k").await;
     assert_eq!(reply.status, 503, "{reply:?}");
     assert_eq!(reply.headers["retry-after"], "5");
-    assert!(reply.text().contains("it is not done"), "{reply:?}");
+    assert!(reply.text().contains("request is not done"), "{reply:?}");
     assert!(reply.took < HANG);
 }
 

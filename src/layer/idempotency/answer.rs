@@ -27,7 +27,7 @@ impl Answer<Response<Bytes>> {
             ),
             Self::OtherRequest => (
                 StatusCode::UNPROCESSABLE_ENTITY,
-                "this `Idempotency-Key` was another request's, with another body, query or `Content-Type`: send a new one for each thing to be done, and the same request if it is the same thing",
+                "this `Idempotency-Key` was another request's, with another body, query or `Content-Type`: send a new key for each thing to be done, and the same request again for the same thing",
                 None,
             ),
             Self::OtherCaller => {
@@ -37,7 +37,7 @@ impl Answer<Response<Bytes>> {
                 );
                 (
                     StatusCode::UNPROCESSABLE_ENTITY,
-                    "this `Idempotency-Key` was sent by somebody else, with other credentials or to another host: if it was yours, send it as you did then; a new one would have the thing done again",
+                    "this `Idempotency-Key` was sent with other credentials or to another host: repeat the request with the first credentials; with a new key the request runs again",
                     None,
                 )
             }
@@ -49,18 +49,18 @@ impl Answer<Response<Bytes>> {
             Self::UnknownOutcome => {
                 tracing::warn!(
                     name,
-                    "nobody knows what has come of a request with an `Idempotency-Key`, as whoever did it is no more: find out, and if it was not done, `Locks::break_lock` on this name, of `LockKind::Request`, lets it be done"
+                    "the outcome of a request with an `Idempotency-Key` is unknown, as its process or its service failed: find out whether the request was done; if not, `Locks::break_lock` on this name, of `LockKind::Request`, lets the request run"
                 );
                 (
                     StatusCode::CONFLICT,
-                    "the first request with this `Idempotency-Key` was begun, and it is not known what has come of it: it is not done again. Ask whoever runs this service; a new key would have it done again",
+                    "the first request with this `Idempotency-Key` was begun, and its outcome is not known, so the request does not run again. Ask the operator of this service; with a new key the request runs again",
                     None,
                 )
             }
             // The store has logged the failure.
             Self::Unavailable => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "it can't be noted at the moment that this is being done, and so it is not done",
+                "the `Idempotency-Key` cannot be stored at the moment, so the request is not done",
                 Some(REPEAT_LATER),
             ),
         };

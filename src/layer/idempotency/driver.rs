@@ -101,7 +101,7 @@ impl Driver {
         if layer.scope.is_none() && !layer.warned.swap(true, Relaxed) {
             tracing::warn!(
                 path = asked_path(parts),
-                "an idempotency layer has no `IdempotencyLayer::scope`: callers are told apart by the headers whose names say that they tell who is asking, and by no others (said once; `.scope(|_| None)` leaves it at that)"
+                "an idempotency layer has no `IdempotencyLayer::scope`: callers are identified by the headers whose names say so, and by nothing else (logged once; `.scope(|_| None)` accepts that)"
             );
         }
         let scope = layer.scope.as_ref().and_then(|scope| scope(parts));
@@ -213,7 +213,7 @@ impl Driver {
                     tracing::error!(
                         name,
                         error,
-                        "a response could not be stored, nor that its request was done: repeats are told that it is not known"
+                        "neither a response nor the note that its request was done could be stored: repeats are told that the outcome is unknown"
                     );
                     return;
                 }
