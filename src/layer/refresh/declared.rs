@@ -93,9 +93,6 @@ impl Declared {
     /// `MatchedPath` is taken to have what axum's router adds together with it.
     pub(super) fn knows(&self, extensions: &Extensions) -> bool {
         let all = extensions.len();
-        if all == 0 {
-            return true;
-        }
         #[cfg(feature = "axum")]
         let mut known = self.routing.beside_match(extensions);
         #[cfg(not(feature = "axum"))]

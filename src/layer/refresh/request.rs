@@ -39,7 +39,7 @@ pub(super) fn resource<'a>(
     if layer.bypass_if.iter().any(|bypasses| bypasses(parts)) {
         return Err(Forward::bypass("bypass-if"));
     }
-    if !layer.declared.knows(&parts.extensions) {
+    if !parts.extensions.is_empty() && !layer.declared.knows(&parts.extensions) {
         return Err(undeclared(parts, layer));
     }
     let resource = layer.key.of(parts);
@@ -103,12 +103,13 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
 /// middleware may have rewritten it, by a cookie say: then the key has both what was asked for and, after a `#`, which no path
 /// contains, what the service sees.
 pub(super) fn asked_for<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {
-    let asked = asked_uri(parts).path();
-    if asked == parts.uri.path() {
+    let asked = asked_uri(parts);
+    // Mostly it is the same one.
+    if std::ptr::eq(asked, &parts.uri) || asked.path() == parts.uri.path() {
         return seen;
     }
     let (path, query) = seen.split_at(seen.find('?').unwrap_or(seen.len()));
-    Cow::Owned(format!("{asked}{query}#{path}"))
+    Cow::Owned(format!("{}{query}#{path}", asked.path()))
 }
 
 /// The request that generates a resource: GET, what of the path, the query and the headers is in the key, an empty body, and the
