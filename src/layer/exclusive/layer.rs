@@ -18,8 +18,8 @@ use crate::{
 /// and when the client has gone, which drops the service's future, or the service panics.
 ///
 /// A request that does not get the lock in time is answered by 409 Conflict ([`too_many_requests`](Self::too_many_requests): 429), and one for which
-/// the database fails by 503, with a body that says so (RFC 9457: `title`, `status`, `detail`, `resource`, `action`) and `Retry-After`. A name that is [Perennial's own](Locks) is
-/// answered by 500, with an error in the log. The service's own errors are passed on.
+/// the database fails by 503, with a body that says so (RFC 9457: `title`, `status`, `detail`, `resource`, `action`) and `Retry-After`. The
+/// service's own errors are passed on.
 ///
 /// **The name must be what the service goes by**, not how a visitor writes it: `/albums/7`, `/albums/07` and `/albums/%37` may be one album, and have three paths. So
 /// decode and parse what of the path makes the name, as the service does; see `examples/exclusive.rs`.

@@ -94,19 +94,14 @@ impl ExclusiveLayer {
                 );
                 (self.refusal, detail, Some(self.wait))
             }
-            // The store has logged it.
-            Some(error) if error.is_database() => {
-                let detail = "the lock can't be taken at the moment".to_owned();
-                (StatusCode::SERVICE_UNAVAILABLE, detail, Some(self.wait))
-            }
             Some(error) if error.is_lost() => {
                 let detail = "the lock was lost meanwhile; what has been done is not known";
                 (StatusCode::INTERNAL_SERVER_ERROR, detail.to_owned(), None)
             }
-            Some(error) => {
-                tracing::error!(%error, "a request can't be served: correct the name of its lock");
-                let detail = "the name of its lock cannot be used".to_owned();
-                (StatusCode::INTERNAL_SERVER_ERROR, detail, None)
+            // The store has logged it.
+            Some(_) => {
+                let detail = "the lock can't be taken at the moment".to_owned();
+                (StatusCode::SERVICE_UNAVAILABLE, detail, Some(self.wait))
             }
         };
         let members = [("resource", name), ("action", &*self.action)];

@@ -116,18 +116,11 @@ pub(in crate::sql) const FENCE: Sides =
 pub(in crate::sql) const DELETE: Sides =
     Sides::same("DELETE FROM {p}entry WHERE kind = $1 AND name = $2");
 
-/// The pages whose names are in a range, and those that are only being made.
-/// the first name, the first one behind the range -> names
-pub(in crate::sql) const VARIANTS: Sides = Sides {
+/// the first name of a page's variants, the first one behind them
+pub(in crate::sql) const DELETE_VARIANTS: Sides = Sides {
     // Without the order of bytes.
-    relative: Some(
-        "SELECT name FROM {p}entry WHERE kind = 'page' AND substr(name, 1, length($1)) = $1
-        UNION SELECT name FROM {p}lock WHERE kind = 'page' AND substr(name, 1, length($1)) = $1",
-    ),
-    ..Sides::same(
-        "SELECT name FROM {p}entry WHERE kind = 'page' AND name >= $1 AND name < $2
-        UNION SELECT name FROM {p}lock WHERE kind = 'page' AND name >= $1 AND name < $2",
-    )
+    relative: Some("DELETE FROM {p}entry WHERE kind = 'page' AND substr(name, 1, length($1)) = $1"),
+    ..Sides::same("DELETE FROM {p}entry WHERE kind = 'page' AND name >= $1 AND name < $2")
 };
 
 /// kind, last name -> the last one of the next few, the smallest epoch in their notes

@@ -85,6 +85,20 @@ pub(in crate::sql) const BREAK: Sides = Sides::same(
     WHERE kind = $1 AND name = $2 AND fence = $3",
 );
 
+/// As [`BREAK`], whatever the fences are, by the primary key, which is ordered by bytes.
+/// the first name of a page's variants, the first one behind them
+pub(in crate::sql) const BREAK_VARIANTS: Sides = Sides {
+    // Without the order of bytes.
+    relative: Some(
+        "UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
+        WHERE kind = 'page' AND substr(name, 1, length($1)) = $1",
+    ),
+    ..Sides::same(
+        "UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
+        WHERE kind = 'page' AND name >= $1 AND name < $2",
+    )
+};
+
 /// Moves a lock from before the clock was set back into the present, where the whole of its time begins again. A holder that lives
 /// extends its lease meanwhile, and what was left by a holder that has crashed, or is a cooldown, ends after its length and not when
 /// the clock comes there again.

@@ -1,24 +1,23 @@
-//! The steps on entries that take more than one statement.
+//! The steps on entries.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::SqlStore;
+use super::{Answer, SqlStore};
 use crate::{
     clock::{FOREVER, duration, micros},
-    error::BoxError,
-    name::{LockKind, LockName, bounded},
+    name::{LockKind, LockName},
     sql::{
         dialect::SET_BACK,
         run::{Arg, Cells, Driver, number},
         statements::{Sides, entries, locks},
         wire,
     },
-    store::{Edition, Entry, LeaseRow, LockState, Probe},
+    store::{Edition, Entry, LeaseRow, LockState, Probe, Pruned},
 };
 
 impl<DB: Driver> SqlStore<DB> {
-    pub(super) async fn probe_entry(&self, name: &LockName, known: i64) -> Result<Probe, BoxError> {
+    pub(super) async fn probe(&self, name: &LockName, known: i64) -> Answer<Probe> {
         let done = self
             .run_on(&entries::PROBE, name, &[Arg::Int(known)])
             .await?;
@@ -48,7 +47,7 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    fn read_entry(row: &DB::Row) -> Result<Option<Entry>, BoxError> {
+    fn read_entry(row: &DB::Row) -> Answer<Option<Entry>> {
         let Some(fence) = row.int(4)? else {
             return Ok(None);
         };
@@ -65,11 +64,7 @@ impl<DB: Driver> SqlStore<DB> {
         }))
     }
 
-    pub(super) async fn publish_entry(
-        &self,
-        lease: &LeaseRow,
-        edition: &Edition<'_>,
-    ) -> Result<bool, BoxError> {
+    pub(super) async fn publish(&self, lease: &LeaseRow, edition: &Edition<'_>) -> Answer<bool> {
         let content = edition.content;
         let headers = wire::encode(content.headers());
         let content = [
@@ -81,13 +76,24 @@ impl<DB: Driver> SqlStore<DB> {
             .await
     }
 
-    pub(super) async fn write_entry(
+    pub(super) async fn renew(
+        &self,
+        lease: &LeaseRow,
+        edition: &Edition<'_>,
+        known: i64,
+    ) -> Answer<bool> {
+        let known = [Arg::Int(known)];
+        self.write_entry(&entries::RENEW, lease, edition, &known)
+            .await
+    }
+
+    async fn write_entry(
         &self,
         sides: &Sides,
         lease: &LeaseRow,
         edition: &Edition<'_>,
         rest: &[Arg<'_>],
-    ) -> Result<bool, BoxError> {
+    ) -> Answer<bool> {
         let keep = Arg::Int(micros(edition.keep.min(FOREVER)));
         let arguments = [&[Arg::Text(edition.notes), keep], rest].concat();
         let mut fence = number(&self.run_under(sides, lease, &arguments).await?)?;
@@ -98,25 +104,35 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(fence == Some(lease.fence))
     }
 
-    /// Removes the pages of a key and of its variants, also of those that are being made for the first time.
-    pub(super) async fn purge_pages(&self, key: &str) -> Result<(), BoxError> {
-        let mut names = vec![bounded(key).into_owned()];
+    pub(super) async fn remove(&self, lease: &LeaseRow) -> Answer<bool> {
+        Ok(self.run_under(&entries::REMOVE, lease, &[]).await?.changed > 0)
+    }
+
+    /// Takes the locks first, also of variants that are being made for the first time.
+    pub(super) async fn purge(&self, key: &str) -> Answer<()> {
+        let page = LockName::of(LockKind::Page, key);
+        self.break_lock(&page).await?;
+        self.run_on(&entries::DELETE, &page, &[]).await?;
         // A name with a NUL is stored as a digest (and a `NUL` is in no text of PostgreSQL's).
         if !key.contains('\0') {
             let [first, behind] = [format!("{key}#"), format!("{key}$")];
-            let range = [Arg::Text(&first), Arg::Text(&behind)];
-            for row in self.run(&entries::VARIANTS, &range).await?.rows {
-                names.push(row.name(0)?);
-            }
-        }
-        let page = LockKind::Page.as_str();
-        for name in &names {
-            self.break_stored(page, name).await?;
-        }
-        for name in &names {
-            let page = [Arg::Text(page), Arg::Text(name)];
-            self.run(&entries::DELETE, &page).await?;
+            let variants = [Arg::Text(&first), Arg::Text(&behind)];
+            self.run(&locks::BREAK_VARIANTS, &variants).await?;
+            self.run(&entries::DELETE_VARIANTS, &variants).await?;
         }
         Ok(())
+    }
+
+    pub(super) async fn prune_entries(
+        &self,
+        kind: LockKind,
+        after: Option<&str>,
+    ) -> Answer<Option<Pruned>> {
+        let pruned = self.prune([&entries::NEXT, &entries::PRUNE], kind, after, &[]);
+        let Some((last, row)) = pruned.await? else {
+            return Ok(None);
+        };
+        let oldest = row.int(1)?.unwrap_or(i64::MAX);
+        Ok(Some(Pruned { last, oldest }))
     }
 }

@@ -1,33 +1,32 @@
-//! The steps on locks that take more than one statement.
+//! The steps on locks.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
-use super::SqlStore;
+use super::{Answer, SqlStore};
 use crate::{
-    clock::{duration, micros},
-    error::BoxError,
+    clock::{FOREVER, duration, micros},
     name::{LockKind, LockName, bounded},
     sql::{
         run::{Arg, Cells, Driver, Statement, is_broken, is_contended, number},
         statements::locks,
     },
-    store::{BATCH, LeaseRow, LockRow, waits},
+    store::{BATCH, LeaseRow, LockRow, Unused, waits},
 };
 
 /// How long a statement may still run on the server after its connection broke, by and large.
 const SETTLING: Duration = Duration::from_millis(250);
 
 impl<DB: Driver> SqlStore<DB> {
-    pub(super) async fn try_once(
+    pub(super) async fn try_lock(
         &self,
         name: &LockName,
         owner: &str,
         length: Duration,
         seen: Option<i64>,
-    ) -> Result<Option<i64>, BoxError> {
+    ) -> Answer<Option<i64>> {
         // Also while the tables are being made.
         waits();
         let statement = self.statement(&locks::TRY).await?;
@@ -66,20 +65,53 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(None)
     }
 
+    pub(super) async fn extend(&self, lease: &LeaseRow, length: Duration) -> Answer<bool> {
+        let length = [Arg::Int(micros(length))];
+        let done = self.run_under(&locks::EXTEND, lease, &length).await?;
+        Ok(done.changed > 0)
+    }
+
+    pub(super) async fn release(&self, lease: &LeaseRow, cooldown: Duration) -> Answer<bool> {
+        let cooldown = [Arg::Int(micros(cooldown))];
+        let done = self.run_under(&locks::RELEASE, lease, &cooldown).await?;
+        Ok(done.changed > 0)
+    }
+
+    pub(super) async fn inspect(&self, name: &LockName) -> Answer<Option<LockRow>> {
+        let done = self.run_on(&locks::INSPECT, name, &[]).await?;
+        Ok(done.rows.first().map(lock_row::<DB>).transpose()?.flatten())
+    }
+
+    pub(super) async fn held(&self) -> Answer<Vec<LockRow>> {
+        let done = self.run(&locks::HELD, &[]).await?;
+        // A lock of a kind that this release does not know is not listed.
+        let rows = done.rows.iter().map(lock_row::<DB>);
+        rows.filter_map(Result::transpose).collect()
+    }
+
     /// Takes a lock from whoever has it now; a second run of the statement finds another fence, and takes nothing from the next one.
-    pub(super) async fn break_stored(&self, kind: &str, name: &str) -> Result<bool, BoxError> {
-        let id = [Arg::Text(kind), Arg::Text(name)];
-        let found = self.run(&locks::INSPECT, &id).await?;
-        let Some(row) = found.rows.first() else {
+    pub(super) async fn break_lock(&self, name: &LockName) -> Answer<bool> {
+        let Some(row) = self.inspect(name).await? else {
             return Ok(false);
         };
-        let [kind, name] = id;
-        let seen = [kind, name, Arg::Int(row.number(3)?)];
-        self.run(&locks::BREAK, &seen).await?;
+        let seen = [Arg::Int(row.fence)];
+        self.run_on(&locks::BREAK, name, &seen).await?;
         Ok(true)
     }
 
-    pub(super) async fn reclaim_strays(&self, strays: &[&LeaseRow]) -> Result<(), BoxError> {
+    pub(super) async fn prune_locks(
+        &self,
+        kind: LockKind,
+        unused: Unused,
+        after: Option<&str>,
+    ) -> Answer<Option<String>> {
+        let unused = [unused.released, unused.expired];
+        let unused = unused.map(|time| Arg::Int(micros(time.min(FOREVER))));
+        let pruned = self.prune([&locks::NEXT, &locks::PRUNE], kind, after, &unused);
+        Ok(pruned.await?.map(|(last, _)| last))
+    }
+
+    pub(super) async fn reclaim(&self, strays: &[&LeaseRow]) -> Answer<()> {
         let named = Statement::new(self.dialect().await?, &self.prefix, &locks::named(BATCH));
         for strays in strays.chunks(BATCH) {
             let id = |stray: &&LeaseRow| {
@@ -111,7 +143,7 @@ impl<DB: Driver> SqlStore<DB> {
 }
 
 /// A row of [`locks::INSPECT`]; `None`: of a kind that this release does not know.
-pub(in crate::sql) fn lock_row<DB: Driver>(row: &DB::Row) -> Result<Option<LockRow>, BoxError> {
+pub(in crate::sql) fn lock_row<DB: Driver>(row: &DB::Row) -> Answer<Option<LockRow>> {
     let kind = row.name(0)?;
     let Some(kind) = LockKind::ALL.into_iter().find(|it| it.as_str() == kind) else {
         return Ok(None);

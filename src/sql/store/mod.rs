@@ -1,6 +1,7 @@
 //! The store over SQL, written once for every database.
 
 mod entries;
+mod invalidations;
 mod locks;
 
 use std::{
@@ -16,19 +17,20 @@ use sqlx::Pool;
 use tokio::sync::Mutex;
 
 use crate::{
-    clock::{FOREVER, micros},
     error::{BoxError, Error, Unfit},
     name::{LockKind, LockName, bounded},
     sql::{
         dialect::Dialect,
         pool::{Connections, dialect_of},
-        run::{Arg, Cells, Done, Driver, Statement, has_code, number},
+        run::{Arg, Cells, Done, Driver, Statement, has_code},
         schema,
-        statements::{Sides, entries as entry, invalidations, locks as lock},
+        statements::Sides,
     },
     store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture, Unused},
 };
 pub(super) use locks::lock_row;
+
+type Answer<T> = Result<T, BoxError>;
 
 /// The store in a database.
 pub(super) struct SqlStore<DB: Driver> {
@@ -105,7 +107,7 @@ impl<DB: Driver> SqlStore<DB> {
         ))
     }
 
-    async fn run(&self, sides: &Sides, arguments: &[Arg<'_>]) -> Result<Done<DB>, BoxError> {
+    async fn run(&self, sides: &Sides, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
         let statement = self.statement(sides).await?;
         let done = self.connections.run(&statement, arguments).await;
         done.map_err(|error| match has_code::<DB>(&error, DB::DIALECT.unfit) {
@@ -115,12 +117,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     /// Runs a statement whose first arguments are a kind and a name.
-    async fn run_on(
-        &self,
-        sides: &Sides,
-        name: &LockName,
-        rest: &[Arg<'_>],
-    ) -> Result<Done<DB>, BoxError> {
+    async fn run_on(&self, sides: &Sides, name: &LockName, rest: &[Arg<'_>]) -> Answer<Done<DB>> {
         let column = bounded(name.as_str());
         let arguments = [&[Arg::Text(name.kind().as_str()), Arg::Text(&column)], rest].concat();
         self.run(sides, &arguments).await
@@ -132,7 +129,7 @@ impl<DB: Driver> SqlStore<DB> {
         sides: &Sides,
         lease: &LeaseRow,
         rest: &[Arg<'_>],
-    ) -> Result<Done<DB>, BoxError> {
+    ) -> Answer<Done<DB>> {
         let arguments = [&[Arg::Text(&lease.owner), Arg::Int(lease.fence)], rest].concat();
         self.run_on(sides, &lease.name, &arguments).await
     }
@@ -144,7 +141,7 @@ impl<DB: Driver> SqlStore<DB> {
         kind: LockKind,
         after: Option<&str>,
         rest: &[Arg<'_>],
-    ) -> Result<Option<(String, DB::Row)>, BoxError> {
+    ) -> Answer<Option<(String, DB::Row)>> {
         // No name is empty, which some modes of MariaDB would take for none.
         let from = [
             Arg::Text(kind.as_str()),
@@ -160,181 +157,36 @@ impl<DB: Driver> SqlStore<DB> {
         self.run(remove, &arguments).await?;
         Ok(Some((last, row)))
     }
-
-    /// Names with their epochs, after one of them.
-    async fn epochs(
-        &self,
-        sides: &Sides,
-        after: Arg<'_>,
-        most: usize,
-    ) -> Result<Vec<(String, i64)>, BoxError> {
-        let most = Arg::Int(i64::try_from(most).unwrap_or(i64::MAX));
-        let done = self.run(sides, &[after, most]).await?;
-        let names = done.rows.iter();
-        names
-            .map(|row| Ok((row.name(0)?, row.number(1)?)))
-            .collect()
-    }
 }
 
-impl<DB: Driver> Store for SqlStore<DB> {
-    fn probe<'a>(&'a self, name: &'a LockName, known: i64) -> StoreFuture<'a, Probe> {
-        Box::pin(self.probe_entry(name, known))
-    }
+/// Each step is one of the store's own methods, boxed.
+macro_rules! steps {
+    ($($step:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
+        impl<DB: Driver> Store for SqlStore<DB> {
+            $(fn $step<'a>(&'a self, $($argument: $type),*) -> StoreFuture<'a, $answer> {
+                Box::pin(Self::$step(self, $($argument),*))
+            })*
+        }
+    };
+}
 
-    fn try_lock<'a>(
-        &'a self,
-        name: &'a LockName,
-        owner: &'a str,
-        length: Duration,
-        seen: Option<i64>,
-    ) -> StoreFuture<'a, Option<i64>> {
-        Box::pin(self.try_once(name, owner, length, seen))
-    }
-
-    fn extend<'a>(&'a self, lease: &'a LeaseRow, length: Duration) -> StoreFuture<'a, bool> {
-        Box::pin(async move {
-            let length = [Arg::Int(micros(length))];
-            Ok(self.run_under(&lock::EXTEND, lease, &length).await?.changed > 0)
-        })
-    }
-
-    fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool> {
-        Box::pin(async move {
-            let cooldown = [Arg::Int(micros(cooldown))];
-            Ok(self
-                .run_under(&lock::RELEASE, lease, &cooldown)
-                .await?
-                .changed
-                > 0)
-        })
-    }
-
-    fn publish<'a>(
-        &'a self,
-        lease: &'a LeaseRow,
-        edition: &'a Edition<'a>,
-    ) -> StoreFuture<'a, bool> {
-        Box::pin(self.publish_entry(lease, edition))
-    }
-
-    fn renew<'a>(
-        &'a self,
-        lease: &'a LeaseRow,
-        edition: &'a Edition<'a>,
-        known: i64,
-    ) -> StoreFuture<'a, bool> {
-        Box::pin(async move {
-            let known = [Arg::Int(known)];
-            self.write_entry(&entry::RENEW, lease, edition, &known)
-                .await
-        })
-    }
-
-    fn remove<'a>(&'a self, lease: &'a LeaseRow) -> StoreFuture<'a, bool> {
-        Box::pin(async move { Ok(self.run_under(&entry::REMOVE, lease, &[]).await?.changed > 0) })
-    }
-
-    fn invalidate<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64> {
-        Box::pin(async move {
-            let name = [Arg::Text(name)];
-            let done = self.run(&invalidations::INVALIDATE, &name).await?;
-            Ok(number(&done)?.ok_or("the database gave no epoch")?)
-        })
-    }
-
-    fn invalidated(&self, since: i64, most: usize) -> StoreFuture<'_, Vec<(String, i64)>> {
-        Box::pin(self.epochs(&invalidations::INVALIDATED, Arg::Int(since), most))
-    }
-
-    fn invalidated_for_long<'a>(
-        &'a self,
-        after: &'a str,
-        most: usize,
-    ) -> StoreFuture<'a, Vec<(String, i64)>> {
-        let sides = &invalidations::INVALIDATED_FOR_LONG;
-        Box::pin(self.epochs(sides, Arg::Text(after), most))
-    }
-
-    fn purge<'a>(&'a self, key: &'a str) -> StoreFuture<'a, ()> {
-        Box::pin(self.purge_pages(key))
-    }
-
-    fn inspect<'a>(&'a self, name: &'a LockName) -> StoreFuture<'a, Option<LockRow>> {
-        Box::pin(async move {
-            let done = self.run_on(&lock::INSPECT, name, &[]).await?;
-            Ok(done.rows.first().map(lock_row::<DB>).transpose()?.flatten())
-        })
-    }
-
-    fn held(&self) -> StoreFuture<'_, Vec<LockRow>> {
-        Box::pin(async move {
-            let done = self.run(&lock::HELD, &[]).await?;
-            // A lock of a kind that this release does not know is not listed.
-            let rows = done.rows.iter().map(lock_row::<DB>);
-            rows.filter_map(Result::transpose).collect()
-        })
-    }
-
-    fn break_lock<'a>(&'a self, name: &'a LockName) -> StoreFuture<'a, bool> {
-        Box::pin(async move {
-            self.break_stored(name.kind().as_str(), &bounded(name.as_str()))
-                .await
-        })
-    }
-
-    fn reclaim<'a>(&'a self, strays: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()> {
-        Box::pin(self.reclaim_strays(strays))
-    }
-
-    fn prune_entries<'a>(
-        &'a self,
-        kind: LockKind,
-        after: Option<&'a str>,
-    ) -> StoreFuture<'a, Option<Pruned>> {
-        Box::pin(async move {
-            let pruned = self.prune([&entry::NEXT, &entry::PRUNE], kind, after, &[]);
-            let Some((last, row)) = pruned.await? else {
-                return Ok(None);
-            };
-            let oldest = row.int(1)?.unwrap_or(i64::MAX);
-            Ok(Some(Pruned { last, oldest }))
-        })
-    }
-
-    fn prune_locks<'a>(
-        &'a self,
-        kind: LockKind,
-        unused: Unused,
-        after: Option<&'a str>,
-    ) -> StoreFuture<'a, Option<String>> {
-        Box::pin(async move {
-            let unused = [unused.released, unused.expired];
-            let unused = unused.map(|time| Arg::Int(micros(time.min(FOREVER))));
-            let pruned = self.prune([&lock::NEXT, &lock::PRUNE], kind, after, &unused);
-            Ok(pruned.await?.map(|(last, _)| last))
-        })
-    }
-
-    fn forget_invalidated(
-        &self,
-        before: i64,
-        purged: Duration,
-        oldest: i64,
-        after: Option<i64>,
-    ) -> StoreFuture<'_, Option<i64>> {
-        Box::pin(async move {
-            let after = Arg::Int(after.unwrap_or(i64::MIN));
-            let done = self.run(&invalidations::NEXT, &[after]).await?;
-            let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
-            let last = row.int(0)?;
-            if let Some(last) = last {
-                let purged = micros(purged.min(FOREVER));
-                let arguments = [last, before, purged, oldest].map(Arg::Int);
-                let arguments = [&[after], &arguments[..]].concat();
-                self.run(&invalidations::FORGET, &arguments).await?;
-            }
-            Ok(last)
-        })
-    }
+steps! {
+    probe(name: &'a LockName, known: i64) -> Probe;
+    try_lock(name: &'a LockName, owner: &'a str, length: Duration, seen: Option<i64>) -> Option<i64>;
+    extend(lease: &'a LeaseRow, length: Duration) -> bool;
+    release(lease: &'a LeaseRow, cooldown: Duration) -> bool;
+    publish(lease: &'a LeaseRow, edition: &'a Edition<'a>) -> bool;
+    renew(lease: &'a LeaseRow, edition: &'a Edition<'a>, known: i64) -> bool;
+    remove(lease: &'a LeaseRow) -> bool;
+    invalidate(name: &'a str) -> i64;
+    invalidated(since: i64, most: usize) -> Vec<(String, i64)>;
+    invalidated_for_long(after: &'a str, most: usize) -> Vec<(String, i64)>;
+    purge(key: &'a str) -> ();
+    inspect(name: &'a LockName) -> Option<LockRow>;
+    held() -> Vec<LockRow>;
+    break_lock(name: &'a LockName) -> bool;
+    reclaim(strays: &'a [&'a LeaseRow]) -> ();
+    prune_entries(kind: LockKind, after: Option<&'a str>) -> Option<Pruned>;
+    prune_locks(kind: LockKind, unused: Unused, after: Option<&'a str>) -> Option<String>;
+    forget_invalidated(before: i64, purged: Duration, oldest: i64, after: Option<i64>) -> Option<i64>;
 }
