@@ -42,6 +42,10 @@ pub(crate) const LOCK_PAUSES: [Duration; 2] = [Duration::from_millis(100); 2];
 pub(crate) const STATEMENT_PAUSES: [Duration; 2] =
     [Duration::from_millis(1), Duration::from_millis(200)];
 
+/// The time for which a statement may still run on the server after its connection broke, by and large.
+#[cfg(feature = "_sql")]
+pub(crate) const SETTLING: Duration = Duration::from_millis(250);
+
 /// The pauses before the tables are made or upgraded again, when another process got in the way.
 #[cfg(feature = "_sql")]
 pub(crate) const TABLES_PAUSES: [Duration; 2] = [Duration::from_millis(50); 2];

@@ -12,7 +12,7 @@ use tokio::{sync::Semaphore, time::timeout};
 use crate::{
     error::Error,
     locks::{Holder, Lease, LockInfo, LockName, Locks},
-    timing::{Backoff, LOCK_PAUSES, LOCK_WAIT},
+    timing::{Backoff, LOCK_PAUSES},
 };
 
 /// How many try for a name at a time in one process; the others queue. So a crowd of visitors doesn't become one of statements.
@@ -75,22 +75,13 @@ impl Drop for Queued<'_> {
 #[derive(Clone, Debug)]
 #[must_use = "a lock is taken when its attempt is awaited"]
 pub struct LockAttempt {
-    locks: Locks,
-    name: LockName,
-    wait: Duration,
-    action: String,
+    pub(super) locks: Locks,
+    pub(super) name: LockName,
+    pub(super) wait: Duration,
+    pub(super) action: String,
 }
 
 impl LockAttempt {
-    pub(super) fn new(locks: Locks, name: LockName) -> Self {
-        Self {
-            locks,
-            name,
-            wait: LOCK_WAIT,
-            action: String::new(),
-        }
-    }
-
     /// How long it is waited for. Default: 10 s. With zero it is tried once, and not even that while eight in this process wait for it.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = limit;

@@ -176,7 +176,12 @@ impl Locks {
     /// # lease.release().await }
     /// ```
     pub fn lock(&self, name: impl Into<LockName>) -> LockAttempt {
-        LockAttempt::new(self.clone(), name.into())
+        LockAttempt {
+            locks: self.clone(),
+            name: name.into(),
+            wait: timing::LOCK_WAIT,
+            action: String::new(),
+        }
     }
 
     /// Something that is to be done at most once, in all processes together.
@@ -219,27 +224,14 @@ impl Locks {
         self.common.tasks.wait().await;
     }
 
-    /// These locks as housekeeping takes them: held for no longer than needed, whatever the application's locks are.
-    pub(crate) fn for_housekeeping(mut self) -> Self {
-        self.hold = Hold::DEFAULT;
-        self
-    }
-
-    /// As [`try_lock`](Self::try_lock), but only while the lock's fence is still `seen`.
-    pub(crate) async fn try_lock_seen(
-        &self,
-        name: &LockName,
-        seen: i64,
-    ) -> Result<Option<Lease>, Error> {
-        self.take(name, "", Some(seen)).await
-    }
-
-    /// Takes a lock of housekeeping.
+    /// Takes a lock of housekeeping, for no longer than needed, whatever the application's locks are.
     pub(crate) async fn take_housekeeping(&self, name: &str) -> Result<Option<Lease>, Error> {
-        let name = LockName::of(LockKind::Housekeeping, name);
-        self.take(&name, "", None).await
+        let (mut locks, name) = (self.clone(), LockName::of(LockKind::Housekeeping, name));
+        locks.hold = Hold::DEFAULT;
+        locks.take(&name, "", None).await
     }
 
+    /// Takes the lock if it is free and, where a fence was `seen`, still has that fence.
     pub(crate) async fn take(
         &self,
         name: &LockName,

@@ -157,7 +157,7 @@ impl Driver {
             Command::Try { seen } => {
                 let (name, locks) = (self.lock_name(), engine.locks().lease(self.policy.lease));
                 Box::pin(async move {
-                    match locks.try_lock_seen(&name, seen).await {
+                    match locks.take(&name, "", Some(seen)).await {
                         Ok(lease) => (Event::Tried(lease.as_ref().map(Lease::fence)), lease),
                         Err(_) => (Event::Away, None),
                     }

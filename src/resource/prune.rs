@@ -73,7 +73,7 @@ pub(crate) struct Pruner {
 impl Pruner {
     pub(crate) fn new(locks: Locks) -> Self {
         Self {
-            locks: locks.for_housekeeping(),
+            locks,
             tried: Mutex::default(),
         }
     }

@@ -25,8 +25,8 @@ pub(super) struct Dialect {
     pub(super) foreign: &'static [&'static str],
     /// What follows the type of a name, for `{collate}`.
     pub(super) collate: &'static str,
-    /// How `$n` reaches the database.
-    pub(super) arguments: Arguments,
+    /// How arguments are written into a statement; `None`: they are bound, to a `?` for each `$n`.
+    pub(super) literals: Option<Literals>,
     /// A connection is a socket: one whose statement was not waited for, or that broke, is closed and not used again. (SQLite's goes
     /// on by itself, and a database in memory would be gone with it.)
     pub(super) socket: bool,
@@ -60,23 +60,12 @@ pub(super) struct Dialect {
     pub(super) forbidden: &'static [&'static str],
 }
 
-/// How the arguments of a statement reach the database.
-#[allow(
-    dead_code,
-    reason = "each is that of a database, which may not be built in"
-)]
-pub(super) enum Arguments {
-    /// Bound to `$n`.
-    Numbered,
-    /// Bound to `?`, in the order in which they stand.
-    Ordered,
-    /// Written into the statement, a number as it is. So a statement is one message and leaves nothing behind, which is what a
-    /// pooler that gives out its connections by the transaction asks for. (sqlx prepares a statement in one exchange and runs
-    /// it in another; such a pooler may hand the two to different servers.)
-    Written {
-        text: fn(&str) -> String,
-        bytes: fn(&[u8]) -> String,
-    },
+/// How arguments are written into a statement, a number as it is. So a statement is one message and leaves nothing behind, which is what a
+/// pooler that gives out its connections by the transaction asks for. (sqlx prepares a statement in one exchange and runs it in another;
+/// such a pooler may hand the two to different servers.)
+pub(super) struct Literals {
+    pub(super) text: fn(&str) -> String,
+    pub(super) bytes: fn(&[u8]) -> String,
 }
 
 /// A lock that was acquired further in the future is from before the database's clock was set back, in microseconds. Less is the difference between the clocks of a cluster's
@@ -97,7 +86,7 @@ pub(super) const SQLITE: Dialect = Dialect {
     // SQLITE_ERROR: a table or a column that is there or is not.
     foreign: &["1"],
     collate: "",
-    arguments: Arguments::Numbered,
+    literals: None,
     socket: false,
     // Not DEFERRED: a transaction that reads before it writes is refused at once (SQLITE_BUSY), in spite of any busy timeout.
     begin: "BEGIN IMMEDIATE",
@@ -155,10 +144,10 @@ pub(super) const POSTGRES: Dialect = Dialect {
     // duplicate_table, undefined_column
     foreign: &["42P07", "42703"],
     collate: " COLLATE \"C\"",
-    arguments: Arguments::Written {
+    literals: Some(Literals {
         text: escaped,
         bytes: |bytes| format!("decode('{}', 'hex')", hex(bytes)),
-    },
+    }),
     socket: true,
     begin: "BEGIN",
     schema_table: &[
@@ -243,7 +232,7 @@ pub(super) const MYSQL: Dialect = Dialect {
     // ER_TABLE_EXISTS_ERROR, ER_BAD_FIELD_ERROR
     foreign: &["1050", "1054"],
     collate: "",
-    arguments: Arguments::Ordered,
+    literals: None,
     socket: true,
     // Each statement that makes a table commits, so that they are such as several may do at once. (BEGIN is something else in
     // MariaDB's Oracle mode.)

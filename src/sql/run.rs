@@ -11,7 +11,7 @@ use sqlx::{
 };
 use tracing::{Dispatch, instrument::WithSubscriber};
 
-use crate::sql::dialect::{self, Arguments, Dialect};
+use crate::sql::dialect::{self, Dialect, Literals};
 #[cfg(feature = "postgres")]
 use crate::sql::{Heard, Listening};
 
@@ -185,10 +185,10 @@ impl Known for sqlx::MySql {
 
 /// A statement of the dialect, ready to be run.
 pub(super) struct Statement {
-    /// With `$n`, or with `?` where that is the placeholder.
+    /// With `$n` where arguments are written into it, else with `?`.
     sql: SqlStr,
-    arguments: &'static Arguments,
-    /// Which argument each placeholder stands for.
+    literals: Option<&'static Literals>,
+    /// The argument for each `?`.
     order: Vec<usize>,
 }
 
@@ -203,21 +203,17 @@ impl Statement {
             .replace("{collate}", dialect.collate)
             .replace("{p}", prefix);
         let mut order = Vec::new();
-        let sql = match dialect.arguments {
-            Arguments::Ordered => substitute(&template, |argument| {
+        let literals = dialect.literals.as_ref();
+        let sql = match literals {
+            Some(_) => template,
+            None => substitute(&template, |argument| {
                 order.push(argument);
                 "?".to_owned()
             }),
-            Arguments::Numbered => {
-                let count = (1..).take_while(|n| template.contains(&format!("${n}")));
-                order = (0..count.count()).collect();
-                template
-            }
-            Arguments::Written { .. } => template,
         };
         Self {
             sql: trusted(sql),
-            arguments: &dialect.arguments,
+            literals,
             order,
         }
     }
@@ -228,13 +224,11 @@ impl Statement {
 
     /// The statement with its arguments in it, where that is how they reach the database.
     fn written(&self, arguments: &[Arg<'_>]) -> Option<SqlStr> {
-        let Arguments::Written { text, bytes } = self.arguments else {
-            return None;
-        };
+        let literals = self.literals?;
         let sql = substitute(self.sql.as_str(), |argument| match arguments[argument] {
             Arg::Int(value) => value.to_string(),
-            Arg::Text(value) => text(value),
-            Arg::Bytes(value) => bytes(value),
+            Arg::Text(value) => (literals.text)(value),
+            Arg::Bytes(value) => (literals.bytes)(value),
         });
         Some(trusted(sql))
     }

@@ -160,7 +160,7 @@ impl Driver {
         let (store, clock) = (locks.store(), Clock::start());
         let probed = store.call("probe", |store| store.probe(&self.name, 0));
         let free = request.probed(probed.await.map(Found::from))?;
-        let tried = locks.try_lock_seen(&self.name, free.seen).await;
+        let tried = locks.take(&self.name, "", Some(free.seen)).await;
         free.tried(clock.elapsed(), tried)
     }
 

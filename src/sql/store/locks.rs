@@ -14,10 +14,8 @@ use crate::{
         statements::locks,
     },
     store::{BATCH, LeaseRow, LockRow, Unused, waits},
+    timing::SETTLING,
 };
-
-/// How long a statement may still run on the server after its connection broke, by and large.
-const SETTLING: Duration = Duration::from_millis(250);
 
 impl<DB: Driver> SqlStore<DB> {
     pub(super) async fn try_lock(
