@@ -48,7 +48,7 @@ impl LockKind {
 
 /// The name of a lock: a text or a list of texts, and the lock's [kind](LockKind).
 ///
-/// A name made from a text or a list is that of a [`LockKind::Lock`]; [`of`](Self::of) makes names of other kinds.
+/// Conversions from a text or a list return a name of the kind [`LockKind::Lock`]. [`of`](Self::of) returns names of other kinds.
 ///
 /// A list is joined by `/`, with `/` and `%` in its parts written as `%2F` and `%25`, so that no two lists make one name, whatever the
 /// parts are: `["sync", "bookmarks", customer]`.

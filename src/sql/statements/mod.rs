@@ -26,13 +26,13 @@ pub(super) enum Side {
 pub(super) struct Sides {
     pub(super) sqlite: &'static str,
     pub(super) postgres: &'static str,
-    /// `None`: that of PostgreSQL.
+    /// `None`: the text of PostgreSQL.
     pub(super) relative: Option<&'static str>,
     pub(super) mysql: &'static str,
 }
 
 impl Sides {
-    /// One text for all, or for all but those that override it by `..Sides::same(text)`.
+    /// Returns the same text for every database. A statement overrides it for some by `..Sides::same(text)`.
     const fn same(text: &'static str) -> Self {
         Self {
             sqlite: text,

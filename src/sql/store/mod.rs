@@ -63,8 +63,8 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(store)
     }
 
-    /// What the server understands, when the tables are there. Where preparing them fails, all steps that have waited for that fail, and
-    /// the next one tries again.
+    /// Returns the server's dialect after the tables are made. If making them fails, all steps that have waited fail, and the next step tries
+    /// again.
     async fn dialect(&self) -> Result<&'static Dialect, Error> {
         if let Some(dialect) = self.dialect.get() {
             return Ok(dialect);
@@ -159,7 +159,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 }
 
-/// Each step is one of the store's own methods, boxed.
+/// Implements each step of the trait by the method of the same name, boxed.
 macro_rules! steps {
     ($($step:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
         impl<DB: Driver> Store for SqlStore<DB> {
