@@ -154,7 +154,7 @@ keep() {
         alive || exit 0
         [ -z "$ended" ] || sleep "$pause"
         asked=$SECONDS
-        if out=$(changed "UPDATE $table SET expires_at = $now + $length WHERE $ours AND expires_at > $now" </dev/null); then
+        if out=$(changed "UPDATE $table SET expires_at = $now + $length, acquired_at = CASE WHEN acquired_at > $now THEN $now ELSE acquired_at END WHERE $ours AND expires_at > $now" </dev/null); then
             [ -n "$out" ] || break
             since=$asked pause=$third
         else

@@ -38,7 +38,8 @@ ACQUIRE = {
             fence = IF(owner = :owner, LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
             expires_at = IF(owner = :owner, VALUES(expires_at), expires_at)""",
 }
-EXTEND = """UPDATE {p}lock SET expires_at = {now} + :length
+EXTEND = """UPDATE {p}lock SET expires_at = {now} + :length,
+        acquired_at = CASE WHEN acquired_at > {now} THEN {now} ELSE acquired_at END
     WHERE kind = 'lock' AND name = :name AND owner = :owner AND fence = :fence AND expires_at > {now}"""
 RELEASE = """UPDATE {p}lock SET owner = NULL, expires_at = 0
     WHERE kind = 'lock' AND name = :name AND owner = :owner AND fence = :fence"""

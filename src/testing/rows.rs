@@ -54,6 +54,7 @@ impl Rows {
             Call::Extend(lease, length) => Reply::Done(self.update(lease, |lock| {
                 let extends = lock.owner.is_some() && lock.expires > now;
                 if extends {
+                    lock.acquired = lock.acquired.min(now);
                     lock.expires = now + micros(*length);
                 }
                 extends

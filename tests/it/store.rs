@@ -131,6 +131,7 @@ contract! {
     equal_names_of_different_kinds_are_different_locks_and_entries
     a_lock_is_inspected_listed_and_broken
     a_holder_whose_clock_is_right_keeps_its_lock
+    holder_that_extends_after_the_clock_was_set_back_keeps_its_lock
     a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour
     entry_from_before_the_clock_was_set_back_has_no_age
     locks_from_before_the_clock_was_set_back_end_after_their_length;
@@ -1102,6 +1103,24 @@ async fn locks_from_before_the_clock_was_set_back_end_after_their_length(db: Db)
     let row = store.inspect(&once).await.expect("answers");
     let row = row.expect("is there");
     assert!(row.owner.is_none() && row.remaining > LEASE / 2, "{row:?}");
+}
+
+async fn holder_that_extends_after_the_clock_was_set_back_keeps_its_lock(db: Db) {
+    let store = open(&db).await;
+    let held = lock(&*store, "a", LEASE).await;
+    shift_clock(&db, -3600).await;
+    assert!(store.extend(&held, LEASE).await.expect("answers"));
+    for _ in 0..2 {
+        let probe = store.probe(&"a".into(), 0).await.expect("answers");
+        assert!(
+            probe.lock.owned && probe.lock.remaining > LEASE / 2,
+            "{probe:?}"
+        );
+        let tried = store.try_lock(&"a".into(), &uuid(), LEASE, None).await;
+        assert_eq!(tried.expect("answers"), None);
+    }
+    let row = store.inspect(&"a".into()).await.expect("answers");
+    assert!(row.is_some_and(|row| row.age < LEASE), "acquired by now");
 }
 
 async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {

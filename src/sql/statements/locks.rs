@@ -68,7 +68,8 @@ pub(in crate::sql) const TRY: Sides = Sides {
 
 /// kind, name, owner, fence, length -> one row changed, if the lock is ours
 pub(in crate::sql) const EXTEND: Sides = Sides::same(
-    "UPDATE {p}lock SET expires_at = {now} + $5
+    "UPDATE {p}lock SET expires_at = {now} + $5,
+        acquired_at = CASE WHEN acquired_at > {now} THEN {now} ELSE acquired_at END
     WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 AND expires_at > {now}",
 );
 
