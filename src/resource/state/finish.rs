@@ -170,16 +170,14 @@ impl<C: Content> Decision<'_, C> {
         self.enter(Phase::Publishing(publishing), Command::Pause)
     }
 
-    /// Ends after a refused publish with the version of the other process, `stored`, or else with
-    /// the new version, unsaved.
+    /// Answers those who have nothing with what was generated here, unless another process has
+    /// published a version that may be served: `stored`.
     pub(super) fn overtaken(&mut self, new: &Version<C>, stored: Option<Version<C>>) -> Command<C> {
-        let fence = |it: &Self| it.state.newest.as_ref().map(|version| version.fence);
-        let before = fence(self);
         self.adopt(stored);
-        if fence(self) == before && !self.is_servable() {
-            self.serve_unsaved(new);
-        } else {
+        if self.is_servable() {
             self.end_with_newest();
+        } else {
+            self.serve_unsaved(new);
         }
         self.release(Duration::ZERO)
     }
