@@ -62,6 +62,8 @@ impl<M: Model + ?Sized> Steps<M> {
 /// The result of a search without a violation.
 #[derive(Debug)]
 pub(crate) struct Explored {
+    /// There are no other states.
+    pub(crate) complete: bool,
     pub(crate) states: usize,
     pub(crate) steps: usize,
     pub(crate) depth: usize,
@@ -84,15 +86,17 @@ impl Explored {
 impl fmt::Display for Explored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
+            complete,
             states,
             steps,
             depth,
             settled,
             tally,
         } = self;
+        let all = if *complete { "all " } else { "" };
         writeln!(
             f,
-            "{states} states, {steps} steps, depth {depth}, settled within {settled}"
+            "{all}{states} states, {steps} steps, depth {depth}, settled within {settled}"
         )?;
         tally
             .iter()
@@ -103,6 +107,8 @@ impl fmt::Display for Explored {
 /// The shortest path to a violation of a property.
 pub(crate) struct Violation<M: Model> {
     pub(crate) property: Broken,
+    /// The number of states that were visited before the violation was found.
+    pub(crate) states: usize,
     path: Vec<(M::Action, M::State)>,
     /// The action after the path, if the violation is a step.
     last: Option<M::Action>,
@@ -155,6 +161,13 @@ const START: u32 = u32::MAX;
 ///
 /// There are more states than `limit`.
 pub(crate) fn explore<M: Model>(model: &M, limit: usize) -> Result<Explored, Violation<M>> {
+    let explored = explore_some(model, limit)?;
+    assert!(explored.complete, "more than {limit} states");
+    Ok(explored)
+}
+
+/// Visits the states that the model can reach, the nearest ones first, until there are `enough`.
+pub(crate) fn explore_some<M: Model>(model: &M, enough: usize) -> Result<Explored, Violation<M>> {
     let mut search = Search {
         model,
         seen: HashSet::default(),
@@ -170,7 +183,7 @@ pub(crate) fn explore<M: Model>(model: &M, limit: usize) -> Result<Explored, Vio
     search.seen.insert(HASH.hash_one(&start));
     search.visit(START, &start)?;
     let (mut count, mut depth, mut level) = (0, 0, vec![(START, start)]);
-    while !level.is_empty() {
+    while !level.is_empty() && search.seen.len() <= enough {
         let mut next = Vec::new();
         for (number, state) in level {
             model.steps(&state, &mut steps);
@@ -179,7 +192,6 @@ pub(crate) fn explore<M: Model>(model: &M, limit: usize) -> Result<Explored, Vio
                 let state =
                     state.map_err(|property| search.violation(number, property, Some(action)))?;
                 if search.seen.insert(HASH.hash_one(&state)) {
-                    assert!(search.seen.len() <= limit, "more than {limit} states");
                     let child = u32::try_from(search.parents.len()).expect("fewer states");
                     search.parents.push((number, action));
                     search.visit(child, &state)?;
@@ -191,6 +203,7 @@ pub(crate) fn explore<M: Model>(model: &M, limit: usize) -> Result<Explored, Vio
         level = next;
     }
     Ok(Explored {
+        complete: level.is_empty(),
         states: search.seen.len(),
         steps: count,
         depth,
@@ -251,7 +264,7 @@ impl<M: Model> Search<'_, M> {
 
     fn schedule(&self, state: &M::State) -> Vec<M::State> {
         let next = |state: &M::State| self.model.settle(state).map(|(_, next)| next);
-        std::iter::successors(next(state), next).take(100).collect()
+        std::iter::successors(next(state), next).take(30).collect()
     }
 
     /// Describes the path to a state, whose steps are taken once more.
@@ -280,6 +293,7 @@ impl<M: Model> Search<'_, M> {
         }
         Violation {
             property,
+            states: self.seen.len(),
             path,
             last,
             schedule: Vec::new(),

@@ -1,1 +1,207 @@
+//! An exhaustive check of the decisions: two processes, one key and one store, with every order of
+//! their steps and bounded faults.
+//!
+//! The decisions are the real ones. `check/database.rs` has the statements as atomic steps,
+//! `check/process.rs` does what the driver does. A second is the unit of time; each clock shows
+//! zero, and all other times are relative to it.
+//!
+//! `cargo test` explores about a million states. With `PERENNIAL_TEST_STATES=5000000` it explores
+//! all states with one fault:
+//!
+//! ```sh
+//! PERENNIAL_TEST_STATES=5000000 cargo test --lib state::check -- --nocapture
+//! ```
 
+mod action;
+mod code;
+mod code_run;
+mod content;
+mod database;
+mod kept;
+mod laws;
+mod model;
+mod mutants;
+mod names;
+mod process;
+mod regenerate;
+mod setup;
+mod show;
+mod times;
+mod visit;
+mod world;
+
+use std::{env, time::Instant};
+
+use crate::search::{Explored, explore_some};
+
+use setup::{
+    Fault::{
+        self, Break, ClockBack, Close, Crash, Deploy, Early, Failing, Invalidation, Late, Leave,
+        Lost, NoPermit, Pause, Purge, Refused, Slow, SlowStore, Suspend, Unextended, Unshareable,
+    },
+    Setup,
+};
+
+/// Each of these, alone, leads to fewer than 100,000 states.
+const NEAR: [Fault; 7] = [Close, Early, Failing, Leave, NoPermit, Slow, Unextended];
+
+const ALL: [Fault; 20] = [
+    Break,
+    ClockBack,
+    Close,
+    Crash,
+    Deploy,
+    Early,
+    Failing,
+    Invalidation,
+    Late,
+    Leave,
+    Lost,
+    NoPermit,
+    Pause,
+    Purge,
+    Refused,
+    Slow,
+    SlowStore,
+    Suspend,
+    Unextended,
+    Unshareable,
+];
+
+/// The number of states after which an exploration ends.
+fn enough(default: usize) -> usize {
+    match env::var("PERENNIAL_TEST_STATES") {
+        Ok(number) => number.parse().expect("a number of states"),
+        Err(_) => default,
+    }
+}
+
+/// Explores until there are about this many states, unless the environment has another number. Each
+/// of the situations has to occur.
+fn check(setup: &Setup, default: usize, situations: &[&str]) -> Explored {
+    let begun = Instant::now();
+    let enough = enough(default);
+    let explored = explore_some(setup, enough);
+    let explored = explored.unwrap_or_else(|violation| panic!("{violation:?}"));
+    println!("{explored}in {:.1?}", begun.elapsed());
+    if enough >= default {
+        explored.reached(situations);
+    }
+    explored
+}
+
+#[test]
+fn promises_hold_without_faults() {
+    let setup = Setup {
+        cold: true,
+        swaps: true,
+        ..Setup::new(&[], 0, 0)
+    };
+    assert!(check(&setup, 100_000, &[]).complete);
+}
+
+#[test]
+fn promises_hold_with_one_fault_of_those_that_change_little() {
+    let setup = Setup::new(&NEAR, 1, 1);
+    let situations = [
+        "answer: failed",
+        "answer: pass",
+        "command: leave",
+        "phase: trying without a probe",
+        "report: failed, the old version is served",
+        "report: waits",
+    ];
+    let explored = check(&setup, 1_000_000, &situations);
+    assert!(explored.complete || enough(1_000_000) < 1_000_000);
+}
+
+#[test]
+fn promises_hold_with_one_fault() {
+    check(&Setup::new(&ALL, 1, 1), 300_000, &COMMON);
+}
+
+#[test]
+fn promises_hold_with_two_faults() {
+    let situations = [
+        "late try takes the lock",
+        "phase: overtaken",
+        "report: publish refused",
+    ];
+    check(&Setup::new(&ALL, 2, 2), 200_000, &situations);
+}
+
+/// Where content may not be shared, each request goes to the service until something is
+/// invalidated.
+#[test]
+fn promises_hold_while_content_may_not_be_shared() {
+    let setup = Setup::new(&[Unshareable, Invalidation, Purge], 1, 2);
+    let situations = [
+        "command: remove",
+        "hit-for-pass is ended by an invalidation",
+    ];
+    check(&setup, 100_000, &situations);
+}
+
+/// Where the store is slow and refuses statements, a version is shown unsaved before it is stored.
+#[test]
+fn promises_hold_while_the_store_fails() {
+    let setup = Setup::new(&[Refused, SlowStore], 2, 2);
+    let situations = [
+        "generates without a lease",
+        "phase: publishing, shown unsaved",
+        "phase: waits to publish again",
+        "unsaved version is served",
+        "unsaved version is stored after all",
+    ];
+    check(&setup, 150_000, &situations);
+}
+
+#[test]
+fn promises_hold_for_a_process_that_only_generates_what_is_missing() {
+    let setup = Setup {
+        first_regenerates: false,
+        ..Setup::new(&[Crash, Lost, Invalidation], 1, 1)
+    };
+    check(&setup, 50_000, &[]);
+}
+
+/// Situations near to the beginning.
+const COMMON: [&str; 37] = [
+    "answer: failed",
+    "answer: pass",
+    "answer: unavailable",
+    "answer: version",
+    "command: continue",
+    "command: end",
+    "command: generate",
+    "command: learn",
+    "command: pause",
+    "command: permit",
+    "command: probe",
+    "command: publish",
+    "command: release",
+    "command: release with a cooldown",
+    "command: remove",
+    "command: renew",
+    "command: try",
+    "expired version is excused",
+    "late statement does something",
+    "late try takes the lock",
+    "phase: generating",
+    "phase: generating without a lease",
+    "phase: learning",
+    "phase: overtaken",
+    "phase: pausing",
+    "phase: probing",
+    "phase: publishing",
+    "phase: releasing",
+    "phase: removing",
+    "phase: trying",
+    "purge while a version is published",
+    "report: failed",
+    "report: publish refused",
+    "report: too large",
+    "report: unshareable",
+    "report: without a lease",
+    "visitor begins anew",
+];

@@ -1,0 +1,241 @@
+//! The normalised form of a process.
+
+use crate::resource::state::{
+    Answer, LEAVE_AFTER, Origin, Phase, Progress, Publishing, State, Version, View,
+    check::{
+        code::Code,
+        content::{Known, Text},
+        database::Statement,
+        process::{Doing, Lease, Process, Run, Waiting},
+        setup::{NOW, SECOND},
+    },
+};
+
+impl Code {
+    fn version(&mut self, version: &Version<Text>) {
+        let Version {
+            content,
+            fence,
+            born,
+            origin,
+            undated,
+            replaces,
+            rest,
+            excused,
+        } = version;
+        self.text(*content);
+        self.fence(*fence);
+        self.time(*born);
+        let origin = match origin {
+            Origin::Stored => 0,
+            Origin::Published { latest } => 1 + i64::from(*latest),
+            Origin::Unsaved => 3,
+        };
+        self.byte(origin);
+        // No decision reads this flag.
+        let _ = replaces;
+        self.flags(&[*undated]);
+        self.until(*rest);
+        self.until(*excused);
+    }
+
+    fn maybe_version(&mut self, version: Option<&Version<Text>>) {
+        self.flags(&[version.is_some()]);
+        if let Some(version) = version {
+            self.version(version);
+        }
+    }
+
+    pub(super) fn process(&mut self, process: &Process) {
+        let Process {
+            number: _,
+            known,
+            view,
+            run,
+            waiting,
+            sleep,
+            purging,
+            closing,
+            late,
+            stray,
+            excuse,
+            suspended,
+        } = process;
+        let Known {
+            marks,
+            complete,
+            is_new,
+            ignores_purges: _,
+        } = *known;
+        self.marks(marks);
+        self.flags(&[complete, is_new, *purging, *closing, *suspended]);
+        self.byte(sleep.map_or(0, |sleep| 1 + sleep as i64));
+        self.owns(*stray);
+        self.until(*excuse);
+        match view {
+            None => self.byte(0),
+            Some(View::Version(version)) => {
+                self.byte(1);
+                self.version(version);
+            }
+            Some(View::Pass { until, why, notes }) => {
+                self.byte(2 + *why as i64);
+                self.until(*until);
+                self.basis(**notes);
+            }
+            Some(View::Cooldown { until, notes }) => {
+                self.byte(100);
+                self.until(*until);
+                self.basis(**notes);
+            }
+        }
+        for waiting in waiting {
+            self.flags(&[waiting.is_some()]);
+            if let Some(Waiting {
+                visitor,
+                anew,
+                slept,
+            }) = waiting
+            {
+                self.time(visitor.arrived);
+                self.flags(&[
+                    visitor.leads,
+                    visitor.arrived.0 % SECOND != 0,
+                    *anew,
+                    *slept,
+                ]);
+            }
+        }
+        self.flags(&[late.is_some(), run.is_some()]);
+        if let Some(statement) = late {
+            self.statement(*statement);
+            if let Statement::Try { owner, .. } = statement {
+                self.flags(&[owner == stray]);
+            }
+        }
+        if let Some(run) = run {
+            self.run(run);
+        }
+    }
+
+    fn run(&mut self, run: &Run) {
+        let Run {
+            state,
+            progress,
+            doing,
+            lease,
+            early,
+            permitted,
+            is_away,
+        } = run;
+        self.state(state);
+        self.progress(progress);
+        match *doing {
+            Doing::Nothing => self.byte(0),
+            Doing::Statement {
+                statement,
+                asked,
+                reply,
+            } => {
+                self.byte(1);
+                self.statement(statement);
+                self.time(asked);
+                self.reply(reply);
+            }
+            Doing::Generating(text) => {
+                self.byte(2);
+                self.text(text);
+            }
+        }
+        self.flags(&[lease.is_some(), early.is_some(), *permitted, *is_away]);
+        if let Some(Lease { row, until, lost }) = *lease {
+            self.row(row);
+            self.until(until);
+            self.flags(&[lost]);
+        }
+        self.byte(early.unwrap_or(0));
+    }
+
+    fn progress(&mut self, progress: &Progress<Text>) {
+        match progress {
+            Progress::Looking => self.byte(0),
+            Progress::Stale { version, begun } => {
+                self.byte(1);
+                self.version(version);
+                self.flags(&[*begun]);
+            }
+            Progress::First => self.byte(2),
+            Progress::Elsewhere => self.byte(3),
+            Progress::Done(Answer::Version(version)) => {
+                self.byte(4);
+                self.version(version);
+            }
+            Progress::Done(Answer::Pass(why)) => self.byte(10 + *why as i64),
+            Progress::Done(Answer::Failed(())) => self.byte(5),
+            Progress::Done(Answer::Unavailable { retry_in }) => {
+                self.byte(6);
+                self.byte(retry_in.as_secs() as i64);
+            }
+        }
+    }
+
+    pub(super) fn state(&mut self, state: &State<Text>) {
+        let State {
+            newest,
+            begun_in,
+            phase,
+            polls,
+            held_until,
+        } = state;
+        self.maybe_version(newest.as_ref());
+        self.byte(begun_in.map_or(0, |epoch| 1 + epoch));
+        self.byte(i64::from((*polls).min(LEAVE_AFTER)));
+        self.flags(&[held_until.0 == i64::MIN]);
+        self.until(*held_until);
+        match phase {
+            Phase::Begun => self.byte(0),
+            Phase::Learning => self.byte(1),
+            Phase::Permitting => self.byte(2),
+            Phase::Probing => self.byte(3),
+            Phase::Trying { told } => {
+                self.byte(4);
+                self.byte(told.map_or(0, |told| 1 + told));
+            }
+            Phase::Pausing { until } => {
+                self.byte(5);
+                self.until(*until);
+            }
+            Phase::Generating {
+                lease,
+                basis,
+                until,
+                gives_up,
+            } => {
+                self.byte(6);
+                self.fence(lease.unwrap_or(0));
+                self.basis(*basis);
+                self.until(*until);
+                self.flags(&[*gives_up]);
+            }
+            Phase::Publishing(Publishing {
+                new,
+                // Each pause is a second here.
+                tries: _,
+                shown,
+                again,
+            }) => {
+                self.byte(7);
+                self.version(new);
+                self.flags(&[*shown, again.is_some()]);
+                self.until(again.unwrap_or(NOW));
+            }
+            Phase::Overtaken(new) => {
+                self.byte(8);
+                self.version(new);
+            }
+            Phase::Removing => self.byte(9),
+            Phase::Releasing => self.byte(10),
+            Phase::Over => self.byte(11),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The smallest content and invalidation list that the decisions accept.
+
+use std::time::Duration;
+
+use crate::{
+    http::terms::Terms,
+    policy::Refresh,
+    resource::state::{Basis, Content, Freshness, List},
+};
+
+/// The time after the interval for which a version may be served when its regeneration fails.
+pub(super) const IF_ERROR: Duration = Duration::from_secs(4);
+
+/// Generated content. Two contents that have read the same data are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Text {
+    /// The latest epoch in the database when the generator read the data.
+    pub(super) read: i64,
+    pub(super) basis: Basis,
+    /// A part of the generator ran before its request started the regeneration.
+    pub(super) early: bool,
+}
+
+impl Content for Text {
+    type Notes = Basis;
+    type Failure = ();
+    type List = Known;
+
+    fn notes(&self) -> &Basis {
+        &self.basis
+    }
+
+    fn basis(&self) -> Basis {
+        self.basis
+    }
+
+    fn terms(&self, policy: &Refresh) -> Terms {
+        Terms {
+            interval: policy.interval,
+            max_stale: policy.max_stale,
+            if_error: IF_ERROR,
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.read == other.read
+    }
+
+    fn notes_without_content(_: &str, basis: Basis) -> Basis {
+        basis
+    }
+
+    fn timed_out(_: &Refresh) {}
+}
+
+/// The epochs of the invalidations of the one key; 0: there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Marks {
+    pub(super) stale: i64,
+    pub(super) purged: i64,
+    /// The epoch in which the new revision of the code was first seen.
+    pub(super) revision: i64,
+    pub(super) latest: i64,
+}
+
+impl Marks {
+    /// Takes in the epochs of another list.
+    pub(super) fn learn(&mut self, other: Self) {
+        self.stale = self.stale.max(other.stale);
+        self.purged = self.purged.max(other.purged);
+        self.revision = self.revision.max(other.revision);
+        self.latest = self.latest.max(other.latest);
+    }
+
+    pub(super) fn next(&mut self) -> i64 {
+        self.latest += 1;
+        self.latest
+    }
+}
+
+/// The invalidation list of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Known {
+    pub(super) marks: Marks,
+    /// All invalidations from before the process began are known.
+    pub(super) complete: bool,
+    /// The process has the new revision of the code.
+    pub(super) is_new: bool,
+    /// A mutant: purges count as invalidations.
+    pub(super) ignores_purges: bool,
+}
+
+impl List<Basis> for Known {
+    fn latest(&self) -> i64 {
+        self.marks.latest
+    }
+
+    fn revision(&self) -> i64 {
+        if self.is_new { self.marks.revision } else { 0 }
+    }
+
+    fn judge(&self, notes: &Basis) -> Freshness {
+        let Marks {
+            stale,
+            purged,
+            revision,
+            ..
+        } = self.marks;
+        if purged > notes.epoch && !self.ignores_purges {
+            Freshness::Purged
+        } else if stale.max(revision) > notes.epoch || notes.revision < self.revision() {
+            Freshness::Stale
+        } else {
+            Freshness::Fresh
+        }
+    }
+}

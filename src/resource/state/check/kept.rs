@@ -1,0 +1,116 @@
+//! Defects that the check has found, and what the check cannot see as its unit of time is a second.
+
+use std::time::Duration;
+
+use crate::{
+    clock::Tick,
+    resource::state::{
+        Answer, Basis, Command, Event, Facts, Found, Limits, Origin, Outcome, Progress, State,
+        Step, Version, backoff,
+        check::{
+            content::{Known, Text},
+            setup::{NOW, POLICY, SECOND},
+        },
+    },
+    store::LockState,
+    timing::{POLL_PAUSES, PUBLISH_PAUSES},
+};
+
+const TEXT: Text = Text {
+    read: 0,
+    basis: Basis {
+        epoch: 0,
+        revision: 0,
+    },
+    early: false,
+};
+
+const LIMITS: Limits = Limits {
+    patience: Duration::from_millis(500),
+    statement: Duration::from_secs(1),
+    regenerates: true,
+    closing: false,
+};
+
+fn facts(known: &Known) -> Facts<'_, Text> {
+    Facts {
+        now: NOW,
+        key: "key",
+        policy: &POLICY,
+        list: known,
+        limits: LIMITS,
+    }
+}
+
+fn found(version: Option<Version<Text>>) -> Event<Text> {
+    Event::Probed(Found {
+        version,
+        lock: LockState::default(),
+        epoch: 0,
+    })
+}
+
+/// Returns a regeneration of a first version after these events, and its last step.
+fn after(events: impl IntoIterator<Item = Event<Text>>) -> (State<Text>, Step<Text>) {
+    let known = Known::default();
+    let facts = facts(&known);
+    let mut state = State::new(None, &facts);
+    let mut step = state.on(&facts, Event::Begun);
+    for event in events {
+        step = state.on(&facts, event);
+    }
+    (state, step)
+}
+
+#[test]
+fn expired_version_is_not_given_to_the_leader_that_the_other_process_has_overtaken() {
+    let stored = Version::new(TEXT, 2, Tick(-5 * SECOND), Origin::Stored);
+    let (state, step) = after([
+        Event::Learned,
+        Event::Permitted(true),
+        found(None),
+        Event::Tried(Some(1)),
+        Event::Generated(Outcome::Content(TEXT)),
+        Event::Published(false),
+        found(Some(stored)),
+    ]);
+    let Some(Progress::Done(Answer::Version(version))) = step.progress else {
+        panic!("{step:?}");
+    };
+    assert_eq!((version.born, version.origin), (NOW, Origin::Unsaved));
+    assert_eq!(state.newest.map(|newest| newest.fence), Some(2));
+    assert!(matches!(step.command, Command::Release { .. }));
+}
+
+#[test]
+fn pauses_double_up_to_the_longest() {
+    let pauses = |pauses| [0, 1, 2, 3, 4, 5, 40].map(|tries| backoff(pauses, tries).as_millis());
+    assert_eq!(pauses(POLL_PAUSES), [20, 40, 80, 160, 320, 500, 500]);
+    assert_eq!(
+        pauses(PUBLISH_PAUSES),
+        [100, 200, 400, 800, 1000, 1000, 1000]
+    );
+}
+
+#[test]
+fn seconds_until_a_version_is_stale_are_rounded_down_and_negative_after_an_invalidation() {
+    let mut known = Known::default();
+    let ttl = |known: &Known, age: i64| {
+        let version = Version::new(TEXT, 1, Tick(-age), Origin::Stored);
+        version.ttl(NOW, &POLICY, known)
+    };
+    for (age, expected) in [
+        (0, 2),
+        (1, 1),
+        (SECOND, 1),
+        (2 * SECOND, 0),
+        (2 * SECOND + 1, -1),
+        (7 * SECOND / 2, -2),
+    ] {
+        assert_eq!(ttl(&known, age), expected, "{age} µs");
+    }
+    known.marks.stale = 1;
+    for (age, expected) in [(0, -1), (7 * SECOND / 2, -2)] {
+        assert_eq!(ttl(&known, age), expected, "{age} µs");
+    }
+}

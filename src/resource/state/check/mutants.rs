@@ -1,0 +1,110 @@
+//! Defects in the surroundings of the decisions. Each is found by a property of its own, so that
+//! the check can fail.
+//!
+//! Two conditions of the statements have none, as others imply them here: a publish over a greater
+//! fence (the lock has that fence, too), and a try while there is a holder (the lock's fence is
+//! then another one than the one seen).
+
+use std::time::Instant;
+
+use crate::{
+    resource::state::check::setup::{
+        Fault::{self, Failing, Invalidation, Pause, Purge, Refused, SlowStore, Unshareable},
+        Mutant, Setup,
+    },
+    search::explore_some,
+};
+
+/// Panics unless the property is the first one that fails.
+fn is_found(mutant: Mutant, faults: &[Fault], property: &str) {
+    let begun = Instant::now();
+    let setup = Setup {
+        mutant: Some(mutant),
+        ..Setup::new(faults, 1, 2)
+    };
+    match explore_some(&setup, 200_000) {
+        Ok(explored) => panic!("{mutant:?} survives {explored}"),
+        Err(violation) => {
+            let (found, states) = (violation.property, violation.states);
+            println!(
+                "{mutant:?}: {states} states, {:.1?}: {found}",
+                begun.elapsed()
+            );
+            assert!(found.starts_with(property), "{violation:?}");
+        }
+    }
+}
+
+#[test]
+fn publish_without_the_fence_is_found() {
+    is_found(Mutant::PublishWithoutFence, &[Pause], "S2");
+}
+
+#[test]
+fn remove_without_the_fence_is_found() {
+    is_found(Mutant::RemoveWithoutFence, &[Pause, Unshareable], "S2");
+}
+
+#[test]
+fn try_without_the_fence_seen_is_found() {
+    is_found(Mutant::TryWithoutFence, &[], "S3");
+}
+
+#[test]
+fn release_without_the_owner_is_found() {
+    is_found(
+        Mutant::ReleaseWithoutOwner,
+        &[Pause],
+        "the lock is its holder's",
+    );
+}
+
+#[test]
+fn cooldown_that_is_ignored_is_found() {
+    for mutant in [Mutant::ReleaseWithoutCooldown, Mutant::CooldownIgnored] {
+        is_found(mutant, &[Failing], "S12");
+    }
+}
+
+#[test]
+fn lease_that_counts_from_the_answer_is_found() {
+    is_found(
+        Mutant::LeaseCountsFromAnswer,
+        &[SlowStore],
+        "a lease is not valid for longer",
+    );
+}
+
+#[test]
+fn age_that_counts_from_the_answer_is_found() {
+    is_found(
+        Mutant::AgeCountsFromAnswer,
+        &[SlowStore],
+        "a version is at least as old",
+    );
+}
+
+#[test]
+fn epoch_that_is_raised_after_generating_is_found() {
+    is_found(Mutant::EpochRaisedAfterGenerating, &[Invalidation], "S10");
+}
+
+#[test]
+fn expired_version_that_is_served_is_found() {
+    is_found(Mutant::ExpiredServed, &[], "S7");
+}
+
+#[test]
+fn purged_version_that_is_served_is_found() {
+    is_found(Mutant::PurgedServed, &[Purge], "S6");
+}
+
+#[test]
+fn unsaved_version_that_is_renewed_is_found() {
+    is_found(Mutant::UnsavedRenews, &[SlowStore, Refused], "S11");
+}
+
+#[test]
+fn lease_that_is_never_released_is_found() {
+    is_found(Mutant::LeaseNeverReleased, &[], "S15");
+}

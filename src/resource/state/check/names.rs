@@ -1,0 +1,67 @@
+//! The names of what has occurred, so that a check that misses something does not go unnoticed.
+
+use crate::resource::state::{Answer, Command, Phase, Publishing, Report, check::content::Text};
+
+pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
+    match phase {
+        Phase::Begun => "phase: begun",
+        Phase::Learning => "phase: learning",
+        Phase::Permitting => "phase: permitting",
+        Phase::Probing => "phase: probing",
+        Phase::Trying { told: None } => "phase: trying without a probe",
+        Phase::Trying { told: Some(_) } => "phase: trying",
+        Phase::Pausing { .. } => "phase: pausing",
+        Phase::Generating { lease: None, .. } => "phase: generating without a lease",
+        Phase::Generating { .. } => "phase: generating",
+        Phase::Publishing(Publishing { again: Some(_), .. }) => "phase: waits to publish again",
+        Phase::Publishing(Publishing { shown: true, .. }) => "phase: publishing, shown unsaved",
+        Phase::Publishing(_) => "phase: publishing",
+        Phase::Overtaken(_) => "phase: overtaken",
+        Phase::Removing => "phase: removing",
+        Phase::Releasing => "phase: releasing",
+        Phase::Over => "phase: over",
+    }
+}
+
+pub(super) fn command(command: &Command<Text>) -> &'static str {
+    match command {
+        Command::Continue => "command: continue",
+        Command::Pause => "command: pause",
+        Command::Leave => "command: leave",
+        Command::Learn => "command: learn",
+        Command::Permit => "command: permit",
+        Command::Probe { .. } => "command: probe",
+        Command::Try { .. } => "command: try",
+        Command::Generate { .. } => "command: generate",
+        Command::Renew { .. } => "command: renew",
+        Command::Publish { .. } => "command: publish",
+        Command::Remove => "command: remove",
+        Command::Release { cooldown } if cooldown.is_zero() => "command: release",
+        Command::Release { .. } => "command: release with a cooldown",
+        Command::End => "command: end",
+    }
+}
+
+pub(super) fn report(report: &Report<Text>) -> &'static str {
+    match report {
+        Report::Waits(_) => "report: waits",
+        Report::WithoutLease => "report: without a lease",
+        Report::Unshareable(_) => "report: unshareable",
+        Report::TooLarge { is_servable: true } => "report: too large, the old version is served",
+        Report::TooLarge { .. } => "report: too large",
+        Report::Failed {
+            is_servable: true, ..
+        } => "report: failed, the old version is served",
+        Report::Failed { .. } => "report: failed",
+        Report::Refused => "report: publish refused",
+    }
+}
+
+pub(super) fn answer(answer: &Answer<Text>) -> &'static str {
+    match answer {
+        Answer::Version(_) => "answer: version",
+        Answer::Pass(_) => "answer: pass",
+        Answer::Failed(()) => "answer: failed",
+        Answer::Unavailable { .. } => "answer: unavailable",
+    }
+}

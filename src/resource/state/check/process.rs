@@ -1,0 +1,253 @@
+//! A process, which carries out the commands as `resource/driver.rs` does.
+
+use crate::{
+    clock::Tick,
+    resource::state::{
+        Command, Event, Facts, Found, Limits, Origin, Outcome, Progress, State, Version, View,
+        Visitor,
+        check::{
+            content::{Known, Text},
+            database::{Database, Reply, Row, Statement},
+            setup::{NOW, POLICY, SECOND, Setup},
+        },
+    },
+    search::Broken,
+};
+
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) number: usize,
+    pub(super) known: Known,
+    pub(super) view: Option<View<Text>>,
+    pub(super) run: Option<Run>,
+    /// The leader, and a follower.
+    pub(super) waiting: [Option<Waiting>; 2],
+    pub(super) sleep: Option<Sleep>,
+    /// A purge has been noted, and the stored version not been removed yet.
+    pub(super) purging: bool,
+    pub(super) closing: bool,
+    /// A statement whose caller has given up.
+    pub(super) late: Option<Statement>,
+    /// The owner of the latest try without an answer; 0: none.
+    pub(super) stray: u32,
+    /// For the properties: a failure is known until then.
+    pub(super) excuse: Tick,
+    /// For the properties: this process's clock has stood still.
+    pub(super) suspended: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sleep {
+    Paused,
+    Suspended,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) visitor: Visitor,
+    /// The visitor begins anew when the regeneration is over.
+    pub(super) anew: bool,
+    /// For the properties: the process has slept meanwhile.
+    pub(super) slept: bool,
+}
+
+/// A regeneration.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) state: State<Text>,
+    pub(super) progress: Progress<Text>,
+    pub(super) doing: Doing,
+    pub(super) lease: Option<Lease>,
+    /// The latest epoch when the generator began, if a part of the generator has run already.
+    pub(super) early: Option<i64>,
+    pub(super) permitted: bool,
+    /// For the properties: the store has not answered the latest statement.
+    pub(super) is_away: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Doing {
+    Nothing,
+    Statement {
+        statement: Statement,
+        asked: Tick,
+        reply: Option<Reply>,
+    },
+    Generating(Text),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    pub(super) row: Row,
+    pub(super) until: Tick,
+    pub(super) lost: bool,
+}
+
+/// The surroundings of a process.
+pub(super) struct Around<'a> {
+    pub(super) setup: &'a Setup,
+    pub(super) database: &'a mut Database,
+    /// The latest owner of a try.
+    pub(super) owners: &'a mut u32,
+    /// The faults so far.
+    pub(super) spent: u8,
+    /// The situations that have occurred.
+    pub(super) seen: &'a mut Vec<&'static str>,
+}
+
+pub(super) fn facts<'a>(setup: &Setup, known: &'a Known, limits: Limits) -> Facts<'a, Text> {
+    Facts {
+        now: NOW,
+        key: "key",
+        policy: setup.policy(),
+        list: known,
+        limits,
+    }
+}
+
+impl Process {
+    pub(super) fn new(number: usize, is_new: bool, late: Option<Statement>) -> Self {
+        Self {
+            number,
+            known: Known {
+                is_new,
+                ..Known::default()
+            },
+            view: None,
+            run: None,
+            waiting: [None, None],
+            sleep: None,
+            purging: false,
+            closing: false,
+            late,
+            stray: 0,
+            excuse: NOW,
+            suspended: false,
+        }
+    }
+
+    pub(super) fn facts(&self, setup: &Setup) -> Facts<'_, Text> {
+        facts(setup, &self.known, setup.limits(self.number, self.closing))
+    }
+
+    /// Begins a regeneration, which the visitor leads.
+    pub(super) fn start(
+        &mut self,
+        visitor: Visitor,
+        early: bool,
+        permitted: bool,
+        around: &mut Around<'_>,
+    ) -> Result<(), Broken> {
+        let newest = match &self.view {
+            Some(View::Version(version)) => Some(Version::clone(version)),
+            _ => None,
+        };
+        let mut run = Run {
+            state: State::new(newest, &self.facts(around.setup)),
+            progress: Progress::Looking,
+            doing: Doing::Nothing,
+            lease: None,
+            early: early.then_some(around.database.marks.latest),
+            permitted,
+            is_away: false,
+        };
+        let step = run.state.on(&self.facts(around.setup), Event::Begun);
+        run.state.generator_has_begun(early);
+        run.progress = step.progress.unwrap_or(run.progress);
+        self.run = Some(run);
+        self.waiting[0] = Some(Waiting {
+            visitor: Visitor {
+                leads: true,
+                ..visitor
+            },
+            anew: false,
+            slept: false,
+        });
+        match self.carry_out(step.command, around)? {
+            Some(event) => self.on(event, around),
+            None => self.serve(around),
+        }
+    }
+
+    /// Tells the regeneration of an event, until the regeneration waits for another one.
+    pub(super) fn on(&mut self, event: Event<Text>, around: &mut Around<'_>) -> Result<(), Broken> {
+        let mut next = Some(event);
+        while let Some(event) = next.take() {
+            self.note_failure(&event);
+            let limits = around.setup.limits(self.number, self.closing);
+            let Some(run) = &mut self.run else { break };
+            let facts = facts(around.setup, &self.known, limits);
+            let is_due = matches!(event, Event::Due | Event::LeftAlone);
+            let step = run.state.on(&facts, event);
+            let is_due = is_due && !matches!(step.command, Command::Leave);
+            if is_due && run.state.due(&facts).is_some_and(|due| due <= NOW) {
+                return Err("S14: no deadline is in the past twice in a row");
+            }
+            if let Some(report) = &step.report {
+                around.seen.push(super::names::report(report));
+            }
+            if let Some(view) = step.view {
+                self.replace_view(view, around)?;
+            }
+            if let (Some(run), Some(progress)) = (&mut self.run, step.progress) {
+                run.progress = progress;
+            }
+            next = self.carry_out(step.command, around)?;
+        }
+        self.serve(around)
+    }
+
+    /// The time has come that the regeneration has named.
+    pub(super) fn due(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let is_alone = self.waiting.iter().all(Option::is_none);
+        let is_pausing = self.run.as_ref().is_some_and(|run| run.state.is_pausing());
+        let event = match is_alone && is_pausing {
+            true => Event::LeftAlone,
+            false => Event::Due,
+        };
+        self.on(event, around)
+    }
+
+    fn replace_view(&mut self, view: View<Text>, around: &mut Around<'_>) -> Result<(), Broken> {
+        if let (Some(View::Version(before)), View::Version(after)) = (&self.view, &view)
+            && before.fence > after.fence
+        {
+            return Err("the fences of the version in memory never fall");
+        }
+        if let (Some(View::Version(before)), View::Version(after)) = (&self.view, &view)
+            && before.is_unsaved()
+            && matches!(after.origin, Origin::Published { .. })
+            && before.fence >= after.fence
+        {
+            return Err("S11: a version published after an unsaved one has a greater fence");
+        }
+        if let (Some(View::Version(before)), View::Version(after)) = (&self.view, &view)
+            && before.is_unsaved()
+            && before.content == after.content
+            && !after.is_unsaved()
+        {
+            around.seen.push("unsaved version is stored after all");
+        }
+        self.view = Some(view);
+        Ok(())
+    }
+
+    /// Notes until when a failure excuses an expired version.
+    fn note_failure(&mut self, event: &Event<Text>) {
+        let is_generating = |run: &Run| matches!(run.doing, Doing::Generating { .. });
+        let cooldown = POLICY.cooldown();
+        let excused = match event {
+            Event::Generated(Outcome::Failed(())) => cooldown,
+            Event::Due if self.run.as_ref().is_some_and(is_generating) => cooldown,
+            Event::Probed(Found { lock, .. }) if !lock.owned => lock.remaining.min(cooldown),
+            _ => return,
+        };
+        self.excuse = self.excuse.max(NOW + excused);
+    }
+
+    /// Lets a second go by on this process's clock.
+    pub(super) fn tick(&mut self) {
+        let past = |time: &mut Tick| time.0 = time.0.saturating_sub(SECOND);
+        self.times(past);
+    }
+}

@@ -1,0 +1,266 @@
+//! The commands of a regeneration, and their ends.
+
+use crate::{
+    clock::Tick,
+    resource::{
+        Pass,
+        state::{
+            Command, Event, Found, Origin, Outcome, Version,
+            check::{
+                content::Text,
+                database::{Reply, Row, Statement, Stored},
+                names,
+                process::{Around, Doing, Lease, Process},
+                setup::{LEASE, Mutant, NOW},
+            },
+        },
+    },
+    search::Broken,
+};
+
+impl Process {
+    /// Carries out a command. Returns the event that ends it if that comes at once.
+    pub(super) fn carry_out(
+        &mut self,
+        command: Command<Text>,
+        around: &mut Around<'_>,
+    ) -> Result<Option<Event<Text>>, Broken> {
+        around.seen.push(names::command(&command));
+        let Some(run) = &mut self.run else {
+            return Ok(None);
+        };
+        let unsaved = run.state.newest.as_ref().filter(|it| it.is_unsaved());
+        let command = match (around.setup.mutant, command, unsaved) {
+            (Some(Mutant::UnsavedRenews), Command::Publish { version }, Some(unsaved)) => {
+                let known = unsaved.fence;
+                Command::Renew { version, known }
+            }
+            (Some(Mutant::LeaseNeverReleased), Command::Release { .. }, _) => Command::End,
+            (_, command, _) => command,
+        };
+        let row = run.lease.map(|lease| lease.row);
+        let statement = match command {
+            Command::Continue => return Ok(None),
+            Command::Leave => {
+                self.run = None;
+                return Ok(None);
+            }
+            Command::Pause => {
+                run.doing = Doing::Nothing;
+                return Ok(None);
+            }
+            Command::Learn if self.known.complete => return Ok(Some(Event::Learned)),
+            Command::Learn => Statement::Learn {
+                is_new: self.known.is_new,
+            },
+            Command::Permit => {
+                let permitted = std::mem::replace(&mut run.permitted, true);
+                return Ok(Some(Event::Permitted(permitted)));
+            }
+            Command::Probe { known } => Statement::Probe { known },
+            Command::Try { .. } if row.is_some() => {
+                return Err("S15: no lease is tried for while one is held");
+            }
+            Command::Try { seen } => {
+                *around.owners += 1;
+                let owner = *around.owners;
+                Statement::Try { seen, owner }
+            }
+            Command::Generate { basis } => {
+                let read = run.early.unwrap_or(around.database.marks.latest);
+                let early = run.early.is_some();
+                let newest = run.state.newest.as_ref();
+                let newest = newest.map_or(0, |newest| newest.content.basis.epoch);
+                if basis.epoch > read {
+                    return Err("S10: the epoch of a version was known before its generator began");
+                }
+                if basis.epoch < newest && !early {
+                    return Err(
+                        "S10: a version notes no older epoch than the one that it replaces",
+                    );
+                }
+                run.doing = Doing::Generating(Text { read, basis, early });
+                return self.begins(around).map(|()| None);
+            }
+            Command::Renew { version, known } => {
+                if run.state.newest.as_ref().is_some_and(Version::is_unsaved) {
+                    return Err("S11: an unsaved version is not renewed");
+                }
+                let text = version.content;
+                match row {
+                    Some(row) => Statement::Renew { row, text, known },
+                    None => return Ok(Some(Event::Away)),
+                }
+            }
+            Command::Publish { version } => {
+                let text = version.content;
+                match row {
+                    Some(row) => Statement::Publish { row, text },
+                    None => return Ok(Some(Event::Away)),
+                }
+            }
+            Command::Remove => match row {
+                Some(row) => Statement::Remove { row },
+                None => return Ok(Some(Event::Removed)),
+            },
+            Command::Release { cooldown } => match run.lease.take() {
+                Some(Lease { row, .. }) => Statement::Release { row, cooldown },
+                None => return Ok(Some(Event::Released)),
+            },
+            Command::End => return self.end(around).map(|()| None),
+        };
+        run.doing = Doing::Statement {
+            statement,
+            asked: NOW,
+            reply: None,
+        };
+        Ok(None)
+    }
+
+    fn begins(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = &self.run else { return Ok(()) };
+        if run.lease.is_none() {
+            around.seen.push("generates without a lease");
+            return match run.is_away {
+                true => Ok(()),
+                false => Err("S18: without a lease it is generated only where the store is away"),
+            };
+        }
+        around.database.begun += 1;
+        if around.database.begun > 1 + around.spent {
+            return Err("S5: one regeneration for one stale version, and one more for each fault");
+        }
+        Ok(())
+    }
+
+    /// Ends the regeneration. Visitors who still wait get the answer that is left, or begin anew.
+    fn end(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = self.run.take() else {
+            return Ok(());
+        };
+        if run.lease.is_some() {
+            return Err("S15: a regeneration that has ended holds no lease");
+        }
+        for waiting in std::mem::take(&mut self.waiting).into_iter().flatten() {
+            self.leave_ended(&run, waiting, around)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in the answer of the statement that has run.
+    pub(super) fn answer(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = &mut self.run else {
+            return Ok(());
+        };
+        let Doing::Statement {
+            statement,
+            asked,
+            reply: Some(reply),
+        } = run.doing
+        else {
+            return Ok(());
+        };
+        let mutant = around.setup.mutant;
+        run.is_away = false;
+        let event = match (statement, reply) {
+            (_, Reply::Learned(marks)) => {
+                self.known.marks.learn(marks);
+                self.known.complete = true;
+                Event::Learned
+            }
+            (_, Reply::Probed { entry, lock, epoch }) => {
+                let asked = match mutant {
+                    Some(Mutant::AgeCountsFromAnswer) => NOW,
+                    _ => asked,
+                };
+                let version = entry.map(|entry| found(entry, asked));
+                Event::Probed(Found {
+                    version,
+                    lock,
+                    epoch,
+                })
+            }
+            (Statement::Try { owner, .. }, Reply::Tried(fence)) => {
+                run.lease = fence.map(|fence| Lease {
+                    row: Row { owner, fence },
+                    until: match mutant {
+                        Some(Mutant::LeaseCountsFromAnswer) => NOW + LEASE,
+                        _ => asked + LEASE,
+                    },
+                    lost: asked + LEASE <= NOW,
+                });
+                Event::Tried(fence)
+            }
+            (_, Reply::Tried(fence)) => Event::Tried(fence),
+            (Statement::Renew { .. }, Reply::Done(done)) => Event::Renewed(done),
+            (Statement::Publish { .. }, Reply::Done(done)) => Event::Published(done),
+            (Statement::Remove { .. }, Reply::Done(_)) => Event::Removed,
+            (_, Reply::Done(_)) => Event::Released,
+        };
+        self.on(event, around)
+    }
+
+    /// The store does not answer the statement. `late`: the database may run the statement later.
+    pub(super) fn give_up(&mut self, late: bool, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = &mut self.run else {
+            return Ok(());
+        };
+        let Doing::Statement { statement, .. } = run.doing else {
+            return Ok(());
+        };
+        run.is_away = true;
+        // A release that fails is made once more.
+        let is_release = matches!(statement, Statement::Release { .. });
+        if self.late.is_none() && (late || is_release) {
+            self.late = Some(statement);
+        }
+        if let Statement::Try { owner, .. } = statement {
+            self.stray = owner;
+        }
+        let event = match statement {
+            Statement::Remove { .. } => Event::Removed,
+            Statement::Release { .. } => Event::Released,
+            _ => Event::Away,
+        };
+        self.on(event, around)
+    }
+
+    /// The generator has ended.
+    pub(super) fn generated(
+        &mut self,
+        result: Generated,
+        around: &mut Around<'_>,
+    ) -> Result<(), Broken> {
+        let Some(Doing::Generating(mut text)) = self.run.as_ref().map(|run| run.doing) else {
+            return Ok(());
+        };
+        if around.setup.mutant == Some(Mutant::EpochRaisedAfterGenerating) {
+            text.basis.epoch = self.known.marks.latest.max(text.basis.epoch);
+        }
+        let outcome = match result {
+            Generated::Content => Outcome::Content(text),
+            Generated::Failed => Outcome::Failed(()),
+            Generated::TooLarge => Outcome::TooLarge,
+            Generated::Unshareable(why) => Outcome::Unshareable {
+                why,
+                notes: text.basis.into(),
+            },
+        };
+        self.on(Event::Generated(outcome), around)
+    }
+}
+
+/// The result of the generator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Generated {
+    Content,
+    Failed,
+    TooLarge,
+    Unshareable(Pass),
+}
+
+fn found(entry: Stored, asked: Tick) -> Version<Text> {
+    let mut version = Version::new(entry.text, entry.fence, asked - entry.age, Origin::Stored);
+    version.undated = entry.undated;
+    version
+}

@@ -1,0 +1,142 @@
+//! The policy, the faults and the mutants of a check.
+
+use std::time::Duration;
+
+use crate::{
+    clock::Tick,
+    policy::{First, Refresh},
+    resource::state::Limits,
+};
+
+/// The time that each clock shows: all other times are relative to it.
+pub(super) const NOW: Tick = Tick(0);
+
+/// In the unit of a [`Tick`].
+pub(super) const SECOND: i64 = 1_000_000;
+
+/// No decision tells older times from this one.
+pub(super) const OLDEST: i64 = -7 * SECOND;
+
+pub(super) const LEASE: Duration = Duration::from_secs(2);
+
+pub(super) const POLICY: Refresh = Refresh::every(Duration::from_secs(2))
+    .wait(Duration::from_secs(1))
+    .first(First::Wait(Duration::from_secs(3)))
+    .timeout(Duration::from_secs(2))
+    .lease(LEASE)
+    .retry_after(Duration::from_secs(1))
+    .max_stale(Duration::from_secs(2));
+
+/// An event that a check bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// A process dies, and another one begins.
+    Crash,
+    /// A process with a new revision of the code takes the place of one.
+    Deploy,
+    /// A process shuts down.
+    Close,
+    /// A process does nothing while time goes by.
+    Pause,
+    /// As `Pause`, and the clock of the process stands still.
+    Suspend,
+    /// The answer of a statement that has run is lost.
+    Lost,
+    /// A statement runs after its caller has given up.
+    Late,
+    /// A statement does not run.
+    Refused,
+    /// A statement takes a second.
+    SlowStore,
+    /// A lease is not extended.
+    Unextended,
+    /// The generator fails.
+    Failing,
+    /// The generator takes longer than its timeout.
+    Slow,
+    /// The content may not be shared, or is too large.
+    Unshareable,
+    /// There is no permit.
+    NoPermit,
+    /// A part of the generator has run before the regeneration begins.
+    Early,
+    Invalidation,
+    Purge,
+    /// An operator breaks the lock.
+    Break,
+    /// The database's clock is set back.
+    ClockBack,
+    /// A visitor leaves.
+    Leave,
+}
+
+pub(super) const FAULTS: usize = Fault::Leave as usize + 1;
+
+/// A defect in the surroundings of the decisions, so that a property has to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mutant {
+    PublishWithoutFence,
+    RemoveWithoutFence,
+    TryWithoutFence,
+    ReleaseWithoutOwner,
+    ReleaseWithoutCooldown,
+    CooldownIgnored,
+    LeaseCountsFromAnswer,
+    AgeCountsFromAnswer,
+    EpochRaisedAfterGenerating,
+    ExpiredServed,
+    PurgedServed,
+    UnsavedRenews,
+    LeaseNeverReleased,
+}
+
+/// The bounds of an exploration.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    /// The number of times that each fault may occur.
+    pub(super) faults: [u8; FAULTS],
+    /// The number of faults in all.
+    pub(super) all: u8,
+    pub(super) mutant: Option<Mutant>,
+    /// The first process regenerates; otherwise that process only generates what is missing.
+    pub(super) first_regenerates: bool,
+    /// The processes do not know the invalidations when they begin.
+    pub(super) cold: bool,
+    /// Each state is compared with the same state after the processes have changed places.
+    pub(super) swaps: bool,
+}
+
+impl Setup {
+    pub(super) fn new(faults: &[Fault], each: u8, all: u8) -> Self {
+        let mut setup = Self {
+            faults: [0; FAULTS],
+            all,
+            mutant: None,
+            first_regenerates: true,
+            cold: false,
+            swaps: false,
+        };
+        for fault in faults {
+            setup.faults[*fault as usize] = each;
+        }
+        setup
+    }
+
+    /// The policy that the decisions follow.
+    pub(super) fn policy(&self) -> &'static Refresh {
+        const WITHOUT_END: Refresh = POLICY.max_stale(Duration::MAX);
+        match self.mutant {
+            Some(Mutant::ExpiredServed) => &WITHOUT_END,
+            _ => &POLICY,
+        }
+    }
+
+    pub(super) fn limits(&self, process: usize, closing: bool) -> Limits {
+        Limits {
+            patience: Duration::from_millis(500),
+            statement: Duration::from_secs(1),
+            regenerates: self.first_regenerates || process > 0,
+            closing,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! A world in a few lines, for the path to a violation.
+
+use std::fmt;
+
+use crate::{
+    clock::Tick,
+    resource::state::{
+        Answer, Freshness, Progress, Version, View,
+        check::{
+            content::{Marks, Text},
+            names,
+            process::{Doing, Lease, Process, Run, Waiting},
+            setup::SECOND,
+            world::World,
+        },
+    },
+};
+
+fn seconds(time: Tick) -> i64 {
+    time.0.div_euclid(SECOND)
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lock = self.database.lock;
+        write!(
+            f,
+            "lock {} owner {} for {} s, ",
+            lock.fence,
+            lock.owner,
+            seconds(lock.expires).max(-1)
+        )?;
+        marks(f, self.database.marks)?;
+        match self.database.entry {
+            Some(entry) => {
+                let (age, fence) = (-seconds(entry.made), entry.fence);
+                write!(f, ", stored: {fence}, {age} s old, ")?;
+                text(f, entry.text)?;
+            }
+            None => f.write_str(", nothing stored")?,
+        }
+        self.processes.iter().try_for_each(|process| {
+            let number = process.number;
+            write!(f, "\n     {number}: ")?;
+            self.process(process, f)
+        })
+    }
+}
+
+impl World {
+    fn process(&self, process: &Process, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        marks(f, process.known.marks)?;
+        for (name, is) in [
+            (" incomplete", !process.known.complete),
+            (" new", process.known.is_new),
+            (" purging", process.purging),
+            (" closing", process.closing),
+        ] {
+            f.write_str(if is { name } else { "" })?;
+        }
+        if let Some(sleep) = process.sleep {
+            write!(f, " {sleep:?}")?;
+        }
+        if let Some(late) = process.late {
+            write!(f, " late {late:?}")?;
+        }
+        match &process.view {
+            None => f.write_str(", no view")?,
+            Some(View::Version(version)) => {
+                f.write_str(", view ")?;
+                self.version(process, version, f)?;
+            }
+            Some(View::Pass { until, why, .. }) => {
+                write!(f, ", pass {why:?} until {}", seconds(*until))?;
+            }
+            Some(View::Cooldown { until, .. }) => {
+                write!(f, ", cooldown until {}", seconds(*until))?;
+            }
+        }
+        for Waiting { visitor, anew, .. } in process.waiting.iter().flatten() {
+            let (since, leads) = (-seconds(visitor.arrived), visitor.leads);
+            write!(f, ", waits {since} s leads {leads} anew {anew}")?;
+        }
+        match &process.run {
+            Some(run) => self.run(process, run, f),
+            None => Ok(()),
+        }
+    }
+
+    fn run(&self, process: &Process, run: &Run, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\n        {}, ", names::phase(&run.state.phase))?;
+        match &run.state.newest {
+            Some(version) => self.version(process, version, f)?,
+            None => f.write_str("nothing known")?,
+        }
+        if let Some(Lease { row, until, lost }) = run.lease {
+            let until = seconds(until);
+            write!(f, ", lease {} until {until} lost {lost}", row.fence)?;
+        }
+        match &run.progress {
+            Progress::Done(Answer::Version(_)) => f.write_str(", done with a version")?,
+            Progress::Done(answer) => write!(f, ", done with {answer:?}")?,
+            Progress::Stale { begun, .. } => write!(f, ", stale begun {begun}")?,
+            other => write!(f, ", {other:?}")?,
+        }
+        match run.doing {
+            Doing::Nothing => Ok(()),
+            Doing::Generating(new) => {
+                f.write_str(", generating ")?;
+                text(f, new)
+            }
+            Doing::Statement {
+                statement,
+                asked,
+                reply,
+            } => write!(
+                f,
+                "\n        {statement:?} since {} s: {reply:?}",
+                -seconds(asked)
+            ),
+        }
+    }
+
+    fn version(
+        &self,
+        process: &Process,
+        version: &Version<Text>,
+        f: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
+        let Version {
+            content,
+            fence,
+            born,
+            origin,
+            rest,
+            excused,
+            ..
+        } = version;
+        let freshness: Freshness = version.freshness(&process.facts(self.setup));
+        let (age, rest, excused) = (-seconds(*born), seconds(*rest), seconds(*excused));
+        write!(f, "{fence} {origin:?} {freshness:?} {age} s old ")?;
+        text(f, *content)?;
+        if rest > 0 {
+            write!(f, " rests {rest} s")?;
+        }
+        if excused > 0 {
+            write!(f, " excused {excused} s")?;
+        }
+        Ok(())
+    }
+}
+
+fn marks(f: &mut fmt::Formatter<'_>, marks: Marks) -> fmt::Result {
+    let Marks {
+        stale,
+        purged,
+        revision,
+        latest,
+    } = marks;
+    write!(
+        f,
+        "stale {stale} purged {purged} revision {revision} latest {latest}"
+    )
+}
+
+fn text(f: &mut fmt::Formatter<'_>, text: Text) -> fmt::Result {
+    let Text { read, basis, .. } = text;
+    write!(f, "read {read} notes {}/{}", basis.epoch, basis.revision)
+}

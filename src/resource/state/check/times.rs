@@ -1,0 +1,73 @@
+//! All times in a process.
+
+use std::sync::Arc;
+
+use crate::{
+    clock::Tick,
+    resource::state::{
+        Answer, Phase, Progress, Publishing, State, Version, View,
+        check::{
+            content::Text,
+            process::{Doing, Process},
+        },
+    },
+};
+
+impl Process {
+    /// Changes each time.
+    pub(super) fn times(&mut self, change: impl Fn(&mut Tick)) {
+        change(&mut self.excuse);
+        match &mut self.view {
+            Some(View::Version(version)) => of_version(Arc::make_mut(version), &change),
+            Some(View::Pass { until, .. } | View::Cooldown { until, .. }) => change(until),
+            None => {}
+        }
+        for waiting in self.waiting.iter_mut().flatten() {
+            change(&mut waiting.visitor.arrived);
+        }
+        if let Some(run) = &mut self.run {
+            of_state(&mut run.state, &change);
+            match &mut run.progress {
+                Progress::Stale { version, .. } | Progress::Done(Answer::Version(version)) => {
+                    of_version(Arc::make_mut(version), &change);
+                }
+                Progress::Looking | Progress::First | Progress::Elsewhere | Progress::Done(_) => {}
+            }
+            if let Doing::Statement { asked, .. } = &mut run.doing {
+                change(asked);
+            }
+            if let Some(lease) = &mut run.lease {
+                change(&mut lease.until);
+            }
+        }
+    }
+}
+
+fn of_version(version: &mut Version<Text>, change: &impl Fn(&mut Tick)) {
+    change(&mut version.born);
+    change(&mut version.rest);
+    change(&mut version.excused);
+}
+
+fn of_state(state: &mut State<Text>, change: &impl Fn(&mut Tick)) {
+    if let Some(newest) = &mut state.newest {
+        of_version(newest, change);
+    }
+    change(&mut state.held_until);
+    match &mut state.phase {
+        Phase::Pausing { until } | Phase::Generating { until, .. } => change(until),
+        Phase::Publishing(Publishing { new, again, .. }) => {
+            of_version(new, change);
+            again.iter_mut().for_each(change);
+        }
+        Phase::Overtaken(new) => of_version(new, change),
+        Phase::Begun
+        | Phase::Learning
+        | Phase::Permitting
+        | Phase::Probing
+        | Phase::Trying { .. }
+        | Phase::Removing
+        | Phase::Releasing
+        | Phase::Over => {}
+    }
+}
