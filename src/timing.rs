@@ -252,12 +252,36 @@ impl Backoff {
         let mut pause = self.next;
         self.next = self.longest.min(pause * 2);
         if self.random {
-            let [random, ..] = uuid::Uuid::new_v4().into_bytes();
-            pause = pause / 2 + pause / 2 * u32::from(random) / 255;
+            pause = pause / 2 + pause / 2 * u32::from(random_byte()) / 255;
         }
         sleep(left.map_or(pause, |left| left.min(pause))).await;
         true
     }
+}
+
+#[cfg(feature = "testing")]
+thread_local! {
+    static SEED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// Lets the random pauses on this thread follow from a seed, so that a simulation repeats.
+#[cfg(feature = "testing")]
+pub fn seed_pauses(seed: u64) {
+    SEED.set(Some(seed));
+}
+
+fn random_byte() -> u8 {
+    #[cfg(feature = "testing")]
+    if let Some(seed) = SEED.get() {
+        // A linear congruential generator; its upper bits are the better ones.
+        let next = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        SEED.set(Some(next));
+        return next.to_be_bytes()[0];
+    }
+    let [random, ..] = uuid::Uuid::new_v4().into_bytes();
+    random
 }
 
 #[cfg(test)]

@@ -128,4 +128,5 @@ pub mod internal {
     pub use crate::store::{
         Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture, Unused,
     };
+    pub use crate::timing::seed_pauses;
 }

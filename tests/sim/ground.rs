@@ -122,9 +122,31 @@ pub(crate) enum What {
     },
     Locked {
         fence: i64,
-        others: usize,
     },
-    Unlocked(&'static str),
+    Unlocked {
+        fence: i64,
+        kept: bool,
+    },
+    WorkBegan {
+        name: String,
+        fence: i64,
+    },
+    WorkEnded {
+        name: String,
+        how: &'static str,
+    },
+    WorkAnswered {
+        name: String,
+        how: &'static str,
+        waited: Duration,
+    },
+    /// The response to an idempotent request.
+    Paid {
+        name: String,
+        body: String,
+    },
+    /// From now on everything has come right.
+    Settling,
     Started {
         revision: u32,
     },

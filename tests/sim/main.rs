@@ -3,6 +3,7 @@
 //! `scripts/simulate N` runs N further seeds. A seed that fails is printed, with its journal and the command that repeats it.
 
 mod ground;
+mod jobs;
 mod line;
 mod oracle;
 mod plan;
@@ -33,16 +34,27 @@ const SEEDS: u64 = 200;
 const FAILED_ONCE: &str = include_str!("seeds.txt");
 
 /// Faults and outcomes that happen in the default run: without one of them it proves nothing about it.
-const REACHED: [&str; 31] = [
+const REACHED: [&str; 48] = [
     "answers of the service to one visitor",
+    "callers left",
     "calls applied after the limit",
     "calls refused",
     "clock set back",
+    "exclusive requests refused",
+    "exclusive requests served",
+    "generators begun without a lease",
     "generators cancelled",
     "generators failed",
     "generators panicked",
+    "idempotent requests answered",
+    "idempotent requests begun",
+    "idempotent requests in progress",
+    "idempotent requests of unknown outcome",
+    "idempotent responses repeated",
     "invalidations done",
     "invalidations failed",
+    "locks waited for and taken",
+    "locks waited for in vain",
     "named lock lost",
     "named lock taken",
     "processes cut off",
@@ -65,6 +77,12 @@ const REACHED: [&str; 31] = [
     "visitors got a stale page",
     "visitors got nothing yet",
     "visitors left",
+    "work begun once",
+    "work begun until it is done",
+    "work done",
+    "work found done",
+    "work not begun or failed",
+    "work that the database did not let begin",
 ];
 
 /// Has the seed to repeat, with its journal.

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, util::BoxCloneSyncService};
 
 use crate::{
-    ground::{Answer, Ground, Resource, Said, What, lock},
+    ground::{Answer, Ground, Resource, Said, What},
     line::Line,
     plan::LIMIT,
     random::Random,
@@ -37,7 +37,6 @@ pub(crate) struct Process {
     /// Of each key that a route generates.
     services: Vec<Option<Service>>,
     cut: Arc<AtomicBool>,
-    pub(crate) lease: Mutex<Option<Arc<Lease>>>,
     crowd: mpsc::UnboundedSender<(u32, Member)>,
 }
 
@@ -117,7 +116,6 @@ impl Process {
             ground: Arc::clone(ground),
             services,
             cut,
-            lease: Mutex::default(),
             crowd: sender,
         })
     }
@@ -303,31 +301,27 @@ fn said<B>(response: &Response<B>) -> Said {
     }
 }
 
-/// What is used of the named lock: taken by one process at a time.
-pub(crate) async fn use_lock(process: &Process, others: &[Arc<Process>], time: Duration) {
+/// Takes the named lock, if it is free, for a time.
+pub(crate) async fn use_lock(process: Arc<Process>, time: Duration) {
     let locks = process.site.locks().lease(Duration::from_secs(3));
-    let Ok(Some(lease)) = locks.try_lock("job").await else {
-        return;
-    };
-    let lease = Arc::new(lease);
-    let holds = |other: &&Arc<Process>| {
-        let held = lock(&other.lease);
-        other.number != process.number
-            && held
-                .as_ref()
-                .is_some_and(|held| !held.remaining().is_zero())
-    };
-    let others = others.iter().filter(holds).count();
-    let fence = lease.fence();
+    if let Ok(Some(lease)) = locks.try_lock("job").await {
+        hold(process, lease, time).await;
+    }
+}
+
+/// Holds the named lock, as far as the lease lasts.
+pub(crate) async fn hold(process: Arc<Process>, lease: Lease, time: Duration) {
     if lease.remaining().is_zero() {
         return;
     }
-    process.note(What::Locked { fence, others });
-    *lock(&process.lease) = Some(Arc::clone(&lease));
+    process.note(What::Locked {
+        fence: lease.fence(),
+    });
     let kept = lease.guard(tokio::time::sleep(time)).await.is_ok();
-    *lock(&process.lease) = None;
-    process.note(What::Unlocked(if kept { "released" } else { "lost" }));
-    if let Some(lease) = Arc::into_inner(lease) {
-        let _ = lease.release().await;
-    }
+    process.note(What::Unlocked {
+        fence: lease.fence(),
+        kept,
+    });
+    // Unreleased, it expires.
+    let _ = lease.release().await;
 }

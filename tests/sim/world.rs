@@ -9,11 +9,12 @@ use std::{
 };
 
 use perennial::Error;
-use perennial::testing::internal::{Call, Reply};
+use perennial::testing::internal::{Call, Reply, seed_pauses};
 use tokio::{runtime::Handle, task::JoinSet, time::Instant};
 
 use crate::{
     ground::{Event, Ground, Weather, What, lock},
+    jobs,
     plan::{Plan, QUIET},
     process::{Process, use_lock},
     random::Random,
@@ -38,6 +39,7 @@ pub(crate) struct Run {
 
 /// Simulates what follows from a seed.
 pub(crate) fn run(seed: u64) -> Run {
+    seed_pauses(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -63,6 +65,7 @@ async fn simulate(seed: u64) -> Run {
         for visitor in 0..2 {
             actors.spawn(Arc::clone(&world).visitors(place, visitor));
         }
+        actors.spawn(Arc::clone(&world).jobs(place));
     }
     let mut weather = JoinSet::new();
     for place in 0..plan.processes as usize {
@@ -183,9 +186,36 @@ impl World {
                 self.process(place),
                 random.time(Duration::from_secs(6), grain),
             );
-            let others = lock(&self.places).clone();
-            tokio::spawn(async move { use_lock(&process, &others, time).await });
+            tokio::spawn(use_lock(process, time));
         }
+    }
+
+    /// Does what is not a page, also when nothing fails.
+    async fn jobs(self: Arc<Self>, place: usize) {
+        let mut random = self.random("jobs", place);
+        let grain = self.ground.plan.grain;
+        let last = self.end - Duration::from_secs(8);
+        while Instant::now() < last {
+            tokio::time::sleep(random.time(Duration::from_secs(5), grain)).await;
+            let name = match random.below(5) {
+                0 => "job".to_owned(),
+                1 => "vault".to_owned(),
+                kind => format!(
+                    "{}-{}",
+                    ["week", "mail", "pay"][kind as usize - 2],
+                    self.slot()
+                ),
+            };
+            let number = random.below(1 << 30);
+            let random = Random::new(self.ground.seed, "job", number);
+            let ill = !self.ground.is_quiet() && !self.ground.plan.calm;
+            tokio::spawn(jobs::run(self.process(place), name, random, ill));
+        }
+    }
+
+    /// The number of what is to be done now.
+    fn slot(&self) -> u64 {
+        (self.end - Instant::now()).as_secs() / 7
     }
 
     /// What happens to the database, and to processes.
@@ -268,6 +298,15 @@ impl World {
                         "process {number} serves {got:?} of {name} in the end, not {latest}"
                     ));
                 }
+            }
+        }
+        self.ground.note(0, What::Settling);
+        let slots = (self.ground.plan.chaos + QUIET).as_secs() / 7;
+        for slot in 0..=slots {
+            for kind in ["week", "mail", "pay"] {
+                let process = Arc::clone(&places[slot as usize % places.len()]);
+                let random = Random::new(self.ground.seed, "settling", slot);
+                jobs::run(process, format!("{kind}-{slot}"), random, false).await;
             }
         }
         for process in &places {

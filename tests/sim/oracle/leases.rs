@@ -242,7 +242,9 @@ impl Oracle<'_> {
     /// S15: no process that lives leaves a lease that it was told of, nor one that it was not told of.
     pub(super) fn idle(&self) -> Result<(), String> {
         let lives = |process: u32| !self.processes.get(&process).is_some_and(|it| it.cut);
-        for (name, leases) in &self.leases.held {
+        // The lease of an idempotent request whose outcome is unknown says so.
+        let held = self.leases.held.iter();
+        for (name, leases) in held.filter(|(name, _)| name.kind() != LockKind::Request) {
             if let Some(lease) = leases.iter().find(|it| !it.over && lives(it.process)) {
                 let told = if lease.told {
                     ""

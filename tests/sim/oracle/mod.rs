@@ -1,6 +1,7 @@
 //! Judges a journal: what no process may do, whatever happens.
 
 mod cost;
+mod jobs;
 mod leases;
 mod statements;
 mod visitors;
@@ -60,6 +61,8 @@ struct Visit {
     arrived: u64,
     /// When the process had content last.
     had: Option<u64>,
+    /// The answer to the question for invalidations was overdue.
+    overdue: bool,
     /// The process had a fresh version, and knew of all invalidations.
     hit: bool,
 }
@@ -69,6 +72,8 @@ struct Visit {
 struct Made {
     epoch: i64,
     ended: Option<u64>,
+    /// When the content was published last; 0: never.
+    stored: u64,
 }
 
 struct Under {
@@ -100,6 +105,10 @@ struct Oracle<'a> {
     stored: HashMap<String, (i64, i64, u32)>,
     set_back: bool,
     leases: leases::Leases,
+    jobs: jobs::Jobs,
+    settling: bool,
+    /// The fence of the named lock, and the process that holds it.
+    holder: Option<(i64, u32)>,
     /// Of each process and key.
     ways: HashMap<(u32, usize), cost::Way>,
     entries: HashMap<usize, cost::Stored>,
@@ -121,6 +130,9 @@ pub(crate) fn judge(run: &Run, tally: &mut Tally) -> Verdict {
         stored: HashMap::new(),
         set_back: false,
         leases: leases::Leases::default(),
+        jobs: jobs::Jobs::default(),
+        settling: false,
+        holder: None,
         ways: HashMap::new(),
         entries: HashMap::new(),
         idle: Vec::new(),
@@ -191,7 +203,7 @@ impl Oracle<'_> {
             } => {
                 let begun = Made {
                     epoch: *epoch,
-                    ended: None,
+                    ..Made::default()
                 };
                 self.runs.insert((*key, *datum, *run), begun);
                 self.numbers.insert((*key, *run), (*datum, *own));
@@ -233,6 +245,8 @@ impl Oracle<'_> {
                     process: number,
                     arrived: at,
                     had,
+                    // A process of a new revision asks more than one question.
+                    overdue: overdue || self.ground.plan.revisions,
                     hit: !overdue
                         && !self.ground.plan.revisions
                         && self.holds_fresh(number, *key, at),
@@ -258,17 +272,35 @@ impl Oracle<'_> {
                 (_, "yes") => "invalidations done",
                 _ => "invalidations failed",
             }),
-            What::Locked { others, .. } => {
+            What::Locked { fence } => {
                 self.count("named lock taken");
-                if *others > 0 {
-                    return Err(format!("S4: {others} others hold the named lock"));
+                if let Some((other, by)) = self.holder.replace((*fence, number))
+                    && other != *fence
+                {
+                    return Err(format!("S4: process {by} still holds the named lock"));
                 }
             }
-            What::Unlocked("lost") => self.count("named lock lost"),
+            What::Unlocked { fence, kept } => {
+                if self.holder.is_some_and(|(held, _)| held == *fence) {
+                    self.holder = None;
+                }
+                if !kept {
+                    self.count("named lock lost");
+                }
+            }
+            What::WorkBegan { name, fence } => return self.works(number, name, *fence),
+            What::WorkEnded { name, .. } => self.worked(number, name),
+            What::WorkAnswered { name, how, waited } => {
+                return self.work_answered(name, how, *waited, self.settling);
+            }
+            What::Paid { name, body } => return self.paid(name, body),
+            What::Settling => self.settling = true,
             What::Started { revision: 0 } => self.count("processes started"),
             What::Started { .. } => self.count("processes of a newer revision"),
             What::Cut => {
                 process.cut = true;
+                self.jobs.cut(number);
+                self.holder = self.holder.filter(|(_, by)| *by != number);
                 self.count("processes cut off");
             }
             What::Away { hangs: true } => self.count("store hung"),
@@ -277,11 +309,7 @@ impl Oracle<'_> {
                 self.set_back = true;
                 self.count("clock set back");
             }
-            What::Unlocked(_)
-            | What::Changed { .. }
-            | What::Telling { .. }
-            | What::Quiet
-            | What::Stopped => {}
+            What::Changed { .. } | What::Telling { .. } | What::Quiet | What::Stopped => {}
         }
         Ok(())
     }

@@ -74,7 +74,12 @@ impl Oracle<'_> {
                         ));
                     }
                 }
-                self.published(key, epoch, edition.content.body())?;
+                self.published(
+                    key,
+                    epoch,
+                    edition.content.body(),
+                    (!repeated).then_some(at),
+                )?;
             }
             (Call::Remove(lease), Outcome::Written(true, before)) => {
                 self.count("removals");
@@ -105,7 +110,13 @@ impl Oracle<'_> {
     }
 
     /// S10: a version's epoch was told before its generator began.
-    fn published(&mut self, key: &str, epoch: i64, body: &[u8]) -> Result<(), String> {
+    fn published(
+        &mut self,
+        key: &str,
+        epoch: i64,
+        body: &[u8],
+        at: Option<u64>,
+    ) -> Result<(), String> {
         let resources = &self.ground.plan.resources;
         let text = String::from_utf8_lossy(body);
         let place = resources.iter().position(|it| it.name == key);
@@ -113,12 +124,16 @@ impl Oracle<'_> {
         let (Some(key), Some(datum), Some(run)) = (place, numbers.next(), numbers.next()) else {
             return Ok(());
         };
-        let begun = self.runs.get(&(key, datum, run));
+        let begun = self.runs.get_mut(&(key, datum, run));
         match begun {
             Some(begun) if run != 0 && epoch > begun.epoch => Err(format!(
                 "S10: run {run} is noted as made in the later epoch {epoch}"
             )),
-            _ => Ok(()),
+            Some(begun) => {
+                begun.stored = at.unwrap_or(begun.stored);
+                Ok(())
+            }
+            None => Ok(()),
         }
     }
 

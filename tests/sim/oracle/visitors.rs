@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{OVERDUE, Oracle, PATIENCE, Visit};
+use super::{MICROS, OVERDUE, Oracle, PATIENCE, Visit};
 use crate::{
     ground::{Answer, Resource, Said},
     plan::LIMIT,
@@ -112,7 +112,7 @@ impl Oracle<'_> {
                 return Err("S9: an answer relies on invalidations that nobody asked for".into());
             }
         }
-        self.aged(key, (datum, run), said, at)
+        self.aged(key, (datum, run), said, (arrived, at))
     }
 
     /// S7: the age of what is served, and S8: of what is called fresh.
@@ -121,25 +121,24 @@ impl Oracle<'_> {
         key: usize,
         (datum, run): (u32, u32),
         said: Said,
-        at: u64,
+        (arrived, at): (u64, u64),
     ) -> Result<(), String> {
         let terms = self.ground.plan.resources[key].terms;
-        let Some(ended) = self
-            .runs
-            .get(&(key, datum, run))
-            .and_then(|made| made.ended)
-        else {
+        let made = self.runs.get(&(key, datum, run));
+        let Some((ended, stored)) = made.and_then(|made| Some((made.ended?, made.stored))) else {
             return Err(format!("run {run} was served and never ended"));
         };
-        let age = Duration::from_micros(at - ended);
-        // A publish is tried for 15 s, and its age counts from the try that was answered.
-        let slack = Duration::from_secs(15) + 2 * LIMIT;
+        // The age counts from the publish, which may be tried for a while.
+        let born = ended.max(stored);
         let limit = match (said, terms.max_stale) {
             (Said::Fresh, _) => terms.interval,
+            // Who waited for it gets it.
+            (_, Some(_)) if born >= arrived => return Ok(()),
             (_, Some(max_stale)) => terms.interval + max_stale,
             _ => return Ok(()),
         };
-        if !self.set_back && age > limit + slack {
+        let age = Duration::from_micros(at - born);
+        if !self.set_back && age > limit + Duration::from_micros(MICROS) {
             return Err(format!(
                 "S7: content of {age:?} was served, of {limit:?} at most"
             ));
@@ -164,10 +163,16 @@ impl Oracle<'_> {
             })
         };
         match visitor.had {
-            Some(since) if terms.max_stale.is_none() && !purged(since) => (
-                terms.wait.max(patience) + Duration::from_millis(2),
-                "there is a version",
-            ),
+            Some(since) if terms.max_stale.is_none() && !purged(since) => {
+                // Half a second is for a database that is slow to tell of invalidations.
+                let patience = if visitor.overdue {
+                    patience
+                } else {
+                    Duration::ZERO
+                };
+                let most = terms.wait.max(patience) + Duration::from_millis(2);
+                (most, "there is a version")
+            }
             _ => {
                 // Its own generator may follow upon another one's, and each upon statements.
                 let most = terms.first + 2 * terms.timeout + 8 * LIMIT + Duration::from_secs(15);
