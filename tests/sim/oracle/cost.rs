@@ -182,6 +182,8 @@ impl Oracle<'_> {
             let mut resources = self.ground.plan.resources.iter();
             if let Some(key) = resources.position(|resource| resource.name == purged) {
                 self.ways.entry((under.process, key)).or_default().version = None;
+                let process = self.processes.entry(under.process).or_default();
+                process.got.remove(&key);
             }
         }
         let Some(key) = under.key else { return };
