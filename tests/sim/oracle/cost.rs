@@ -85,6 +85,12 @@ impl Oracle<'_> {
         version.is_some_and(|it| self.is_fresh(key, it.born, it.epoch, Some(process), at))
     }
 
+    /// The process has a version of the key, fresh or not, beside the one whose lock it may be releasing.
+    pub(super) fn holds(&self, process: u32, key: usize) -> bool {
+        let way = self.ways.get(&(process, key));
+        way.is_some_and(|way| way.version.is_some() || way.unsaved.is_some())
+    }
+
     pub(super) fn asks(&mut self, under: &Under) -> Result<(), String> {
         let (Some(key), process, at) = (under.key, under.process, under.at) else {
             return Ok(());
@@ -182,8 +188,6 @@ impl Oracle<'_> {
             let mut resources = self.ground.plan.resources.iter();
             if let Some(key) = resources.position(|resource| resource.name == purged) {
                 self.ways.entry((under.process, key)).or_default().version = None;
-                let process = self.processes.entry(under.process).or_default();
-                process.got.remove(&key);
             }
         }
         let Some(key) = under.key else { return };

@@ -241,6 +241,7 @@ impl Oracle<'_> {
             What::Arrived { visit, key } => {
                 let overdue = process.asked.is_none_or(|asked| asked + OVERDUE <= at);
                 let had = process.got.get(key).copied();
+                let had = had.filter(|_| self.holds(number, *key));
                 let visitor = Visit {
                     process: number,
                     arrived: at,
