@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{AnyConnection, Connection};
 use tempfile::TempDir;
 
-use crate::support::until;
+use crate::support::{HANG, until_within};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
@@ -63,7 +63,8 @@ impl OwnServer {
             Kind::MariaDb => "mariadb",
         };
         let url = self.url();
-        until("the server answers", async || {
+        // Many servers may be installing their tables at once.
+        until_within(HANG * 3, "the server answers", async || {
             // One that was killed may still be letting go of its files.
             let gone = self
                 .child

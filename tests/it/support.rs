@@ -282,10 +282,19 @@ impl Crowd {
 }
 
 /// Waits until it holds.
-pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, holds: impl AsyncFnMut() -> bool) {
+    until_within(HANG, what, holds).await;
+}
+
+/// Waits until it holds, for this time at most.
+pub(crate) async fn until_within(
+    limit: Duration,
+    what: &str,
+    mut holds: impl AsyncFnMut() -> bool,
+) {
     let start = Instant::now();
     while !holds().await {
-        assert!(start.elapsed() < HANG, "never came about: {what}");
+        assert!(start.elapsed() < limit, "never came about: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
