@@ -187,7 +187,8 @@ impl Oracle<'_> {
             // Who purges has nothing more in memory, also if it is newer.
             let mut resources = self.ground.plan.resources.iter();
             if let Some(key) = resources.position(|resource| resource.name == purged) {
-                self.ways.entry((under.process, key)).or_default().version = None;
+                let way = self.ways.entry((under.process, key)).or_default();
+                (way.version, way.unsaved) = (None, None);
             }
         }
         let Some(key) = under.key else { return };
