@@ -1,4 +1,5 @@
-//! What the lock costs on each server, beside what the server costs anyway: both sides in one run, as ratios.
+//! The cost of the lock on each server, beside the server's own cost: both sides in one run, as
+//! ratios.
 //!
 //! ```text
 //! scripts/with-servers cargo bench --bench database --all-features
@@ -14,7 +15,7 @@ use std::{
 };
 
 use perennial::{
-    LockName,
+    locks::LockName,
     sql::Database,
     testing::internal::{LeaseRow, Store},
 };
@@ -27,7 +28,7 @@ const CONNECTIONS: u32 = 16;
 const ROUNDS: usize = 5;
 const LEASE: Duration = Duration::from_secs(3600);
 
-/// How much is done; as a test, only so much that it is seen to work.
+/// The amount of work; small when run as a test.
 #[derive(Clone, Copy)]
 struct Extent {
     turn: Duration,
@@ -80,7 +81,7 @@ async fn measure(url: &str, extent: Extent) {
     let mut admin = AnyConnection::connect(url).await.expect("connects");
     let held = take(&*store, "held").await.expect("is free");
 
-    // In turns, so that a noisy machine is noisy for both.
+    // The sides take turns, so that a noisy machine affects both.
     let select: Arc<dyn Fn() -> Task + Send + Sync> = Arc::new(move || {
         let select = select.clone();
         Box::pin(async move {
@@ -141,7 +142,7 @@ async fn measure(url: &str, extent: Extent) {
         f64::from(churned) / took
     );
     if postgres {
-        // What the server has counted reaches its statistics a moment later.
+        // The server's counters reach its statistics a moment later.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let dead = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'bench_lock'";
         let dead = int(&mut admin, dead).await;
@@ -201,7 +202,7 @@ async fn int(connection: &mut AnyConnection, sql: &'static str) -> i64 {
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How often a second it can be done by as many tasks as there are connections.
+/// Returns the rate per second, with as many tasks as connections.
 async fn rate(task: Arc<dyn Fn() -> Task + Send + Sync>, turn: Duration) -> f64 {
     let start = Instant::now();
     let mut tasks = JoinSet::new();

@@ -1,7 +1,8 @@
-//! A hit through the layer beside the same router with a handler that answers with the same static body.
+//! A hit through the layer beside the same router with a handler that answers with the same static
+//! body.
 //!
-//! `cargo bench --bench hit` measures both sides in turns and prints, for each kind of hit, the medians, their ratio (below 1: the layer
-//! is faster) and the allocations of a request.
+//! `cargo bench --bench hit` measures both sides in turns and prints, for each kind of hit, the
+//! medians, their ratio (below 1: the layer is faster) and the allocations of a request.
 
 mod sides;
 
@@ -21,13 +22,13 @@ use perennial::Perennial;
 use sides::{PAGE, SIZES, Side, Sides, one_of_many, request, serve};
 use tokio::runtime::{Handle, Runtime};
 
-/// How much is measured; as a test, only so much that it is seen to work.
+/// The amount of work; small when run as a test.
 struct Extent {
     /// On each side.
     batches: usize,
     /// The requests of a batch.
     batch: usize,
-    /// Of a site with many pages.
+    /// The number of pages of a large site.
     keys: usize,
 }
 
@@ -49,11 +50,11 @@ static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
 
 fn main() {
     let runtime = Runtime::new().expect("a runtime");
-    // As a server's tasks are.
+    // On tasks, as in a server.
     let _inside = runtime.enter();
     let site = || {
         // With room for the many.
-        let builder = Perennial::builder().memory(1 << 30);
+        let builder = Perennial::builder().memory_capacity(1 << 30);
         let site = runtime.block_on(builder.open("sqlite::memory:"));
         site.expect("opens")
     };
@@ -97,7 +98,7 @@ fn main() {
         };
         one(1, "1 KiB, the only key");
         one(EXTENT.keys, "1 KiB, one of 100,000 keys");
-        // None of which is in the processor's own memory.
+        // No page is in the processor's cache.
         let any = |number: usize| request(&one_of_many(number * 7919 % EXTENT.keys));
         compare("1 KiB, any of 100,000 keys", &bare, &layered, 1, &any);
     }
@@ -133,13 +134,13 @@ fn compressed(site: &Perennial) {
     compare("64 KiB, in a coding", &bare, &layered, 1, &request);
 }
 
-/// A request that may have to wait: the first one for a page, and one after a while.
+/// A request that may have to wait: the first one for a page, and one after a pause.
 fn wake<B>(app: &mut impl Side<B>, request: Request<Body>) -> Response<B> {
     let response = Handle::current().block_on(app.call(request));
     response.unwrap_or_else(|never| match never {})
 }
 
-/// Prints what a request takes of each side, asked by so many tasks at once.
+/// Prints the time of a request on each side, with this number of concurrent tasks.
 fn compare<A, B>(
     name: &str,
     bare: &impl Side<A>,
@@ -150,7 +151,7 @@ fn compare<A, B>(
     A: http_body::Body<Data = Bytes>,
     B: http_body::Body<Data = Bytes>,
 {
-    // After a silence it is asked what has been invalidated.
+    // After a pause a sync is due.
     wake(&mut layered.clone(), request(0));
     let mut times: Vec<_> = (0..EXTENT.batches)
         .map(|number| {
@@ -164,7 +165,7 @@ fn compare<A, B>(
             )
         })
         .collect();
-    // Neighbours in time, so that a machine whose speed drifts changes both.
+    // Neighbours in time, so that a drifting speed of the machine affects both.
     let mut ratios: Vec<_> = times
         .iter()
         .map(|(bare, layered)| layered.as_secs_f64() / bare.as_secs_f64())
@@ -211,7 +212,7 @@ where
     total / tasks as u32
 }
 
-/// Those of a request, of as many as there are in a batch.
+/// Returns the allocations of a request, as a mean over a batch.
 fn allocations<B>(app: &impl Side<B>, request: &dyn Fn(usize) -> Request<Body>) -> u64
 where
     B: http_body::Body<Data = Bytes>,

@@ -1,5 +1,5 @@
-//! The first answer of a process, and its memory, by the number of invalidated names in its database: `cargo bench --bench
-//! invalidations [NAMES…]`.
+//! The first answer of a process and its memory, by the number of invalidated names in its
+//! database: `cargo bench --bench invalidations [NAMES…]`.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn main() {
         .filter_map(|count| count.parse().ok());
     let mut counts: Vec<u32> = counts.collect();
     if counts.is_empty() {
-        // As a test, it only has to run.
+        // As a test, the benchmark only has to run.
         counts = match std::env::args().any(|argument| argument == "--bench") {
             true => vec![0, 100_000, 1_000_000, 10_000_000],
             false => vec![0, 1000],
@@ -79,7 +79,7 @@ async fn visit(site: &Perennial) {
     content.expect("is generated");
 }
 
-/// The memory of this process, in bytes.
+/// Returns the memory of this process, in bytes.
 fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());

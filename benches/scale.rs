@@ -1,7 +1,8 @@
-//! What a site of many processes asks of its database: the real engine, a store in memory that counts, and time that passes as fast as
-//! there is nothing to do.
+//! The statements of a site with many processes: the real engine, a store in memory that counts,
+//! and virtual time.
 //!
-//! `cargo bench --bench scale` prints the table of `docs/scale.md`, the largest row after some minutes.
+//! `cargo bench --bench scale` prints the table of `docs/scale.md`, the largest row after some
+//! minutes.
 
 use std::{
     convert::Infallible,
@@ -18,13 +19,13 @@ use perennial::testing::internal::{BoxError, Call, Link, Linked, Memory, Reply};
 use perennial::{Perennial, Refresh};
 use tokio::{task::JoinSet, time::Instant};
 
-/// A site, and how it is asked.
+/// A site and its visitors.
 #[derive(Clone, Copy)]
 struct Case {
     processes: usize,
     keys: usize,
     interval: u64,
-    /// How long a generator takes, in seconds.
+    /// The time of a generator, in seconds.
     generator: u64,
     /// Requests a second to each process.
     requests: usize,
@@ -58,11 +59,11 @@ const CASES: [Case; 9] = [
     case(1000, 10_000, 600, 1, 20),
 ];
 
-/// So often a second a process gets requests.
+/// The number of requests a second to each process.
 const STEPS: u32 = 20;
 const STEP: Duration = Duration::from_millis(1000 / STEPS as u64);
 
-/// What a statement takes.
+/// The time of a statement.
 const ROUND_TRIP: Duration = Duration::from_millis(1);
 
 fn main() {
@@ -85,7 +86,7 @@ async fn run(case: Case) {
     let store = Arc::new(Counting::new());
     let policy = Refresh::every(Duration::from_secs(case.interval)).in_background();
     let mut random = Random(7);
-    // As they have become over time: some older, some newer.
+    // The pages have different ages, as after a while.
     for key in 0..case.keys {
         let age = Duration::from_micros(random.below(case.interval * 1_000_000));
         let content = Response::new(Bytes::from_static(b"content"));
@@ -95,20 +96,20 @@ async fn run(case: Case) {
         .map(|_| {
             let store = Box::new(Linked(Arc::clone(&store)));
             Perennial::builder()
-                .memory(1 << 30)
-                .regenerations(usize::MAX)
+                .memory_capacity(1 << 30)
+                .max_regenerations(usize::MAX)
                 .with_store(store)
                 .expect("opens")
         })
         .collect();
-    // One interval, in which each process comes to know what there is; and one that counts.
+    // One interval in which each process reads the versions, and one that counts.
     for counts in [false, true] {
         store.take();
         let mut processes = JoinSet::new();
         for (number, site) in sites.iter().cloned().enumerate() {
             let mut random = Random(random.below(u64::MAX));
             processes.spawn(async move {
-                // They don't keep step.
+                // The processes are not in step.
                 let offset = STEP * number as u32 / case.processes as u32;
                 let start = Instant::now() + offset;
                 for step in 0..case.interval as u32 * STEPS {
@@ -143,11 +144,11 @@ fn row(case: Case, [reads, writes, refused]: [u64; 3]) {
     } = case;
     let requests = (processes * rate) as u64 * interval;
     let second = |count: u64| count as f64 / interval as f64;
-    // How often a process that is asked for a key looks for a newer version: in each second in which another one makes it, and when that
-    // has been made; it can't be more often than it is asked.
+    // Computes the number of probes of one process for one key: one in each second in which another
+    // process generates, and one for the result, at most one for each request.
     let asked = rate as f64 * (interval + generator) as f64 / keys as f64;
     let looks = (1.0 + generator as f64).min(asked);
-    // A version is as old as it is since it was made.
+    // The age counts from the generation.
     let regenerations = keys as f64 / (interval + generator) as f64;
     let reads_modelled = regenerations * (processes - 1) as f64 * looks + processes as f64;
     // A lease is extended at a third of its 15 s.
@@ -179,7 +180,7 @@ impl Random {
     }
 }
 
-/// A store in memory, and how often it was asked.
+/// A store in memory that counts its calls.
 struct Counting {
     memory: Memory,
     reads: AtomicU64,
@@ -203,7 +204,7 @@ impl Counting {
     }
 }
 
-/// Counts a call; the answer comes after a while.
+/// Counts a call, and answers after a while.
 impl Link for Counting {
     async fn send(&self, call: Call) -> Result<Reply, BoxError> {
         let reply = self.memory.apply(&call);

@@ -5,9 +5,10 @@
 //! curl -X POST http://127.0.0.1:3000/buy/1
 //! ```
 //!
-//! The home page, the books and the orders are live. `/best-sellers`, `/new-releases` and the sidebar are kept by Perennial and
-//! made anew by the first request after their interval, once for all copies of the shop that run over the same database, and the lists also
-//! when a book was added. For one on a server, add `--features postgres` or `mysql` and `--database` with its URL.
+//! The home page, the books and the orders are live. Perennial stores `/best-sellers`,
+//! `/new-releases` and the sidebar. The first request after the interval regenerates them, once for
+//! all copies of the shop on the same database; a new book makes the lists stale, too. For a
+//! database on a server, add `--features postgres` or `mysql`, and `--database` with its URL.
 
 #[macro_use]
 mod common;
@@ -37,17 +38,18 @@ struct Options {
     /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:3000")]
     listen: String,
-    /// The database, as in sqlite://bookshop.db or postgres://user:password@host/database. A catalogue and some orders are put into an
-    /// empty one.
+    /// The database, as in sqlite://bookshop.db or postgres://user:password@host/database. A
+    /// catalogue and some orders are put into an empty one.
     #[arg(long, default_value = "sqlite://bookshop.db")]
     database: String,
-    /// The age at which the best-sellers, and the sidebar, are made anew.
+    /// The age at which the best-sellers and the sidebar are stale.
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = parse_duration)]
     best_sellers_every: Duration,
-    /// The age at which the new releases are made anew.
+    /// The age at which the new releases are stale.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_duration)]
     new_releases_every: Duration,
-    /// Makes the generators this slow, to watch what happens meanwhile; more than 60s is too slow for their policy.
+    /// The extra time of each generator, to watch a regeneration; more than 60s exceeds the
+    /// policy's timeout.
     #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = parse_duration)]
     slow: Duration,
 }
@@ -62,7 +64,8 @@ async fn main() -> ExitCode {
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let listener = common::listen(&options.listen).await?;
     let site = Perennial::open(&options.database).await?;
-    // The shop's own tables, through sqlx's pool for any kind of database. One of a certain kind can be shared: `Perennial::new(pool)`.
+    // The shop's own tables, through sqlx's pool for any kind of database. One of a certain kind
+    // can be shared: `Perennial::with_pool(pool)`.
     sqlx::any::install_default_drivers();
     let pool = AnyPool::connect(&options.database).await?;
     furnish(&pool, &site).await?;
@@ -72,13 +75,13 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let shop = Shop {
         pool: pool.clone(),
         site: site.clone(),
-        // What is beside the page must not hold it up.
+        // The sidebar must not delay the page.
         sidebar: best.in_background(),
         slow: options.slow,
     };
-    // Nothing of the query counts, so that nobody can invent pages.
+    // The key has no query, so that visitors cannot invent pages.
     let list = |policy| {
-        let layer = site.layer(policy).key(Key::new().no_query());
+        let layer = site.layer(policy).key(Key::new().query(&[]));
         layer.tag("catalogue")
     };
     let app = Router::new()
@@ -87,7 +90,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         .route("/buy/{id}", post(buy))
         .route(
             "/books",
-            post(add_book).layer(site.invalidates(["catalogue"])),
+            post(add_book).layer(site.invalidate_on_success(["catalogue"])),
         )
         .route("/best-sellers", get(best_sellers).layer(list(best)))
         .route("/new-releases", get(new_releases).layer(list(new)))
@@ -98,7 +101,8 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     axum::serve(listener, app)
         .with_graceful_shutdown(common::told_to_stop())
         .await?;
-    // No visitor is left. What still regenerates ends, so that the next process need not wait for its lease.
+    // No visitor is left. Running regenerations end, so that the next process need not wait for
+    // their leases.
     site.shutdown().await;
     pool.close().await;
     Ok(())
@@ -132,7 +136,7 @@ other has the old one at once. Kill the copy that generates: within 15 s the oth
     );
 }
 
-/// Makes the tables and fills them, unless that has been done. Several copies may come here at once: a lock lets one in at a time.
+/// Makes and fills the tables once. Several copies may start at once: a lock admits one at a time.
 async fn furnish(pool: &AnyPool, site: &Perennial) -> Result<(), Box<dyn Error>> {
     let locks = site.locks();
     let lease = loop {
@@ -202,13 +206,14 @@ struct Book {
     sold: i64,
 }
 
-/// The orders that count, in seconds.
+/// The age of the newest orders that count, in seconds.
 const LATELY: i64 = 30 * 86_400;
 
 impl Shop {
-    /// Books, each with how often it was sold lately: all, or those that the rest of the statement leaves.
+    /// Returns books with the number of their recent sales: all of them, or those that the rest of
+    /// the statement selects.
     async fn books(&self, rest: &str) -> Result<Vec<Book>, sqlx::Error> {
-        // Databases write arguments differently. These are numbers, so that they can stand in the text.
+        // Databases write arguments differently. Numbers can stand in the text.
         let sales = format!(
             "SELECT id, title, author, year, COUNT(book) AS sold
             FROM books LEFT JOIN orders ON book = id AND bought_at > {}
@@ -228,7 +233,7 @@ impl Shop {
         Ok(books.collect())
     }
 
-    /// Generates a list as HTML, which says when and by whom that was done.
+    /// Generates a list as HTML, with the time and the process of the generation.
     async fn list(&self, name: &str, rest: &str) -> Result<String, sqlx::Error> {
         tracing::info!(name, "generating");
         let began = Instant::now();
@@ -256,7 +261,7 @@ impl Shop {
         let content = self.site.content("sidebar/top-5", &self.sidebar, generate);
         match content.await {
             Ok(list) => format!("<aside><h2>Top 5 of 30 days</h2>{list}</aside>"),
-            // Better a page without its sidebar than none.
+            // A page without its sidebar is better than none.
             Err(error) => {
                 tracing::warn!(%error, "there is no sidebar");
                 String::new()
@@ -353,7 +358,7 @@ async fn new_releases(State(shop): State<Shop>) -> Result<Html<String>, Failure>
     Ok(page("New releases", &main, ""))
 }
 
-/// What a visitor gets instead of a page.
+/// The answer to a visitor in place of a page.
 enum Failure {
     NotFound,
     Incomplete,
@@ -384,7 +389,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// The catalogue's form. A real shop would ask who it is.
+/// The catalogue's form. A real shop would require a login.
 const NEW_BOOK: &str = r#"<form class="new" method="post" action="/books"><h2>Add a book</h2>
 <input name="title" placeholder="Title" required maxlength="200"> <input name="author" placeholder="Author" required maxlength="200">
 <input name="year" type="number" placeholder="Year" required> <button>Add</button></form>"#;

@@ -1,4 +1,5 @@
-//! Prints the statements that make Perennial's tables, for an administrator to run where the site's own role may not.
+//! Prints the statements that make Perennial's tables, for an administrator to run where the site's
+//! own role may not.
 //!
 //! ```text
 //! cargo run --features postgres --example ddl -- postgres:// | psql site

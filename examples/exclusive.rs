@@ -1,4 +1,5 @@
-//! Routes that run once at a time: uploads to an album, whose count of photos stays right, and syncs of one customer's devices.
+//! Routes that run once at a time: uploads to an album, whose count of photos stays right, and
+//! syncs of one customer's devices.
 //!
 //! ```text
 //! cargo run --example exclusive
@@ -6,7 +7,8 @@
 //! curl -i -X POST http://127.0.0.1:3000/sync/ann & curl -i -X POST http://127.0.0.1:3000/sync/ann
 //! ```
 //!
-//! Start several on one `--database`, and they are one site. With `--unlocked` the count goes wrong as soon as two come at once.
+//! Several copies on one `--database` are one site. With `--unlocked` the count goes wrong as soon
+//! as two uploads coincide.
 
 #[macro_use]
 mod common;
@@ -20,31 +22,34 @@ use axum::{
     routing::{get, post},
 };
 use clap::Parser;
-use perennial::{Fence, LockName, Perennial};
+use perennial::{
+    Perennial,
+    locks::{Fence, LockName},
+};
 use sqlx::{AnyPool, AssertSqlSafe};
 
 /// Routes that run once at a time: uploads to an album, and syncs of one customer.
 #[derive(Parser)]
 struct Options {
-    /// Where to listen.
+    /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:3000")]
     listen: String,
     /// The database, as in sqlite://site.db or postgres://user:password@host/database
     #[arg(long, default_value = "sqlite://exclusive.db")]
     database: String,
-    /// How long a photo takes to be worked on.
+    /// The working time of a photo.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "200ms")]
     work: Duration,
-    /// How long a customer's sync takes.
+    /// The time of a customer's sync.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "3s")]
     sync: Duration,
-    /// How long a request waits for its turn at an album.
+    /// The time that an upload waits for its album.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "5s")]
     wait: Duration,
-    /// How long a server that has crashed keeps an album, or a customer.
+    /// The time after which the lock of a crashed server is free.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "15s")]
     lease: Duration,
-    /// Leaves the locks out, to see what they are for.
+    /// Omits the locks, to show their effect.
     #[arg(long)]
     unlocked: bool,
 }
@@ -77,7 +82,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         let locks = site.locks().lease(options.lease);
         let alone = locks.exclusive(album).wait(options.wait);
         photos = photos.layer(alone.action("change the photos"));
-        // Whoever comes while another device is at it is told so at once.
+        // A second device gets its refusal at once.
         let one_device = locks.exclusive(customer).wait(Duration::ZERO);
         syncs = syncs.layer(one_device.action("sync the bookmarks"));
     }
@@ -99,10 +104,11 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The name of the lock that a change of an album takes: by the number that the handler goes by, however the path is written.
+/// The name of the lock that a change of an album takes: by the number that the handler goes by,
+/// however the path is written.
 fn album(parts: &Parts) -> LockName {
     let id = segment(parts).parse::<i64>();
-    // What is no number is refused by the handler.
+    // The handler refuses an album that is not a number.
     [
         "album".to_owned(),
         id.map_or(String::new(), |id| id.to_string()),
@@ -110,12 +116,12 @@ fn album(parts: &Parts) -> LockName {
     .into()
 }
 
-/// The name of the lock that a sync takes.
+/// Returns the name of a sync's lock.
 fn customer(parts: &Parts) -> LockName {
     ["sync", "bookmarks", &segment(parts)].into()
 }
 
-/// Of the path, what tells one album, or one customer, from others; decoded, as for the handler.
+/// Returns the album or the customer in the path, decoded as for the handler.
 fn segment(parts: &Parts) -> String {
     let segment = parts.uri.path().split('/').nth(2).unwrap_or_default();
     percent_encoding::percent_decode_str(segment)
@@ -123,7 +129,8 @@ fn segment(parts: &Parts) -> String {
         .into_owned()
 }
 
-/// Adds a photo, or removes one: reads, works, and writes what it has read, plus or minus one.
+/// Adds a photo, or removes one: reads, works, and writes the number that was read, plus or minus
+/// one.
 async fn change(
     State(app): State<App>,
     Path(id): Path<i64>,
@@ -131,7 +138,7 @@ async fn change(
     fence: Option<Extension<Fence>>,
 ) -> Result<String, Failure> {
     let add = format!("INSERT INTO album (id, photos, fence) VALUES ({id}, 0, 0)");
-    // One that is there is an error, which is as good.
+    // The test ignores an existing row.
     let _ = sqlx::query(AssertSqlSafe(add)).execute(&app.pool).await;
     let photos = photos(&app.pool, id).await?;
     tokio::time::sleep(app.work).await;
@@ -139,7 +146,7 @@ async fn change(
         Method::DELETE => photos - 1,
         _ => photos + 1,
     };
-    // Whoever has been held up for longer than its lease may have been overtaken: nothing is changed then.
+    // An overtaken holder changes nothing.
     let fence = fence.map_or(0, |Extension(Fence(fence))| fence);
     let write = format!(
         "UPDATE album SET photos = {photos}, fence = {fence} WHERE id = {id} AND fence <= {fence}"
@@ -162,7 +169,7 @@ async fn photos(pool: &AnyPool, id: i64) -> Result<i64, sqlx::Error> {
         .await
 }
 
-/// Brings one device of a customer up to date, which takes its time.
+/// Brings one device of a customer up to date, which takes time.
 async fn sync(State(app): State<App>, Path(customer): Path<String>) -> String {
     tokio::time::sleep(app.sync).await;
     format!("{customer} is up to date\n")

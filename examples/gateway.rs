@@ -1,11 +1,12 @@
-//! Perennial in front of any site, in any language: a reverse proxy that keeps what the site generates.
+//! Perennial in front of any site, in any language: a reverse proxy that stores the site's pages.
 //!
 //! ```text
 //! cargo run --release --example gateway -- --origin http://127.0.0.1:9000 --every 10m
 //! curl -i http://127.0.0.1:9070/
 //! ```
 //!
-//! Several gateways may share a database; on a server with `--features postgres` or `mysql`, and `--database` with its URL.
+//! Several gateways may share a database; on a server with `--features postgres` or `mysql`, and
+//! `--database` with its URL.
 
 #[macro_use]
 mod common;
@@ -24,45 +25,47 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo},
 };
-use perennial::{First, Perennial, Refresh};
+use perennial::{OnMiss, Perennial, Refresh};
 use tokio::time::timeout;
 use tower::Layer;
 
 /// Keeps the pages of a site in a database and regenerates each when it is stale.
 #[derive(Parser)]
 struct Options {
-    /// Where to listen.
+    /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:9070")]
     listen: String,
     /// The site, as in http://127.0.0.1:9000; without TLS.
     #[arg(long, value_parser = origin)]
     origin: Origin,
-    /// The database, as in sqlite://site.db or postgres://user:password@host/database; several gateways may share it.
+    /// The database, as in sqlite://site.db or postgres://user:password@host/database; several
+    /// gateways may share it.
     #[arg(long, default_value = "sqlite://gateway.db")]
     database: String,
     /// The age at which a page becomes stale.
     #[arg(long, value_parser = humantime::parse_duration)]
     every: Duration,
-    /// Unless the site says it of a page, by CDN-Cache-Control, Cache-Control or Expires, as to any shared cache; and a successful
-    /// request by POST, PUT, DELETE … makes its page stale, and those that its answer locates.
+    /// The site's own headers replace this age: CDN-Cache-Control, Cache-Control or Expires, as for
+    /// any shared cache. A successful POST, PUT, DELETE … makes its page stale, and the pages in
+    /// its Location and Content-Location.
     #[arg(long)]
     honour_origin: bool,
-    /// How long the request that regenerates waits for the new version.
+    /// The time that the request which regenerates waits for the new version.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "1s", conflicts_with = "in_background")]
     wait: Duration,
-    /// It, too, gets the old version at once.
+    /// Gives that request the old version at once, too.
     #[arg(long)]
     in_background: bool,
-    /// How long a crashed gateway delays the next regeneration.
+    /// The time by which a crashed gateway delays the next regeneration.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "15s")]
     lease: Duration,
-    /// How long the site may take to answer.
+    /// The time limit of the site's answer.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "60s")]
     timeout: Duration,
-    /// How long nobody tries again after a failure [default: --every, but 3s to 30s]
+    /// The time after a failure without another try [default: --every, within 3s to 30s].
     #[arg(long, value_parser = humantime::parse_duration)]
     retry_after: Option<Duration>,
-    /// How long others wait while the first version ever is made.
+    /// The time that other requests wait for a page's first version.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "30s")]
     first_wait: Duration,
 }
@@ -70,17 +73,17 @@ struct Options {
 impl Options {
     fn policy(&self) -> Refresh {
         let policy = match self.honour_origin {
-            true => Refresh::from_generator(self.every),
+            true => Refresh::from_cache_control(self.every),
             false => Refresh::every(self.every),
         };
         let policy = policy
-            .wait(self.wait)
+            .soft_timeout(self.wait)
             .lease(self.lease)
             // The proxy's own limit comes first, with a 504.
             .timeout(self.timeout + Duration::from_secs(1))
-            .first(First::Wait(self.first_wait));
+            .on_miss(OnMiss::Wait(self.first_wait));
         let policy = match self.retry_after {
-            Some(cooldown) => policy.retry_after(cooldown),
+            Some(cooldown) => policy.cooldown(cooldown),
             None => policy,
         };
         if self.in_background {
@@ -219,7 +222,7 @@ fn plain(status: StatusCode, message: &dyn std::fmt::Display) -> Response {
     (status, format!("{message}\n")).into_response()
 }
 
-/// Tells the site who asked for what, in place of the Host that is its own now.
+/// Adds the visitor's address and the original host for the site.
 fn introduce(headers: &mut HeaderMap, visitor: Option<ConnectInfo<SocketAddr>>) {
     if let Some(host) = headers.remove(header::HOST) {
         headers.insert("x-forwarded-host", host);
@@ -259,7 +262,8 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The upgrade that is asked for, or agreed to. Not that to h2c, whose requests would go by the tunnel unseen (RFC 9113 §3.1 has taken it back).
+/// Returns the protocol of an upgrade, except h2c, whose requests would pass the tunnel unseen (RFC
+/// 9113 §3.1 has removed that upgrade).
 fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let names = |field, name: &str| {
         let lines = headers.get_all(field).into_iter();
@@ -278,7 +282,7 @@ fn request_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
 async fn tunnel(theirs: hyper::upgrade::OnUpgrade, ours: hyper::upgrade::OnUpgrade) {
     if let (Ok(theirs), Ok(ours)) = tokio::join!(theirs, ours) {
         let (mut theirs, mut ours) = (TokioIo::new(theirs), TokioIo::new(ours));
-        // Either side may end it as it likes.
+        // Either side may close the tunnel.
         let _ = tokio::io::copy_bidirectional(&mut theirs, &mut ours).await;
     }
 }

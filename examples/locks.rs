@@ -1,11 +1,11 @@
-//! A lock that is waited for, and the fence that refuses a writer who comes too late.
+//! A lock with waiting, and the fence that refuses a late writer.
 //!
 //! ```text
 //! cargo run --example locks
 //! ```
 //!
-//! Two editors of one document, as two servers would be: the first one is held up for longer than its lease, the second one
-//! takes over, and what the first one writes afterwards changes nothing.
+//! Two editors of one document stand for two servers. The first one is paused for longer than its
+//! lease, the second one takes over, and the first one's late write changes nothing.
 
 #[macro_use]
 mod common;
@@ -13,12 +13,12 @@ mod common;
 use std::{error::Error, process::ExitCode, time::Duration};
 
 use clap::Parser;
-use perennial::{Lease, Locks};
+use perennial::locks::{Lease, Locks};
 use sqlx::SqlitePool;
 
 const LEASE: Duration = Duration::from_secs(1);
 
-/// A lock that is waited for, and the fence that refuses a writer who comes too late.
+/// A lock with waiting, and the fence that refuses a late writer.
 #[derive(Parser)]
 struct Options {}
 
@@ -32,7 +32,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite://{}/site.db?mode=rwc", folder.path().display());
     let pool = SqlitePool::connect(&url).await?;
-    // The fence of whoever wrote last stands beside what it wrote.
+    // The fence of the last writer stands beside the text.
     sqlx::raw_sql(
         "CREATE TABLE document (id INTEGER PRIMARY KEY, text TEXT NOT NULL, fence INTEGER NOT NULL);
         INSERT INTO document VALUES (7, '', 0);",
@@ -41,7 +41,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     .await?;
 
     let locks = Locks::new(pool.clone()).await?.lease(LEASE);
-    let first = locks.clone().label("editor 1").without_extension();
+    let first = locks.clone().label("editor 1").manual_extension();
     let second = locks.label("editor 2");
 
     let held = first.lock(["document", "7"]).action("editing").await?;
@@ -69,11 +69,13 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes under the lock: an error when somebody with a later fence has written.
+/// Writes under the lock. Returns an error after a write with a later fence.
 async fn write(pool: &SqlitePool, text: &str, lease: &Lease) -> Result<(), Box<dyn Error>> {
     let write =
         sqlx::query("UPDATE document SET text = ?, fence = ?2 WHERE id = 7 AND fence <= ?2");
     let done = write.bind(text).bind(lease.fence()).execute(pool).await?;
-    lease.written(done)?;
-    Ok(())
+    match done.rows_affected() {
+        0 => Err("another editor with a later fence has written".into()),
+        _ => Ok(()),
+    }
 }

@@ -1,11 +1,12 @@
-//! A mailing that several workers share out among themselves, one of which is killed in the middle.
+//! A mailing that several workers share, one of which is killed in the middle.
 //!
 //! ```text
 //! cargo run --example mailout
 //! ```
 //!
-//! Three workers in processes of their own claim 25 mails at a time. One is killed after a while: what it had claimed comes back when its claim
-//! expires, and is sent by the others. One mail may go out twice: that which was sent, and not yet noted as sent, when the worker died.
+//! Three workers, each in a process of its own, claim 25 mails at a time. One is killed after a
+//! while: its mails become available again when its claim expires, and the other workers send them.
+//! One mail may go out twice: the mail that the killed worker had sent and not yet completed.
 
 #[macro_use]
 mod common;
@@ -18,20 +19,20 @@ use std::{
 };
 
 use clap::Parser;
-use perennial::{Claims, sql::Database};
+use perennial::{locks::Claims, sql::Database};
 use sqlx::{AnyPool, AssertSqlSafe};
 
 const MAILS: usize = 300;
 const WORKERS: usize = 3;
 const CLAIM: Duration = Duration::from_secs(3);
 
-/// A mailing that several workers share out among themselves, one of which is killed in the middle.
+/// A mailing that several workers share, one of which is killed in the middle.
 #[derive(Parser)]
 struct Options {
-    /// The database, as in postgres://user:password@host/database; without it, a file that is gone afterwards.
+    /// The database, as in postgres://user:password@host/database. Default: a temporary file.
     #[arg(long)]
     database: Option<String>,
-    /// Works on a mailing that is there, under this name; is started by the program itself.
+    /// The name of a worker on an existing mailing; used by the program itself.
     #[arg(long)]
     worker: Option<String>,
 }
@@ -46,7 +47,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let file = format!("sqlite://{}/mail.db?mode=rwc", folder.path().display());
     let url = options.database.unwrap_or(file);
-    // Opens the file in the mode in which several can write to it.
+    // Opens the file in the mode in which several processes can write.
     let database = Database::open(&url).await?;
     let pool = AnyPool::connect(&url).await?;
     match options.worker {
@@ -55,7 +56,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Prepares the mails, starts the workers, kills one, and counts what has been sent.
+/// Prepares the mails, starts the workers, kills one, and counts the sent mails.
 async fn mailing(url: &str, pool: &AnyPool) -> Result<(), Box<dyn Error>> {
     for statement in [
         "CREATE TABLE mail (id BIGINT PRIMARY KEY, recipient VARCHAR(80) NOT NULL, lock_id VARCHAR(36), locked_until BIGINT)",
@@ -76,7 +77,7 @@ async fn mailing(url: &str, pool: &AnyPool) -> Result<(), Box<dyn Error>> {
     for number in 1..=WORKERS {
         workers.push(worker(url, number)?);
     }
-    // Until it is in the middle of its work.
+    // Waits until the worker is in the middle of its work.
     let first = "SELECT COUNT(*) FROM sent WHERE worker = '1'";
     while sqlx::query_scalar::<_, i64>(first).fetch_one(pool).await? < 30 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -117,7 +118,7 @@ async fn work(name: &str, database: Database, pool: &AnyPool) -> Result<(), Box<
     loop {
         let mut claim = mails.claim(25).await?;
         if claim.ids().is_empty() {
-            // Somebody may be at the last ones, and die.
+            // Another worker may hold the last ones, and crash.
             let left =
                 "SELECT COUNT(*) FROM mail WHERE lock_id IS NULL OR locked_until IS NOT NULL";
             if sqlx::query_scalar::<_, i64>(left).fetch_one(pool).await? == 0 {
@@ -133,7 +134,8 @@ async fn work(name: &str, database: Database, pool: &AnyPool) -> Result<(), Box<
         let rows = sqlx::query_as::<_, (i64, String)>(AssertSqlSafe(rows));
         let rows = rows.fetch_all(pool).await?;
         for (number, (id, recipient)) in rows.iter().enumerate() {
-            // Whoever was held up for longer than the claim holds may have been overtaken: it looks again what is its own.
+            // A worker that was paused for longer than its claim may have been overtaken, and reads
+            // its rows again.
             let runs_out = claim.remaining().is_some_and(|left| left < CLAIM / 2);
             if runs_out && claim.extend().await? < (rows.len() - number) as u64 {
                 break;
@@ -145,7 +147,7 @@ async fn work(name: &str, database: Database, pool: &AnyPool) -> Result<(), Box<
     }
 }
 
-/// Stands for the mail server, which remembers what it was given.
+/// Stands for the mail server, which stores each mail.
 async fn send(id: i64, _recipient: &str, worker: &str, pool: &AnyPool) -> Result<(), sqlx::Error> {
     tokio::time::sleep(Duration::from_millis(5)).await;
     let row = format!("INSERT INTO sent VALUES ({id}, '{worker}')");

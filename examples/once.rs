@@ -1,4 +1,4 @@
-//! What is to happen once: a mail for each order, whichever server comes first, and then its follow-up.
+//! Once-only work: a mail for each order from the first server, and then its follow-up.
 //!
 //! ```text
 //! cargo run --example once
@@ -16,7 +16,7 @@ use std::{
 };
 
 use clap::Parser;
-use perennial::{Outcome, Perennial, changed_one};
+use perennial::{Perennial, locks::OnceOutcome};
 use sqlx::SqlitePool;
 
 const WORKERS: usize = 10;
@@ -28,7 +28,7 @@ async fn send(mail: &str) {
     say!("  sent: {mail}");
 }
 
-/// What is to happen once: a mail for each order, and then its follow-up.
+/// Once-only work: a mail for each order, and then its follow-up.
 #[derive(Parser)]
 struct Options {}
 
@@ -42,7 +42,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite://{}/site.db?mode=rwc", folder.path().display());
     let pool = SqlitePool::connect(&url).await?;
-    let site = Perennial::new(pool.clone()).await?;
+    let site = Perennial::with_pool(pool.clone()).await?;
     sqlx::raw_sql(
         "CREATE TABLE outbox (mail TEXT NOT NULL); CREATE TABLE parcel (id INTEGER PRIMARY KEY, packed_by TEXT); INSERT INTO parcel VALUES (42, NULL);",
     )
@@ -51,10 +51,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     say!("At most once: noted before it is sent.");
     for worker in 0..WORKERS {
-        let thanks = site.once(["mail", "42", "thanks"]);
+        let thanks = site.locks().once(["mail", "42", "thanks"]);
         match thanks.run(|| send("thank you for order 42")).await? {
-            Outcome::Ran(()) => say!("  by worker {worker}"),
-            Outcome::AlreadyDone { since } => {
+            OnceOutcome::Ran(()) => say!("  by worker {worker}"),
+            OnceOutcome::AlreadyDone { since } => {
                 say!("  worker {worker} is told that it was done {since:.1?} ago");
             }
             other => say!("  worker {worker} is told: {other:?}"),
@@ -63,7 +63,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     say!("Until it succeeds, one at a time: the first two fail.");
     for worker in 0..4 {
-        let invoice = site.once(["mail", "42", "invoice"]).retry_if_failed();
+        let invoice = site
+            .locks()
+            .once(["mail", "42", "invoice"])
+            .retry_if_failed();
         let outcome = invoice.run(|| async {
             if worker < 2 {
                 return Err("the mail server is away");
@@ -81,10 +84,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
         (true, "is late"),
     ] {
         let mut transaction = pool.begin().await?;
-        let reminder = site.once(["mail", "42", "reminder"]);
+        let reminder = site.locks().once(["mail", "42", "reminder"]);
         let reminder = reminder.after(["mail", "42", "invoice"]);
         let outcome = reminder.mark_in(&mut transaction).await?;
-        if outcome == Outcome::Ran(()) {
+        if outcome == OnceOutcome::Ran(()) {
             let row = "INSERT INTO outbox VALUES ('pay order 42')";
             sqlx::query(row).execute(&mut *transaction).await?;
         }
@@ -102,7 +105,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     for worker in 0..3 {
         let guarded = "UPDATE parcel SET packed_by = ? WHERE id = 42 AND packed_by IS NULL";
         let update = sqlx::query(guarded).bind(format!("worker {worker}"));
-        let mine = changed_one(update.execute(&pool).await?)?;
+        let mine = update.execute(&pool).await?.rows_affected() == 1;
         say!("  worker {worker}: {mine}");
     }
     say!("{} mails were sent.", SENT.load(Relaxed));

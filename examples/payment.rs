@@ -4,8 +4,8 @@
 //! cargo run --example payment
 //! ```
 //!
-//! Open it, press the button many times, and look at what was charged. Start several on one `--database`, and they are one site. The
-//! form's key is made with the page: whoever loads it anew can pay anew.
+//! Open the page, press the button many times, and look at the charges. Several copies on one
+//! `--database` are one site. The form's key is made with the page: a reloaded page can pay again.
 
 #[macro_use]
 mod common;
@@ -26,16 +26,16 @@ use sqlx::{AnyPool, AssertSqlSafe};
 /// A payment that is charged once, however often the button is pressed.
 #[derive(Parser)]
 struct Options {
-    /// Where to listen.
+    /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:3000")]
     listen: String,
     /// The database, as in sqlite://site.db or postgres://user:password@host/database
     #[arg(long, default_value = "sqlite://payment.db")]
     database: String,
-    /// How long the bank takes.
+    /// The time that the bank takes.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "1s")]
     bank: Duration,
-    /// How long a server that has crashed is waited for.
+    /// The time after which a crashed server's payment counts as unknown.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "15s")]
     lease: Duration,
 }
@@ -66,7 +66,8 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let table = "CREATE TABLE IF NOT EXISTS charge (cents BIGINT NOT NULL)";
     sqlx::query(table).execute(&pool).await?;
 
-    // Nobody logs in here, so that the key and the host alone tell one from another. (By default credentials do, too.)
+    // This shop has no logins, so the key and the host alone identify a payment. (By default
+    // credentials do, too.)
     let once = site.locks().lease(options.lease).idempotency();
     let once = once.scope(|_| Some(String::new()));
     let app = Router::new()
@@ -82,7 +83,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     axum::serve(listener, app)
         .with_graceful_shutdown(common::told_to_stop())
         .await?;
-    // Payments whose clients have gone.
+    // Waits for payments whose clients have gone.
     site.shutdown().await;
     Ok(())
 }
@@ -110,7 +111,7 @@ document.querySelector("button").onclick = async () => {{
     ))
 }
 
-/// Charges the card: what must not happen twice.
+/// Charges the card, which must not happen twice.
 async fn pay(
     State(shop): State<Shop>,
     Form(Payment { cents }): Form<Payment>,

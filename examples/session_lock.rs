@@ -1,10 +1,11 @@
-//! Long work that one process at a time does, for as long as its connection to the database lives.
+//! Long work in one process at a time, for as long as its connection to the database lives.
 //!
 //! ```text
 //! cargo run --features postgres --example session_lock -- postgres://user@host/database
 //! ```
 //!
-//! Run two: the second one waits. Kill the first (`kill -9`): the second one goes on at once, without a lease to wait for.
+//! Run two: the second one waits. Kill the first one (`kill -9`): the second one continues at once,
+//! without a lease to wait for.
 
 #[macro_use]
 mod common;
@@ -12,9 +13,9 @@ mod common;
 use std::{error::Error, process::ExitCode, time::Duration};
 
 use clap::Parser;
-use perennial::{SessionLock, sql::Database};
+use perennial::{locks::SessionLock, sql::Database};
 
-/// Long work that one process at a time does, for as long as its connection to the database lives.
+/// Long work in one process at a time, for as long as its connection to the database lives.
 #[derive(Parser)]
 struct Options {
     /// The database, on a server: postgres://user:password@host/database, or mysql://…
@@ -48,7 +49,7 @@ async fn import() {
     }
 }
 
-/// What else is to be done about an error, where this example was built without what the database needs.
+/// A hint for a build without the database's feature.
 fn hint(url: &str) -> String {
     let (feature, built, url) = match url.split(':').next() {
         Some("postgres" | "postgresql") => ("postgres", cfg!(feature = "postgres"), "URL"),

@@ -1,7 +1,8 @@
 //! The monotonic clock of this process.
 //!
-//! Ages come from the database's clock; between two statements they are carried on by this one. A version may be older
-//! than the process, which an [`Instant`] cannot express, so times are counted from a start and may be negative.
+//! Ages come from the database's clock; between two statements the process continues them by its
+//! own clock. A version may be older than the process, which an [`Instant`] cannot express, so
+//! times count from a start and may be negative.
 
 use std::{
     ops,
@@ -11,27 +12,28 @@ use std::{
 
 use tokio::time::Instant;
 
-/// Of 365 days.
+/// One year of 365 days.
 pub(crate) const YEAR: Duration = Duration::from_hours(365 * 24);
 
-/// Longer than anything is kept; what is added to it still fits a column.
+/// A time longer than any retention. The sum with any date still fits a column.
 pub(crate) const FOREVER: Duration = Duration::from_hours(1000 * 365 * 24);
 
-/// A suspension of the machine that is shorter than this is not told from the time that it takes to read two clocks.
+/// The shortest suspension of the machine that counts. The time between two reads of the clocks
+/// looks like a shorter one.
 const SUSPENSION: Duration = Duration::from_secs(1);
 
-/// The monotonic clock, which stands still while the machine is suspended, and the time of suspensions, which is
-/// [added](Self::resumed) once in a sync interval.
+/// The monotonic clock, which stands still while the machine is suspended, and the time of
+/// suspensions, which is [added](Self::resumed) once in a sync interval.
 #[derive(Debug)]
 pub(crate) struct Clock {
     start: Instant,
-    /// How long the machine had been up when the clock was made, and when that was.
+    /// The machine's uptime when the clock was created.
     up: Option<Duration>,
     made: std::time::Instant,
     suspended: AtomicI64,
 }
 
-/// Microseconds since the clock was made; negative before.
+/// Microseconds since the clock was created; negative for earlier times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tick(pub(crate) i64);
 
@@ -49,20 +51,21 @@ impl Clock {
         Tick(micros(self.start.elapsed()) + self.suspended.load(Relaxed))
     }
 
-    /// The time since the clock was made, suspensions included.
+    /// Returns the time since the clock was created, with suspensions.
     pub(crate) fn elapsed(&self) -> Duration {
         self.resumed(self.suspended());
         self.now() - Tick(0)
     }
 
-    /// The time for which the machine has been suspended since the clock was made, by and large; zero where that is not known.
+    /// Returns the approximate time for which the machine was suspended since the clock was
+    /// created. Zero where the uptime is unknown.
     pub(crate) fn suspended(&self) -> Duration {
         let up = uptime().zip(self.up);
         let up = up.map(|(now, then)| now.saturating_sub(then));
         up.unwrap_or_default().saturating_sub(self.made.elapsed())
     }
 
-    /// Adds the suspensions since the clock was made, if they have taken this time in all.
+    /// Adds the suspensions since the clock was created, given their total time.
     pub(crate) fn resumed(&self, suspended: Duration) {
         let suspended = micros(suspended);
         if suspended - self.suspended.load(Relaxed) >= micros(SUSPENSION) {
@@ -71,7 +74,8 @@ impl Clock {
     }
 }
 
-/// The time since the machine was started, suspensions included: on Linux, the first number of `/proc/uptime`.
+/// Returns the time since the machine was started, with suspensions: on Linux, the first number of
+/// `/proc/uptime`.
 fn uptime() -> Option<Duration> {
     if !cfg!(target_os = "linux") {
         return None;
@@ -97,7 +101,7 @@ impl ops::Sub<Duration> for Tick {
     }
 }
 
-/// The time from `earlier` on; zero when `earlier` is later.
+/// Returns the time since `earlier`; zero if `earlier` is later.
 impl ops::Sub for Tick {
     type Output = Duration;
 
@@ -106,12 +110,12 @@ impl ops::Sub for Tick {
     }
 }
 
-/// Whole microseconds, as the database counts; saturates.
+/// Returns whole microseconds, the unit of the database; saturates.
 pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The inverse of [`micros`]; zero for what is negative.
+/// Returns the duration of microseconds; zero for a negative number.
 pub(crate) fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
@@ -142,7 +146,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn machine_that_was_not_suspended_says_so() {
+    fn running_machine_has_no_suspension() {
         let clock = Clock::start();
         assert!(clock.up.is_some_and(|up| !up.is_zero()));
         assert!(clock.suspended() < Duration::from_secs(60));

@@ -2,15 +2,17 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-/// Any error.
+/// The error type of stores and generators.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The error of a database that works and refuses the content: the content is too large, for example. Another try ends the same way.
+/// The error of a database that works and refuses the content: the content is too large, for
+/// example. Another try ends the same way.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(crate) struct Unfit(pub(crate) BoxError);
 
-/// What went wrong: opaque, with a [`kind`](Error::kind) to match on and the cause kept as [`source`](StdError::source).
+/// The error of every operation: opaque, with a [`kind`](Error::kind) to match on and the cause as
+/// [`source`](StdError::source).
 #[derive(Clone)]
 pub struct Error(Arc<Repr>);
 
@@ -18,22 +20,25 @@ pub struct Error(Arc<Repr>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A URL, key, table prefix or other setting cannot be used; the message says what to write instead.
+    /// A URL, key, table prefix or other setting cannot be used; the message says what to write
+    /// instead.
     Invalid,
     /// The database refused a statement or cannot be reached.
     Database,
-    /// The database did not answer within the time that the step may take: the [statement limit](crate::Builder::statement_limit), or what the method says.
+    /// The database did not answer within the [statement
+    /// timeout](crate::Builder::statement_timeout), or within the limit that the method names.
     Timeout,
     /// The tables in the database belong to a newer release.
     Schema,
-    /// The lease is no longer ours.
+    /// The caller no longer holds the lease.
     Lost,
-    /// Somebody else holds the lock.
+    /// Another holder has the lock.
     Taken,
     /// The generator failed and there is no older version.
     Generator,
-    /// There is no version yet, and nobody made one within the time that the policy allows to wait, or may make one now: after
-    /// a failure, or during a shutdown. From [`regenerate_now`](crate::Perennial::regenerate_now): no new one.
+    /// There is no version, and no process generated one within the policy's limits: a generator
+    /// takes its time, or failed a moment ago, or the site is shutting down. From
+    /// [`regenerate_now`](crate::Perennial::regenerate_now): there is no new version.
     Unavailable,
 }
 
@@ -46,27 +51,28 @@ struct Repr {
 }
 
 impl Error {
-    /// Which kind of error this is.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The lease is no longer ours.
+    /// Returns true if the caller no longer holds the lease.
     pub fn is_lost(&self) -> bool {
         self.kind() == ErrorKind::Lost
     }
 
-    /// Somebody else holds the lock.
+    /// Returns true if another holder has the lock.
     pub fn is_taken(&self) -> bool {
         self.kind() == ErrorKind::Taken
     }
 
-    /// The database refused a statement, cannot be reached or did not answer in time.
+    /// Returns true if the database refused a statement, cannot be reached or did not answer in
+    /// time.
     pub fn is_database(&self) -> bool {
         matches!(self.kind(), ErrorKind::Database | ErrorKind::Timeout)
     }
 
-    /// The database works, and does not take what was to be stored.
+    /// Returns true if the database works and refuses the content.
     pub(crate) fn is_unfit(&self) -> bool {
         self.0
             .source
@@ -74,22 +80,22 @@ impl Error {
             .is_some_and(|source| source.is::<Unfit>())
     }
 
-    /// The generator failed; the source is its error.
+    /// Returns true if the generator failed. The source is the generator's error.
     pub fn is_generator(&self) -> bool {
         self.kind() == ErrorKind::Generator
     }
 
-    /// There is no version yet.
+    /// Returns true if there is no version yet.
     pub fn is_unavailable(&self) -> bool {
         self.kind() == ErrorKind::Unavailable
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::said(ErrorKind::Invalid, message)
+        Self::with_message(ErrorKind::Invalid, message)
     }
 
-    /// An error that is all in its message.
-    pub(crate) fn said(kind: ErrorKind, message: impl Into<String>) -> Self {
+    /// Creates an error without a cause.
+    pub(crate) fn with_message(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Repr {
             kind,
             message: message.into(),
@@ -116,32 +122,32 @@ impl Error {
 
     pub(crate) fn timeout(step: &str, limit: Duration) -> Self {
         let message = format!("{step}: the database did not answer within {limit:?}");
-        Self::said(ErrorKind::Timeout, message)
+        Self::with_message(ErrorKind::Timeout, message)
     }
 
     pub(crate) fn lost(name: &str) -> Self {
         let message = format!(
-            "the lease on {name:?} is lost: it expired, or someone else has taken the lock over"
+            "the lease on {name:?} is lost: it expired, or another holder has taken the lock over"
         );
-        Self::said(ErrorKind::Lost, message)
+        Self::with_message(ErrorKind::Lost, message)
     }
 
-    /// An error for a lock that was not free; `details` continues its message.
+    /// Creates the error for a lock that was not free; `details` continues the message.
     pub(crate) fn taken(name: &str, wait: Duration, details: &str) -> Self {
         let message = format!("the lock {name:?} was not free within {wait:?}{details}");
-        Self::said(ErrorKind::Taken, message)
+        Self::with_message(ErrorKind::Taken, message)
     }
 
     pub(crate) fn unavailable(retry_in: Duration) -> Self {
         let message = format!(
-            "there is no version yet: making one failed a moment ago, or takes its time; try again in {retry_in:.0?}"
+            "there is no version yet: the generator is running or has failed a moment ago; try again in {retry_in:.0?}"
         );
-        Self::said(ErrorKind::Unavailable, message)
+        Self::with_message(ErrorKind::Unavailable, message)
     }
 }
 
-/// Prints what `Display` prints, as `fn main() -> Result<(), perennial::Error>` shows an error by `Debug`; then the causes that
-/// `Display` does not name.
+/// Prints the text of `Display`, and then the causes that the text does not name. (`fn main() ->
+/// Result<(), perennial::Error>` shows an error by `Debug`.)
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.to_string();

@@ -1,8 +1,9 @@
-//! What a generator says of its content, by extensions of its response, and what an exclusive route is told, by one of its request.
+//! Extensions: those of a response, which a generator adds, and those of a request on an exclusive
+//! route.
 
 use std::{sync::Arc, time::Duration};
 
-/// The response is stale at this age, whatever the policy's interval is.
+/// The age at which the response is stale, in place of the policy's interval.
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,8 +17,8 @@ use std::{sync::Arc, time::Duration};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefreshAfter(pub Duration);
 
-/// The tags of the response, beside those of the [layer](crate::layer::RefreshLayer::tag): whatever it depends on, to be
-/// [invalidated](crate::Perennial::invalidate_tag) by.
+/// The tags of the response, beside those of the [layer](crate::layer::RefreshLayer::tag): names of
+/// the data that the response depends on, for [`invalidate_tag`](crate::Perennial::invalidate_tag).
 ///
 /// ```
 /// use axum::{Extension, extract::Path, response::IntoResponse};
@@ -31,12 +32,12 @@ pub struct RefreshAfter(pub Duration);
 pub struct Tags(pub(crate) Arc<[String]>);
 
 impl Tags {
-    /// These tags; of any length and any characters.
+    /// Creates a list of tags. A tag may have any length and any characters.
     pub fn new<T: Into<String>>(tags: impl IntoIterator<Item = T>) -> Self {
         Self(tags.into_iter().map(Into::into).collect())
     }
 
-    /// These and others.
+    /// Returns these tags and the others.
     pub(crate) fn and(&self, others: &[String]) -> Self {
         let mut all = self.0.to_vec();
         all.extend(others.iter().filter(|tag| !self.0.contains(tag)).cloned());
@@ -44,12 +45,13 @@ impl Tags {
     }
 }
 
-/// The fencing token of the lock under which a request is served, among its extensions beneath an [`ExclusiveLayer`](crate::layer::ExclusiveLayer); see
-/// [`Lease::fence`](crate::Lease::fence).
+/// The fencing token of the lock under which a request runs.
+/// [`ExclusiveLayer`](crate::locks::ExclusiveLayer) adds the token to the request's extensions; see
+/// [`Lease::fence`](crate::locks::Lease::fence).
 ///
 /// ```
 /// use axum::Extension;
-/// use perennial::Fence;
+/// use perennial::locks::Fence;
 ///
 /// async fn upload(Extension(Fence(fence)): Extension<Fence>) {
 ///     // UPDATE album SET photos = …, fence = $fence WHERE id = … AND fence <= $fence

@@ -1,21 +1,22 @@
-//! Keys: which resource a request asks for.
+//! Keys: the names of the resources that requests ask for.
 
 use std::borrow::Cow;
 
 use http::Uri;
 use sha2::{Digest, Sha256};
 
-/// Which parameters of a query count.
+/// The parameters of a query that are part of the key.
 #[derive(Clone, Debug)]
 pub(crate) enum Query {
     All,
     Only(Vec<String>),
 }
 
-/// The path and the query of a resource: its key.
+/// Returns the key of a resource: the path and the query. `None`: the URI has no path of its own
+/// (`*`, or an authority alone).
 ///
-/// The query's parameters are sorted by name, those of the same name keep their order, and an empty query is none. Borrowed
-/// from the URI where that is how it was written. `None`: the URI has no path of its own (`*`, or an authority alone).
+/// The query's parameters are sorted by name; parameters of the same name stay in their order. An
+/// empty query is dropped. The result borrows a URI that already has this form.
 pub(crate) fn of_uri<'a>(uri: &'a Uri, counts: &Query) -> Option<Cow<'a, str>> {
     let whole = uri.path_and_query()?;
     if !whole.path().starts_with('/') {
@@ -27,7 +28,7 @@ pub(crate) fn of_uri<'a>(uri: &'a Uri, counts: &Query) -> Option<Cow<'a, str>> {
     };
     Some(match &*query {
         "" => Cow::Borrowed(whole.path()),
-        // `http://host?query` has the path `/` without writing it.
+        // `http://host?query` has the path `/` without the character.
         query
             if is_sorted(query)
                 && whole.query() == Some(query)
@@ -39,12 +40,12 @@ pub(crate) fn of_uri<'a>(uri: &'a Uri, counts: &Query) -> Option<Cow<'a, str>> {
     })
 }
 
-/// A key as a developer writes it, with its query as [`of_uri`] has it.
+/// Returns the canonical form of a key that a developer wrote, with its query as in [`of_uri`].
 pub(crate) fn canonical(key: &str) -> Cow<'_, str> {
     if !key.starts_with('/') {
         return Cow::Borrowed(key);
     }
-    // What follows a `#` is a variant's.
+    // The text after a `#` belongs to a variant.
     let (asked, variant) = key.split_at(key.find('#').unwrap_or(key.len()));
     match asked.split_once('?') {
         None => Cow::Borrowed(key),
@@ -54,7 +55,7 @@ pub(crate) fn canonical(key: &str) -> Cow<'_, str> {
     }
 }
 
-/// The parameters of these names.
+/// Returns the parameters with these names.
 fn only(query: &str, names: &[String]) -> String {
     joined(parameters(query).filter(|(name, _)| names.iter().any(|it| it == name)))
 }
@@ -74,7 +75,7 @@ fn joined<'a>(parameters: impl Iterator<Item = (Cow<'a, str>, &'a str)>) -> Stri
     raw.join("&")
 }
 
-/// Each parameter as it stands, with its name as the generator will read it: `%61=1` and `a=2` have one name.
+/// Returns each parameter unchanged, with its decoded name: `%61=1` and `a=2` have one name.
 fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
     query.split('&').map(|raw| {
         let name = raw.split('=').next().unwrap_or_default();
@@ -83,12 +84,13 @@ fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
     })
 }
 
-/// Lowercase hexadecimal digits.
+/// Returns the bytes as lowercase hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The place of a key in a spread, from 0 to 1: the same in every process, build and release.
+/// Returns the place of a key in a spread, from 0 to 1: the same in every process, build and
+/// release.
 pub(crate) fn unit(key: &str) -> f64 {
     let digest = Sha256::digest(key);
     let [a, b, c, d, ..] = digest.0;
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_path_has_no_key() {
+    fn uri_without_a_path_has_no_key() {
         for uri in ["*", "example.com:80"] {
             assert_eq!(
                 of_uri(&uri.parse().expect("a URI"), &Query::All),
@@ -133,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_key_is_that_of_the_parameters_sorted_by_name(names in proptest::collection::vec("[a-c]", 1..6)) {
+        fn key_has_its_parameters_sorted_by_name(names in proptest::collection::vec("[a-c]", 1..6)) {
             let pairs: Vec<_> = names.iter().enumerate().map(|(value, name)| (name, value)).collect();
             let query = |pairs: &[(&String, usize)]| {
                 let raw: Vec<_> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -162,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Written down, so that another build or release can't have others.
+    /// The expected numbers are literals, so that another build or release cannot have others.
     #[test]
     fn jitter_is_the_same_in_every_process_and_release() {
         for (key, place) in [

@@ -7,10 +7,11 @@
     allow(dead_code, reason = "without a store, no site can be opened")
 )]
 
-// The rooms, in the order in which a newcomer should read them: first what a user meets, then floor by floor downward. A room uses
-// only rooms below it, which `tests/structure.rs` checks. (The blank lines keep rustfmt from sorting.)
+// The rooms, in reading order for a newcomer: the public entry points first, then floor by floor
+// downward. A room uses only rooms below it, which `tests/structure.rs` checks. (The blank lines
+// keep rustfmt from sorting.)
 
-mod policy; // how a page is regenerated
+mod policy; // when a page is stale, and the limits of each wait
 
 mod site; // the entry point
 
@@ -19,39 +20,51 @@ pub mod testing; // a site without a database, for tests
 
 pub mod layer; // the Tower layers
 
-mod resource; // the heart: a resource on its way through memory, regeneration and store
+mod resource; // the heart: a resource between memory, generator and store
 
-mod locks; // leases by name, and what is built on them
+mod lock; // leases by name, waiting, once, session locks, claims
 
 #[cfg(feature = "_sql")]
 pub mod sql; // the store in three databases
 
-mod store; // what a store does, as a trait; the guarded way to it
+mod store; // the trait of a store, and its calls with a deadline
 
 mod http; // the rules of HTTP
 
-mod key; // from a URI to a key
+mod key; // the key of a URI
 
-mod name; // names of locks and entries, and their kinds; from a name to a column
+mod name; // names and kinds of locks and entries
 
-mod extensions; // what a generator says beside its response
+mod extensions; // extensions of responses and requests
 
 mod timing; // defaults, deadlines, pauses
 
 #[cfg(test)]
-mod search; // all states of a model, for the checks
+mod search; // breadth-first search of a model, for the checks
 
 mod clock; // the monotonic time of this process
 
 mod error; // the one error type
 
 pub use error::{Error, ErrorKind};
-pub use extensions::{Fence, RefreshAfter, Tags};
+pub use extensions::{RefreshAfter, Tags};
 pub use layer::refresh::keying::Key;
-#[cfg(feature = "_sql")]
-pub use locks::{Claim, Claims, SessionLock, changed_one};
-pub use locks::{
-    Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once, OnceRetried, Outcome,
-};
-pub use policy::{Client, DAY, First, Refresh};
+pub use policy::{BrowserCache, DAY, OnMiss, Refresh};
 pub use site::{Builder, Content, Perennial};
+
+/// Locks by name in the site's database, and everything that is built on them.
+pub mod locks {
+    #[cfg(feature = "_sql")]
+    pub use crate::lock::{Claim, Claims, SessionLock};
+    pub use crate::{
+        extensions::Fence,
+        layer::{
+            exclusive::{ExclusiveLayer, ExclusiveService},
+            idempotency::{IdempotencyLayer, IdempotencyService},
+        },
+        lock::{
+            Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once, OnceOutcome,
+            OnceRetried,
+        },
+    };
+}

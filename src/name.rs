@@ -1,4 +1,4 @@
-//! The names of locks and of entries, and how a name of any length fits a column.
+//! The names of locks and of entries, and the column value of a name of any length.
 
 use std::borrow::Cow;
 
@@ -6,22 +6,26 @@ use sha2::{Digest, Sha256};
 
 use crate::key::hex;
 
-/// The default beginning of the names of the tables.
+/// The default prefix of the tables' names.
 pub(crate) const TABLE_PREFIX: &str = "perennial_";
 
-/// The kind of a lock. Each kind has its own names: the lock `/a` and the lock of the page `/a` are two locks.
+/// The kind of a lock. Each kind has its own names: the lock `/a` and the lock of the page `/a` are
+/// two locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum LockKind {
     /// A lock of Perennial's own housekeeping.
     Housekeeping,
-    /// A lock that the application takes, by [`Locks`](crate::Locks) or for an exclusive route.
+    /// A lock that the application takes, by [`Locks`](crate::locks::Locks) or for an exclusive
+    /// route.
     Lock,
-    /// The lock under which work is [done once](crate::Locks::once), and the mark that the work is done.
+    /// The lock under which work is [done once](crate::locks::Locks::once), and the mark that the
+    /// work is done.
     Once,
     /// The lock under which a page or other content is generated. The lock has the name of the key.
     Page,
-    /// The lock of a request with an `Idempotency-Key`. The name is the list of scope, path and key.
+    /// The lock of a request with an `Idempotency-Key`. The name is the list of scope, path and
+    /// key.
     Request,
 }
 
@@ -48,13 +52,14 @@ impl LockKind {
 
 /// The name of a lock: a text or a list of texts, and the lock's [kind](LockKind).
 ///
-/// Conversions from a text or a list return a name of the kind [`LockKind::Lock`]. [`of`](Self::of) returns names of other kinds.
+/// Conversions from a text or a list return a name of the kind [`LockKind::Lock`]. [`of`](Self::of)
+/// returns names of other kinds.
 ///
-/// A list is joined by `/`, with `/` and `%` in its parts written as `%2F` and `%25`, so that no two lists make one name, whatever the
-/// parts are: `["sync", "bookmarks", customer]`.
+/// The parts of a list are joined by `/`, with `/` and `%` in a part written as `%2F` and `%25`:
+/// two different lists never have the same name. Example: `["sync", "bookmarks", customer]`.
 ///
 /// ```
-/// use perennial::LockName;
+/// use perennial::locks::LockName;
 ///
 /// assert_eq!(LockName::from(["sync", "a/b"]).as_str(), "sync/a%2Fb");
 /// ```
@@ -68,8 +73,8 @@ impl LockName {
     /// Returns the same name for a lock of this kind.
     ///
     /// ```
-    /// # async fn f(locks: perennial::Locks) -> Result<(), perennial::Error> {
-    /// use perennial::{LockKind, LockName};
+    /// # async fn f(locks: perennial::locks::Locks) -> Result<(), perennial::Error> {
+    /// use perennial::locks::{LockKind, LockName};
     ///
     /// // Ends the cooldown after a failed regeneration of the page.
     /// locks.break_lock(LockName::of(LockKind::Page, "/best-sellers")).await?;
@@ -98,7 +103,7 @@ impl LockName {
             .map(|part| part.as_ref().replace('%', "%25").replace('/', "%2F"))
             .collect();
         match &*parts {
-            // Not that of one empty part.
+            // Not the name of a list with one empty part.
             [] => Self::from("%"),
             parts => Self::from(parts.join("/")),
         }
@@ -138,15 +143,18 @@ impl<T: AsRef<str>> From<&[T]> for LockName {
     }
 }
 
-/// The longest name that is stored as it stands.
+/// The longest name that is stored unchanged, in bytes.
 const PLAIN: usize = 180;
-/// How much of another one is kept in front of its digest, to be recognised by; less is filled up.
+/// The length of the readable part of a longer name in front of its digest, in bytes. A shorter
+/// part is padded.
 const PREFIX: usize = 128;
 
-/// The name as a column holds it: as it stands up to 180 bytes, else its beginning and its SHA-256.
+/// Returns the column value of a name: the name itself up to 180 bytes, or else its beginning and
+/// its SHA-256.
 ///
-/// So does one with a NUL, which PostgreSQL takes in no text, and the empty one, which some modes of MariaDB take for none.
-/// Two names never share a column value: no plain one is as long as a digested one.
+/// A name with a NUL also gets a digest, as PostgreSQL accepts no NUL in a text, and so does the
+/// empty name, which some modes of MariaDB read as NULL. Two names never share a column value: no
+/// plain name is as long as a name with a digest.
 pub(crate) fn bounded(name: &str) -> Cow<'_, str> {
     let first = name.split('\0').next().unwrap_or_default();
     if !first.is_empty() && first.len() == name.len() && name.len() <= PLAIN {

@@ -7,14 +7,15 @@ use crate::{clock::YEAR, timing};
 /// One day, for intervals: `Refresh::every(30 * DAY)`.
 pub const DAY: Duration = Duration::from_hours(24);
 
-/// When a resource becomes stale, and who waits for what: the policy of a layer or of a piece of content.
+/// The policy of a page or a piece of content: its interval, and the limits of each wait.
 ///
-/// A `const`-buildable value. Without any further method the one request that regenerates waits for the new version, at most
-/// 1 s, and everyone else gets the old one at once, of any age.
+/// A value that a `const` can hold. By default, the visitor whose request starts a regeneration
+/// waits for the new version for at most 1 s. All other visitors get the old version at once,
+/// however old the version is.
 ///
 /// # How timeouts nest
 ///
-/// Each limit is shorter than the next: then no visitor gets an error while there is an old version.
+/// Each limit is shorter than the next one. With an old version in place, no visitor gets an error.
 ///
 /// | limit | default | bounds |
 /// |---|---|---|
@@ -23,10 +24,11 @@ pub const DAY: Duration = Duration::from_hours(24);
 /// | an outer timeout, such as tower-http's `TimeoutLayer` | – | one request; the regeneration goes on |
 /// | [`timeout`](Self::timeout) | 60 s | one run of the generator |
 ///
-/// Without an old version, the visitor whose request generates waits for `timeout`, and the others for
-/// [`first`](Self::first); a shorter outer timeout answers them in its own way. The process extends [`lease`](Self::lease)
-/// while the generator runs: `lease` only has to be longer than a statement takes
-/// ([`Builder::statement_limit`](crate::Builder::statement_limit), 5 s).
+/// Without an old version, the visitor whose request starts the generator waits for `timeout`, and
+/// other visitors wait as [`on_miss`](Self::on_miss) says. A shorter outer timeout answers visitors
+/// in its own way. The process extends [`lease`](Self::lease) while the generator runs, so `lease`
+/// only has to be longer than a statement takes
+/// ([`Builder::statement_timeout`](crate::Builder::statement_timeout), 5 s).
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,50 +36,53 @@ pub const DAY: Duration = Duration::from_hours(24);
 ///
 /// const TOP_TEN: Refresh = Refresh::every(DAY)
 ///     .in_background()
-///     .first(First::Wait(Duration::from_secs(10)))
+///     .on_miss(OnMiss::Wait(Duration::from_secs(10)))
 ///     .timeout(Duration::from_secs(20));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a policy does nothing until a layer or a call is given it"]
 pub struct Refresh {
     pub(crate) interval: Duration,
-    pub(crate) wait: Duration,
-    pub(crate) first: First,
+    pub(crate) soft_timeout: Duration,
+    pub(crate) on_miss: OnMiss,
     pub(crate) timeout: Duration,
     pub(crate) lease: Duration,
-    retry_after: Option<Duration>,
+    cooldown: Option<Duration>,
     pub(crate) max_stale: Option<Duration>,
     pub(crate) jitter: f64,
-    pub(crate) client: Client,
-    /// What a response says of its own freshness counts.
-    pub(crate) honours: bool,
+    pub(crate) browser_cache: BrowserCache,
+    /// The response's own freshness headers decide.
+    pub(crate) from_cache_control: bool,
 }
 
-/// What browsers and other caches on the way may do with a response, where the generator doesn't say it itself by `Cache-Control` or
-/// `Expires`.
+/// The permission for browsers and other caches to store a response whose generator set neither
+/// `Cache-Control` nor `Expires`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Client {
-    /// Keep it, but ask each time whether it still holds (`no-cache`, RFC 9111 §5.2.2.4): a 304 if it does.
+pub enum BrowserCache {
+    /// A client may store the response and asks before each use (`no-cache`, RFC 9111 §5.2.2.4).
+    /// The answer is 304 if the content is unchanged.
     Revalidate,
-    /// Use it without asking until it is stale here (`max-age`, RFC 9111 §5.2.2.1), and for so long afterwards while asking
-    /// (`stale-while-revalidate`, RFC 5861 §3; zero: not announced).
+    /// A client uses the response without asking until the version is stale (`max-age`, RFC 9111
+    /// §5.2.2.1), and for this time afterwards while the client asks (`stale-while-revalidate`, RFC
+    /// 5861 §3). Zero announces no `stale-while-revalidate`.
     ///
-    /// It can't be taken back: what is regenerated sooner is not seen before that.
+    /// The site cannot revoke this permission: a client sees a version that is regenerated earlier
+    /// only when the announced time is over.
     UntilStale(Duration),
 }
 
-/// What visitors get while the first version ever is made by somebody else.
+/// The answer to other visitors while a page is generated for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum First {
-    /// Wait for it, at most so long; then 503 with `Retry-After`.
+pub enum OnMiss {
+    /// Visitors wait for at most this time, then get 503 with `Retry-After`.
     Wait(Duration),
-    /// 503 with `Retry-After` at once.
+    /// Visitors get 503 with `Retry-After` at once.
     Unavailable,
 }
 
-impl First {
+impl OnMiss {
     pub(crate) fn limit(self) -> Duration {
         match self {
             Self::Wait(limit) => limit,
@@ -87,107 +92,128 @@ impl First {
 }
 
 impl Refresh {
-    /// Stale at this age, counted from the publish of the version by the database's clock.
-    /// The interval of a 404, 405, 410 or 414 is one minute at most, unless the response has a
+    /// Creates a policy under which a version is stale at this age. The age counts from the publish
+    /// of the version by the database's clock.
+    ///
+    /// The interval of a 404, 405, 410 or 414 is at most one minute, unless the response has a
     /// [`RefreshAfter`](crate::RefreshAfter).
     ///
-    /// With [`Duration::ZERO`] a version is stale as soon as it stands: every request gets it, and one at a time
-    /// regenerates.
+    /// With [`Duration::ZERO`] a version is always stale: every request gets the version, and one
+    /// request at a time regenerates the page.
     pub const fn every(interval: Duration) -> Self {
         Self {
             interval,
-            wait: timing::SOFT_TIMEOUT,
-            first: First::Wait(timing::FIRST_WAIT),
+            soft_timeout: timing::SOFT_TIMEOUT,
+            on_miss: OnMiss::Wait(timing::FIRST_WAIT),
             timeout: timing::GENERATION,
             lease: timing::LEASE,
-            retry_after: None,
+            cooldown: None,
             max_stale: None,
             jitter: 0.0,
-            client: Client::Revalidate,
-            honours: false,
+            browser_cache: BrowserCache::Revalidate,
+            from_cache_control: false,
         }
     }
 
-    /// Stale as each response says itself, and `default` where it says nothing: for a gateway, or handlers that know best.
+    /// Creates a policy under which each response's own headers decide when the response is stale,
+    /// and `default` decides for a response without such headers. For a gateway, and for handlers
+    /// that know best.
     ///
-    /// What counts is what counts for a shared cache (RFC 9111 §4.2, RFC 5861): `s-maxage`, `max-age` or `Expires`, less `Age` or, if that is more (and than 5 s), the
-    /// time since `Date` by this process's clock.
-    /// A valid, non-empty `CDN-Cache-Control` decides in place of `Cache-Control` and `Expires`, also on whether the response may be stored
-    /// (RFC 9213 §2.2). An invalid one is ignored (§2.1). The layer passes the field on to clients, for further caches on the way (§3.1). Served stale it is only for
-    /// as long as `stale-while-revalidate` says, or `stale-if-error` when regenerating it fails, and not at all with `no-cache`,
-    /// `must-revalidate` or `proxy-revalidate`: then visitors wait as for a first version. [`max_stale`](Self::max_stale) and [`jitter`](Self::jitter)
-    /// count where the response says nothing.
-    pub const fn from_generator(default: Duration) -> Self {
+    /// The lifetime is that for a shared cache (RFC 9111 §4.2):
+    ///
+    /// - The lifetime is `s-maxage`, `max-age` or `Expires`.
+    /// - The response's `Age` is subtracted. The time since `Date` by this process's clock is
+    ///   subtracted instead if that time is longer than `Age` and than 5 s.
+    /// - A valid, non-empty `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also for
+    ///   the question whether the response may be stored (RFC 9213 §2.2). An invalid
+    ///   `CDN-Cache-Control` is ignored (§2.1). The layer passes the header on to clients, for
+    ///   further caches on the way (§3.1).
+    /// - A stale version is served for as long as `stale-while-revalidate` allows, and after a
+    ///   failed regeneration for as long as `stale-if-error` allows (RFC 5861).
+    /// - With `no-cache`, `must-revalidate` or `proxy-revalidate` a stale version is not served:
+    ///   visitors wait as for a first version.
+    ///
+    /// [`max_stale`](Self::max_stale) and [`jitter`](Self::jitter) apply to responses without such
+    /// headers.
+    pub const fn from_cache_control(default: Duration) -> Self {
         let mut policy = Self::every(default);
-        policy.honours = true;
+        policy.from_cache_control = true;
         policy
     }
 
-    /// How long the one regenerating request waits for the new version before it, too, gets the old. Default: 1 s, which is less than the
-    /// timeouts that sites usually have around their routes; until the lock
-    /// is taken, no longer than [`Builder::database_patience`](crate::Builder::database_patience), so that a database that doesn't answer holds nobody up.
+    /// Sets the time that the visitor whose request started the regeneration waits for the new
+    /// version. After that the visitor gets the old version. Default: 1 s, which is less than the
+    /// usual timeouts around routes.
     ///
-    /// The regeneration goes on in any case, also when that visitor disconnects.
-    pub const fn wait(mut self, limit: Duration) -> Self {
-        self.wait = limit;
+    /// Until the lock is taken, the visitor waits no longer than
+    /// [`Builder::database_patience`](crate::Builder::database_patience) for a database that does
+    /// not answer. The regeneration continues in each case, even if that visitor disconnects.
+    pub const fn soft_timeout(mut self, limit: Duration) -> Self {
+        self.soft_timeout = limit;
         self
     }
 
-    /// The regenerating request, too, gets the old version at once: [`wait`](Self::wait) of zero.
+    /// Serves the old version at once to the visitor whose request starts the regeneration, too.
+    /// The same as [`soft_timeout`](Self::soft_timeout) of zero.
     ///
-    /// The `stale-while-revalidate` of RFC 5861 §3.
+    /// Corresponds to `stale-while-revalidate` of RFC 5861 §3.
     pub const fn in_background(self) -> Self {
-        self.wait(Duration::ZERO)
+        self.soft_timeout(Duration::ZERO)
     }
 
-    /// What others get while the first version ever is made. Default: [`First::Wait`] of 30 s.
+    /// Sets the answer to other visitors while a page is generated for the first time. Default:
+    /// [`OnMiss::Wait`] of 30 s.
     ///
-    /// The request that makes it waits until it is made, at most [`timeout`](Self::timeout). The same holds for a version
-    /// that [`max_stale`](Self::max_stale) forbids to serve.
-    pub const fn first(mut self, first: First) -> Self {
-        self.first = first;
+    /// The visitor whose request starts the generator waits for the result, at most for
+    /// [`timeout`](Self::timeout). The same holds for a version that is too old for
+    /// [`max_stale`](Self::max_stale).
+    pub const fn on_miss(mut self, on_miss: OnMiss) -> Self {
+        self.on_miss = on_miss;
         self
     }
 
-    /// A regeneration that runs longer is cancelled and counts as failed. Default: 60 s.
+    /// Sets the time after which a regeneration is cancelled and counts as failed. Default: 60 s.
     ///
-    /// Cancelled means that the generator's future is dropped at its next `await`; a generator that blocks its thread
-    /// can't be cancelled.
+    /// The generator's future is dropped at its next `await`. A generator that blocks its thread
+    /// cannot be cancelled.
     pub const fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
-    /// How long a silent regenerator keeps the lock, which bounds how much a crash delays the next one. Default: 15 s.
+    /// Sets the time for which a process holds the lock without extending the lease. Default: 15 s.
+    /// Clamped to 10 ms – 1 year. A crash of the process delays the next regeneration by at most
+    /// this time.
     ///
-    /// It is extended at a third of its length for as long as the regeneration runs, so that it need not cover
-    /// the generator's time. It should be well above the time that a database statement may take. Taken into 10 ms to a
-    /// year.
+    /// The process extends the lease at a third of its length while the generator runs, so a lease
+    /// may be shorter than the generator's time. Choose a lease well above the time that a database
+    /// statement may take.
     pub const fn lease(mut self, length: Duration) -> Self {
         self.lease = bounded_lease(length);
         self
     }
 
-    /// The cooldown: after a failure no process tries again for so long. Default: the interval, but at least 3 s and at most
-    /// 30 s. At most a year.
-    pub const fn retry_after(mut self, cooldown: Duration) -> Self {
-        self.retry_after = Some(cooldown);
+    /// Sets the time after a failure in which no process tries again. Default: the interval within
+    /// 3 s – 30 s. At most a year.
+    pub const fn cooldown(mut self, cooldown: Duration) -> Self {
+        self.cooldown = Some(cooldown);
         self
     }
 
-    /// An entry older than the interval and this is not served: its visitors wait as for a first version. Default: none,
-    /// an old version is served however old it is.
+    /// Sets the time after the interval for which an old version is served. Visitors of an older
+    /// version wait as for a first version. Default: none, an old version is served at any age.
     ///
-    /// The `stale-if-error` of RFC 5861 §4, for every reason to be stale.
+    /// Corresponds to `stale-if-error` of RFC 5861 §4, for every reason to be stale.
     pub const fn max_stale(mut self, limit: Duration) -> Self {
         self.max_stale = Some(limit);
         self
     }
 
-    /// Shortens each key's interval by a part of its own, up to this fraction of it, so that what was made together doesn't
-    /// become stale together. Default: 0; taken into 0 to 1.
+    /// Spreads expiry: each key's interval is shortened by a fixed part of up to this fraction, so
+    /// that pages generated together do not expire together. Default: 0. Clamped to 0 – 1.
     ///
-    /// The part is derived from the key: every process, and every version of a key, has the same.
+    /// The part is derived from the key, and is the same in every process and for every version of
+    /// the key.
     pub const fn jitter(mut self, fraction: f64) -> Self {
         self.jitter = if fraction.is_nan() {
             0.0
@@ -197,32 +223,33 @@ impl Refresh {
         self
     }
 
-    /// What browsers and other caches may do with a response. Default: [`Client::Revalidate`].
-    pub const fn client(mut self, client: Client) -> Self {
-        self.client = client;
+    /// Sets the permission for browsers and other caches to store a response. Default:
+    /// [`BrowserCache::Revalidate`].
+    pub const fn browser_cache(mut self, browser_cache: BrowserCache) -> Self {
+        self.browser_cache = browser_cache;
         self
     }
 
-    pub(crate) fn cooldown(&self) -> Duration {
+    pub(crate) fn cooldown_time(&self) -> Duration {
         let default = || {
             let [least, most] = timing::COOLDOWN;
             self.interval.clamp(least, most)
         };
-        self.retry_after.unwrap_or_else(default).min(YEAR)
+        self.cooldown.unwrap_or_else(default).min(YEAR)
     }
 
-    /// The interval of a key whose place in the spread is `unit` (0 to 1).
+    /// Returns the interval of a key whose place in the spread is `unit` (0 to 1).
     pub(crate) fn interval_at(&self, unit: f64) -> Duration {
         if self.jitter == 0.0 {
             return self.interval;
         }
         let seconds = self.interval.as_secs_f64() * (1.0 - self.jitter * unit);
-        // The longest intervals are rounded up beyond what a duration holds.
+        // The longest intervals are rounded up beyond the range of a duration.
         Duration::try_from_secs_f64(seconds).unwrap_or(self.interval)
     }
 }
 
-/// A lease that can be held and will end: of a year at most.
+/// Clamps the length of a lease to 10 ms – 1 year.
 pub(crate) const fn bounded_lease(length: Duration) -> Duration {
     if length.as_millis() < 10 {
         Duration::from_millis(10)
@@ -241,10 +268,10 @@ mod tests {
 
     #[test]
     fn the_cooldown_follows_the_interval_within_limits() {
-        assert_eq!(Refresh::every(Duration::ZERO).cooldown(), 3 * S);
-        assert_eq!(Refresh::every(10 * S).cooldown(), 10 * S);
-        assert_eq!(Refresh::every(DAY).cooldown(), 30 * S);
-        assert_eq!(Refresh::every(DAY).retry_after(S).cooldown(), S);
+        assert_eq!(Refresh::every(Duration::ZERO).cooldown_time(), 3 * S);
+        assert_eq!(Refresh::every(10 * S).cooldown_time(), 10 * S);
+        assert_eq!(Refresh::every(DAY).cooldown_time(), 30 * S);
+        assert_eq!(Refresh::every(DAY).cooldown(S).cooldown_time(), S);
     }
 
     #[test]
@@ -275,7 +302,7 @@ mod tests {
         assert_eq!(lease(Duration::ZERO), Duration::from_millis(10));
         assert_eq!(lease(Duration::MAX), YEAR);
         assert_eq!(
-            Refresh::every(S).retry_after(Duration::MAX).cooldown(),
+            Refresh::every(S).cooldown(Duration::MAX).cooldown_time(),
             YEAR
         );
     }

@@ -16,14 +16,16 @@ pub(crate) trait Model {
 
     fn start(&self) -> Self::State;
 
-    /// Adds each possible action, faults included, with the state after the action. No two actions are equal.
+    /// Adds each possible action, faults included, with the state after the action. No two actions
+    /// are equal.
     fn steps(&self, state: &Self::State, steps: &mut Steps<Self>);
 
     /// Tests the properties of a single state.
     fn invariant(&self, state: &Self::State) -> Result<(), Broken>;
 
-    /// Returns the next state of the one schedule without faults, and its cost (1 for a unit of time, or 0, as the model counts).
-    /// `None`: the system has settled, as it must from every state.
+    /// Returns the next state of the one schedule without faults, and its cost (1 for a unit of
+    /// time, or 0, as the model counts). `None`: the system has settled, as it must from every
+    /// state.
     fn settle(&self, state: &Self::State) -> Option<(u16, Self::State)>;
 
     /// The highest sum of the costs until the system has settled.
@@ -53,7 +55,7 @@ impl<M: Model + ?Sized> Steps<M> {
         self.found.push((action, Err(property)));
     }
 
-    /// Counts a situation. A check whose situations never occur is empty.
+    /// Counts a situation. A check without its situations is empty.
     pub(crate) fn sometimes(&mut self, situation: &'static str) {
         *self.tally.entry(situation).or_default() += 1;
     }
@@ -155,7 +157,7 @@ const HASH: FixedState = FixedState::with_seed(0);
 /// The number of the start among the parents.
 const START: u32 = u32::MAX;
 
-/// Visits every state that the model can reach.
+/// Visits every reachable state of the model.
 ///
 /// # Panics
 ///
@@ -166,7 +168,7 @@ pub(crate) fn explore<M: Model>(model: &M, limit: usize) -> Result<Explored, Vio
     Ok(explored)
 }
 
-/// Visits the states that the model can reach, the nearest ones first, until there are `enough`.
+/// Visits the reachable states of the model, the nearest first, until there are `enough`.
 pub(crate) fn explore_some<M: Model>(model: &M, enough: usize) -> Result<Explored, Violation<M>> {
     let mut search = Search {
         model,
@@ -232,7 +234,8 @@ impl<M: Model> Search<'_, M> {
         })
     }
 
-    /// Follows the schedule without faults to a state of known cost. The error is the schedule that takes too long.
+    /// Follows the schedule without faults to a state of known cost. The error is the schedule that
+    /// takes too long.
     fn settles(&mut self, state: &M::State) -> Result<(), Vec<M::State>> {
         let (mut passed, mut current) = (Vec::new(), state.clone());
         let mut cost = loop {
@@ -244,7 +247,7 @@ impl<M: Model> Search<'_, M> {
                 self.costs.insert(hash, 0);
                 break 0;
             };
-            // A schedule that long has come back to an earlier state.
+            // The schedule is in a cycle.
             if passed.len() > 1000 {
                 return Err(self.schedule(state));
             }

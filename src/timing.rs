@@ -1,4 +1,4 @@
-//! The times that are policy or shared, the pauses between tries, and the deadline of a step.
+//! The shared times, the pauses between tries, and the deadline of a step.
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::Error;
 
-/// The default time that a step in the database may take, waits and further tries included.
+/// The default time limit of a step in the database, with waits and further tries.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The default time that a request waits for the database although the request can be answered without the database.
+/// The default time that a request waits for the database although the request can be answered
+/// without the database.
 pub(crate) const DATABASE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The time for which a pool of Perennial's own tries to get a connection.
@@ -20,8 +21,8 @@ pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 #[cfg(feature = "_sql")]
 pub(crate) const PREPARE_LIMIT: Duration = Duration::from_secs(60);
 
-/// The longest wait of a statement for another writer of the same SQLite file. Shorter than [`STATEMENT_TIMEOUT`], so that SQLite's own
-/// message comes first.
+/// The longest wait of a statement for another writer of the same SQLite file. Shorter than
+/// [`STATEMENT_TIMEOUT`], so that SQLite's own message comes first.
 #[cfg(feature = "sqlite")]
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -33,8 +34,8 @@ pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 #[cfg(feature = "_sql")]
 pub(crate) const SESSION_CHECK: Duration = Duration::from_secs(2);
 
-/// The pauses between two tries for a lock that is waited for. The same for all who wait, however long they have, so that each of them has
-/// the same chance whenever the lock is released.
+/// The pauses between two tries for a lock. All waiters have the same pauses, whatever their limits
+/// are, so that each waiter has the same chance when the lock is released.
 pub(crate) const LOCK_PAUSES: [Duration; 2] = [Duration::from_millis(100); 2];
 
 /// The pauses before a statement is run again.
@@ -42,7 +43,8 @@ pub(crate) const LOCK_PAUSES: [Duration; 2] = [Duration::from_millis(100); 2];
 pub(crate) const STATEMENT_PAUSES: [Duration; 2] =
     [Duration::from_millis(1), Duration::from_millis(200)];
 
-/// The time for which a statement may still run on the server after its connection broke, by and large.
+/// The approximate time for which a statement may still run on the server after its connection
+/// broke.
 #[cfg(feature = "_sql")]
 pub(crate) const SETTLING: Duration = Duration::from_millis(250);
 
@@ -54,7 +56,7 @@ pub(crate) const TABLES_PAUSES: [Duration; 2] = [Duration::from_millis(50); 2];
 #[cfg(feature = "sqlite")]
 pub(crate) const OPEN_PAUSES: [Duration; 2] = [Duration::from_millis(20); 2];
 
-/// The pauses between two probes while another process generates a version that is waited for.
+/// The pauses between two probes while visitors wait for another process's generator.
 pub(crate) const POLL_PAUSES: [Duration; 2] =
     [Duration::from_millis(20), Duration::from_millis(500)];
 
@@ -81,8 +83,8 @@ pub(crate) const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 #[cfg(feature = "_sql")]
 pub(crate) const SHORTEST_CLAIM: Duration = Duration::from_millis(100);
 
-/// Pauses between the checks for what a lost statement has done: five times the pause before it, by and large, up to the quarter of an
-/// hour for which TCP may go on sending a message again.
+/// The pauses between the checks for the effect of a lost statement: each is about five times the
+/// pause before, up to the quarter of an hour for which TCP may resend a message.
 pub(crate) const STRAY_PAUSES: [Duration; 6] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
@@ -92,13 +94,14 @@ pub(crate) const STRAY_PAUSES: [Duration; 6] = [
     Duration::from_secs(900),
 ];
 
-/// The pause after such a check that failed. The check does not count.
+/// The pause after a failed check. The failed check does not count.
 pub(crate) const STRAY_AGAIN: Duration = Duration::from_secs(5);
 
 /// The time after which a lost statement is given up, however many checks have failed.
 pub(crate) const STRAY_END: Duration = Duration::from_hours(1);
 
-/// A worker that has not been seen for longer than it announced is taken for dead: its runtime has ended, or is not driven.
+/// The time that a worker may exceed its announced pause. After that the worker counts as dead: its
+/// runtime has ended or stands still.
 pub(crate) const STRAY_SILENCE: Duration = Duration::from_secs(60);
 
 /// The default lease of a policy and of a named lock.
@@ -123,47 +126,51 @@ pub(crate) const GENERATION: Duration = Duration::from_secs(60);
 pub(crate) const COOLDOWN: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(30)];
 
 /// The time after which a client may repeat a request that is in progress.
-pub(crate) const REPEAT_SOON: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_IN_PROGRESS: Duration = Duration::from_secs(1);
 
 /// The time after which a client may repeat a request for which the database failed.
-pub(crate) const REPEAT_LATER: Duration = Duration::from_secs(5);
+pub(crate) const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// The time between two questions of a process for what other processes have invalidated.
+/// The time between two syncs of a process with the invalidation list.
 pub(crate) const SYNC: Duration = Duration::from_secs(1);
 
-/// The age at which an answer to that question has to be renewed before a process relies on the answer. Longer than [`SYNC`], so that
-/// requests that come one after the other do not wait.
+/// The age at which the result of a sync is renewed before a process relies on the result. Longer
+/// than [`SYNC`], so that requests that follow one another do not wait.
 pub(crate) const OVERDUE: Duration = Duration::from_millis(1250);
 
-/// The time for which a process asks nothing more about a key that another process is regenerating.
+/// The time for which a process asks the store nothing about a key that another process
+/// regenerates.
 pub(crate) const RECHECK: Duration = Duration::from_secs(1);
 
-/// The longest time for which a publish that fails is tried again.
+/// The longest time for which a failing publish is tried again.
 pub(crate) const PUBLISH_RETRY: Duration = Duration::from_secs(15);
 
-/// The time for which an invalidation by a layer is tried again.
+/// The time for which a failing invalidation by a layer is tried again.
 pub(crate) const INVALIDATE_RETRY: Duration = Duration::from_secs(60);
 
 /// The time that a response waits for the invalidation that the request causes.
 pub(crate) const INVALIDATE_WAIT: Duration = Duration::from_secs(5);
 
-/// The time for which the response of an idempotent request is tried again to be stored. A failover takes half a minute.
+/// The time for which the storing of an idempotent request's response is tried again. A failover
+/// takes half a minute.
 pub(crate) const RESPONSE_RETRY: Duration = Duration::from_mins(10);
 
-/// The same time, counted from the beginning of a shutdown.
+/// The same time during a shutdown, counted from its beginning.
 pub(crate) const RESPONSE_RETRY_AT_SHUTDOWN: Duration = Duration::from_secs(10);
 
-/// The longest time between the probe for an idempotent request and the answer of the try. The lock of a request that was done is removed an
-/// hour after its release; a process that was paused for so long would acquire the lock whatever fence the process has seen.
+/// The longest time between the probe for an idempotent request and the answer of the try. The lock
+/// of a completed request is removed an hour after its release; a process that was paused for as
+/// long would acquire the lock whatever fence the probe returned.
 pub(crate) const PROBE_VALID: Duration = Duration::from_mins(1);
 
-/// The part of a response's age that is put down to clocks that differ, and to dates being whole seconds.
+/// The part of a response's age that may come from clocks that differ and from dates in whole
+/// seconds.
 pub(crate) const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 
-/// The shortest time between two messages in the log that a layer has too many keys.
-pub(crate) const TOO_MANY_SAID: Duration = Duration::from_secs(60);
+/// The shortest time between two warnings that a layer has too many keys.
+pub(crate) const TOO_MANY_KEYS_LOG: Duration = Duration::from_secs(60);
 
-/// The longest interval of a response whose status says that there is nothing.
+/// The longest default interval of a negative response (404, 405, 410, 414).
 pub(crate) const NEGATIVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The default time for which stale entries and unused locks are stored.
@@ -172,20 +179,21 @@ pub(crate) const RETENTION: Duration = Duration::from_hours(24 * 90);
 /// The minimum retention of the lock of a request whose outcome is unknown.
 pub(crate) const UNKNOWN_OUTCOME: Duration = Duration::from_hours(24 * 90);
 
-/// The time for which the lock of a request that is done is stored: longer than a process needs between a look for the response, which
-/// finds none, and the try.
+/// The time for which the lock of a completed request is stored: longer than the time between a
+/// probe that finds no response and the try.
 pub(crate) const REQUEST_DONE: Duration = Duration::from_hours(1);
 
-/// The minimum time for which a purge is remembered: longer than a generation that began before the purge.
+/// The minimum time for which a purge is remembered: longer than a generation that began before the
+/// purge.
 pub(crate) const PURGE_MEMORY: Duration = Duration::from_hours(1);
 
-/// The longest time between two prunings, in all processes together.
+/// The longest time between two prunings by all processes together.
 pub(crate) const PRUNE: Duration = Duration::from_hours(24);
 
 /// The shortest time between two prunings.
 pub(crate) const PRUNE_LEAST: Duration = Duration::from_secs(10);
 
-/// The time between two foldings of the invalidation list, in all processes together.
+/// The time between two foldings of the invalidation list by all processes together.
 pub(crate) const FOLD: Duration = Duration::from_secs(60);
 
 /// Runs a step in the database, and drops the step after `limit`.
@@ -202,7 +210,7 @@ pub(crate) async fn within<T>(
     done.map_err(|_| Error::timeout(step, limit))
 }
 
-/// The pauses between tries: each is twice the one before it, up to a limit.
+/// The pauses between tries: each pause is twice the pause before, up to a limit.
 pub(crate) struct Backoff {
     next: Duration,
     longest: Duration,
@@ -212,7 +220,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Makes the pauses from the first to the longest.
+    /// Creates the pauses from the first to the longest.
     pub(crate) const fn new([first, longest]: [Duration; 2]) -> Self {
         Self {
             next: first,
@@ -223,7 +231,8 @@ impl Backoff {
         }
     }
 
-    /// Waits for a random part of each pause, half of the pause at least, so that tries that have met once do not meet again.
+    /// Randomises each pause between a half and the whole, so that tries that met once do not meet
+    /// again.
     pub(crate) const fn random(mut self) -> Self {
         self.random = true;
         self
@@ -236,13 +245,13 @@ impl Backoff {
         self
     }
 
-    /// Ends after this time from now, with a last try then.
+    /// Ends after this time from now, with a last try at the end.
     pub(crate) fn limit(mut self, limit: Duration) -> Self {
         self.end = Instant::now().checked_add(limit);
         self
     }
 
-    /// Waits before another try. Returns `false` at once when there is to be none.
+    /// Waits before another try. Returns `false` at once if there is none.
     pub(crate) async fn pause(&mut self) -> bool {
         let left = self.end.map(|end| end - Instant::now());
         if self.tries == 0 || left == Some(Duration::ZERO) {
@@ -264,7 +273,7 @@ thread_local! {
     static SEED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// Lets the random pauses on this thread follow from a seed, so that a simulation repeats.
+/// Derives the random pauses on this thread from a seed, so that a simulation repeats.
 #[cfg(feature = "testing")]
 pub fn seed_pauses(seed: u64) {
     SEED.set(Some(seed));

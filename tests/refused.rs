@@ -5,10 +5,10 @@
 /// The cases.
 #[cfg(refused)]
 mod cases {
-    use perennial::{Claims, Perennial};
+    use perennial::{Perennial, locks::Claims};
 
     async fn pool_of_another_sqlx(pool: sqlx_postgres_0_8::PgPool) {
-        let _ = Perennial::new(pool).await;
+        let _ = Perennial::with_pool(pool).await;
     }
 
     async fn number() {
@@ -20,7 +20,7 @@ mod cases {
     }
 }
 
-/// Compiles this file with the cases, and with the features and dependencies that are built already.
+/// Compiles this file with the cases, with the features and dependencies of the present build.
 #[test]
 fn pool_that_cannot_be_used_is_refused_with_a_reason() {
     let mut compile = std::process::Command::new(env!("CARGO"));
@@ -44,7 +44,7 @@ fn pool_that_cannot_be_used_is_refused_with_a_reason() {
         .expect("cargo runs");
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(!done.status.success(), "it compiles");
-    // The compiler repeats some of them.
+    // The compiler repeats some messages.
     let errors: Vec<_> = said
         .lines()
         .filter(|line| line.starts_with("error["))

@@ -1,7 +1,9 @@
-//! How many statements a request costs: sqlx logs each one that it runs, and here they are counted, process by process.
+//! The number of statements of a request: sqlx logs each statement, and the test counts them by
+//! process.
 //!
-//! Two sites with a pool and a memory of their own stand for two processes; each does everything inside a span that bears
-//! its name. One test alone in its program, as the counter hears of all statements in it.
+//! Two sites with a pool and a memory of their own stand for two processes. Each runs inside a span
+//! with its name. The test is alone in its program, as the counter sees all statements of the
+//! program.
 
 use std::{
     collections::HashMap,
@@ -30,7 +32,7 @@ use tracing_subscriber::{
 struct Statements(Arc<Mutex<HashMap<String, Vec<String>>>>);
 
 impl Statements {
-    /// Those of a process since the last call, but those that ask what has been invalidated.
+    /// Returns the statements of a process since the last call, without the syncs.
     fn take(&self, process: &str) -> Vec<String> {
         self.0
             .lock()
@@ -74,7 +76,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Statements {
         }
         let mut summary = Text("summary", String::new());
         event.record(&mut summary);
-        // What a connection begins with; the pool opens another when it needs one.
+        // The first statements of a connection; the pool opens another connection when necessary.
         if summary.1.contains("PRAGMA") {
             return;
         }
@@ -102,7 +104,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Statements {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hit_costs_none_a_refresh_three_and_everyone_else_one_a_recheck_interval_beside_one_a_sync_interval()
+async fn hit_costs_no_statement_refresh_three_and_another_process_one_each_recheck()
  {
     let statements = Statements::default();
     let subscriber = tracing_subscriber::registry().with(statements.clone());
@@ -114,7 +116,7 @@ async fn a_hit_costs_none_a_refresh_three_and_everyone_else_one_a_recheck_interv
     let patient = || {
         let limit = Duration::from_secs(30);
         let builder = Perennial::builder().database_patience(limit);
-        builder.statement_limit(limit)
+        builder.statement_timeout(limit)
     };
     let policy = Refresh::every(INTERVAL)
         .lease(Duration::from_secs(600))
@@ -165,7 +167,7 @@ async fn a_hit_costs_none_a_refresh_three_and_everyone_else_one_a_recheck_interv
     );
     statements.take("b");
 
-    // Cold: a generates, b finds it.
+    // Cold: a generates, b finds the version.
     assert_eq!(visit(&a.1, &a_site).await, 1);
     until(released).await;
     assert_eq!(visit(&b.1, &b_site).await, 1);
@@ -196,7 +198,7 @@ async fn a_hit_costs_none_a_refresh_three_and_everyone_else_one_a_recheck_interv
         assert_eq!(visit(&a.1, &a_site).await, 1);
         assert_eq!(visit(&b.1, &b_site).await, 1);
     }
-    // For some recheck intervals, so that there is something to count.
+    // Some recheck intervals, so that there are statements to count.
     while start.elapsed() < Duration::from_millis(2500) {
         visit(&b.1, &b_site).await;
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -218,7 +220,7 @@ async fn a_hit_costs_none_a_refresh_three_and_everyone_else_one_a_recheck_interv
         winner.len() >= 3
     })
     .await;
-    // Its own version: it need not ask whether there is a newer one.
+    // The process's own version needs no probe.
     assert_eq!(winner.len(), 3, "{winner:#?}");
     assert_eq!(runs.load(SeqCst), 2);
 

@@ -95,7 +95,8 @@ fn arrows<'a>(lib: &str, sources: impl IntoIterator<Item = (&'a Path, &'a str)>)
     arrows
 }
 
-/// Removes each room that uses no other one, again and again. The rooms that stay are on a cycle, or use one.
+/// Removes each room that uses no other one, again and again. The rooms that stay are on a cycle,
+/// or use one.
 fn in_cycles(mut arrows: Arrows) -> Arrows {
     loop {
         let rooms: BTreeSet<_> = arrows.keys().cloned().collect();
@@ -144,7 +145,7 @@ fn rooms_use_only_rooms_below_them() {
             .iter()
             .map(|(path, text)| (path.as_path(), text.as_str())),
     );
-    // A scan that finds nothing would find no cycle either.
+    // A scan without any result would find no cycle either.
     assert!(arrows["site"].contains("layer"), "{arrows:?}");
     let cycles = in_cycles(arrows);
     assert!(
@@ -186,7 +187,8 @@ fn cycle_is_found_through_nested_imports_and_names_of_the_root() {
     assert!(cycles("use crate::{upper::x};").contains_key("other"));
 }
 
-/// Without an order, tokio polls the branches of `select!` in a random one, and a seed does not repeat.
+/// Without an order, tokio polls the branches of `select!` in a random one, and a seed does not
+/// repeat.
 #[test]
 fn every_select_polls_its_branches_in_their_order() {
     let mut folders = vec![PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];

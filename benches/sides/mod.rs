@@ -1,4 +1,4 @@
-//! What is measured: a page from a bare handler, and the same through the layer.
+//! The sides of a comparison: a page from a bare handler, and the same page through the layer.
 
 use std::{
     convert::Infallible,
@@ -19,7 +19,7 @@ use tower::{Layer, Service};
 pub(crate) const SIZES: [(&str, usize); 3] =
     [("1 KiB", 1 << 10), ("64 KiB", 1 << 16), ("1 MiB", 1 << 20)];
 
-/// A page by itself, and one of many.
+/// A single page, and one of many.
 pub(crate) const PAGE: &str = "/best-sellers";
 const PAGES: &str = "/books/{number}";
 
@@ -27,7 +27,7 @@ pub(crate) struct Sides {
     pub(crate) bare: Router,
     /// The layer on the route.
     pub(crate) layered: Router,
-    /// The layer around the router, which a hit does not reach.
+    /// The layer stands around the router, which a hit does not reach.
     pub(crate) around: RefreshService<Router>,
 }
 
@@ -43,13 +43,13 @@ impl Sides {
     }
 }
 
-/// A page as a handler that does nothing else answers with it.
+/// A handler that does nothing but answer with the page.
 fn page(size: usize) -> MethodRouter {
     let body: &'static [u8] = vec![b'x'; size].leak();
     get(move || async move { ([(header::CONTENT_TYPE, "text/html")], body) })
 }
 
-/// A page as shops have them.
+/// A typical page of a shop.
 #[cfg(feature = "compression")]
 pub(crate) fn shop() -> Router {
     let books = (0..400_u64).map(|book| {
@@ -70,7 +70,7 @@ pub(crate) fn shop() -> Router {
     }))
 }
 
-/// As a server has it: with its state, so that nothing is left to be made for each request.
+/// The service as in a server: with its state, so that nothing is created for each request.
 fn router(page: MethodRouter) -> Router {
     let router = Router::new().route(PAGE, page.clone()).route(PAGES, page);
     router.with_state(())
@@ -86,7 +86,7 @@ pub(crate) fn request(path: &str) -> Request<Body> {
     request
 }
 
-/// What is measured.
+/// The page that is measured.
 pub(crate) trait Side<B>:
     Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Sync
 {
@@ -99,7 +99,7 @@ impl<B, S> Side<B> for S where
 {
 }
 
-/// One request and the length of its whole body; `None` if it has to be waited for.
+/// Makes a request, and returns the length of its body; `None` if the request has to wait.
 #[inline(never)]
 pub(crate) fn serve<B>(app: &mut impl Side<B>, request: Request<Body>) -> Option<usize>
 where

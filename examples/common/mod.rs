@@ -1,4 +1,4 @@
-//! What the examples share: how they begin, print, listen and end.
+//! The shared parts of the examples: start, output, listening and end.
 
 #![allow(dead_code, unused_macros, reason = "no example needs all of it")]
 
@@ -11,13 +11,13 @@ use std::{
 
 use tokio::net::TcpListener;
 
-/// Prints a line. Unlike `println!`, goes on when nobody reads any more, as in `once | head`.
+/// Prints a line. Unlike `println!`, continues without a reader, as in `once | head`.
 macro_rules! say {
     ($($line:tt)*) => { crate::common::print(format_args!($($line)*)) };
 }
 
 pub(crate) fn print(line: fmt::Arguments<'_>) {
-    // Nobody reads any more.
+    // The reader has gone.
     let _ = writeln!(io::stdout(), "{line}");
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn told_to_stop() {
     tracing::info!("closing: the last visitors are served");
 }
 
-/// A database's URL as it may be shown.
+/// Returns a database's URL without its password.
 pub(crate) fn without_password(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),

@@ -6,14 +6,15 @@ use crate::http::fields::ascii;
 
 pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
-/// How a response came about.
+/// The way in which a response came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
-    /// It was stored, and goes on being fresh for so many seconds; negative: stale for so many.
+pub(crate) enum Handling {
+    /// The response was stored and is fresh for `ttl` more seconds. A negative `ttl` counts the
+    /// seconds since the version became stale.
     Hit { ttl: i64 },
-    /// The service answered.
+    /// The inner service answered.
     Forwarded(Forward),
-    /// There was nothing to give.
+    /// No version could be served, and no response was available.
     Unavailable,
 }
 
@@ -21,21 +22,22 @@ pub(crate) enum How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Forward {
     /// The reason (§2.2): `method`, `bypass`, `miss` or `stale`.
-    pub(crate) why: &'static str,
+    pub(crate) reason: &'static str,
     /// The response is stored.
     pub(crate) stored: bool,
-    /// Another request, that came first, had caused the response.
+    /// Another request, which came first, caused the response.
     pub(crate) collapsed: bool,
-    /// The reason why the response is not stored (§2.8). The documentation of `RefreshLayer` has a table of the reasons.
+    /// The reason why the response is not stored (§2.8). The documentation of `RefreshLayer` has a
+    /// table of the reasons.
     pub(crate) detail: Option<&'static str>,
 }
 
 impl Forward {
     pub(crate) const METHOD: Self = Self::because("method");
 
-    pub(crate) const fn because(why: &'static str) -> Self {
+    pub(crate) const fn because(reason: &'static str) -> Self {
         Self {
-            why,
+            reason,
             stored: false,
             collapsed: false,
             detail: None,
@@ -52,8 +54,8 @@ impl Forward {
     }
 }
 
-impl How {
-    /// Our member of the list, at whose end it stands, as that of each cache on the way does (§2).
+impl Handling {
+    /// Returns Perennial's member of the list. Each cache on the way appends its own member (§2).
     pub(crate) fn value(self) -> HeaderValue {
         ascii(match self {
             Self::Hit { ttl } => format!("perennial; hit; ttl={ttl}"),
@@ -64,7 +66,7 @@ impl How {
                     Some(detail) => ("; detail=", detail),
                     None => ("", ""),
                 };
-                let why = forward.why;
+                let why = forward.reason;
                 format!("perennial; fwd={why}{stored}{collapsed}{because}{detail}")
             }
             Self::Unavailable => return HeaderValue::from_static("perennial; detail=unavailable"),

@@ -1,4 +1,5 @@
-//! Content codings (RFC 9110 §8.4.1): which one a request is answered in, what is worth one, and the encoders.
+//! Content codings (RFC 9110 §8.4.1): the negotiation with a request, the compressible types, and
+//! the encoders.
 
 use std::io::{self, Write};
 
@@ -10,13 +11,15 @@ use crate::http::{
     terms,
 };
 
-/// A smaller body fits the first packets of a connection as it is.
+/// The smallest body to compress, in bytes. A smaller body fits the first packets of a connection
+/// uncompressed.
 const LEAST: usize = 256;
 
-/// Up to here the slowest levels of the encoders take some tenths of a second; above, levels that are linear in time.
+/// The largest body for the slowest levels of the encoders, which take some tenths of a second.
+/// Larger bodies get levels that are linear in time.
 const SMALL: usize = 128 << 10;
 
-/// Those of the same weight are preferred in this order.
+/// The content codings, in the order of preference among equal weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
     /// RFC 7932.
@@ -38,9 +41,10 @@ impl Coding {
         }
     }
 
-    /// Content in this coding, with what says so; `None`: it would be no smaller.
+    /// Returns the content in this coding with its headers. `None`: the result would be no smaller.
     ///
-    /// It has an entity tag of its own (§8.8.3.3). Parts of it are not given: another release of an encoder may make other bytes of the same content.
+    /// The result has an entity tag of its own (§8.8.3.3) and no `Accept-Ranges`, as another
+    /// release of an encoder may produce other bytes.
     pub(crate) fn encoded(self, content: &Response<Bytes>) -> Option<Response<Bytes>> {
         let body = match self.encode(content.body()) {
             Ok(body) if body.len() < content.body().len() => body,
@@ -62,7 +66,8 @@ impl Coding {
         Some(encoded)
     }
 
-    /// The entity tag of what has this one as it is. `None`: this is none.
+    /// Returns the entity tag of this coding of the content with the tag `plain`. `None`: `plain`
+    /// is not an entity tag.
     fn tag(self, plain: &HeaderValue) -> Option<HeaderValue> {
         let plain = plain.as_bytes().strip_suffix(b"\"")?;
         let tag = [plain, b"-", self.token().as_bytes(), b"\""].concat();
@@ -83,7 +88,7 @@ impl Coding {
                 Ok(encoded)
             }
             Self::Zstd => {
-                // At this level its window is that of RFC 9659 §3 at most, 8 MiB, without being told.
+                // The default window at this level is within the 8 MiB of RFC 9659 §3.
                 let level = if small { 19 } else { 9 };
                 zstd::bulk::compress(body, level)
             }
@@ -98,7 +103,7 @@ impl Coding {
     }
 }
 
-/// What says how the bytes of a body are (RFC 9530, RFC 9421).
+/// The headers that depend on the bytes of a body (RFC 9530, RFC 9421).
 const DIGESTS: [&str; 5] = [
     "content-digest",
     "content-md5",
@@ -107,7 +112,8 @@ const DIGESTS: [&str; 5] = [
     "signature",
 ];
 
-/// Whether content is to be had in codings: it has none, is of a type that gets smaller by one, and does not forbid it (RFC 9111 §5.2.2.6).
+/// Returns true if the content may be compressed: it has no coding, is of a compressible type, and
+/// does not forbid a transformation (RFC 9111 §5.2.2.6).
 pub(crate) fn is_compressible(content: &Response<Bytes>) -> bool {
     let headers = content.headers();
     content.body().len() >= LEAST
@@ -118,7 +124,7 @@ pub(crate) fn is_compressible(content: &Response<Bytes>) -> bool {
         && is_text(&media_type(headers))
 }
 
-/// Whether a media type's content is text, or as good as that.
+/// Returns true if a media type is text or a similarly compressible type.
 fn is_text(kind: &str) -> bool {
     if let Some(text) = kind.strip_prefix("text/") {
         return text != "event-stream";
@@ -146,7 +152,8 @@ fn is_text(kind: &str) -> bool {
     suffixes.iter().any(|suffix| kind.ends_with(suffix)) || types.contains(&kind)
 }
 
-/// What a request accepts (RFC 9110 §12.5.3): the weight of each coding, and that of none, in thousandths.
+/// The preferences of a request (RFC 9110 §12.5.3): the weight of each coding and of no coding, in
+/// thousandths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accepted {
     codings: [u16; 3],
@@ -154,7 +161,8 @@ pub(crate) struct Accepted {
 }
 
 impl Accepted {
-    /// A request that says nothing accepts anything; it gets what needs no decoding.
+    /// Reads the preferences. A request without the header accepts anything, and gets the content
+    /// without a coding.
     pub(crate) fn of(request: &HeaderMap) -> Self {
         let (mut codings, mut identity, mut others) = ([None; 3], None, None);
         for (name, weight) in members(request, &header::ACCEPT_ENCODING).filter_map(member) {
@@ -172,7 +180,7 @@ impl Accepted {
                     None => continue,
                 }
             };
-            // Said twice, a refusal counts.
+            // Of two entries for one coding, a refusal wins.
             *of = match *of {
                 Some(said) if said == 0 || weight == 0 => Some(0),
                 said => said.max(Some(weight)),
@@ -180,24 +188,24 @@ impl Accepted {
         }
         Self {
             codings: codings.map(|said| said.or(others).unwrap_or(0)),
-            // Acceptable unless that is denied, and the last choice unless it is named.
+            // No coding is acceptable unless denied, and the last choice unless named.
             identity: identity.unwrap_or(u16::from(others != Some(0))),
         }
     }
 
-    /// The coding that is accepted best, of those that are to be had. `None`: the content as it is; also where even that is not accepted, which a
-    /// server may disregard (§12.4.1).
+    /// Returns the preferred coding among the available ones. `None`: the content without a coding.
+    /// A request that refuses even that gets it all the same, which §12.4.1 allows.
     pub(crate) fn best(&self, is_to_be_had: impl Fn(Coding) -> bool) -> Option<Coding> {
         let weighed = Coding::ALL.into_iter().zip(self.codings);
         let accepted = weighed.filter(|(coding, weight)| *weight > 0 && is_to_be_had(*coding));
-        // The first one of the greatest.
+        // The first one of the greatest weight.
         let best = accepted.rev().max_by_key(|(_, weight)| *weight);
         let (coding, weight) = best?;
         (weight >= self.identity).then_some(coding)
     }
 }
 
-/// A member of the list: its name and its weight. `None`: it is none, and says nothing.
+/// Returns the name and the weight of a list member. `None`: the member is malformed and ignored.
 fn member(member: &[u8]) -> Option<(&[u8], u16)> {
     let mut parts = member.splitn(2, |&byte| byte == b';');
     let name = parts.next()?.trim_ascii();
@@ -303,7 +311,7 @@ mod tests {
             ),
             ("br", &["*;q=0.5, gzip;q=0.4", "br, gzip;q=0.9, *;q=0"]),
             ("identity", &["*;q=0, identity", "*;q=0, identity;q=0.1"]),
-            // Nothing that there is: as if nothing were said.
+            // No coding is available: the same as without the header.
             (
                 "identity",
                 &[
@@ -333,7 +341,7 @@ mod tests {
                 "identity",
                 &["identity, gzip;q=0.5", "identity;q=0.8, gzip;q=0.5"],
             ),
-            // Not as the grammar has it: it says nothing.
+            // Malformed members are ignored.
             (
                 "identity",
                 &[
@@ -366,7 +374,7 @@ mod tests {
                 ],
             ),
             ("br", &["gzip;q=abc, br"]),
-            // Twice: a refusal counts, or the greater weight.
+            // Of two entries, a refusal or the greater weight wins.
             ("identity", &["gzip;q=0, gzip;q=1", "gzip;q=0, x-gzip"]),
             ("gzip", &["gzip;q=0.2, gzip;q=0.9, br;q=0.5"]),
         ];
@@ -383,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_not_to_be_had_the_next_best_is_taken() {
+    fn next_best_available_coding_is_chosen() {
         let mut request = HeaderMap::new();
         let line = HeaderValue::from_static("br, gzip;q=0.8, zstd;q=0.5");
         request.append(header::ACCEPT_ENCODING, line);
@@ -405,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_good_as_text_is_compressible() {
+    fn text_like_types_are_compressible() {
         let page = || vec![b'x'; LEAST];
         for kind in [
             "text/html",
@@ -513,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_no_smaller_is_left_as_it_is() {
+    fn incompressible_content_stays_plain() {
         let noise: Vec<u8> = (0..64)
             .flat_map(|_| uuid::Uuid::new_v4().into_bytes())
             .collect();

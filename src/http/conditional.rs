@@ -1,4 +1,4 @@
-//! Conditional and range requests (RFC 9110 §13, §14) on a kept response.
+//! Conditional and range requests (RFC 9110 §13, §14) on a stored response.
 
 use std::ops::{Bound, Range as Span};
 
@@ -9,28 +9,29 @@ use headers::{
 };
 use http::{HeaderMap, HeaderName, Response, StatusCode, header};
 
-/// What a request that may be conditional is answered with.
+/// The answer to a request that may be conditional.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The response as it is kept.
+pub(crate) enum Evaluation {
+    /// The stored response.
     Whole,
-    /// 206 with these bytes of it.
+    /// 206 with these bytes of the body.
     Part(Span<usize>),
-    /// 304.
+    /// 304 Not Modified.
     NotModified,
-    /// 412.
+    /// 412 Precondition Failed.
     PreconditionFailed,
 }
 
 /// Evaluates the preconditions of a GET or HEAD in the order of RFC 9110 §13.2.2.
 ///
-/// Only of what would be a success (§13.2.1). A range that is not a single one of bytes, or not satisfiable, is ignored, as §14.2 lets a server.
-pub(crate) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) -> Outcome {
+/// Preconditions apply only to a response that would be a success (§13.2.1). A range header is
+/// ignored unless it names a single satisfiable range of bytes, as §14.2 permits.
+pub(crate) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) -> Evaluation {
     if !kept.status().is_success() || !request.keys().any(is_conditional) {
-        return Outcome::Whole;
+        return Evaluation::Whole;
     }
     if is_revalidation(request, kept) {
-        return Outcome::NotModified;
+        return Evaluation::NotModified;
     }
     let etag = tags::<ETag>(kept.headers());
     let modified = || kept.headers().typed_get::<LastModified>();
@@ -38,13 +39,13 @@ pub(crate) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) 
     if let Some(condition) = tags::<IfMatch>(request) {
         let passes = |etag| condition.precondition_passes(etag);
         if !condition.is_any() && !etag.as_ref().is_some_and(passes) {
-            return Outcome::PreconditionFailed;
+            return Evaluation::PreconditionFailed;
         }
     } else if let (Some(condition), Some(modified)) =
         (request.typed_get::<IfUnmodifiedSince>(), modified())
         && !condition.precondition_passes(modified.into())
     {
-        return Outcome::PreconditionFailed;
+        return Evaluation::PreconditionFailed;
     }
 
     if request.contains_key(header::IF_NONE_MATCH) {
@@ -52,32 +53,34 @@ pub(crate) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) 
         if let (Some(condition), Some(etag)) = (condition, &etag)
             && !condition.precondition_passes(etag)
         {
-            return Outcome::NotModified;
+            return Evaluation::NotModified;
         }
     } else if let (Some(condition), Some(modified)) =
         (request.typed_get::<IfModifiedSince>(), modified())
         && !condition.is_modified(modified.into())
     {
-        return Outcome::NotModified;
+        return Evaluation::NotModified;
     }
 
-    // §14.2: a Range is ignored for other methods than GET, and of what would be no 200; and where none are (§14.3).
+    // §14.2: a Range is ignored for methods other than GET and for responses other than 200, and if
+    // the response refuses ranges (§14.3).
     let ranges = kept.headers().get(header::ACCEPT_RANGES);
     if head || kept.status() != StatusCode::OK || ranges.is_some_and(|unit| unit == "none") {
-        return Outcome::Whole;
+        return Evaluation::Whole;
     }
     let applies = match tags::<IfRange>(request) {
-        // Not by a date, which is too coarse to tell two versions of one second apart (§13.1.5).
+        // A date is too coarse: two versions may have the same second (§13.1.5).
         Some(condition) => !condition.is_modified(etag.as_ref(), None),
         None => !request.contains_key(header::IF_RANGE),
     };
     match single_range(request).filter(|_| applies) {
-        Some(range) => part(&range, kept.body().len()).map_or(Outcome::Whole, Outcome::Part),
-        None => Outcome::Whole,
+        Some(range) => part(&range, kept.body().len()).map_or(Evaluation::Whole, Evaluation::Part),
+        None => Evaluation::Whole,
     }
 }
 
-/// What browsers ask, told without parsing it: whether it is still the one with this tag.
+/// Returns true for the revalidation that browsers send: an `If-None-Match` with the current tag
+/// alone. Needs no parser.
 fn is_revalidation(request: &HeaderMap, kept: &Response<Bytes>) -> bool {
     let mut conditions = request.iter().filter(|(name, _)| is_conditional(name));
     let (first, more) = (conditions.next(), conditions.next());
@@ -86,8 +89,8 @@ fn is_revalidation(request: &HeaderMap, kept: &Response<Bytes>) -> bool {
         && first.is_some_and(|(name, value)| *name == header::IF_NONE_MATCH && Some(value) == tag)
 }
 
-/// A header with entity tags, if those have only what may stand in them (RFC 9110 §8.8.3), and end in the line in which they begin: the parser takes that for
-/// granted, and panics in a debug build.
+/// Returns a header with entity tags. `None`: a tag has a forbidden character (RFC 9110 §8.8.3) or
+/// continues on the next line. The parser panics on such input in a debug build.
 fn tags<H: Header>(headers: &HeaderMap) -> Option<H> {
     let well_formed = headers.get_all(H::name()).iter().all(|line| {
         let parts: Vec<_> = line.as_bytes().split(|&byte| byte == b'"').collect();
@@ -101,7 +104,7 @@ fn tags<H: Header>(headers: &HeaderMap) -> Option<H> {
     }
 }
 
-/// The only range of a request that names one.
+/// Returns the only range of a request. `None`: there is none, or more than one.
 fn single_range(request: &HeaderMap) -> Option<Range> {
     let mut lines = request.get_all(header::RANGE).into_iter();
     let line = lines.next()?;
@@ -109,7 +112,7 @@ fn single_range(request: &HeaderMap) -> Option<Range> {
     request.typed_get().filter(|_| single)
 }
 
-/// The bytes of a body of this length.
+/// Returns the range as positions in a body of this length.
 fn part(range: &Range, length: usize) -> Option<Span<usize>> {
     let (first, last) = range.satisfiable_ranges(length as u64).next()?;
     let Bound::Included(first) = first else {
@@ -141,11 +144,11 @@ mod tests {
     const BEFORE: &str = "Sat, 29 Oct 1994 19:43:30 GMT";
     const AFTER: &str = "Sat, 29 Oct 1994 19:43:32 GMT";
 
-    fn outcome(head: bool, request: &[(&str, &str)]) -> Outcome {
+    fn outcome(head: bool, request: &[(&str, &str)]) -> Evaluation {
         outcome_of(StatusCode::OK, head, request)
     }
 
-    fn outcome_of(status: StatusCode, head: bool, request: &[(&str, &str)]) -> Outcome {
+    fn outcome_of(status: StatusCode, head: bool, request: &[(&str, &str)]) -> Evaluation {
         let mut kept = Response::new(Bytes::from_static(b"0123456789"));
         *kept.status_mut() = status;
         let headers = kept.headers_mut();
@@ -162,9 +165,9 @@ mod tests {
     /// RFC 9110 §13.1 and §13.2.2.
     #[test]
     fn preconditions_are_evaluated_in_their_order() {
-        use Outcome::{NotModified, PreconditionFailed, Whole};
+        use Evaluation::{NotModified, PreconditionFailed, Whole};
 
-        let table: &[(&[(&str, &str)], Outcome)] = &[
+        let table: &[(&[(&str, &str)], Evaluation)] = &[
             (&[], Whole),
             (&[("accept", "*/*")], Whole),
             (&[("if-none-match", "\"v1\"")], NotModified),
@@ -177,7 +180,7 @@ mod tests {
             (&[("if-none-match", "*")], NotModified),
             (&[("if-none-match", "\"v2\"")], Whole),
             (&[("if-none-match", "v1")], Whole),
-            // No entity tags.
+            // The value is not a list of entity tags.
             (&[("if-none-match", "\"v 1\"")], Whole),
             (&[("if-none-match", "\"v1\", \"\t\"")], Whole),
             (&[("if-none-match", "\"a\" b \"c\"")], Whole),
@@ -188,7 +191,7 @@ mod tests {
             (&[("if-modified-since", AFTER)], NotModified),
             (&[("if-modified-since", BEFORE)], Whole),
             (&[("if-modified-since", "yesterday")], Whole),
-            // The date counts for nothing beside a tag.
+            // A date is ignored beside a tag.
             (
                 &[("if-none-match", "\"v2\""), ("if-modified-since", AFTER)],
                 Whole,
@@ -227,9 +230,9 @@ mod tests {
     #[test]
     fn preconditions_count_for_what_would_be_a_success_and_ranges_for_a_200() {
         let table = [
-            (("if-none-match", "\"v1\""), Outcome::NotModified),
-            (("if-match", "\"v2\""), Outcome::PreconditionFailed),
-            (("range", "bytes=0-4"), Outcome::Whole),
+            (("if-none-match", "\"v1\""), Evaluation::NotModified),
+            (("if-match", "\"v2\""), Evaluation::PreconditionFailed),
+            (("range", "bytes=0-4"), Evaluation::Whole),
         ];
         for (header, expected) in table {
             assert_eq!(
@@ -238,7 +241,7 @@ mod tests {
             );
             assert_eq!(
                 outcome_of(StatusCode::NOT_FOUND, false, &[header]),
-                Outcome::Whole
+                Evaluation::Whole
             );
         }
     }
@@ -246,8 +249,8 @@ mod tests {
     /// RFC 9110 §14.1.2 and §13.1.5.
     #[test]
     fn a_single_satisfiable_range_is_a_part_and_all_else_is_the_whole() {
-        let part = |first: usize, end: usize| Outcome::Part(first..end);
-        let whole = Outcome::Whole;
+        let part = |first: usize, end: usize| Evaluation::Part(first..end);
+        let whole = Evaluation::Whole;
         let table = [
             ("bytes=0-4", part(0, 5)),
             ("bytes=3-3", part(3, 4)),
@@ -278,7 +281,7 @@ mod tests {
             assert_eq!(outcome(false, &request), expected, "{condition}");
         }
         let fresh = [("range", "bytes=0-4"), ("if-none-match", "\"v1\"")];
-        assert_eq!(outcome(false, &fresh), Outcome::NotModified);
+        assert_eq!(outcome(false, &fresh), Evaluation::NotModified);
         let two = [("range", "bytes=0-4"), ("range", "bytes=5-6")];
         assert_eq!(outcome(false, &two), whole);
     }

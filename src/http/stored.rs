@@ -1,4 +1,4 @@
-//! What of a response a shared cache may store (RFC 9111 §3), and as what.
+//! Storing in a shared cache (RFC 9111 §3): the storable responses, and their stored form.
 
 use std::time::SystemTime;
 
@@ -21,7 +21,8 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     media_type(headers) == "text/event-stream"
 }
 
-/// RFC 9110 §15.1, without 206, which is a part, and 501, which is a failure.
+/// Returns true for the statuses of RFC 9110 §15.1, without 206, which is a part, and 501, which is
+/// a failure.
 pub(crate) fn is_heuristically_cacheable(status: StatusCode) -> bool {
     matches!(
         status.as_u16(),
@@ -29,12 +30,13 @@ pub(crate) fn is_heuristically_cacheable(status: StatusCode) -> bool {
     )
 }
 
-/// RFC 9111 §3: what a shared cache may not store; and what is somebody's own by its nature.
-pub(crate) fn is_shareable(headers: &HeaderMap, honours: bool) -> bool {
-    !headers.contains_key(header::SET_COOKIE) && !terms::forbid_storing(headers, honours)
+/// Returns true if a shared cache may store the response (RFC 9111 §3) and the response has no
+/// `Set-Cookie`.
+pub(crate) fn is_shareable(headers: &HeaderMap, from_cache_control: bool) -> bool {
+    !headers.contains_key(header::SET_COOKIE) && !terms::forbid_storing(headers, from_cache_control)
 }
 
-/// What headers take, names and values, in bytes.
+/// Returns the size of the headers, names and values, in bytes.
 pub(crate) fn size(headers: &HeaderMap) -> usize {
     let lines = headers.iter();
     lines
@@ -42,7 +44,8 @@ pub(crate) fn size(headers: &HeaderMap) -> usize {
         .sum()
 }
 
-/// Whether a response ends where it says (RFC 9112 §6.3): else it was cut off, or is made to be read in two ways.
+/// Returns true if the body has the announced length (RFC 9112 §6.3). Otherwise the response was
+/// cut off, or can be read in two ways.
 pub(crate) fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
     let length = body.len().to_string();
     let mut lengths = list(headers, &header::CONTENT_LENGTH).peekable();
@@ -52,42 +55,43 @@ pub(crate) fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
         && codings.all(|coding| coding.eq_ignore_ascii_case("chunked"))
 }
 
-/// A response to be kept, or to be given to several: without what belongs to one connection or one moment.
+/// Returns the response without the headers of one connection or one moment, for storing or for
+/// several visitors.
 pub(crate) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
     let length = HeaderValue::from(body.len());
     let mut response = Response::new(body);
     *response.status_mut() = head.status;
     let headers = response.headers_mut();
-    // Copied, as they may be parts of the buffer in which a whole response was read.
+    // Values are copied, as they may be parts of the buffer of a whole response.
     for (name, value) in &head.headers {
         headers.append(name, copied(value));
     }
     remove_hop_by_hop(headers);
     let now = SystemTime::now();
     let date = terms::date(headers, &header::DATE);
-    // The apparent age (RFC 9111 §4.2.3), which nothing tells any more when the date is gone.
+    // The apparent age (RFC 9111 §4.2.3), which cannot be computed after `Date` is removed.
     let apparent = date.and_then(|date| now.duration_since(date).ok());
     if let Some(apparent) = apparent.filter(|apparent| *apparent > CLOCKS_DIFFER) {
         let age = apparent.as_secs().max(terms::age(headers));
         headers.insert(header::AGE, HeaderValue::from(age));
     }
     if !headers.contains_key(header::EXPIRES) {
-        // Equal content would differ by it. A hit says it again, by the age.
+        // Two equal contents would differ by their dates. Each hit computes `Date` from the age.
         headers.remove(header::DATE);
     } else if date.is_none() {
-        // From which `Expires` counts.
+        // `Expires` counts from this date.
         headers.typed_insert(Date::from(now));
     }
     if head.status == StatusCode::NO_CONTENT {
         headers.remove(header::CONTENT_LENGTH);
     } else {
-        // For HEAD, whose body doesn't tell.
+        // A response to HEAD has no body to count.
         headers.insert(header::CONTENT_LENGTH, length);
     }
     response
 }
 
-/// Adds what lets clients ask for less than the whole of a stored response.
+/// Adds the headers by which clients can ask for less than the whole of a stored response.
 pub(crate) fn validate(response: &mut Response<Bytes>) {
     if response.status() == StatusCode::OK {
         let bytes = HeaderValue::from_static("bytes");
@@ -100,7 +104,8 @@ pub(crate) fn validate(response: &mut Response<Bytes>) {
     }
 }
 
-/// A strong validator (RFC 9110 §8.8.3): of the body, and of what says how it is to be read.
+/// Returns a strong validator (RFC 9110 §8.8.3) of the body and of the headers that say how to read
+/// the body.
 fn etag(response: &Response<Bytes>) -> HeaderValue {
     let mut digest = Sha256::new();
     for name in [
@@ -118,7 +123,7 @@ fn etag(response: &Response<Bytes>) -> HeaderValue {
     ascii(format!("\"{}\"", key::hex(&digest[..16])))
 }
 
-/// RFC 9110 §7.6.1.
+/// Removes the headers of one connection (RFC 9110 §7.6.1).
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let nominated: Vec<HeaderName> = list(headers, &header::CONNECTION)
         .filter_map(|name| name.parse().ok())

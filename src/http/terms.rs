@@ -1,4 +1,4 @@
-//! The directives of a response on its own freshness, for a shared cache (RFC 9111 §4.2, RFC 9213, RFC 5861).
+//! The freshness directives of a response, for a shared cache (RFC 9111 §4.2, RFC 9213, RFC 5861).
 
 use std::time::{Duration, SystemTime};
 
@@ -7,22 +7,22 @@ use sfv::{BareItem, Dictionary, Item, ListEntry, Parser};
 
 use crate::{http::fields::list, timing::NEGATIVE_INTERVAL};
 
-/// How long a version may be used.
+/// The time limits of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// It is fresh for so long.
+    /// The age at which the version is stale.
     pub(crate) interval: Duration,
-    /// And then served for so long, while it regrows; `None`: without limit.
+    /// The time for which the stale version is served during regeneration. `None`: without limit.
     pub(crate) max_stale: Option<Duration>,
-    /// Or for so long, when regenerating it fails.
+    /// The time for which the stale version is served after a failed regeneration.
     pub(crate) if_error: Duration,
 }
 
-/// The directives for the caches of a site, apart from those of its visitors (RFC 9213 §3.1).
+/// The directives for the site's own caches, not for those of its visitors (RFC 9213 §3.1).
 const CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-control");
 
-/// The interval of a policy for a response of this status: for 404, 405, 410 and 414 at most a minute, as what is not there
-/// today may be there tomorrow.
+/// Returns the policy's interval for a response of this status: at most a minute for 404, 405, 410
+/// and 414, as a missing resource may exist soon.
 pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
     match status.as_u16() {
         404 | 405 | 410 | 414 => interval.min(NEGATIVE_INTERVAL),
@@ -32,28 +32,33 @@ pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
 
 /// Returns true if a shared cache may not store the response (RFC 9111 §3).
 ///
-/// With `honours` the targeted field decides alone where there is one (RFC 9213 §2.2), and `must-understand` outdoes `no-store`
-/// (RFC 9111 §5.2.2.3), as each status that is stored is understood. Without, any of these directives forbids it. A targeted field
-/// that is not valid allows nothing, but its directives forbid all the same: a cache need not store.
-pub(crate) fn forbid_storing(headers: &HeaderMap, honours: bool) -> bool {
+/// With `from_cache_control`, a targeted header decides alone (RFC 9213 §2.2), and
+/// `must-understand` overrides `no-store` (RFC 9111 §5.2.2.3), as Perennial understands each status
+/// that it stores. Without, any such directive in either header forbids storing. The directives of
+/// an invalid targeted header forbid, too: a cache need not store.
+pub(crate) fn forbid_storing(headers: &HeaderMap, from_cache_control: bool) -> bool {
     let forbid = |directives: &[(String, String)]| {
         let has = |name: &str| directives.iter().any(|(it, _)| it == name);
-        // `private="field"` is taken for `private`, as §5.2.2.7 allows.
-        has("private") || (has("no-store") && !(honours && has("must-understand")))
+        // `private="field"` counts as `private`, as §5.2.2.7 allows.
+        has("private") || (has("no-store") && !(from_cache_control && has("must-understand")))
     };
     let forbids = |field| forbid(&directives(headers, field).collect::<Vec<_>>());
     match targeted(headers) {
-        Some(targeted) => forbid(&targeted) || (!honours && forbids(&header::CACHE_CONTROL)),
+        Some(targeted) => {
+            forbid(&targeted) || (!from_cache_control && forbids(&header::CACHE_CONTROL))
+        }
         None => forbids(&header::CACHE_CONTROL) || forbids(&CDN_CACHE_CONTROL),
     }
 }
 
-/// Returns the terms in the headers; `None`: there are none. A valid `CDN-Cache-Control` takes the place of the other headers.
+/// Returns the terms in the headers; `None`: there are none. A valid `CDN-Cache-Control` replaces
+/// the other headers.
 ///
-/// Stale it may be served only where that is said (`stale-while-revalidate`, `stale-if-error`), and not where it is forbidden
-/// (`no-cache`, `must-revalidate`, `proxy-revalidate`). `s-maxage`, which has the meaning of the latter (RFC 9111 §5.2.2.10), forbids it only
-/// to those to whom it is not said: so origins use the two together.
-pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
+/// A stale version is served only as `stale-while-revalidate` and `stale-if-error` allow, and not
+/// if `no-cache`, `must-revalidate` or `proxy-revalidate` forbids it. `s-maxage` implies
+/// `proxy-revalidate` (RFC 9111 §5.2.2.10), but forbids only where no `stale-…` directive allows:
+/// origins combine the two in this way.
+pub(crate) fn declared(headers: &HeaderMap) -> Option<Terms> {
     let (directives, expires) = match targeted(headers) {
         Some(targeted) => (targeted, None),
         None => {
@@ -65,7 +70,7 @@ pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
         let mut found = directives.iter().filter(|(it, _)| it == name);
         found.next().map(|(_, value)| value.as_str())
     };
-    // What can't be read is taken for no time at all (§4.2.1).
+    // An unreadable number counts as zero (§4.2.1).
     let seconds = |name| {
         let value = find(name)?;
         Some(Duration::from_secs(delta_seconds(value).unwrap_or(0)))
@@ -88,35 +93,37 @@ pub(crate) fn said(headers: &HeaderMap) -> Option<Terms> {
     })
 }
 
-/// Returns the age of the response when it was received, in seconds: the first member, and zero if that is no number (RFC 9111 §5.1).
+/// Returns the age of the response when it was received, in seconds: the first member, and zero if
+/// that is no number (RFC 9111 §5.1).
 pub(crate) fn age(headers: &HeaderMap) -> u64 {
     let first = list(headers, &header::AGE).next();
     first.and_then(|age| delta_seconds(&age)).unwrap_or(0)
 }
 
-/// What is too large is as large as can be told apart (RFC 9111 §1.2.2).
+/// Returns the number of seconds, at most the largest number that is told apart (RFC 9111 §1.2.2).
 fn delta_seconds(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(1 << 31))
 }
 
-/// The date in a header.
+/// Returns the date in a header.
 pub(crate) fn date(headers: &HeaderMap, name: &HeaderName) -> Option<SystemTime> {
     let value = headers.get(name)?.to_str().ok()?;
     httpdate::parse_http_date(value).ok()
 }
 
-/// The time from `Date` to `Expires`.
+/// Returns the time from `Date` to `Expires`.
 fn expires(headers: &HeaderMap) -> Option<Duration> {
     headers.get(header::EXPIRES)?;
     let made = date(headers, &header::DATE).unwrap_or(SystemTime::UNIX_EPOCH);
-    // `0` and all else that is no date is in the past (§5.3).
+    // `0` and every other invalid date is in the past (§5.3).
     let until = date(headers, &header::EXPIRES).unwrap_or(SystemTime::UNIX_EPOCH);
     Some(until.duration_since(made).unwrap_or_default())
 }
 
-/// The directives of `CDN-Cache-Control`, if it is a valid dictionary (RFC 9651 §3.2) that is not empty, with numbers where
-/// numbers belong. Any other is as if it were not there (RFC 9213 §2.1).
+/// Returns the directives of `CDN-Cache-Control` if the header is a valid, non-empty dictionary
+/// (RFC 9651 §3.2) whose numeric directives have numbers. Any other value is ignored (RFC 9213
+/// §2.1).
 fn targeted(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
     const NUMBERS: [&str; 4] = [
         "max-age",
@@ -139,7 +146,7 @@ fn targeted(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
             Some(BareItem::Integer(number)) => number.to_string(),
             _ if NUMBERS.contains(&&*name) => return None,
             Some(BareItem::Boolean(false)) => continue,
-            // Of the others nothing is read.
+            // Values of other directives are not read.
             _ => String::new(),
         };
         directives.push((name, value));
@@ -147,7 +154,8 @@ fn targeted(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
     (!directives.is_empty()).then_some(directives)
 }
 
-/// The directives of a field such as Cache-Control: names in lowercase, values without quotes.
+/// Returns the directives of a header such as `Cache-Control`: names in lowercase, values without
+/// quotes.
 pub(crate) fn directives(
     headers: &HeaderMap,
     field: &HeaderName,
@@ -173,7 +181,7 @@ mod tests {
             let other = "max-age=60, stale-while-revalidate=30";
             vec![("cache-control", other), ("cdn-cache-control", value)]
         };
-        // Headers; fresh for, stale while revalidating, stale if error: all in seconds.
+        // The headers, and the expected seconds: fresh, stale while revalidating, stale if error.
         let table = [
             (vec![], None),
             (cc("public"), None),
@@ -231,7 +239,7 @@ mod tests {
                 vec![("cache-control", "public"), ("cache-control", "max-age=7")],
                 Some((7, 0, 0)),
             ),
-            // Of several ages the first (§5.1).
+            // The first of several ages counts (§5.1).
             (aged("45, 0"), Some((15, 0, 0))),
             (aged("0, 45"), Some((60, 0, 0))),
             (aged("45;a=b"), Some((60, 0, 0))),
@@ -243,7 +251,7 @@ mod tests {
                 vec![("cache-control", "max-age=60"), ("age", "45"), ("age", "0")],
                 Some((15, 0, 0)),
             ),
-            // RFC 9213: in place of the others where it is valid, and as if it were not there where it isn't.
+            // RFC 9213: a valid targeted header replaces the others, and an invalid one is ignored.
             (cdn("max-age=9"), Some((9, 0, 0))),
             (cdn("max-age=9;a=b, unknown=(a b)"), Some((9, 0, 0))),
             (cdn("max-age=8, max-age=9"), Some((9, 0, 0))),
@@ -287,7 +295,7 @@ mod tests {
             for (name, value) in &lines {
                 headers.append(*name, value.parse().expect("a value"));
             }
-            let terms = said(&headers).map(|terms| {
+            let terms = declared(&headers).map(|terms| {
                 (
                     terms.interval.as_secs(),
                     terms.max_stale.expect("is limited").as_secs(),
@@ -300,7 +308,8 @@ mod tests {
 
     #[test]
     fn either_field_forbids_storing_unless_the_targeted_one_is_honoured() {
-        // Cache-Control, CDN-Cache-Control; forbidden where the targeted field is honoured, and where it isn't.
+        // `Cache-Control`, `CDN-Cache-Control`; forbidden with the targeted header honoured, and
+        // without.
         let table = [
             ("", "", false, false),
             ("private", "", true, true),
@@ -314,7 +323,7 @@ mod tests {
             ("private", "max-age=9", false, true),
             ("no-store", "max-age=9, &&&&&", true, true),
             ("no-store", "max-age=\"9\"", true, true),
-            // No dictionaries: names in upper case, blanks around `=`.
+            // Malformed dictionaries: names in upper case, blanks around `=`.
             ("max-age=9", "No-Store", true, true),
             ("max-age=9", "PRIVATE, max-age=0", true, true),
             ("max-age=9", "no-store, max-age = 0", true, true),
@@ -327,7 +336,8 @@ mod tests {
             for (name, value) in [("cache-control", general), ("cdn-cache-control", targeted)] {
                 headers.insert(name, value.parse().expect("a value"));
             }
-            let forbidden = [true, false].map(|honours| forbid_storing(&headers, honours));
+            let forbidden = [true, false]
+                .map(|from_cache_control| forbid_storing(&headers, from_cache_control));
             assert_eq!(
                 forbidden,
                 [honoured, otherwise],
@@ -337,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_so_for_a_minute_at_most() {
+    fn negative_interval_is_a_minute_at_most() {
         const HOUR: Duration = Duration::from_hours(1);
         for status in [404, 405, 410, 414] {
             let status = StatusCode::from_u16(status).expect("a status");

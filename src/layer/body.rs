@@ -9,12 +9,12 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
-use crate::locks::Lease;
+use crate::lock::Lease;
 
 /// A stored body, or the inner service's own, streamed.
 #[derive(Debug)]
 pub struct ResponseBody<B> {
-    /// The stored body, or the beginning of `rest`, which has been read already. Empty once it is returned.
+    /// The stored body, or the part of `rest` that has been read. Empty after it was returned.
     first: Bytes,
     /// The inner service's body.
     rest: Option<Pin<Box<B>>>,
@@ -98,10 +98,10 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     }
 }
 
-/// A body that has been read.
+/// The result of reading a body.
 pub(super) enum Read<B> {
     Whole(Bytes),
-    /// It has more than the limit: what has been read of it, and the rest.
+    /// A body above the limit: the part that was read, and the rest.
     TooLarge(ResponseBody<B>),
 }
 
@@ -125,6 +125,6 @@ where
             return Ok(Read::TooLarge(ResponseBody::resumed(bytes.into(), body)));
         }
     }
-    // Boxed, it takes no more memory than it is weighed with.
+    // A boxed slice has no spare capacity, which the weight would not count.
     Ok(Read::Whole(bytes.into_boxed_slice().into()))
 }

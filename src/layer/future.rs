@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use crate::layer::ResponseBody;
 
-/// A response from memory, or one that is waited for.
+/// The future of a response: ready for a hit, boxed otherwise.
 pub struct ResponseFuture<B, E>(State<B, E>);
 
 type Result<B, E> = std::result::Result<Response<ResponseBody<B>>, E>;
@@ -37,7 +37,7 @@ impl<B, E> Future for ResponseFuture<B, E> {
 
     /// # Panics
     ///
-    /// When polled again after it has completed.
+    /// Panics if polled again after completion.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             State::Ready(response) => Pin::new(response).poll(cx),

@@ -1,16 +1,14 @@
 //! The Tower layers and their services.
 
 mod body;
-mod exclusive;
+pub(crate) mod exclusive;
 mod future;
-mod idempotency;
+pub(crate) mod idempotency;
 mod invalidate;
 mod problem;
 pub(crate) mod refresh;
 
 pub use body::ResponseBody;
-pub use exclusive::{ExclusiveLayer, ExclusiveService};
 pub use future::ResponseFuture;
-pub use idempotency::{IdempotencyLayer, IdempotencyService};
 pub use invalidate::{InvalidateLayer, InvalidateService};
 pub use refresh::{GeneratedKey, RefreshLayer, RefreshService};

@@ -1,4 +1,4 @@
-//! What a client is told that can't be served (RFC 9457).
+//! Error responses with a problem body (RFC 9457).
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::{http::fields::seconds, layer::ResponseBody};
 
-/// A response with a problem body: its `type` is that of the status (§4.2.1), `members` say more.
+/// Returns a response with a problem body. The problem's `type` is the status (§4.2.1), and
+/// `members` are added.
 pub(super) fn problem<B>(
     status: StatusCode,
     detail: &str,

@@ -12,20 +12,22 @@ use tracing::Instrument;
 use crate::{
     clock::Tick,
     extensions::{RefreshAfter, Tags},
-    locks::{Lease, LockKind, LockName},
+    lock::{Lease, LockKind, LockName},
     policy::Refresh,
     resource::{
-        Engine, Failure, Generated, Generator, Notes, Page, Progress, Seed,
-        page::Noted,
-        state::{Basis, Command, Content, Event, Found, Origin, Outcome, State, Step, Version},
+        Engine, Failure, Generated, Generator, GeneratorSource, Metadata, Page, Progress,
+        page::JudgedMetadata,
+        state::{
+            Basis, Command, Content, Event, Found, GenerationResult, Origin, State, Step, Version,
+        },
     },
-    store::Edition,
+    store::NewEntry,
 };
 
-/// The action that is under way, with the lease that the action acquires.
-type Doing = Pin<Box<dyn Future<Output = (Event<Arc<Page>>, Option<Lease>)> + Send>>;
+/// The running action, with the lease that the action acquires.
+type Action = Pin<Box<dyn Future<Output = (Event<Arc<Page>>, Option<Lease>)> + Send>>;
 
-/// One regeneration.
+/// A running regeneration.
 struct Driver {
     engine: Arc<Engine>,
     key: String,
@@ -34,7 +36,7 @@ struct Driver {
     progress: watch::Sender<Progress>,
     generator: Option<Generator>,
     /// The generator for later regenerations without a visitor.
-    seed: Option<Arc<Seed>>,
+    source: Option<Arc<GeneratorSource>>,
     permit: Option<OwnedSemaphorePermit>,
     lease: Option<Lease>,
     /// The key has left the list of running regenerations.
@@ -98,7 +100,7 @@ impl Driver {
                 && let Some(newest) = self.state.newest()
                 && !Arc::ptr_eq(&before, &newest.content)
             {
-                self.engine.code_like(&before, &newest.content);
+                self.engine.compress_like(&before, &newest.content);
             }
         }
         if let Some(progress) = progress {
@@ -107,7 +109,7 @@ impl Driver {
         command
     }
 
-    fn carry_out(&mut self, command: Command<Arc<Page>>) -> Doing {
+    fn carry_out(&mut self, command: Command<Arc<Page>>) -> Action {
         let (engine, key) = (Arc::clone(&self.engine), self.key.clone());
         match command {
             Command::Continue | Command::Leave | Command::End => Box::pin(std::future::pending()),
@@ -125,7 +127,7 @@ impl Driver {
                 Box::pin(async move { (Event::Permitted(permitted), None) })
             }
             Command::Probe { known } => {
-                let (name, seed) = (self.lock_name(), self.seed.clone());
+                let (name, source) = (self.lock_name(), self.source.clone());
                 let newest = self.state.newest().cloned();
                 Box::pin(async move {
                     // The age counts from before the statement, as the answer may be late.
@@ -138,8 +140,8 @@ impl Driver {
                     };
                     let version = probe.entry.map(|entry| {
                         let before = newest.as_ref().map(|newest| &*newest.content);
-                        let notes = Notes::decode(&entry.notes);
-                        let page = Page::new(&key, entry.content, notes, seed, before);
+                        let metadata = Metadata::decode(&entry.metadata);
+                        let page = Page::new(&key, entry.content, metadata, source, before);
                         let born = asked - entry.age;
                         let mut version =
                             Version::new(Arc::new(page), entry.fence, born, Origin::Stored);
@@ -183,7 +185,7 @@ impl Driver {
                 let lease = self.lease.take();
                 Box::pin(async move {
                     if let Some(lease) = lease {
-                        // A lease that is not released expires.
+                        // An unreleased lease expires.
                         drop(lease.release_after(cooldown).await);
                     }
                     (Event::Released, None)
@@ -193,14 +195,18 @@ impl Driver {
     }
 
     /// Runs the generator in a task of its own.
-    fn generate(&mut self, basis: Basis) -> Doing {
+    fn generate(&mut self, basis: Basis) -> Action {
         let Some(generator) = self.generator.take() else {
             // The state commands one run of the generator.
             return Box::pin(std::future::pending());
         };
         let task = tokio::spawn(generator.in_current_span());
         let mut task = AbortOnDropHandle::new(task);
-        let (key, seed, cooldown) = (self.key.clone(), self.seed.clone(), self.policy.cooldown());
+        let (key, source, cooldown) = (
+            self.key.clone(),
+            self.source.clone(),
+            self.policy.cooldown_time(),
+        );
         let before = self
             .state
             .newest()
@@ -212,7 +218,7 @@ impl Driver {
                 Err(panic) => Generated::Failed(Failure::new(panic, cooldown)),
             };
             let Basis { epoch, revision } = basis;
-            let notes = |Tags(tags), after: Option<RefreshAfter>| Notes {
+            let metadata = |Tags(tags), after: Option<RefreshAfter>| Metadata {
                 epoch,
                 revision,
                 tags,
@@ -226,46 +232,48 @@ impl Driver {
                     }
                     let said = response.extensions();
                     let tags = said.get().cloned().unwrap_or_default();
-                    let notes = notes(tags, said.get().copied());
-                    Outcome::Content(Arc::new(Page::new(&key, response, notes, seed, before)))
+                    let metadata = metadata(tags, said.get().copied());
+                    GenerationResult::Content(Arc::new(Page::new(
+                        &key, response, metadata, source, before,
+                    )))
                 }
-                Generated::Unshareable { why, tags } => Outcome::Unshareable {
+                Generated::Unshareable { why, tags } => GenerationResult::Unshareable {
                     why,
-                    notes: Arc::new(Noted::new(&key, notes(tags, None))),
+                    metadata: Arc::new(JudgedMetadata::new(&key, metadata(tags, None))),
                 },
-                Generated::TooLarge => Outcome::TooLarge,
-                Generated::Failed(failure) => Outcome::Failed(failure),
+                Generated::TooLarge => GenerationResult::TooLarge,
+                Generated::Failed(failure) => GenerationResult::Failed(failure),
             };
             (Event::Generated(outcome), None)
         })
     }
 
     /// Publishes under the fence, or renews the version with the fence `known`.
-    fn publish(&mut self, version: Version<Arc<Page>>, known: Option<i64>) -> Doing {
+    fn publish(&mut self, version: Version<Arc<Page>>, known: Option<i64>) -> Action {
         // A publish may take long, and needs no permit.
         self.permit = None;
-        let keep = version.content.terms(&self.policy).interval;
-        let keep = keep.saturating_add(self.engine.settings.retention);
+        let retention = version.content.terms(&self.policy).interval;
+        let retention = retention.saturating_add(self.engine.settings.retention);
         let engine = Arc::clone(&self.engine);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());
         Box::pin(async move {
             let Some(row) = row else {
                 return (Event::Away, None);
             };
-            let notes = version.content.notes().notes.encode();
-            let edition = Edition {
+            let metadata = version.content.metadata().metadata.encode();
+            let entry = NewEntry {
                 content: version.content.response(),
-                notes: &notes,
-                keep,
+                metadata: &metadata,
+                retention,
             };
             let store = &engine.store;
             let event = match known {
                 Some(known) => store
-                    .call("renew", |store| store.renew(&row, &edition, known))
+                    .call("renew", |store| store.renew(&row, &entry, known))
                     .await
                     .map(Event::Renewed),
                 None => store
-                    .call("publish", |store| store.publish(&row, &edition))
+                    .call("publish", |store| store.publish(&row, &entry))
                     .await
                     .map(Event::Published),
             };

@@ -1,4 +1,4 @@
-//! What the site is told to do: invalidate, purge, regenerate.
+//! The site's commands: invalidate, purge, regenerate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,24 +7,27 @@ use tracing::Instrument;
 
 use crate::{
     error::{Error, ErrorKind},
-    resource::{Answer, Engine, Generated, Generator, Seed, Target, Work, state::Content},
+    resource::{
+        Answer, Engine, Generated, Generator, GeneratorSource, Target, Work, state::Content,
+    },
     timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
 };
 
 impl Engine {
-    /// Notes an invalidation for all processes.
+    /// Stores an invalidation for all processes, and returns its epoch.
     pub(crate) async fn invalidate(&self, target: Target<'_>) -> Result<i64, Error> {
         self.invalidate_name(&target.name()?).await
     }
 
-    /// As [`invalidate`](Self::invalidate). Logs at DEBUG when nothing in this process's memory is meant: the name may be misspelt.
+    /// Stores the invalidation of a name. Logs at DEBUG if the invalidation applies to nothing in
+    /// this process's memory, as the name may be misspelt.
     async fn invalidate_name(&self, name: &str) -> Result<i64, Error> {
         let epoch = self.note(name).await?;
-        // By a look at all that is in memory, which is too much where nobody reads the line.
+        // The check reads all of memory, and only a reader of the log needs the check.
         if tracing::enabled!(tracing::Level::DEBUG) && !self.memory.has(name) {
             tracing::debug!(
                 name,
-                "nothing in this process's memory is invalidated by this; the database and other processes may have what is"
+                "the invalidation applies to nothing in this process's memory; the database and other processes may have such pages"
             );
         }
         Ok(epoch)
@@ -36,14 +39,14 @@ impl Engine {
             .call("invalidate", |store| store.invalidate(name))
             .await?;
         tracing::debug!(name, epoch, "invalidated");
-        self.known.add(name, epoch);
+        self.invalidations.add(name, epoch);
         Ok(epoch)
     }
 
-    /// Invalidates what has these [names](Target::name), and tries again for a minute where that fails; returns when each has been
-    /// tried once, or after 5 s.
+    /// Invalidates these [names](Target::name), and tries failed ones again for a minute. Returns
+    /// after the first try of each, or after 5 s.
     ///
-    /// Cancel safe: it goes on.
+    /// Cancel safe: the tries continue.
     pub(crate) async fn invalidate_names(self: &Arc<Self>, names: Vec<String>) {
         let engine = Arc::clone(self);
         let token = self.locks.tasks().token();
@@ -71,7 +74,7 @@ impl Engine {
                     tracing::error!(
                         names = ?failed,
                         %error,
-                        "a change could not be told: the pages that show it stay as they are until their interval is over"
+                        "an invalidation could not be stored: pages with the changed data stay fresh until their interval ends"
                     );
                     return;
                 }
@@ -79,63 +82,63 @@ impl Engine {
             }
         };
         tokio::spawn(run.in_current_span());
-        // Ends when it is dropped.
+        // The channel closes after the first try of each name.
         let _ = tokio::time::timeout(INVALIDATE_WAIT, tried).await;
     }
 
-    /// Removes a resource and its variants for good, also what is being made of it.
+    /// Removes a resource and its variants for good, with any version that is being generated.
     pub(crate) async fn purge(&self, key: &str) -> Result<(), Error> {
         self.invalidate(Target::Purged(key)).await?;
         self.memory.remove(key);
         self.store.call("purge", |store| store.purge(key)).await?;
-        // Who asked meanwhile may have found a cooldown that had not been ended yet.
+        // A regeneration in the meantime may have seen a cooldown that the purge had not ended yet.
         self.note(&Target::Purged(key).name()?).await.map(drop)
     }
 
-    /// Regenerates a resource that this process has in memory, fresh or not. `false`: it hasn't, or nothing makes it
-    /// without a visitor.
+    /// Regenerates a resource in this process's memory, fresh or not. Returns false if memory has
+    /// no page of the resource, or no generator without a visitor.
     pub(crate) async fn regenerate_now(self: &Arc<Self>, key: &str) -> Result<bool, Error> {
         let epoch = self.invalidate(Target::Key(key)).await?;
         let mut made = false;
         for page in self.memory.pages_of(key) {
-            if let Some(seed) = page.seed() {
-                made |= self.replace(page.key(), epoch, seed).await?;
+            if let Some(source) = page.source() {
+                made |= self.replace(page.key(), epoch, source).await?;
             }
         }
         Ok(made)
     }
 
-    /// Regenerates until there is a version that was made in this epoch or later.
+    /// Regenerates until there is a version with this epoch or a later one.
     async fn replace(
         self: &Arc<Self>,
         key: &str,
         epoch: i64,
-        seed: &Arc<Seed>,
+        source: &Arc<GeneratorSource>,
     ) -> Result<bool, Error> {
-        let policy = seed.policy;
+        let policy = source.policy;
         let made = async {
             let mut backoff = Backoff::new(POLL_PAUSES);
             loop {
-                let Some(generator) = (seed.generator)() else {
+                let Some(generator) = (source.generator)() else {
                     return Ok(false);
                 };
                 let (failed, mut failure) = oneshot::channel();
                 let told: Generator = Box::pin(async move {
                     let generated = generator.await;
                     if let Generated::Failed(failure) = &generated {
-                        // Whoever asked may have given up.
+                        // The receiver is gone if the caller has given up.
                         let _ = failed.send(failure.clone());
                     }
                     generated
                 });
                 let generate = || Work {
                     generator: told,
-                    seed: Some(Arc::clone(seed)),
+                    source: Some(Arc::clone(source)),
                     begun: false,
                 };
-                let policy = policy.wait(Duration::MAX);
+                let policy = policy.soft_timeout(Duration::MAX);
                 let (answer, _) = self.visit(key, &policy, generate).await;
-                // Those who have an old version are not told.
+                // A visitor with an old version gets no failure.
                 if let Ok(failure) = failure.try_recv() {
                     return Err(Error::generator(failure.error));
                 }
@@ -144,7 +147,7 @@ impl Engine {
                         return Ok(true);
                     }
                     Answer::Failed(failure) => return Err(Error::generator(failure.error)),
-                    // Another one, that began before, is still at it; or it is in cooldown.
+                    // An earlier regeneration is still running, or the key is in cooldown.
                     Answer::Version(_) | Answer::Unavailable { .. } if !self.is_closing() => {
                         backoff.pause().await;
                     }
@@ -157,9 +160,9 @@ impl Engine {
         let limit = policy.timeout;
         match tokio::time::timeout(limit, made).await {
             Ok(made) => made,
-            Err(_) => Err(Error::said(
+            Err(_) => Err(Error::with_message(
                 ErrorKind::Unavailable,
-                format!("no new version of {key:?} was made within {limit:?}"),
+                format!("no new version of {key:?} was generated within {limit:?}"),
             )),
         }
     }

@@ -1,8 +1,10 @@
-//! The invalidation list (Varnish calls it the ban list): what this process knows of it, and whether it applies to a version.
+//! The invalidation list (Varnish calls it the ban list) as this process knows it, and the verdict
+//! on a version.
 //!
-//! An invalidation is a name with an epoch. The database numbers epochs: each invalidation has a greater one than all before it, and
-//! becomes visible in that order, whatever the clocks say and however late it is committed. A version notes the latest epoch that was
-//! known before its generator began; invalidations with a later epoch apply to it.
+//! An invalidation is a name with an epoch. The database numbers the epochs: each invalidation has
+//! a greater epoch than all invalidations before, and becomes visible in this order, whatever the
+//! clocks say and however late the commit is. A version stores the latest epoch that was known
+//! before its generator began. Invalidations with a later epoch apply to the version.
 
 use std::sync::{
     PoisonError, RwLock,
@@ -15,10 +17,11 @@ use std::sync::{
 use crate::{
     error::Error,
     name::bounded,
-    resource::{Notes, names::Names, state::Freshness},
+    resource::{Metadata, names::Names, state::Freshness},
 };
 
-/// The number of invalidated keys, prefixes and tags, and that of purged keys, above which a process folds them.
+/// The number of invalidated keys, prefixes and tags above which a process folds them. Purged keys
+/// have the same limit.
 pub(super) const MOST: usize = 100_000;
 
 /// The name of the invalidation of everything.
@@ -27,24 +30,25 @@ const EVERYTHING: &str = "prefix:";
 /// The target of an invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target<'a> {
-    /// The resource of this key and its variants: keys that begin with it and a `#`.
+    /// The resource of this key and its variants, whose keys continue with a `#`.
     Key(&'a str),
     /// All resources whose keys begin with this text.
     Prefix(&'a str),
     /// All resources with this tag.
     Tag(&'a str),
-    /// As `Key`; the versions are not served any more.
+    /// The resource of this key and its variants, whose versions are not served any more.
     Purged(&'a str),
     /// All resources, as this revision of the site's code was seen for the first time.
     Revision(&'a str),
 }
 
 impl<'a> Target<'a> {
-    /// The name under which all processes know the target; at most 255 bytes.
+    /// Returns the name of the target for all processes, of at most 255 bytes.
     ///
     /// # Errors
     ///
-    /// A prefix is longer than 180 bytes or has a NUL: a prefix cannot be shortened as other names are.
+    /// A prefix is longer than 180 bytes or has a NUL: a prefix cannot be shortened as other names
+    /// are.
     pub(crate) fn name(self) -> Result<String, Error> {
         if let Self::Prefix(text) = self
             && !text.is_empty()
@@ -71,7 +75,7 @@ impl<'a> Target<'a> {
             "tag" => Self::Tag(text),
             "purged" => Self::Purged(text),
             "revision" => Self::Revision(text),
-            // A newer release wrote it.
+            // A newer release has written the name.
             _ => return None,
         })
     }
@@ -80,18 +84,18 @@ impl<'a> Target<'a> {
 /// The invalidation list of this process.
 #[derive(Debug)]
 pub(crate) struct Invalidations {
-    known: RwLock<Known>,
+    list: RwLock<List>,
     /// Grows with each change, so that a version is compared again only then.
     changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    /// All invalidations up to this epoch are known.
+struct List {
+    /// The epoch up to which this process knows all invalidations.
     seen: i64,
-    /// The latest epoch known.
+    /// The latest epoch that this process knows.
     latest: i64,
-    /// All invalidations from before this process began are known.
+    /// This process knows all invalidations from before its start.
     complete: bool,
     keys: Names,
     prefixes: Names,
@@ -99,152 +103,159 @@ struct Known {
     purged: Names,
     /// The name of the revision of the site's code, if the builder was given one.
     revision: Option<String>,
-    /// The epoch in which that revision was first seen; 0: it was not.
+    /// The epoch in which that revision was first seen; 0 before.
     revised: i64,
-    /// All versions from before this epoch are stale, and the database says so.
+    /// The epoch before which all versions are stale, by the database's list.
     everything: i64,
-    /// All versions from before this epoch count as stale in this process, which has folded the names up to it.
+    /// The epoch before which this process treats all versions as stale, in place of the names that
+    /// it has folded.
     folded: i64,
-    /// All versions from before this epoch count as purged in this process, which has folded the purged keys up to it.
+    /// The epoch before which this process treats all versions as purged, in place of the purged
+    /// keys that it has folded.
     purged_before: i64,
 }
 
 impl Invalidations {
     pub(crate) fn new(revision: Option<String>) -> Self {
         let revision = revision.and_then(|revision| Target::Revision(&revision).name().ok());
-        let known = Known {
+        let list = List {
             revision,
-            ..Known::default()
+            ..List::default()
         };
         Self {
-            known: RwLock::new(known),
+            list: RwLock::new(list),
             changes: AtomicU64::new(0),
         }
     }
 
-    /// A verdict that was computed at this count of changes is still valid.
+    /// Returns the count of changes. A verdict that was computed at the same count is still valid.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Acquire)
     }
 
-    /// All invalidations up to this epoch are known.
+    /// Returns the epoch up to which this process knows all invalidations.
     pub(super) fn seen(&self) -> i64 {
-        self.read(|known| known.seen)
+        self.read(|list| list.seen)
     }
 
-    /// The latest epoch that this process knows. A generator that begins now sees everything that was written before it.
+    /// Returns the latest epoch that this process knows. A generator that begins now sees all data
+    /// from before that epoch.
     pub(super) fn latest(&self) -> i64 {
-        self.read(|known| known.latest)
+        self.read(|list| list.latest)
     }
 
-    /// Returns true if this process knows all invalidations from before it began.
+    /// Returns true if this process knows all invalidations from before its start.
     pub(super) fn is_complete(&self) -> bool {
-        self.read(|known| known.complete)
+        self.read(|list| list.complete)
     }
 
     pub(super) fn complete(&self) {
         if !self.is_complete() {
-            self.change(|known| known.complete = true);
+            self.change(|list| list.complete = true);
         }
     }
 
-    /// The name of this process's revision, if the database has never seen it.
+    /// Returns the name of this process's revision if the database has never seen the revision.
     pub(super) fn unseen_revision(&self) -> Option<String> {
-        self.read(|known| known.revision.clone().filter(|_| known.revised == 0))
+        self.read(|list| list.revision.clone().filter(|_| list.revised == 0))
     }
 
-    /// The epoch in which this process's revision was first seen; 0 without a revision.
+    /// Returns the epoch in which this process's revision was first seen; 0 without a revision.
     pub(crate) fn revision(&self) -> i64 {
-        self.read(|known| known.revised)
+        self.read(|list| list.revised)
     }
 
     /// Returns true if there are more names than a process keeps.
     pub(super) fn is_full(&self) -> bool {
-        self.read(|known| known.names() > MOST)
+        self.read(|list| list.names() > MOST)
     }
 
-    /// Returns true if an invalidation of everything is to take the place of the names, in the database too.
+    /// Returns true if an invalidation of everything is to take the place of the names, in the
+    /// database too.
     pub(super) fn is_to_be_folded(&self) -> bool {
-        self.read(|known| known.names() > MOST || known.folded > known.everything)
+        self.read(|list| list.names() > MOST || list.folded > list.everything)
     }
 
-    /// The database says that all versions from before this epoch are stale.
+    /// Returns the epoch before which all versions are stale, by the database's list.
     pub(super) fn everything(&self) -> i64 {
-        self.read(|known| known.everything)
+        self.read(|list| list.everything)
     }
 
-    /// Takes in an invalidation of this process's own.
+    /// Adds an invalidation by this process.
     pub(super) fn add(&self, name: &str, epoch: i64) {
-        self.change(|known| known.add(name, epoch));
+        self.change(|list| list.add(name, epoch));
     }
 
-    /// Takes in invalidations that follow those up to [`seen`](Self::seen) without a gap.
+    /// Adds the invalidations that follow [`seen`](Self::seen) without a gap.
     pub(super) fn learn(&self, invalidated: &[(String, i64)]) {
         let Some(latest) = invalidated.iter().map(|(_, epoch)| *epoch).max() else {
             return;
         };
-        self.change(|known| {
-            known.add_all(invalidated);
-            known.seen = known.seen.max(latest);
+        self.change(|list| {
+            list.add_all(invalidated);
+            list.seen = list.seen.max(latest);
         });
     }
 
     /// Takes in invalidations out of their order.
     pub(super) fn add_all(&self, invalidated: &[(String, i64)]) {
         if !invalidated.is_empty() {
-            self.change(|known| known.add_all(invalidated));
+            self.change(|list| list.add_all(invalidated));
         }
     }
 
-    /// Goes on from `epoch`. All that outlives an invalidation of everything is known up to there.
+    /// Continues after `epoch`. The caller has added all purges and revisions up to that epoch.
     ///
-    /// Without `folds`, the names that are skipped have to be older than an invalidation of everything. With it, they and those that are
-    /// known count as one: all versions from before `epoch` are stale.
+    /// Without `folds`, the skipped names have to be older than an invalidation of everything. With
+    /// `folds`, all versions from before `epoch` are stale, in place of the skipped names and the
+    /// known ones.
     pub(super) fn skip_to(&self, epoch: i64, folds: bool) {
-        self.change(|known| {
+        self.change(|list| {
             let epoch = if folds {
-                known.folded = known.folded.max(epoch);
-                known.drop_older(epoch);
+                list.folded = list.folded.max(epoch);
+                list.drop_older(epoch);
                 epoch
             } else {
-                epoch.min(known.everything)
+                epoch.min(list.everything)
             };
-            known.seen = known.seen.max(epoch);
-            known.latest = known.latest.max(epoch);
+            list.seen = list.seen.max(epoch);
+            list.latest = list.latest.max(epoch);
         });
     }
 
-    /// The effect of the invalidations on the version of this key with these notes: [`Freshness::Fresh`], `Stale` or `Purged`.
-    pub(crate) fn judge(&self, key: &str, notes: &Notes) -> Freshness {
-        self.read(|known| {
-            let judged = known.judge(key, notes);
-            if judged == Freshness::Fresh && notes.revision < known.revised {
-                // Generated by older code after this process's revision was first seen.
+    /// The effect of the invalidations on the version of this key with these metadata:
+    /// [`Freshness::Fresh`], `Stale` or `Purged`.
+    pub(crate) fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
+        self.read(|list| {
+            let judged = list.judge(key, metadata);
+            if judged == Freshness::Fresh && metadata.revision < list.revised {
+                // Older code generated the version after this process's revision was first seen.
                 return Freshness::Stale;
             }
             judged
         })
     }
 
-    fn read<T>(&self, what: impl FnOnce(&Known) -> T) -> T {
-        what(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    fn read<T>(&self, what: impl FnOnce(&List) -> T) -> T {
+        what(&self.list.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn change(&self, what: impl FnOnce(&mut Known)) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        what(&mut known);
+    fn change(&self, what: impl FnOnce(&mut List)) {
+        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        what(&mut list);
         // Under the lock: a reader that sees the number sees the change.
         self.changes.fetch_add(1, Release);
     }
 }
 
-impl Known {
+impl List {
     fn add_all(&mut self, invalidated: &[(String, i64)]) {
         for (name, epoch) in invalidated {
             self.add(name, *epoch);
         }
         if self.purged.len() > MOST {
-            // Versions that are older than half of the purges are few: they are generated anew before they are served again.
+            // Few versions are older than half of the purges. They are generated again before they
+            // are served.
             self.purged_before = self.purged_before.max(self.purged.median());
             self.purged.drop_older(self.purged_before);
         }
@@ -277,7 +288,7 @@ impl Known {
         }
     }
 
-    /// Drops the names that an invalidation of everything in this epoch makes needless. Purged keys stay.
+    /// Drops the names that an invalidation of everything in this epoch replaces. Purged keys stay.
     fn drop_older(&mut self, epoch: i64) {
         for list in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
             list.drop_older(epoch);
@@ -288,20 +299,20 @@ impl Known {
         self.keys.len() + self.prefixes.len() + self.tags.len()
     }
 
-    fn judge(&self, key: &str, notes: &Notes) -> Freshness {
-        let since = |epoch: Option<i64>| epoch.is_some_and(|epoch| epoch > notes.epoch);
-        // The key, and all keys of which it is a variant.
+    fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
+        let since = |epoch: Option<i64>| epoch.is_some_and(|epoch| epoch > metadata.epoch);
+        // The key, and the shorter keys whose variant the key is.
         let ends = key.match_indices('#').map(|(at, _)| at);
         let names: Vec<_> = ends
             .chain([key.len()])
             .map(|end| bounded(&key[..end]))
             .collect();
         let named = |list: &Names| names.iter().any(|name| since(list.get(name)));
-        if self.purged_before > notes.epoch || named(&self.purged) {
+        if self.purged_before > metadata.epoch || named(&self.purged) {
             return Freshness::Purged;
         }
-        let mut tags = notes.tags.iter();
-        let stale = self.everything.max(self.folded) > notes.epoch
+        let mut tags = metadata.tags.iter();
+        let stale = self.everything.max(self.folded) > metadata.epoch
             || named(&self.keys)
             || tags.any(|tag| since(self.tags.get(&bounded(tag))))
             || since(self.prefixes.latest_prefix_of(key));
@@ -317,11 +328,11 @@ impl Known {
 mod tests {
     use super::*;
 
-    fn notes(epoch: i64, tags: &[&str]) -> Notes {
-        Notes {
+    fn metadata(epoch: i64, tags: &[&str]) -> Metadata {
+        Metadata {
             epoch,
             tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
-            ..Notes::default()
+            ..Metadata::default()
         }
     }
 
@@ -334,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_invalidated_is_void_until_it_is_made_anew() {
+    fn invalidation_applies_to_older_versions_only() {
         let long = "/l".repeat(200);
         let long_variant = format!("{long}#&accept=x");
         let table: &[(Target<'_>, &str, &[&str], Freshness)] = &[
@@ -369,9 +380,13 @@ mod tests {
         ];
         for (target, key, tags, void) in table {
             let known = known(&[(*target, 7)]);
-            assert_eq!(known.judge(key, &notes(6, tags)), *void, "{target:?} {key}");
             assert_eq!(
-                known.judge(key, &notes(7, tags)),
+                known.judge(key, &metadata(6, tags)),
+                *void,
+                "{target:?} {key}"
+            );
+            assert_eq!(
+                known.judge(key, &metadata(7, tags)),
                 Freshness::Fresh,
                 "{target:?} {key}"
             );
@@ -387,16 +402,16 @@ mod tests {
             (Target::Prefix(""), 4),
             (Target::Key("/b"), 5),
         ]);
-        assert_eq!((all.read(Known::names), all.everything()), (1, 4));
+        assert_eq!((all.read(List::names), all.everything()), (1, 4));
         assert_eq!((all.seen(), all.latest()), (5, 5));
-        assert_eq!(all.judge("/p", &notes(0, &[])), Freshness::Purged);
-        assert_eq!(all.judge("/a", &notes(3, &[])), Freshness::Stale);
-        assert_eq!(all.judge("/b", &notes(4, &[])), Freshness::Stale);
-        assert_eq!(all.judge("/a", &notes(4, &[])), Freshness::Fresh);
+        assert_eq!(all.judge("/p", &metadata(0, &[])), Freshness::Purged);
+        assert_eq!(all.judge("/a", &metadata(3, &[])), Freshness::Stale);
+        assert_eq!(all.judge("/b", &metadata(4, &[])), Freshness::Stale);
+        assert_eq!(all.judge("/a", &metadata(4, &[])), Freshness::Fresh);
     }
 
     #[test]
-    fn of_two_revisions_the_newer_one_replaces_what_the_older_one_makes_and_not_the_other_way_round()
+    fn newer_revision_replaces_pages_of_the_older_one_only()
      {
         let [old, new] = ["old", "new"].map(|name| Invalidations::new(Some(name.to_owned())));
         assert_eq!(old.unseen_revision(), Some("revision:old".to_owned()));
@@ -409,12 +424,12 @@ mod tests {
             assert_eq!(process.unseen_revision(), None);
         }
         assert_eq!((old.revision(), new.revision()), (3, 7));
-        let made = |epoch, revision| Notes {
+        let made = |epoch, revision| Metadata {
             epoch,
             revision,
-            ..Notes::default()
+            ..Metadata::default()
         };
-        let voids = |notes: &Notes| [&old, &new].map(|process| process.judge("/", notes));
+        let voids = |metadata: &Metadata| [&old, &new].map(|process| process.judge("/", metadata));
         let (stale, fine) = (Freshness::Stale, Freshness::Fresh);
         assert_eq!(voids(&made(3, 3)), [stale, stale], "before the deploy");
         assert_eq!(voids(&made(7, 3)), [fine, stale], "by old code after it");
@@ -451,9 +466,9 @@ mod tests {
         assert_eq!((all.seen(), all.latest()), (2, 2), "nothing may be skipped");
         all.skip_to(9, true);
         assert_eq!((all.seen(), all.latest()), (9, 9));
-        assert_eq!(all.judge("/a", &notes(8, &[])), Freshness::Stale);
-        assert_eq!(all.judge("/a", &notes(9, &[])), Freshness::Fresh);
-        assert_eq!(all.judge("/p", &notes(1, &[])), Freshness::Purged);
+        assert_eq!(all.judge("/a", &metadata(8, &[])), Freshness::Stale);
+        assert_eq!(all.judge("/a", &metadata(9, &[])), Freshness::Fresh);
+        assert_eq!(all.judge("/p", &metadata(1, &[])), Freshness::Purged);
         assert!(all.is_to_be_folded() && !all.is_full());
         all.learn(&[("prefix:".to_owned(), 12)]);
         assert!(!all.is_to_be_folded(), "the database says so now");
@@ -467,25 +482,25 @@ mod tests {
         let all = Invalidations::new(None);
         let most = i64::try_from(MOST).expect("fits");
         all.learn(&names(1..most + 1).collect::<Vec<_>>());
-        assert_eq!(all.judge("/other", &notes(0, &[])), Freshness::Fresh);
+        assert_eq!(all.judge("/other", &metadata(0, &[])), Freshness::Fresh);
         all.learn(&names(most + 1..most + 2).collect::<Vec<_>>());
-        assert!(all.read(|known| known.purged.len()) <= MOST / 2 + 1);
-        assert_eq!(all.judge("/other", &notes(0, &[])), Freshness::Purged);
-        assert_eq!(all.judge("/other", &notes(most, &[])), Freshness::Fresh);
+        assert!(all.read(|list| list.purged.len()) <= MOST / 2 + 1);
+        assert_eq!(all.judge("/other", &metadata(0, &[])), Freshness::Purged);
+        assert_eq!(all.judge("/other", &metadata(most, &[])), Freshness::Fresh);
         let last = format!("/{}", most + 1);
-        assert_eq!(all.judge(&last, &notes(most, &[])), Freshness::Purged);
+        assert_eq!(all.judge(&last, &metadata(most, &[])), Freshness::Purged);
     }
 
     #[test]
-    fn what_is_learned_twice_or_late_changes_nothing() {
+    fn invalidation_learned_twice_or_late_changes_nothing() {
         let known = known(&[(Target::Key("/a"), 9)]);
         known.add("key:/a", 4);
-        assert_eq!(known.judge("/a", &notes(8, &[])), Freshness::Stale);
+        assert_eq!(known.judge("/a", &metadata(8, &[])), Freshness::Stale);
         known.learn(&[]);
         assert_eq!(known.seen(), 9);
-        // One's own, before those of others up to it are known.
+        // The process's own invalidation, before the earlier ones of other processes.
         known.add("key:/b", 12);
         assert_eq!((known.seen(), known.latest()), (9, 12));
-        assert_eq!(known.judge("/b", &notes(9, &[])), Freshness::Stale);
+        assert_eq!(known.judge("/b", &metadata(9, &[])), Freshness::Stale);
     }
 }

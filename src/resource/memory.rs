@@ -1,4 +1,4 @@
-//! The in-process tier: what this process knows of each key, bounded in bytes.
+//! The memory tier: a bounded number of bytes with this process's view of each key.
 
 use std::sync::Arc;
 #[cfg(feature = "compression")]
@@ -17,13 +17,14 @@ use crate::resource::{
     state::{Content, Freshness},
 };
 
-/// What a key costs beside its own bytes: its version, map entries, counters, pointers.
+/// The approximate size of an entry beside its text and content: the version, map entries, counters
+/// and pointers.
 const OVERHEAD: usize = 256 + size_of::<Page>() + size_of::<Version>();
 
-/// And the request that regenerates it.
-const SEED: usize = 1280;
+/// The approximate size of the request for later regenerations.
+const SOURCE_WEIGHT: usize = 1280;
 
-/// What a small entry weighs in all.
+/// The approximate weight of a small entry.
 const SMALL: u64 = 2048;
 
 pub(crate) struct Memory(Cache<String, View, Weight, RandomState>);
@@ -32,13 +33,15 @@ pub(crate) struct Memory(Cache<String, View, Weight, RandomState>);
 struct Weight;
 
 impl Memory {
-    /// `bytes` in all; an entry with a body of up to `largest` is kept if it fits in there at all.
+    /// Creates a memory of this many bytes, in which a body of up to `largest` bytes has room.
     pub(crate) fn new(bytes: u64, largest: usize) -> Self {
-        // Each shard bounds its own part: few enough of them that some of the largest fit in each.
+        // Each shard bounds its own part. With few shards, a part has room for some of the largest
+        // bodies.
         let shards = (bytes / (largest as u64).saturating_mul(4).max(1)).clamp(1, 64);
         let options = OptionsBuilder::new()
             .shards(1 << shards.ilog2())
-            // So many keys that have gone are remembered: those that come again stay.
+            // The number of evicted keys that the cache remembers, so that a key that returns
+            // stays.
             .estimated_items_capacity((bytes / SMALL) as usize)
             .ghost_allocation(1.0)
             .weight_capacity(bytes)
@@ -56,7 +59,7 @@ impl Memory {
         self.0.get(key)
     }
 
-    /// The pages of a key and its variants, by a look at all that is there.
+    /// Returns the pages of a key and its variants, by reading all entries.
     pub(crate) fn pages_of(&self, key: &str) -> Vec<Arc<Page>> {
         let is_meant = |it: &str| {
             let rest = it.strip_prefix(key);
@@ -69,16 +72,16 @@ impl Memory {
         pages.collect()
     }
 
-    /// Returns true if the invalidation of this name means anything that is there, by a look at all of it.
+    /// Returns true if the invalidation of this name applies to any entry, by reading all entries.
     pub(crate) fn has(&self, name: &str) -> bool {
         let alone = Invalidations::new(None);
         alone.add(name, i64::MAX);
         self.0.iter().any(|(key, view)| {
-            let noted = match &view {
-                View::Version(version) => version.content.notes(),
-                View::Pass { notes, .. } | View::Cooldown { notes, .. } => notes,
+            let judged = match &view {
+                View::Version(version) => version.content.metadata(),
+                View::HitForPass { metadata, .. } | View::Cooldown { metadata, .. } => metadata,
             };
-            alone.judge(&key, &noted.notes) != Freshness::Fresh
+            alone.judge(&key, &judged.metadata) != Freshness::Fresh
         })
     }
 
@@ -86,7 +89,7 @@ impl Memory {
         self.0.remove(key);
     }
 
-    /// Changes a page by what may change its weight.
+    /// Changes a page, whose weight may change.
     #[cfg(feature = "compression")]
     pub(super) fn change(&self, key: &str, change: impl FnOnce(&Page)) {
         // With no time to wait: nothing here leaves a place to be filled later.
@@ -96,7 +99,8 @@ impl Memory {
             }
             EntryAction::Retain(())
         });
-        // Counted, it may be more than there is room for; only this and an insertion look.
+        // The new weight may exceed the capacity, and the cache checks only here and at an
+        // insertion.
         self.0.set_capacity(self.0.capacity());
     }
 
@@ -110,14 +114,15 @@ impl Weighter<String, View> for Weight {
         let content = match view {
             View::Version(version) => {
                 let page = &version.content;
-                let tags = page.notes().notes.tags.iter().map(String::len);
-                let seed = page.seed().map_or(0, |_| SEED);
-                let notes = tags.sum::<usize>() + key.len() + seed;
+                let tags = page.metadata().metadata.tags.iter().map(String::len);
+                let source = page.source().map_or(0, |_| SOURCE_WEIGHT);
+                let metadata = tags.sum::<usize>() + key.len() + source;
                 #[cfg(feature = "compression")]
-                let notes = notes + page.coded.as_ref().map_or(0, |coded| coded.weight());
-                page.plain.weight() + notes
+                let metadata =
+                    metadata + page.codings.as_ref().map_or(0, |codings| codings.weight());
+                page.plain.weight() + metadata
             }
-            View::Pass { .. } | View::Cooldown { .. } => 0,
+            View::HitForPass { .. } | View::Cooldown { .. } => 0,
         };
         (OVERHEAD + key.len() + content) as u64
     }
@@ -134,32 +139,32 @@ mod tests {
     use crate::{
         clock::Tick,
         resource::{
-            Notes,
+            Metadata,
             state::{Origin, Version},
         },
     };
 
     #[test]
-    fn what_a_version_is_coded_in_counts_when_it_is_made_and_when_it_goes() {
+    fn codings_of_a_version_count_in_the_weight_of_memory() {
         let memory = Memory::new(1 << 20, 1 << 16);
         let mut content = Response::new(Bytes::from(vec![b'x'; 1000]));
         let html = http::HeaderValue::from_static("text/html");
         content.headers_mut().insert(header::CONTENT_TYPE, html);
         let view = |response, fence| {
-            let page = Page::new("/", response, Notes::default(), None, None);
+            let page = Page::new("/", response, Metadata::default(), None, None);
             View::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored).into())
         };
         memory.insert("/", view(content.clone(), 1));
         let plain = memory.0.weight();
-        let coded = Response::new(Bytes::from(vec![b'y'; 500]));
+        let codings = Response::new(Bytes::from(vec![b'y'; 500]));
         memory.change("/", |page| {
-            let slots = page.coded.as_ref().expect("is compressible");
-            slots.put(crate::http::compression::Coding::Br, Some(coded));
+            let slots = page.codings.as_ref().expect("is compressible");
+            slots.put(crate::http::compression::Coding::Br, Some(codings));
         });
         assert_eq!(memory.0.weight(), plain + 500);
         let heavy = Response::new(Bytes::from(vec![b'y'; 2 << 20]));
         memory.change("/", |page| {
-            let slots = page.coded.as_ref().expect("is compressible");
+            let slots = page.codings.as_ref().expect("is compressible");
             slots.put(crate::http::compression::Coding::Gzip, Some(heavy));
         });
         assert!(memory.0.weight() <= 1 << 20, "it has to go");

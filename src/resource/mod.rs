@@ -1,13 +1,13 @@
 //! The way of a resource through memory and store, whatever generates it.
 
 #[cfg(feature = "compression")]
-mod coded;
+mod codings;
 mod driver;
 mod invalidate;
 mod invalidation;
 mod memory;
+mod metadata;
 mod names;
-mod notes;
 mod page;
 mod prune;
 mod representation;
@@ -25,7 +25,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::{
     clock::{Clock, Tick},
-    locks::Locks,
+    lock::Locks,
     policy::Refresh,
     store::Guarded,
 };
@@ -35,13 +35,13 @@ use state::Limits;
 use sync::Schedule;
 
 pub(crate) use invalidation::{Invalidations, Target};
-pub(crate) use notes::Notes;
+pub(crate) use metadata::Metadata;
 pub(crate) use page::Page;
 pub(crate) use prune::Pruner;
-pub(crate) use representation::{Representation, Said};
-pub(crate) use work::{Failure, Generated, Generator, Pass, Seed, Work};
+pub(crate) use representation::{HitHeaders, Representation};
+pub(crate) use work::{Failure, Generated, Generator, GeneratorSource, PassReason, Work};
 
-/// What a visitor gets.
+/// The answer to a visitor.
 pub(crate) type Answer = state::Answer<Arc<Page>>;
 pub(crate) type Facts<'a> = state::Facts<'a, Arc<Page>>;
 pub(crate) type Version = state::Version<Arc<Page>>;
@@ -53,29 +53,29 @@ pub(crate) struct Engine {
     locks: Locks,
     clock: Clock,
     memory: Memory,
-    /// What has been invalidated.
-    pub(crate) known: Invalidations,
+    /// The invalidation list.
+    pub(crate) invalidations: Invalidations,
     sync: Schedule,
     pub(crate) settings: Settings,
-    /// The keys that this process is at, each with what its visitors watch.
+    /// The keys that this process regenerates, with the progress that visitors watch.
     running: Mutex<Running>,
     limits: Limits,
     /// Bounds the regenerations at once.
     permits: Arc<Semaphore>,
     #[cfg(feature = "compression")]
-    compressions: coded::Compressions,
+    compressions: codings::Compressions,
     /// Hears of invalidations, if it is to, until the engine is dropped.
     #[cfg(feature = "postgres")]
     listening: std::sync::OnceLock<tokio_util::task::AbortOnDropHandle<()>>,
 }
 
-/// What a site's builder sets; said there.
+/// The settings of the site's [`Builder`](crate::Builder).
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) memory: u64,
+    pub(crate) memory_capacity: u64,
     pub(crate) max_body: usize,
     pub(crate) max_headers: usize,
-    pub(crate) regenerations: usize,
+    pub(crate) max_regenerations: usize,
     pub(crate) cache_status: bool,
     pub(crate) retention: Duration,
     pub(crate) revision: Option<String>,
@@ -85,7 +85,7 @@ type Running = HashMap<String, watch::Sender<Progress>>;
 
 impl Engine {
     pub(crate) fn new(store: Guarded, settings: Settings) -> Self {
-        let regenerations = settings.regenerations.min(Semaphore::MAX_PERMITS);
+        let regenerations = settings.max_regenerations.min(Semaphore::MAX_PERMITS);
         let limits = Limits {
             patience: store.patience(),
             statement: store.limit(),
@@ -96,15 +96,15 @@ impl Engine {
             locks: Locks::with_store(store.clone()),
             store,
             clock: Clock::start(),
-            memory: Memory::new(settings.memory, settings.max_body),
-            known: Invalidations::new(settings.revision.clone()),
+            memory: Memory::new(settings.memory_capacity, settings.max_body),
+            invalidations: Invalidations::new(settings.revision.clone()),
             sync: Schedule::new(),
             settings,
             running: Mutex::default(),
             limits,
             permits: Arc::new(Semaphore::new(regenerations)),
             #[cfg(feature = "compression")]
-            compressions: coded::Compressions::default(),
+            compressions: codings::Compressions::default(),
             #[cfg(feature = "postgres")]
             listening: std::sync::OnceLock::new(),
         }
@@ -114,7 +114,7 @@ impl Engine {
         self.clock.now()
     }
 
-    /// Runs what hears of invalidations.
+    /// Runs the task that listens for invalidations.
     #[cfg(feature = "postgres")]
     pub(crate) fn listen(&self, listening: impl Future<Output = ()> + Send + 'static) {
         let task = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(listening));
@@ -126,7 +126,7 @@ impl Engine {
         self.locks.clone()
     }
 
-    /// Returns the surroundings of a decision that is made now.
+    /// Returns the facts for a decision now.
     pub(crate) fn facts<'a>(&'a self, key: &'a str, policy: &'a Refresh) -> Facts<'a> {
         self.facts_at(key, policy, self.now())
     }
@@ -141,7 +141,7 @@ impl Engine {
             now,
             key,
             policy,
-            list: &self.known,
+            list: &self.invalidations,
             limits: Limits {
                 closing: self.is_closing(),
                 ..self.limits
@@ -149,8 +149,8 @@ impl Engine {
         }
     }
 
-    /// Answers from memory where that is all there is to do: no I/O, no task, no wait. `Err`: [`Engine::visit`] is to be asked; `true`: there is
-    /// a version.
+    /// Answers from memory where that is all there is to do: no I/O, no task, no wait. `Err`:
+    /// [`Engine::visit`] is to be asked; `true`: there is a version.
     pub(crate) fn look(
         self: &Arc<Self>,
         key: &str,
@@ -168,7 +168,7 @@ impl Engine {
         view.look(&self.facts_at(key, policy, now), is_busy)
     }
 
-    /// Begins no further regeneration and waits for those that run.
+    /// Begins no further regeneration and waits for the running ones.
     pub(crate) async fn shutdown(&self) {
         self.locks.shutdown().await;
     }

@@ -5,12 +5,13 @@ use std::collections::{BTreeSet, HashMap};
 use foldhash::{fast, quality};
 use std::hash::BuildHasher;
 
-/// The latest epoch of each name. A name is known by 128 bits of two hashes with random keys, so that its text takes no memory.
+/// The latest epoch of each name. A name is known by 128 bits of two hashes with random keys, so
+/// that its text takes no memory.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     hashers: [quality::RandomState; 2],
     epochs: HashMap<[u64; 2], i64, fast::RandomState>,
-    /// The lengths of the names, in bytes: a key begins with a name only at one of them.
+    /// The lengths of the names, in bytes: only at these lengths may a key begin with a name.
     lengths: BTreeSet<usize>,
 }
 
@@ -34,7 +35,7 @@ impl Names {
         self.epochs.get(&hash).copied()
     }
 
-    /// The latest epoch of the names with which `key` begins: one look-up for each length that occurs.
+    /// Returns the latest epoch of the names with which `key` begins, by a look-up for each length.
     pub(super) fn latest_prefix_of(&self, key: &str) -> Option<i64> {
         let begins = self.lengths.range(..=key.len()).filter_map(|length| {
             let hash = hash(&self.hashers, &key.as_bytes()[..*length]);
@@ -43,7 +44,7 @@ impl Names {
         begins.max()
     }
 
-    /// Drops the names whose epochs are not later than this one.
+    /// Drops the names whose epochs are at most `epoch`.
     pub(super) fn drop_older(&mut self, epoch: i64) {
         self.epochs.retain(|_, latest| *latest > epoch);
         if self.epochs.is_empty() {
@@ -52,7 +53,7 @@ impl Names {
         self.epochs.shrink_to_fit();
     }
 
-    /// The epoch up to which half of the names are.
+    /// Returns the median of the epochs.
     pub(super) fn median(&self) -> i64 {
         let mut epochs: Vec<_> = self.epochs.values().copied().collect();
         let middle = epochs.len() / 2;

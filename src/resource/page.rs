@@ -1,4 +1,4 @@
-//! The content of a version, and the notes beside the content.
+//! The content of a version, and the metadata beside the content.
 
 use std::{
     fmt,
@@ -14,40 +14,40 @@ use http::{HeaderValue, Response, header};
 use httpdate::HttpDate;
 
 #[cfg(feature = "compression")]
-use crate::resource::coded::Coded;
+use crate::resource::codings::Codings;
 use crate::{
     clock::{self, YEAR},
     http::terms::{self, Terms},
     key,
     policy::Refresh,
     resource::{
-        Failure, Invalidations, Notes, Representation, Seed,
+        Failure, GeneratorSource, Invalidations, Metadata, Representation,
         state::{Basis, Content, Freshness, List},
     },
 };
 
-/// The notes for a key, and the cached verdict of the invalidation list.
+/// The metadata for a key, and the cached verdict of the invalidation list.
 #[derive(Debug)]
-pub(crate) struct Noted {
+pub(crate) struct JudgedMetadata {
     key: Box<str>,
-    pub(super) notes: Notes,
-    /// The verdict (the lowest two bits) and the count of changes of the list for which the verdict
-    /// holds.
-    judged: AtomicU64,
+    pub(super) metadata: Metadata,
+    /// The verdict (the lowest two bits) and the list's count of changes at the time of the
+    /// verdict.
+    verdict: AtomicU64,
 }
 
-impl Noted {
-    pub(super) fn new(key: &str, notes: Notes) -> Self {
+impl JudgedMetadata {
+    pub(super) fn new(key: &str, metadata: Metadata) -> Self {
         Self {
             key: key.into(),
-            notes,
+            metadata,
             // The verdict before the first change.
-            judged: AtomicU64::new(0),
+            verdict: AtomicU64::new(0),
         }
     }
 }
 
-impl List<Noted> for Invalidations {
+impl List<JudgedMetadata> for Invalidations {
     fn latest(&self) -> i64 {
         self.latest()
     }
@@ -56,18 +56,18 @@ impl List<Noted> for Invalidations {
         self.revision()
     }
 
-    /// Judges the notes. A verdict never improves, as invalidations only grow in number.
-    fn judge(&self, noted: &Noted) -> Freshness {
+    /// Judges the metadata. A verdict never improves, as invalidations only grow in number.
+    fn judge(&self, judged: &JudgedMetadata) -> Freshness {
         let changes = self.changes();
-        let was = noted.judged.load(Relaxed);
-        let judged = if was >> 2 == changes {
-            was & 3
+        let cached = judged.verdict.load(Relaxed);
+        let verdict = if cached >> 2 == changes {
+            cached & 3
         } else {
-            let judged = (self.judge(&noted.key, &noted.notes) as u64).max(was & 3);
-            noted.judged.store(changes << 2 | judged, Relaxed);
-            judged
+            let verdict = (self.judge(&judged.key, &judged.metadata) as u64).max(cached & 3);
+            judged.verdict.store(changes << 2 | verdict, Relaxed);
+            verdict
         };
-        match judged {
+        match verdict {
             0 => Freshness::Fresh,
             1 => Freshness::Stale,
             _ => Freshness::Purged,
@@ -75,18 +75,18 @@ impl List<Noted> for Invalidations {
     }
 }
 
-/// A generated response with its notes and codings.
+/// A generated response with its metadata and codings.
 pub(crate) struct Page {
-    noted: Noted,
+    metadata: JudgedMetadata,
     /// The response as generated.
     pub(crate) plain: Representation,
     /// The response in content codings; `None`: not compressible.
     #[cfg(feature = "compression")]
-    pub(super) coded: Option<Arc<Coded>>,
+    pub(super) codings: Option<Arc<Codings>>,
     /// The generator for later regenerations without a visitor.
-    seed: Option<Arc<Seed>>,
+    source: Option<Arc<GeneratorSource>>,
     /// The freshness lifetime in the response's own headers.
-    said: Option<Terms>,
+    declared: Option<Terms>,
     /// The `Age` header of the generated response, in seconds.
     pub(crate) age_before: u64,
     /// The key's place in the spread of `Refresh::jitter`.
@@ -98,37 +98,37 @@ impl Page {
     pub(crate) fn new(
         key: &str,
         response: Response<Bytes>,
-        notes: Notes,
-        seed: Option<Arc<Seed>>,
+        metadata: Metadata,
+        source: Option<Arc<GeneratorSource>>,
         before: Option<&Self>,
     ) -> Self {
         #[cfg(feature = "compression")]
-        let (response, coded) = Coded::of(response);
+        let (response, codings) = Codings::of(response);
         #[cfg(feature = "compression")]
-        let coded = match before {
-            Some(before) if is_same(before.response(), &response) => before.coded.clone(),
-            _ => coded,
+        let codings = match before {
+            Some(before) if is_same(before.response(), &response) => before.codings.clone(),
+            _ => codings,
         };
         #[cfg(not(feature = "compression"))]
         let _ = before;
         Self {
-            noted: Noted::new(key, notes),
-            said: terms::said(response.headers()),
+            metadata: JudgedMetadata::new(key, metadata),
+            declared: terms::declared(response.headers()),
             age_before: terms::age(response.headers()),
             plain: Representation::new(response),
             #[cfg(feature = "compression")]
-            coded,
-            seed,
+            codings,
+            source,
             unit: key::unit(key),
         }
     }
 
     pub(crate) fn key(&self) -> &str {
-        &self.noted.key
+        &self.metadata.key
     }
 
-    pub(crate) fn seed(&self) -> Option<&Arc<Seed>> {
-        self.seed.as_ref()
+    pub(crate) fn source(&self) -> Option<&Arc<GeneratorSource>> {
+        self.source.as_ref()
     }
 
     pub(crate) fn response(&self) -> &Response<Bytes> {
@@ -161,25 +161,25 @@ impl Page {
 }
 
 impl Content for Arc<Page> {
-    type Notes = Noted;
+    type Metadata = JudgedMetadata;
     type Failure = Failure;
     type List = Invalidations;
 
-    fn notes(&self) -> &Noted {
-        &self.noted
+    fn metadata(&self) -> &JudgedMetadata {
+        &self.metadata
     }
 
     fn basis(&self) -> Basis {
-        let Notes {
+        let Metadata {
             epoch, revision, ..
-        } = self.noted.notes;
+        } = self.metadata.metadata;
         Basis { epoch, revision }
     }
 
     #[inline]
     fn terms(&self, policy: &Refresh) -> Terms {
-        let mut terms = match self.said.filter(|_| policy.honours) {
-            Some(said) => said,
+        let mut terms = match self.declared.filter(|_| policy.from_cache_control) {
+            Some(declared) => declared,
             None => Terms {
                 interval: terms::interval_for(
                     self.response().status(),
@@ -189,7 +189,7 @@ impl Content for Arc<Page> {
                 if_error: Duration::ZERO,
             },
         };
-        if let Some(interval) = self.noted.notes.refresh_after {
+        if let Some(interval) = self.metadata.metadata.refresh_after {
             terms.interval = interval;
         }
         terms
@@ -199,19 +199,19 @@ impl Content for Arc<Page> {
         is_same(self.response(), other.response())
     }
 
-    fn notes_without_content(key: &str, Basis { epoch, revision }: Basis) -> Noted {
-        let notes = Notes {
+    fn metadata_without_content(key: &str, Basis { epoch, revision }: Basis) -> JudgedMetadata {
+        let metadata = Metadata {
             epoch,
             revision,
-            ..Notes::default()
+            ..Metadata::default()
         };
-        Noted::new(key, notes)
+        JudgedMetadata::new(key, metadata)
     }
 
     fn timed_out(policy: &Refresh) -> Failure {
         Failure::new(
-            format!("it took longer than {:?}", policy.timeout),
-            policy.cooldown(),
+            format!("the generator took longer than {:?}", policy.timeout),
+            policy.cooldown_time(),
         )
     }
 }
@@ -234,7 +234,7 @@ fn http_date(micros: i64) -> Option<HeaderValue> {
 impl fmt::Debug for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Page")
-            .field("noted", &self.noted)
+            .field("metadata", &self.metadata)
             .finish_non_exhaustive()
     }
 }

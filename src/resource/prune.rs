@@ -1,4 +1,5 @@
-//! Removes what has been unused for long, and folds invalidations that have become too many.
+//! Pruning: removes versions and locks that have been unused for long, and folds a long
+//! invalidation list.
 
 use std::{
     fmt,
@@ -11,7 +12,7 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
-    locks::{LockKind, Locks},
+    lock::{LockKind, Locks},
     resource::{Engine, Target},
     store::Pruned,
     timing::{FOLD, PRUNE, PRUNE_LEAST, PURGE_MEMORY, UNKNOWN_OUTCOME},
@@ -20,13 +21,15 @@ use crate::{
 /// The lock of the process that prunes for a site.
 const PRUNE_LOCK: &str = "prune";
 
-/// The lock of the process that prunes for the layers that do requests once, which need no site.
+/// The lock of the process that prunes the stored responses of idempotent requests, which need no
+/// site.
 const REQUESTS_LOCK: &str = "prune-requests";
 
 const FOLD_LOCK: &str = "fold";
 
-/// Removes entries whose time is over and locks that were unused for `retention`, unless another process holds the lock `name`,
-/// or did so within `pause`. `forget` gets the smallest epoch that is noted in an entry.
+/// Removes entries whose time is over and locks that were unused for `retention`, unless another
+/// process holds the lock `name`, or did so within `pause`. `forget` gets the smallest epoch that
+/// is noted in an entry.
 async fn prune(
     locks: &Locks,
     name: &str,
@@ -37,15 +40,17 @@ async fn prune(
     let Some(lease) = locks.take_housekeeping(name).await? else {
         return Ok(());
     };
-    // An entry that is published behind this look was begun after the purges that are forgotten here: they are an hour old.
+    // A version that is published after this scan began after the forgotten purges, which are at
+    // least an hour old.
     let oldest = prune_entries(locks).await?;
     forget(oldest).await?;
     locks.prune(retention).await?;
-    // Until then the lock is in cooldown.
+    // The lock is in cooldown until the next pruning.
     lease.release_after(pause).await
 }
 
-/// Removes the entries whose time is over. Returns the smallest epoch that is noted in any entry.
+/// Removes the entries whose retention is over. Returns the smallest epoch in the metadata of any
+/// entry.
 async fn prune_entries(locks: &Locks) -> Result<i64, Error> {
     let mut oldest = i64::MAX;
     for kind in [LockKind::Page, LockKind::Request] {
@@ -104,14 +109,15 @@ impl fmt::Debug for Pruner {
 }
 
 impl Engine {
-    /// Removes what has been unused for long, in one process a day.
+    /// Removes unused versions and locks, in one process a day.
     pub(super) async fn prune(&self) -> Result<(), Error> {
         let (retention, pause) = (self.settings.retention, self.prune_interval());
         let forget = async |oldest| self.forget(oldest).await;
         prune(&self.locks, PRUNE_LOCK, retention, pause, forget).await
     }
 
-    /// Invalidates everything in place of the names that are known, which can then be forgotten: in the background, in one process.
+    /// Replaces all known names by an invalidation of everything, so that the names can be
+    /// forgotten. Runs in the background, in one process.
     pub(super) fn fold(self: &Arc<Self>) {
         let engine = Arc::clone(self);
         let fold = async move {
@@ -119,8 +125,8 @@ impl Engine {
                 return Ok(());
             };
             tracing::warn!(
-                "more names have been invalidated than a process keeps: everything is invalidated in their place. Use fewer \
-                 tags, or prefixes, where this comes often"
+                "more names have been invalidated than a process stores: everything is invalidated in their place. If this happens often, use fewer \
+                 tags, or prefixes"
             );
             engine.invalidate(Target::Prefix("")).await?;
             // Purges stay.
@@ -132,11 +138,11 @@ impl Engine {
         self.locks.tasks().spawn(fold.in_current_span());
     }
 
-    /// Forgets the invalidations that one of everything makes needless, and those purges that are not needed, as the entries with the
-    /// smallest noted epoch have this one.
+    /// Forgets the invalidations that an invalidation of everything replaces, and the purges that
+    /// are older than `oldest`, the smallest epoch of any entry.
     async fn forget(&self, oldest: i64) -> Result<(), Error> {
         let (everything, purged) = (
-            self.known.everything(),
+            self.invalidations.everything(),
             self.settings.retention.max(PURGE_MEMORY),
         );
         let mut after = None;

@@ -1,4 +1,4 @@
-//! What of a version is given to visitors: its content, as it is or in a content coding (RFC 9110 §8).
+//! A representation of a version (RFC 9110 §8): its content, plain or in a content coding.
 
 use std::{
     borrow::Cow,
@@ -9,34 +9,36 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 
-use crate::policy::Client;
+use crate::policy::BrowserCache;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Of how many representations a thread keeps the headers: one whose number has the same rest takes another one's place.
+/// The number of representations whose headers a thread caches, each in the place given by its
+/// number.
 const RECENT: usize = 64;
 
-/// The number of a representation and, if it was asked for again, what its last hits said and were given.
-type Given = (u64, Option<(Said, HeaderMap)>);
+/// The number of a representation and, from its second hit on, the headers of its last hits.
+type CachedHeaders = (u64, Option<(HitHeaders, HeaderMap)>);
 
 thread_local! {
-    /// Each thread has its own: none waits for another one, whether for a lock or for the count of a value's uses.
-    static GIVEN: RefCell<[Given; RECENT]> = const { RefCell::new([const { (0, None) }; RECENT]) };
+    /// Each thread has its own cache, so that no thread waits for a lock or for another core's
+    /// counter.
+    static CACHED_HEADERS: RefCell<[CachedHeaders; RECENT]> = const { RefCell::new([const { (0, None) }; RECENT]) };
 }
 
 pub(crate) struct Representation {
     pub(crate) content: Response<Bytes>,
-    /// Another one for each.
+    /// A number that no other representation has.
     number: u64,
 }
 
-/// What a hit says beside what is kept: another thing each second.
+/// The values in a hit's headers that change each second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct HitHeaders {
     /// In seconds.
     pub(crate) age: u64,
     pub(crate) ttl: i64,
-    pub(crate) client: Client,
+    pub(crate) browser_cache: BrowserCache,
 }
 
 impl Representation {
@@ -48,36 +50,36 @@ impl Representation {
         }
     }
 
-    /// What is taken of the headers of a hit that says this, which a thread that is asked again makes once for all of its hits of the
-    /// same second.
-    pub(crate) fn given(
+    /// Returns `take` of the headers of a hit with these values. A thread makes the headers once a
+    /// second for repeated hits of a representation.
+    pub(crate) fn headers_of_hit(
         &self,
-        said: Said,
+        hit: HitHeaders,
         make: impl Fn() -> HeaderMap,
         take: impl Fn(Cow<'_, HeaderMap>) -> HeaderMap,
     ) -> HeaderMap {
-        let given = GIVEN.try_with(|given| {
-            let mut given = given.borrow_mut();
-            let (number, last) = &mut given[self.number as usize % RECENT];
+        let cached = CACHED_HEADERS.try_with(|cached| {
+            let mut cached = cached.borrow_mut();
+            let (number, last) = &mut cached[self.number as usize % RECENT];
             if *number != self.number {
                 (*number, *last) = (self.number, None);
                 return take(Cow::Owned(make()));
             }
             let headers = match last {
-                Some((of, headers)) if *of == said => headers,
+                Some((of, headers)) if *of == hit => headers,
                 _ => {
-                    let (_, headers) = last.insert((said, make()));
+                    let (_, headers) = last.insert((hit, make()));
                     share(headers);
                     headers
                 }
             };
             take(Cow::Borrowed(headers))
         });
-        // Not while the thread ends.
-        given.unwrap_or_else(|_| take(Cow::Owned(make())))
+        // The thread is ending.
+        cached.unwrap_or_else(|_| take(Cow::Owned(make())))
     }
 
-    /// What it takes of memory, in bytes.
+    /// Returns the approximate size in memory, in bytes.
     pub(super) fn weight(&self) -> usize {
         let lines =
             self.content.headers().iter().map(|(name, value)| {
@@ -87,7 +89,7 @@ impl Representation {
     }
 }
 
-/// Values that many responses have.
+/// Frequent values of headers.
 const COMMON: [&str; 8] = [
     "bytes",
     "text/html; charset=utf-8",
@@ -99,7 +101,8 @@ const COMMON: [&str; 8] = [
     "nosniff",
 ];
 
-/// Makes values cheap to clone, which each hit does: the common ones count no uses, the others do so in one place, which is theirs alone.
+/// Makes header values cheap to clone, as each hit clones the values: frequent values count no
+/// uses, and other values have a counter of their own.
 fn share(headers: &mut HeaderMap) {
     let mut buffer = Vec::new();
     for value in headers.values() {
@@ -112,7 +115,7 @@ fn share(headers: &mut HeaderMap) {
             Some(common) => Ok(HeaderValue::from_static(common)),
             None => HeaderValue::from_maybe_shared(own),
         };
-        // Always, as it was one before.
+        // Always valid: the bytes were a header value before.
         if let Ok(shared) = shared {
             *value = shared;
         }

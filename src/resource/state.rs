@@ -14,15 +14,15 @@ mod view;
 
 use std::{mem, sync::Arc, time::Duration};
 
-use crate::{clock::Tick, resource::Pass, store::LockState, timing::RECHECK};
+use crate::{clock::Tick, resource::PassReason, store::LockState, timing::RECHECK};
 
 pub(crate) use view::{
     Answer, Basis, Content, Facts, Freshness, Limits, List, Origin, Progress, Version, View,
     Visitor, Wait,
 };
 
-/// The number of [`POLL_PAUSES`](crate::timing::POLL_PAUSES), one second in all, after which a
-/// regeneration without visitors ends.
+/// The number of [`POLL_PAUSES`](crate::timing::POLL_PAUSES) after which a regeneration without
+/// visitors ends; one second in all.
 const LEAVE_AFTER: u32 = 6;
 
 /// Returns the pause before the next try: doubled each time, up to a limit.
@@ -42,12 +42,12 @@ pub(crate) struct Found<C> {
 
 /// The result of a generator.
 #[derive(Debug)]
-pub(crate) enum Outcome<C: Content> {
+pub(crate) enum GenerationResult<C: Content> {
     Content(C),
-    /// A response that is not stored, with its notes: the service answers each visitor itself.
+    /// A response that is not stored, with its metadata. The service itself answers each visitor.
     Unshareable {
-        why: Pass,
-        notes: Arc<C::Notes>,
+        why: PassReason,
+        metadata: Arc<C::Metadata>,
     },
     TooLarge,
     Failed(C::Failure),
@@ -65,7 +65,7 @@ pub(crate) enum Event<C: Content> {
     Probed(Found<C>),
     /// The lease was acquired with this fence; `None`: the lock is taken.
     Tried(Option<i64>),
-    Generated(Outcome<C>),
+    Generated(GenerationResult<C>),
     Renewed(bool),
     Published(bool),
     Removed,
@@ -73,7 +73,7 @@ pub(crate) enum Event<C: Content> {
     /// The store failed to answer the last command.
     Away,
     LeaseLost,
-    /// The time that [`State::due`] named has come.
+    /// The time of [`State::due`] has come.
     Due,
     /// The time has come, and no visitor waits for the version that another process generates.
     LeftAlone,
@@ -83,13 +83,13 @@ pub(crate) enum Event<C: Content> {
 /// [`Event::LeaseLost`] may come before.
 #[derive(Clone, Debug)]
 pub(crate) enum Command<C> {
-    /// Continue the action that is under way.
+    /// Continue the running action.
     Continue,
     /// Wait for [`Event::Due`] or [`Event::LeftAlone`].
     Pause,
     /// End if no visitor waits; otherwise continue as after [`Event::Due`].
     Leave,
-    /// Read all invalidations that are older than the process.
+    /// Read all invalidations from before the process's start.
     Learn,
     /// Take a permit, which bounds the regenerations of a process.
     Permit,
@@ -103,12 +103,12 @@ pub(crate) enum Command<C> {
     Try {
         seen: i64,
     },
-    /// Run the generator, with or without a lease. The content notes this basis.
+    /// Run the generator, with or without a lease. The content metadata this basis.
     Generate {
         basis: Basis,
     },
-    /// Publish this version without sending the content, which is the same as that of the stored
-    /// version with the fence `known`.
+    /// Publish this version, whose content is the same as in the stored version with the fence
+    /// `known`, without sending the content.
     Renew {
         version: Version<C>,
         known: i64,
@@ -134,7 +134,7 @@ pub(crate) enum Report<C: Content> {
     /// The database is away, and the generator runs without a lease.
     WithoutLease,
     /// The response is not stored: each request goes to the service.
-    Unshareable(Pass),
+    Unshareable(PassReason),
     TooLarge {
         is_servable: bool,
     },
@@ -163,9 +163,9 @@ enum Phase<C> {
     Learning,
     Permitting,
     Probing,
-    /// `told`: the epoch in the answer to the probe; `None`: no probe was needed.
+    /// `probed_epoch`: the epoch in the answer to the probe; `None`: no probe was needed.
     Trying {
-        told: Option<i64>,
+        probed_epoch: Option<i64>,
     },
     Pausing {
         until: Tick,
@@ -195,7 +195,7 @@ struct Publishing<C> {
     again: Option<Tick>,
 }
 
-/// One regeneration of a resource in one process.
+/// A regeneration of a resource in this process.
 #[derive(Clone, Debug)]
 pub(crate) struct State<C: Content> {
     /// The newest version known, servable or not.
@@ -233,7 +233,7 @@ impl<C: Content> State<C> {
         state
     }
 
-    /// Notes whether a part of the generator has run by now.
+    /// Metadata whether a part of the generator has run by now.
     pub(crate) fn generator_has_begun(&mut self, begun: bool) {
         self.begun_in = self.begun_in.filter(|_| begun);
     }
@@ -299,8 +299,8 @@ impl<C: Content> State<C> {
         self.newest.as_ref()
     }
 
-    /// Returns the latest epoch that is known. The epoch of the newest version was read before the
-    /// generator of that version began, and so before this one.
+    /// Returns the latest known epoch. The epoch of the newest version was read before the
+    /// generator of that version began, and so before this regeneration's generator.
     fn latest(&self, facts: &Facts<'_, C>) -> i64 {
         let newest = self.newest.as_ref();
         let newest = newest.map_or(0, |newest| newest.content.basis().epoch);
@@ -320,20 +320,20 @@ impl<C: Content> Decision<'_, C> {
             (Phase::Permitting, Event::Permitted(permitted)) => self.permitted(permitted),
             (Phase::Probing, Event::Probed(found)) => self.probed(found),
             (Phase::Probing, Event::Away) if self.facts.now < self.state.held_until => self.poll(),
-            (Phase::Trying { told }, Event::Tried(Some(fence))) => {
-                let basis = self.basis(told.unwrap_or(0));
+            (Phase::Trying { probed_epoch }, Event::Tried(Some(fence))) => {
+                let basis = self.basis(probed_epoch.unwrap_or(0));
                 self.generate(Some(fence), basis)
             }
-            (Phase::Trying { told: None }, Event::Tried(None)) => self.probe(),
+            (Phase::Trying { probed_epoch: None }, Event::Tried(None)) => self.probe(),
             (Phase::Trying { .. }, Event::Tried(None)) => match self.is_servable() {
-                true => self.rest_and_end(RECHECK),
+                true => self.serve_old_and_end(RECHECK),
                 false => self.poll(),
             },
             (Phase::Learning | Phase::Probing | Phase::Trying { .. }, Event::Away) => {
                 self.without_store()
             }
             (Phase::Pausing { .. }, Event::Due | Event::LeftAlone) if self.facts.limits.closing => {
-                self.progress = Some(Progress::Done(Answer::Pass(Pass::ShuttingDown)));
+                self.progress = Some(Progress::Done(Answer::Pass(PassReason::ShuttingDown)));
                 Command::End
             }
             (Phase::Pausing { .. }, Event::Due) => self.enter(Phase::Permitting, Command::Permit),
@@ -346,11 +346,11 @@ impl<C: Content> Decision<'_, C> {
                 self.generated(lease, basis, outcome)
             }
             (Phase::Generating { lease, basis, .. }, Event::Due) => {
-                let failed = Outcome::Failed(C::timed_out(self.facts.policy));
+                let failed = GenerationResult::Failed(C::timed_out(self.facts.policy));
                 self.generated(lease, basis, failed)
             }
             (Phase::Generating { gives_up: true, .. }, Event::LeaseLost) => {
-                self.rest(RECHECK);
+                self.serve_old_for(RECHECK);
                 self.release(Duration::ZERO)
             }
             (Phase::Publishing(publishing), event) => self.publishing(publishing, &event),
@@ -368,10 +368,10 @@ impl<C: Content> Decision<'_, C> {
         command
     }
 
-    /// Returns the basis of a generator that begins now. `told`: the epoch in the store's last
-    /// answer.
-    fn basis(&self, told: i64) -> Basis {
-        let latest = self.state.latest(self.facts).max(told);
+    /// Returns the basis of a generator that begins now. `probed_epoch`: the epoch in the store's
+    /// last answer.
+    fn basis(&self, probed_epoch: i64) -> Basis {
+        let latest = self.state.latest(self.facts).max(probed_epoch);
         Basis {
             epoch: self.state.begun_in.unwrap_or(latest),
             revision: self.facts.list.revision(),

@@ -1,4 +1,4 @@
-//! Asks what other processes have invalidated: a request does, once in a sync interval.
+//! The sync: a request asks the store for other processes' invalidations, once in a sync interval.
 
 use std::{
     sync::{
@@ -23,27 +23,28 @@ use crate::{
 const PAGE: usize = 10_000;
 
 pub(super) struct Schedule {
-    /// No question is due before this time. The hit path reads only this atomic.
+    /// The time before which no sync is due. The hit path reads only this atomic.
     quiet_until: AtomicI64,
     state: Mutex<State>,
 }
 
 struct State {
     running: Option<Attempt>,
-    /// When the last question that was answered had been asked.
+    /// The start of the last sync that succeeded.
     answered: Tick,
-    /// When a request last looked whether a question is due.
+    /// The time of the last request that checked whether a sync is due.
     looked: Tick,
-    /// Since when requests wait for an answer that is overdue. They wait for a limited time in all, and again only after an answer, or
-    /// when no request came for a while (the process may have been paused).
+    /// Since when requests wait for an answer that is overdue. They wait for a limited time in all,
+    /// and again only after an answer, or when no request came for a while (the process may have
+    /// been paused).
     waiting_since: Option<Tick>,
-    /// When pruning is considered again.
+    /// The time of the next check whether to prune.
     next_prune: Option<Tick>,
 }
 
-/// How far an attempt has come.
+/// Handling far an attempt has come.
 enum Progress {
-    /// The attempt began, or the database last answered, at this time.
+    /// The attempt is running, and had its last answer from the database at this time.
     Alive(Tick),
     Ended(Result<(), Arc<Error>>),
 }
@@ -91,13 +92,13 @@ impl State {
 }
 
 impl Engine {
-    /// Asks what has been invalidated, if a question is due. Returns whether the request has to wait for the answer, by
+    /// Starts a sync if one is due. Returns true if the request has to wait for the result, by
     /// [`Engine::synced`].
     pub(super) fn sync(self: &Arc<Self>, now: Tick) -> bool {
         if now.0 < self.sync.quiet_until.load(Relaxed) {
             return false;
         }
-        // A service may be called outside of a runtime; the future that it returns is polled inside.
+        // A caller may call a service outside of a runtime; the returned future is polled inside.
         !is_inside_runtime() || self.awaited(now).is_some()
     }
 
@@ -117,7 +118,8 @@ impl Engine {
             let Some((attempt, until)) = self.awaited(now) else {
                 return;
             };
-            // Without an answer the versions in memory are served. An answer to a question of long ago is not enough.
+            // Without an answer the versions in memory are served. An answer to a question of long
+            // ago is not enough.
             let answer = tokio::time::timeout(until - now, end_of(attempt)).await;
             self.sync_state().looked = self.now();
             if !matches!(answer, Ok(Ok(()))) {
@@ -126,9 +128,10 @@ impl Engine {
         }
     }
 
-    /// The attempt that runs, or a new one, if a request has to wait for it; and until when.
+    /// Returns the running sync, or a new one, with the end of the wait. `None`: the request does
+    /// not wait.
     fn awaited(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
-        // A file is read for it: not by each of the requests that wait for one answer.
+        // The check reads a file, so not each of many waiting requests runs the check.
         if now >= self.sync_state().looked + SYNC / 4 {
             self.clock.resumed(self.clock.suspended());
         }
@@ -146,11 +149,12 @@ impl Engine {
         Some((attempt, until?))
     }
 
-    /// Waits until this process knows all invalidations from before it began.
+    /// Waits until this process knows all invalidations from before its start.
     pub(super) async fn know(self: &Arc<Self>) -> Result<(), Arc<Error>> {
-        while !self.known.is_complete() {
+        while !self.invalidations.is_complete() {
             let (attempt, ()) = self.attempt(self.now(), |_| ());
-            // An attempt may be on a runtime that is not driven any more: it counts as dead after this time, and is replaced.
+            // The runtime of an attempt may stand still. The attempt counts as dead after this
+            // time, and is replaced.
             if let Ok(ended) = tokio::time::timeout(self.silence(), end_of(attempt)).await {
                 ended?;
             }
@@ -163,7 +167,8 @@ impl Engine {
         self.store.limit().saturating_add(SYNC)
     }
 
-    /// Returns the attempt that runs, or a new one, and the result of `look`, which sees the state before a new attempt can end.
+    /// Returns the running attempt, or a new one, and the result of `look`. `look` sees the state
+    /// before a new attempt can end.
     fn attempt<T>(self: &Arc<Self>, now: Tick, look: impl FnOnce(&mut State) -> T) -> (Attempt, T) {
         let mut state = self.sync_state();
         if let Some(attempt) = state.running.clone()
@@ -174,7 +179,7 @@ impl Engine {
         let (progress, attempt) = watch::channel(Progress::Alive(now));
         state.running = Some(attempt.clone());
         let interval = self.prune_interval();
-        // Not in a process that ends at once.
+        // A short-lived process does not prune.
         let due = Tick(0) + interval.min(60 * SYNC);
         let prunes = now >= state.next_prune.unwrap_or(due);
         if prunes {
@@ -194,7 +199,7 @@ impl Engine {
             let engine = Arc::clone(&end.engine);
             end.result = Some(engine.ask(&end.progress).await.map_err(Arc::new));
             drop(end);
-            if engine.known.is_to_be_folded() {
+            if engine.invalidations.is_to_be_folded() {
                 engine.fold();
             }
             if prunes {
@@ -208,42 +213,43 @@ impl Engine {
 
     async fn ask(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
         self.learn(progress).await?;
-        if let Some(name) = self.known.unseen_revision() {
+        if let Some(name) = self.invalidations.unseen_revision() {
             self.store
                 .call("invalidate", |store| store.invalidate(&name))
                 .await?;
             // Another process may have been the first.
             self.learn(progress).await?;
         }
-        self.known.complete();
+        self.invalidations.complete();
         Ok(())
     }
 
-    /// Reads what has been invalidated since the last question, in pages.
+    /// Reads the invalidations since the last sync, in pages.
     async fn learn(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
         let mut caught_up = false;
         loop {
-            let since = self.known.seen();
+            let since = self.invalidations.seen();
             let sync = self
                 .store
                 .call("sync", |store| store.invalidated(since, PAGE));
             let page = sync.await?;
-            self.known.learn(&page);
+            self.invalidations.learn(&page);
             progress.send_replace(Progress::Alive(self.now()));
             if page.len() < PAGE {
                 return Ok(());
             }
-            if !caught_up || self.known.is_full() {
+            if !caught_up || self.invalidations.is_full() {
                 self.catch_up(progress).await?;
                 caught_up = true;
             }
         }
     }
 
-    /// Skips the invalidations that one of everything makes needless; where there are too many all the same, this process counts them
-    /// as such a one. Those that outlive it are read first.
+    /// Skips the invalidations that an invalidation of everything replaces. If too many remain,
+    /// this process folds them. Purges and revisions are read first, as they outlive an
+    /// invalidation of everything.
     async fn catch_up(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
-        // Of a name that nothing has: the epoch comes with each probe.
+        // A name without an entry: each probe returns the epoch.
         let nothing = LockName::of(LockKind::Housekeeping, "-");
         let probe = self
             .store
@@ -256,7 +262,7 @@ impl Engine {
                 .store
                 .call("sync", |store| store.invalidated_for_long(&after, PAGE));
             let page = lasting.await?;
-            self.known.add_all(&page);
+            self.invalidations.add_all(&page);
             progress.send_replace(Progress::Alive(self.now()));
             match page.last() {
                 // The invalidation of everything stands on each page besides.
@@ -264,7 +270,8 @@ impl Engine {
                 _ => break,
             }
         }
-        self.known.skip_to(epoch, self.known.is_full());
+        self.invalidations
+            .skip_to(epoch, self.invalidations.is_full());
         Ok(())
     }
 
@@ -274,7 +281,7 @@ impl Engine {
     }
 }
 
-/// Ends an attempt, also one that is cancelled with its runtime.
+/// The end of an attempt, also of one that is cancelled with its runtime.
 struct End {
     engine: Arc<Engine>,
     progress: watch::Sender<Progress>,
@@ -314,7 +321,8 @@ async fn end_of(mut attempt: Attempt) -> Result<(), Arc<Error>> {
     let is_ended = |progress: &Progress| matches!(progress, Progress::Ended(_));
     match attempt.wait_for(is_ended).await.as_deref() {
         Ok(Progress::Ended(result)) => result.clone(),
-        // Cancelled with its runtime; a request that needs the answer asks again.
+        // The attempt was cancelled with its runtime. A request that needs the result starts
+        // another one.
         Ok(Progress::Alive(_)) | Err(_) => Ok(()),
     }
 }

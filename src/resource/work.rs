@@ -1,4 +1,4 @@
-//! What a generator is, and comes to.
+//! Generators and their results.
 
 use std::{error::Error as StdError, pin::Pin, sync::Arc, time::Duration};
 
@@ -7,41 +7,42 @@ use http::Response;
 
 use crate::{extensions::Tags, policy::Refresh};
 
-/// One run of whatever makes the content.
+/// A run of the generator.
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
 
 /// The generator that a request brings.
 pub(crate) struct Work {
     pub(crate) generator: Generator,
     /// The generator of the content without a visitor.
-    pub(crate) seed: Option<Arc<Seed>>,
+    pub(crate) source: Option<Arc<GeneratorSource>>,
     /// A part of the generator has run already: it may have read data.
     pub(crate) begun: bool,
 }
 
-/// What makes a resource's content, without a visitor who asks for it.
-pub(crate) struct Seed {
+/// The generator of a resource for regenerations without a visitor.
+pub(crate) struct GeneratorSource {
     pub(crate) policy: Refresh,
     /// Returns a run of the generator. `None`: the service is no more.
     pub(crate) generator: Box<dyn Fn() -> Option<Generator> + Send + Sync>,
 }
 
-/// What a generator came to.
+/// The result of a generator.
 #[derive(Debug)]
 pub(crate) enum Generated {
     /// Content to store and to serve.
     Content(Response<Bytes>),
-    /// A response that is not stored: the service answers each visitor itself, as for [`Pass::TooLarge`] too.
-    Unshareable { why: Pass, tags: Tags },
+    /// A response that is not stored: the service answers each visitor itself, as for
+    /// [`PassReason::TooLarge`] too.
+    Unshareable { why: PassReason, tags: Tags },
     /// Content that is too large to store.
     TooLarge,
-    /// It failed.
+    /// The generator failed.
     Failed(Failure),
 }
 
 /// The reason why the service itself answers a request for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pass {
+pub(crate) enum PassReason {
     /// The response is private: `Set-Cookie`, `private` or `no-store`.
     Private,
     /// The response varies by a header that is not in the key.
@@ -58,28 +59,28 @@ pub(crate) enum Pass {
     ShuttingDown,
 }
 
-impl Pass {
+impl PassReason {
     /// The reason in a log line.
     pub(super) fn reason(self) -> &'static str {
         match self {
-            Self::Private => "its Set-Cookie or Cache-Control says that it is one visitor's",
+            Self::Private => "its Set-Cookie or Cache-Control makes it one visitor's own",
             Self::Vary => "its Vary names a header that is not in the key",
             Self::Stream => "it is an event stream",
             Self::Status => "its status is not stored",
             Self::TooLarge => "it is too large",
-            Self::Purged => "it was purged meanwhile",
+            Self::Purged => "the page was purged meanwhile",
             Self::ShuttingDown => "the site is shutting down",
         }
     }
 }
 
-/// A failed regeneration, for those who wait for it. Cheap to clone.
+/// A failed regeneration, for the waiting visitors. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Arc<dyn StdError + Send + Sync>,
-    /// What the generator answered, if it did.
+    /// The generator's response, if there is one.
     pub(crate) response: Option<Arc<Response<Bytes>>>,
-    /// When it may be tried again.
+    /// The time until another try.
     pub(crate) retry_in: Duration,
 }
 

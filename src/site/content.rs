@@ -1,4 +1,4 @@
-//! Content that is not a whole response.
+//! Content that is smaller than a whole response.
 
 use std::{borrow::Cow, fmt, ops::Deref};
 
@@ -14,12 +14,12 @@ use crate::{
 
 /// A piece of generated content: bytes that are shared, not copied.
 ///
-/// Dereferences to them; [`text`](Self::text) and `Display` read them as UTF-8.
+/// Dereferences to the bytes. [`text`](Self::text) and `Display` read the bytes as UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content(Bytes);
 
 impl Content {
-    /// The content as text; bytes that are not UTF-8 become U+FFFD.
+    /// Returns the content as text. Bytes that are not UTF-8 become U+FFFD.
     pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
@@ -46,13 +46,17 @@ impl fmt::Display for Content {
 }
 
 impl Perennial {
-    /// Content that is not a whole response: a part of a page, say.
+    /// Returns content that is smaller than a whole response, such as a part of a page, and
+    /// generates the content if necessary.
     ///
-    /// Kept, regenerated and served as a route's is, under a key that does not begin with `/`, and is no route's [`Key::name`](crate::Key::name). (A generator that
-    /// asks for its own key waits for itself, for as long as [`Refresh::first`] allows.) The future that `generate`
-    /// returns runs in a task of its own, and only if this call is the one that regenerates. So it owns what it uses: clone a pool and
-    /// write `move || async move { … }`. It returns a `Result`; where nothing can fail, name an error all the same, as in
-    /// `Ok::<_, std::convert::Infallible>(html)`.
+    /// The content is stored, regenerated and served like a route's page. Its key does not begin
+    /// with `/`, and is no route's [`Key::name`](crate::Key::name). A generator that asks for its
+    /// own key waits for itself, as long as [`Refresh::on_miss`] allows.
+    ///
+    /// The future that `generate` returns runs in a task of its own, and only if this call starts
+    /// the regeneration. So the future owns its data: clone a pool and write `move || async move {
+    /// … }`. The future returns a `Result`. A generator that cannot fail names an error type all
+    /// the same: `Ok::<_, std::convert::Infallible>(html)`.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -70,17 +74,21 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// Only where there is no version to serve: [the generator failed](Error::is_generator), also by content larger than
-    /// [`Builder::max_body`](crate::Builder::max_body), or [nobody made one in time](Error::is_unavailable). [`Invalid`](crate::ErrorKind::Invalid): the key is
-    /// empty, or begins with `/`.
+    /// Errors occur only without a servable version:
+    ///
+    /// - [The generator failed](Error::is_generator), or its content is larger than
+    ///   [`Builder::max_body`](crate::Builder::max_body).
+    /// - [No process generated a version in time](Error::is_unavailable).
+    /// - [`Invalid`](crate::ErrorKind::Invalid): the key is empty or begins with `/`.
     ///
     /// # Panics
     ///
-    /// When `generate` itself does. A panic of the future that it returns is a failure of the generator.
+    /// Panics if `generate` itself panics. A panic of the future that `generate` returns is a
+    /// failure of the generator.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, it cancels nothing: a regeneration that it has begun goes on.
+    /// Dropping the future cancels nothing: a regeneration that has begun continues.
     pub async fn content<F, Fut, T, E>(
         &self,
         key: &str,
@@ -97,13 +105,13 @@ impl Perennial {
         if key.is_empty() || key.starts_with('/') {
             return Err(Error::invalid(format!(
                 "the key {key:?} cannot be used for content: write a name that does not begin with `/`, as in \
-                 `sidebar/top-10` (keys that do are those of routes)"
+                 `sidebar/top-10` (keys of routes begin with `/`)"
             )));
         }
         let answer = match engine.look(key, policy, engine.now()) {
             Ok(answer) => answer,
             Err(_) => {
-                let (cooldown, max_body) = (policy.cooldown(), engine.settings.max_body);
+                let (cooldown, max_body) = (policy.cooldown_time(), engine.settings.max_body);
                 let work = || {
                     let generated = generate();
                     let generator = async move {
@@ -114,7 +122,7 @@ impl Perennial {
                     };
                     Work {
                         generator: Box::pin(generator),
-                        seed: None,
+                        source: None,
                         begun: true,
                     }
                 };
@@ -125,13 +133,13 @@ impl Perennial {
             Answer::Version(version) => Ok(Content(version.content.response().body().clone())),
             Answer::Failed(failure) => Err(Error::generator(failure.error)),
             Answer::Unavailable { retry_in } => Err(Error::unavailable(retry_in)),
-            // Nothing is begun during a shutdown.
-            Answer::Pass(_) => Err(Error::unavailable(policy.cooldown())),
+            // No regeneration begins during a shutdown.
+            Answer::Pass(_) => Err(Error::unavailable(policy.cooldown_time())),
         }
     }
 }
 
-/// The content, if it may be stored.
+/// Returns the content if its size allows storing.
 fn limited(
     generated: Result<impl Into<Bytes>, impl Into<BoxError>>,
     max_body: usize,
@@ -143,6 +151,6 @@ fn limited(
             "the content has {length} bytes, more than the limit of {max_body} (`Builder::max_body`)"
         )));
     }
-    // Of the content's own size, whatever buffer it is a part of.
+    // A copy has the content's own size, even if the content is a part of a larger buffer.
     Ok(Bytes::copy_from_slice(&content))
 }

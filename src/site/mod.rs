@@ -1,11 +1,9 @@
-//! The site: what everything starts from.
+//! The site: the entry point.
 
 mod builder;
 mod content;
 
 use std::{fmt, sync::Arc};
-
-use http::request::Parts;
 
 #[cfg(feature = "_sql")]
 use crate::sql::{Database, IntoDatabase};
@@ -13,11 +11,8 @@ use crate::{
     error::Error,
     extensions::Tags,
     key,
-    layer::{
-        ExclusiveLayer, IdempotencyLayer, InvalidateLayer, RefreshLayer,
-        refresh::declared::Declared,
-    },
-    locks::{LockName, Locks, Once},
+    layer::{InvalidateLayer, RefreshLayer, refresh::declared::Declared},
+    lock::Locks,
     policy::Refresh,
     resource::{Engine, Target},
 };
@@ -25,9 +20,11 @@ use crate::{
 pub use builder::Builder;
 pub use content::Content;
 
-/// A site whose content regrows by itself: one database, shared by all its processes, and this process's memory.
+/// A site whose content regrows by itself: one database, shared by all processes of the site, and
+/// the memory of this process.
 ///
-/// Cheap to clone. Make one a process and database: a second one would have a memory of its own.
+/// Cheap to clone. Create one for each process and database: a second one would have a memory of
+/// its own.
 #[derive(Clone)]
 pub struct Perennial {
     engine: Arc<Engine>,
@@ -37,49 +34,60 @@ pub struct Perennial {
 }
 
 impl Perennial {
-    /// Opens a database by its URL, with a small pool of its own; makes or upgrades Perennial's tables.
+    /// Opens a database by its URL, with a small pool of its own, and makes or upgrades Perennial's
+    /// tables.
     ///
-    /// `sqlite://site.db` is a file in the current folder. It is made if it isn't there, and set to WAL mode with `synchronous = NORMAL`: a
-    /// crash of the process loses nothing, but when the power fails what was written a moment before may be lost, and be done
-    /// again. (Where that matters, set up a pool of your own, which sqlx opens with `FULL`, for [`new`](Self::new).) With their features,
-    /// `postgres://user:password@host/database` and `mysql://user:password@host/database` (MariaDB too) are opened as well; such a
-    /// pool has at most five connections.
+    /// | URL | opens |
+    /// |---|---|
+    /// | `sqlite://site.db` | a file in the current folder |
+    /// | `postgres://user:password@host/database` | PostgreSQL, with the feature `postgres` |
+    /// | `mysql://user:password@host/database` | MySQL or MariaDB, with the feature `mysql` |
+    ///
+    /// A pool has at most five connections. A missing SQLite file is created, in WAL mode with
+    /// `synchronous = NORMAL`: a crash of the process loses nothing, and a power failure may lose
+    /// the last commits, so that their work is done again. For full durability, set up a pool of
+    /// your own, which sqlx opens with `FULL`, and use [`with_pool`](Self::with_pool).
     ///
     /// # Errors
     ///
-    /// The URL cannot be used, the database cannot be opened (a server is waited for no longer than two seconds), its tables belong to
-    /// a newer release, they can't be made within 60 s, or they are not there and the role may not make them (see [`Builder::ddl`]). For a site that is to start while its database is away, see
-    /// [`Builder::connect_lazily`].
+    /// - The URL cannot be used.
+    /// - The database cannot be opened. A server has two seconds to answer;
+    ///   [`Builder::connect_lazily`] opens a site while its database is away.
+    /// - The tables belong to a newer release, or are not made within 60 s.
+    /// - The tables are missing and the role may not make them; see [`Builder::ddl`].
     #[cfg(feature = "_sql")]
     pub async fn open(url: &str) -> Result<Self, Error> {
         Self::builder().open(url).await
     }
 
-    /// Uses the application's own sqlx pool; makes or upgrades Perennial's tables.
+    /// Uses the application's own sqlx pool, and makes or upgrades Perennial's tables.
     ///
-    /// No connection is held while content is generated: two to five connections are enough. A connection that doesn't answer in time is closed and not
-    /// given back, on servers. On SQLite, WAL mode and a busy timeout are recommended.
+    /// Two to five connections are enough, as no connection is held while content is generated. On
+    /// servers, a connection that does not answer in time is closed and not returned to the pool.
+    /// On SQLite, WAL mode and a busy timeout are recommended.
     ///
     /// # Errors
     ///
-    /// As for [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     #[cfg(feature = "_sql")]
-    pub async fn new(pool: impl IntoDatabase) -> Result<Self, Error> {
+    pub async fn with_pool(pool: impl IntoDatabase) -> Result<Self, Error> {
         Self::builder().build(pool).await
     }
 
-    /// Starts with settings that are not the default.
+    /// Returns the default settings, to be changed.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// A layer that keeps the responses of the service beneath it, each under the path and the query of its request.
+    /// Returns a layer that stores the inner service's responses, each under the path and the query
+    /// of its request.
     pub fn layer(&self, policy: Refresh) -> RefreshLayer {
         RefreshLayer::new(Arc::clone(&self.engine), Arc::clone(&self.declared), policy)
     }
 
-    /// A layer for routes that change what others show: after a request by another method than GET, HEAD, OPTIONS and TRACE that was
-    /// answered without an error, what bears one of the tags is stale.
+    /// Returns a layer for routes that change the data of other pages. After a successful request
+    /// by a method other than GET, HEAD, OPTIONS and TRACE, the pages with one of these tags are
+    /// stale.
     ///
     /// ```
     /// # use axum::{Router, routing::{get, post}};
@@ -90,47 +98,57 @@ impl Perennial {
     ///
     /// Router::new()
     ///     .route("/books", get(books).layer(site.layer(Refresh::every(DAY)).tag("catalog")))
-    ///     .route("/admin/books", post(add_book).layer(site.invalidates(["catalog"])))
+    ///     .route("/admin/books", post(add_book).layer(site.invalidate_on_success(["catalog"])))
     /// # }
     /// ```
     ///
-    /// A response can name further tags, by [`Tags`] among its extensions. For GET and POST on one path, layer the handlers apart:
-    /// `get(books).layer(…).merge(post(add_book).layer(…))`.
-    pub fn invalidates<T: Into<String>>(
+    /// A response can name further tags by [`Tags`] in its extensions. For GET and POST on one
+    /// path, layer the handlers apart: `get(books).layer(…).merge(post(add_book).layer(…))`.
+    pub fn invalidate_on_success<T: Into<String>>(
         &self,
         tags: impl IntoIterator<Item = T>,
     ) -> InvalidateLayer {
         InvalidateLayer::new(Arc::clone(&self.engine), Tags::new(tags))
     }
 
-    /// Makes a resource stale, in all processes: it is served while it regrows, with the next request for it.
+    /// Makes a resource stale in all processes: visitors get the old version while the next request
+    /// regenerates the resource.
     ///
-    /// The key of a route's page is its path and, after `?`, those parameters of its query that [count](crate::Key), in any order, all as visitors write
-    /// them: `%C3%A4` and `%c3%a4`, or `%20` and `+`, are two keys. That of content is what it was given. Meant are also all variants
-    /// that differ in headers, host or nesting, whose keys go on with a `#`. What isn't there is no error, so that a wrong key does
-    /// nothing; for what depends on data a [tag](Self::invalidate_tag) is the surer name.
+    /// The key of a route's page is its path and, after `?`, the parameters of the query that are
+    /// [part of the key](crate::Key), in any order. Write path and parameters as visitors do:
+    /// `%C3%A4` and `%c3%a4` are two keys, and so are `%20` and `+`. The key of content is the key
+    /// of the call.
     ///
-    /// This process knows it when this returns; each other one that gets requests within about a second (the sync interval), and one that
-    /// had none for longer before it answers the next. What is being generated meanwhile is stale when it is made. A cooldown
-    /// after a failure is kept.
+    /// The invalidation applies to all variants of the key, which differ in headers, host or
+    /// nesting: their keys continue with a `#`. A key that is not stored is no error, so a misspelt
+    /// key does nothing. For pages that depend on data, a [tag](Self::invalidate_tag) is the safer
+    /// name.
+    ///
+    /// This process knows the invalidation when the call returns. Another process with requests
+    /// learns of the invalidation within about a second (the sync interval); a process that had no
+    /// request for longer learns of the invalidation before its next answer. A page that is being
+    /// generated during an invalidation is stored as stale, so the next request regenerates the
+    /// page. A cooldown after a failure continues.
     ///
     /// # Errors
     ///
-    /// The database fails: nothing was invalidated, as far as is known.
+    /// The database fails. The invalidation may have been stored all the same.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, it has been done or not.
+    /// Dropping the future leaves open whether the invalidation is stored.
     pub async fn invalidate(&self, key: &str) -> Result<(), Error> {
         let key = key::canonical(key);
         self.engine.invalidate(Target::Key(&key)).await.map(drop)
     }
 
-    /// As [`invalidate`](Self::invalidate), all resources whose keys begin with `prefix`; with the empty one, everything.
+    /// Makes all resources stale whose keys begin with `prefix`, as
+    /// [`invalidate`](Self::invalidate) does. The empty prefix means everything.
     ///
     /// # Errors
     ///
-    /// As there, and [`Invalid`](crate::ErrorKind::Invalid) for a prefix of more than 180 bytes or with a NUL.
+    /// The errors of [`invalidate`](Self::invalidate), and [`Invalid`](crate::ErrorKind::Invalid)
+    /// for a prefix of more than 180 bytes or with a NUL.
     pub async fn invalidate_prefix(&self, prefix: &str) -> Result<(), Error> {
         self.engine
             .invalidate(Target::Prefix(prefix))
@@ -138,59 +156,73 @@ impl Perennial {
             .map(drop)
     }
 
-    /// As [`invalidate`](Self::invalidate), all resources that bear the tag, by [`RefreshLayer::tag`] or [`Tags`].
+    /// Makes all resources with the tag stale, as [`invalidate`](Self::invalidate) does. A resource
+    /// has tags by [`RefreshLayer::tag`] or [`Tags`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The errors of [`invalidate`](Self::invalidate).
     pub async fn invalidate_tag(&self, tag: &str) -> Result<(), Error> {
         self.engine.invalidate(Target::Tag(tag)).await.map(drop)
     }
 
-    /// Removes a resource and its variants from the database and from all processes: it is not served any more, and the next visitors
-    /// wait as for a first version. What is being generated meanwhile is not published.
+    /// Removes a resource and its variants from the database and from all processes. The resource
+    /// is no longer served, and the next visitors wait as for a first version. A version that is
+    /// being generated during the purge is not published.
     ///
-    /// The keys and the time until other processes know are those of [`invalidate`](Self::invalidate), and a purge ends a cooldown after a failure. (Variants of a key of 128 bytes or more, whose own keys have more than 180, are not served any more, but
-    /// leave the database only when they are made anew, or pruned.)
+    /// The keys, and the time until other processes know, are as for
+    /// [`invalidate`](Self::invalidate). A purge ends a cooldown after a failure. Variants of a key
+    /// of 128 bytes or more, whose own keys have more than 180 bytes, are no longer served either;
+    /// their rows stay in the database until the next version or a pruning replaces them.
     ///
     /// # Errors
     ///
-    /// The database fails: it may have been done in part, and can be done again.
+    /// The database fails. The purge may have been done in part, and can be repeated.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, it has been done, in part, or not.
+    /// Dropping the future leaves the purge undone, done, or done in part.
     pub async fn purge(&self, key: &str) -> Result<(), Error> {
         self.engine.purge(&key::canonical(key)).await
     }
 
-    /// Invalidates a resource and, if this process has it in memory from a route, regenerates it at once, without a visitor: `true` when there is a new version.
+    /// Invalidates a resource and regenerates the page at once, without a visitor. Returns true if
+    /// there is a new version.
     ///
-    /// `false`: it is invalidated, but not regenerated: this process hasn't got it (another one may), or the router it was in is no more, or it is [content](Self::content), whose generator only a call brings; the next request will. The new version is
-    /// made after this was called, here or by another process. It is not tried during a cooldown, which is waited for.
+    /// The call returns false in these cases; the resource is stale, and the next request
+    /// regenerates the resource:
     ///
-    /// The generator sees the [shared extensions](RefreshLayer::share_extension) of the request that caused the version in memory. A
-    /// shared snapshot of data is as old as that request: share a handle from which the handler reads what is current.
+    /// - This process has no page of the resource in memory. Another process may have one.
+    /// - The router with the page's route was dropped.
+    /// - The resource is [content](Self::content), whose generator comes with a call.
+    ///
+    /// The new version was generated after the call, by this process or another one. The call waits
+    /// for the end of a cooldown.
+    ///
+    /// The generator sees the [shared extensions](RefreshLayer::share_extension) of the request
+    /// that generated the version in memory. A snapshot of data among these extensions is as old as
+    /// that request: share a handle through which the handler reads current data.
     ///
     /// # Errors
     ///
-    /// [The generator has failed](Error::is_generator); there is [no new version](Error::is_unavailable) within the policy's
-    /// [`timeout`](Refresh::timeout); or the database fails.
+    /// [The generator failed](Error::is_generator). [No new version](Error::is_unavailable) was
+    /// generated within the policy's [`timeout`](Refresh::timeout). The database failed.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, it cancels nothing that it has begun.
+    /// Dropping the future cancels no regeneration that has begun.
     pub async fn regenerate_now(&self, key: &str) -> Result<bool, Error> {
         self.engine.regenerate_now(&key::canonical(key)).await
     }
 
-    /// The locks of the site's database, for anything else that must not be done twice at once.
+    /// Returns the locks of the site's database, for anything else that must run in one process at
+    /// a time.
     pub fn locks(&self) -> Locks {
         self.engine.locks()
     }
 
-    /// Returns the site's database, with the site's [statement limit](Builder::statement_limit): for [`Claims`](crate::Claims) and
-    /// [`SessionLock`](crate::SessionLock).
+    /// Returns the site's database with its [statement timeout](Builder::statement_timeout), for
+    /// [`Claims`](crate::locks::Claims) and [`SessionLock`](crate::locks::SessionLock).
     ///
     /// # Errors
     ///
@@ -202,52 +234,14 @@ impl Perennial {
             .ok_or_else(|| Error::invalid("the site is open in memory, and has no SQL database"))
     }
 
-    /// A layer for routes that are to run once at a time for each name; [`Locks::exclusive`] with the default lease.
+    /// Begins no further regeneration and waits for the running ones, which release their leases.
+    /// Call `shutdown` after the server has drained.
     ///
-    /// ```
-    /// # use axum::{Router, routing::post};
-    /// # async fn import() {}
-    /// # fn f(site: perennial::Perennial) -> Router {
-    /// let alone = site.exclusive(|_| "import".into()).action("import");
-    /// Router::new().route("/import", post(import).layer(alone))
-    /// # }
-    /// ```
-    pub fn exclusive(
-        &self,
-        name: impl Fn(&Parts) -> LockName + Send + Sync + 'static,
-    ) -> ExclusiveLayer {
-        self.locks().exclusive(name)
-    }
-
-    /// A layer that does requests once, however often they are sent with the same `Idempotency-Key`; [`Locks::idempotency`].
-    pub fn idempotency(&self) -> IdempotencyLayer {
-        self.locks().idempotency()
-    }
-
-    /// Something that is to be done at most once, in all processes together; [`Locks::once`].
-    pub fn once(&self, name: impl Into<LockName>) -> Once {
-        self.locks().once(name)
-    }
-
-    /// Remembers in a transaction of the application's own that something is done; [`Once::mark_in`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    #[cfg(feature = "_sql")]
-    pub async fn once_in(
-        &self,
-        transaction: impl Into<crate::sql::Connection<'_>>,
-        name: impl Into<LockName>,
-    ) -> Result<crate::Outcome<()>, Error> {
-        self.once(name).mark_in(transaction).await
-    }
-
-    /// Begins no further regeneration, waits for those that run and so releases their leases. Call it after the server has drained.
-    ///
-    /// Versions go on being served. What has none is answered by the service itself. Each regeneration is bounded by its policy's
-    /// [`timeout`](Refresh::timeout) and, where the database fails, by trying to publish for as long as a lease, 15 s at most. A request that is done [once](Self::idempotency) has no limit of its
-    /// own, and is waited for, too: put a timeout beneath its layer, or around this. Dropped earlier, this future cancels none of them.
+    /// Stored versions are still served, and the inner service answers requests for all other
+    /// pages. The policy's [`timeout`](Refresh::timeout) bounds each regeneration; while the
+    /// database fails, the tries to publish take as long as a lease, at most 15 s. An [idempotent
+    /// request](crate::locks::Locks::idempotency) has no limit of its own: put a timeout inside its
+    /// layer, or around `shutdown`. Dropping the future cancels nothing.
     pub async fn shutdown(&self) {
         self.engine.shutdown().await;
     }

@@ -9,12 +9,13 @@ use crate::{
     timing::within,
 };
 
-/// The value with which a column is compared; made [from](From) an integer, a text or a truth value.
+/// The value with which a column is compared; made [from](From) an integer, a text or a truth
+/// value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value(Kind);
+pub struct Value(ValueKind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum ValueKind {
     Int(i64),
     Text(String),
     Bool(bool),
@@ -22,25 +23,25 @@ enum Kind {
 
 impl From<i64> for Value {
     fn from(value: i64) -> Self {
-        Self(Kind::Int(value))
+        Self(ValueKind::Int(value))
     }
 }
 
 impl From<&str> for Value {
     fn from(value: &str) -> Self {
-        Self(Kind::Text(value.to_owned()))
+        Self(ValueKind::Text(value.to_owned()))
     }
 }
 
 impl From<String> for Value {
     fn from(value: String) -> Self {
-        Self(Kind::Text(value))
+        Self(ValueKind::Text(value))
     }
 }
 
 impl From<bool> for Value {
     fn from(value: bool) -> Self {
-        Self(Kind::Bool(value))
+        Self(ValueKind::Bool(value))
     }
 }
 
@@ -52,7 +53,7 @@ pub(crate) enum Filter {
     Sql(&'static str),
 }
 
-/// A table, and the rows of it that are to be claimed.
+/// A table, and the filters of the rows to claim.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) database: Database,
@@ -61,11 +62,11 @@ pub(crate) struct Table {
     pub(crate) lock: String,
     pub(crate) expiry: Option<(String, Duration)>,
     pub(crate) filters: Vec<Filter>,
-    /// Columns, each with what stands behind it.
+    /// Columns, each with the text behind its name.
     pub(crate) order: Vec<(String, &'static str)>,
 }
 
-/// The statements of one claim.
+/// The statements of a claim.
 pub(crate) struct Claiming<'a> {
     table: &'a Table,
     lock_id: &'a str,
@@ -85,7 +86,8 @@ impl Claiming<'_> {
         Ok(self.table.limited("claim", claimed).await?.changed)
     }
 
-    /// Returns the keys of the rows that were claimed. Their lock id tells them, also when the answer of the claim was lost.
+    /// Returns the keys of the rows with the claim's lock id, also if the answer of the claim was
+    /// lost.
     pub(crate) async fn read(&self) -> Result<Vec<String>, Error> {
         let lock_id = [Arg::Text(self.lock_id)];
         let read = self.table.database.sql.run(&self.read, &lock_id, true);
@@ -116,7 +118,8 @@ impl Table {
         if let Some((column, after)) = &self.expiry {
             let column = self.column(column)?;
             arguments.push(Arg::Int(micros(*after)));
-            // Asked for once: what may be another in each row can't be looked up in an index.
+            // The clock is read once: an index cannot look up an expression that may differ in each
+            // row.
             conditions[0] = format!("({lock} IS NULL OR {column} <= (SELECT {{now}}))");
             claimed.push_str(&format!(", {column} = {{now}} + ${}", arguments.len()));
             read.push_str(&format!(" AND {column} > (SELECT {{now}})"));
@@ -138,15 +141,15 @@ impl Table {
         })
     }
 
-    /// Marks the rows of a claim, or one of them, as done. Returns the number of rows.
+    /// Marks the rows of a claim, or one row, as completed. Returns the number of rows.
     pub(crate) async fn complete(&self, lock_id: &str, id: Option<&str>) -> Result<u64, Error> {
         let done = format!("-{lock_id}");
         let set = self.set(&format!("'{done}'"))?;
-        // Those too that it has completed already: it may be done again.
+        // Rows that were completed before match, too, so that the statement can be repeated.
         self.update("complete", &set, &[lock_id, &done], id).await
     }
 
-    /// Gives back the rows of these claims, or one of them. Returns the number of rows.
+    /// Releases the rows of these claims, or one row. Returns the number of rows.
     pub(crate) async fn release(&self, lock_ids: &[&str], id: Option<&str>) -> Result<u64, Error> {
         self.update("release", &self.set("NULL")?, lock_ids, id)
             .await
@@ -158,7 +161,7 @@ impl Table {
             Some((column, after)) => {
                 format!("{} = {{now}} + {}", self.column(column)?, micros(*after))
             }
-            // It holds for good.
+            // Without an expiry a claim holds forever.
             None => format!("{0} = {0}", self.column(&self.lock)?),
         };
         self.update("extend", &set, &[lock_id], None).await
@@ -172,7 +175,7 @@ impl Table {
         Ok(set)
     }
 
-    /// Changes the rows, or the one row, with one of these lock ids.
+    /// Updates the rows, or one row, with one of these lock ids.
     async fn update(
         &self,
         step: &'static str,
@@ -217,11 +220,11 @@ impl Table {
                 )));
             }
             Filter::Sql(condition) => return Ok(format!("({condition})")),
-            Filter::Is(column, Value(Kind::Bool(value))) => {
+            Filter::Is(column, Value(ValueKind::Bool(value))) => {
                 return Ok(format!("{} = {value}", self.column(column)?));
             }
-            Filter::Is(column, Value(Kind::Int(value))) => (column, Arg::Int(*value)),
-            Filter::Is(column, Value(Kind::Text(value))) => (column, Arg::Text(value)),
+            Filter::Is(column, Value(ValueKind::Int(value))) => (column, Arg::Int(*value)),
+            Filter::Is(column, Value(ValueKind::Text(value))) => (column, Arg::Text(value)),
         };
         arguments.push(argument);
         Ok(format!("{} = ${}", self.column(column)?, arguments.len()))
@@ -237,13 +240,13 @@ impl Table {
         })
     }
 
-    /// The table's name, quoted, with that of its schema.
+    /// Returns the table's name, quoted, with its schema.
     fn table(&self) -> Result<String, Error> {
         let parts = self.name.splitn(2, '.').map(|part| self.column(part));
         Ok(parts.collect::<Result<Vec<_>, _>>()?.join("."))
     }
 
-    /// A name, quoted, if it is one.
+    /// Returns a column's name, quoted.
     fn column(&self, name: &str) -> Result<String, Error> {
         let is_name = (1..=63).contains(&name.len())
             && !name.starts_with(|first: char| first.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! A connection of the application's own, and what is done in its transactions.
+//! A connection of the application's own, and the mark in its transaction.
 
 use std::{fmt, time::Duration};
 
@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// A connection of the application's, or a transaction on it: made [from](From) sqlx's own.
-pub struct Connection<'c>(Kind<'c>);
+pub struct Connection<'c>(AnyConnection<'c>);
 
-enum Kind<'c> {
+enum AnyConnection<'c> {
     #[cfg(feature = "sqlite")]
     Sqlite(&'c mut sqlx::SqliteConnection),
     #[cfg(feature = "postgres")]
@@ -34,14 +34,14 @@ macro_rules! from_sqlx {
         #[cfg(feature = $feature)]
         impl<'c> From<&'c mut $connection> for Connection<'c> {
             fn from(connection: &'c mut $connection) -> Self {
-                Self(Kind::$kind(connection))
+                Self(AnyConnection::$kind(connection))
             }
         }
 
         #[cfg(feature = $feature)]
         impl<'c> From<&'c mut Transaction<'_, $database>> for Connection<'c> {
             fn from(transaction: &'c mut Transaction<'_, $database>) -> Self {
-                Self(Kind::$kind(&mut *transaction))
+                Self(AnyConnection::$kind(&mut *transaction))
             }
         }
     };
@@ -52,34 +52,36 @@ from_sqlx!("postgres", Postgres, sqlx::Postgres, sqlx::PgConnection);
 from_sqlx!("mysql", MySql, sqlx::MySql, sqlx::MySqlConnection);
 
 impl Connection<'_> {
-    /// Notes that something is done.
+    /// Marks work as done.
     pub(crate) async fn mark(&mut self, mark: &Mark<'_>) -> Result<Marked, BoxError> {
         match &mut self.0 {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(connection) => mark_on::<sqlx::Sqlite>(connection, mark).await,
+            AnyConnection::Sqlite(connection) => mark_on::<sqlx::Sqlite>(connection, mark).await,
             #[cfg(feature = "postgres")]
-            Kind::Postgres(connection) => mark_on::<sqlx::Postgres>(connection, mark).await,
+            AnyConnection::Postgres(connection) => {
+                mark_on::<sqlx::Postgres>(connection, mark).await
+            }
             #[cfg(feature = "mysql")]
-            Kind::MySql(connection) => mark_on::<sqlx::MySql>(connection, mark).await,
+            AnyConnection::MySql(connection) => mark_on::<sqlx::MySql>(connection, mark).await,
         }
     }
 }
 
-/// What is noted as done.
+/// The mark of completed work.
 pub(crate) struct Mark<'a> {
     pub(crate) prefix: &'a str,
     pub(crate) name: &'a str,
-    pub(crate) keep: Duration,
-    /// What is to be done before.
+    pub(crate) retention: Duration,
+    /// The preceding work.
     pub(crate) after: Option<&'a str>,
-    /// How long another transaction that is at it may be waited for.
+    /// The longest wait for another transaction that marks the same work.
     pub(crate) wait: Duration,
 }
 
-/// What came of that.
+/// The result of a mark.
 pub(crate) enum Marked {
     Now,
-    /// It was not, as these locks stand: its own, and that of what is to be done before.
+    /// The work is not marked. The states of its own lock, and of the preceding work's lock.
     Refused([Option<LockRow>; 2]),
 }
 
@@ -93,7 +95,8 @@ async fn mark_on<DB: Driver>(
     connection: &mut DB::Connection,
     mark: &Mark<'_>,
 ) -> Result<Marked, BoxError> {
-    // What comes before is only read, which is where a node of a cluster has to wait. (It does outside a transaction alone.)
+    // The lock of the preceding work is only read, and a node of a cluster has to wait before such
+    // a read. Outside a transaction the node waits by itself.
     let differs = DB::RELATIVES.iter().any(|(_, it)| !it.waits.is_empty());
     let ours = match mark.after {
         Some(_) if differs => dialect_on::<DB>(connection).await?,
@@ -108,7 +111,7 @@ async fn mark_on<DB: Driver>(
     let (name, after) = (bounded(mark.name), mark.after.map(bounded));
     let arguments = [
         Arg::Text(&name),
-        Arg::Int(micros(mark.keep)),
+        Arg::Int(micros(mark.retention)),
         Arg::Int(i64::from(after.is_some())),
         Arg::Text(after.as_deref().unwrap_or(&name)),
     ];
@@ -124,7 +127,8 @@ async fn mark_on<DB: Driver>(
         return Ok(Marked::Now);
     }
     let once = Arg::Text(LockKind::Once.as_str());
-    // A lock from before the clock was set back, which may be a holder's that has crashed, ends after its length.
+    // A lock from before the clock was set back, perhaps of a crashed holder, ends after its
+    // length.
     let own = [once, Arg::Text(&name)];
     DB::run(connection, &statement(&locks::REDATE), &own).await?;
     let mut found = [None, None];

@@ -1,4 +1,4 @@
-//! What the databases do differently, apart from the [statements](super::statements).
+//! The differences between the databases, apart from the [statements](super::statements).
 
 use super::{
     session::Statements,
@@ -7,78 +7,91 @@ use super::{
 #[cfg(feature = "postgres")]
 use crate::key::hex;
 
-/// A database as Perennial speaks to it.
+/// The SQL of a database.
 pub(super) struct Dialect {
     pub(super) side: Side,
-    /// The clock. Never that of the process, and never that of a transaction's beginning.
+    /// The clock: never the process's clock, and never the beginning of the transaction.
     pub(super) now: &'static str,
-    /// What encloses a name.
+    /// The quote around a name.
     pub(super) quote: char,
-    /// A key `{key}` as it is read, and compared, as text.
+    /// The expression that reads and compares a key `{key}` as text.
     pub(super) text: &'static str,
-    /// What a statement begins with that decides by a row that it only reads, for `{waits}`: on a node of a cluster, it first waits for all that other nodes
-    /// have committed.
+    /// The beginning, for `{waits}`, of a statement that decides by a row that the statement only
+    /// reads. A node of a cluster first waits for all commits of other nodes.
     pub(super) waits: &'static str,
-    /// The bound of the epochs that are committed, for `{committed}`, where a statement may see others.
+    /// The bound of the epochs that are committed, for `{committed}`, where a statement may see
+    /// others.
     pub(super) committed: &'static str,
-    /// The codes of errors by which tables of the same names show that are not Perennial's.
+    /// The codes of errors that mean that tables of the same names are not Perennial's.
     pub(super) foreign: &'static [&'static str],
-    /// What follows the type of a name, for `{collate}`.
+    /// The text behind a name's type, for `{collate}`.
     pub(super) collate: &'static str,
-    /// How arguments are written into a statement; `None`: they are bound, to a `?` for each `$n`.
+    /// The form of arguments that are written into a statement; `None`: arguments are bound, to a
+    /// `?` for each `$n`.
     pub(super) literals: Option<Literals>,
-    /// A connection is a socket: one whose statement was not waited for, or that broke, is closed and not used again. (SQLite's goes
-    /// on by itself, and a database in memory would be gone with it.)
+    /// The connection is a socket. A socket that broke, or whose statement was abandoned, is closed
+    /// and not used again. SQLite's connection continues, and closing it would drop a database in
+    /// memory.
     pub(super) socket: bool,
-    /// Begins the transaction in which the tables are made.
+    /// The beginning of the transaction that makes the tables.
     pub(super) begin: &'static str,
-    /// What it begins with: the table of the tables' version is there, with a row, which is changed so that no other process can be at
-    /// it, where the database undoes what is not committed.
+    /// The first statements of that transaction: they make the table with the version of the
+    /// tables, and change its row, so that no other process makes the tables at the same time.
+    /// Requires a database that rolls back such statements.
     pub(super) schema_table: &'static [&'static str],
-    /// The codes of errors by which others who make the tables at the same time get in the way.
+    /// The codes of errors from another process that makes the tables at the same time.
     pub(super) raced: &'static [&'static str],
-    /// The tables: each element leads from the version that is its index to the next one. None is ever edited after a release.
+    /// The tables: each element leads from the version of its index to the next version. No element
+    /// is edited after a release.
     pub(super) schema: &'static [&'static [&'static str]],
-    /// Milliseconds: what has to be said before a mark, so that it waits no longer for another transaction, and after it, so that everything is
-    /// as it was.
+    /// The settings before and after a mark, with the limit in milliseconds of the wait for another
+    /// transaction.
     pub(super) bounds: Option<[&'static str; 2]>,
-    /// The epoch in an entry's `notes`, for `{noted}`; NULL where the notes have none.
-    pub(super) noted: &'static str,
-    /// lock id, number of rows, values of filters -> nothing; claims rows of `{table}`, of those that are `{free}`, in that order, by setting what says that they are `{claimed}`
+    /// The epoch in an entry's metadata, for `{epoch_of_metadata}`; NULL without an epoch.
+    pub(super) epoch_of_metadata: &'static str,
+    /// lock id, number of rows, values of filters -> nothing; claims rows of `{table}` among the
+    /// `{free}` ones, in that order, by setting `{claimed}`
     pub(super) claim: &'static str,
-    /// Locks that a connection holds, where there are any.
+    /// Session locks, if the database has them.
     pub(super) session: Option<Statements>,
-    /// The codes of errors by which the database resolves a contention: somebody else was faster, and nothing was done.
+    /// The codes of errors after which nothing was done, as another statement was faster.
     pub(super) contended: &'static [&'static str],
-    /// The codes of errors by which a server says that it is ending, or that it is not the primary (any more): the connection is closed.
+    /// The codes of errors of a server that ends, or that is not the primary: the connection is
+    /// closed.
     pub(super) gone: &'static [&'static str],
-    /// The codes of errors with which a server that works refuses content: it is too large, or a constraint or a trigger of the administrator's forbids it.
+    /// The codes of errors with which a working server refuses content: the content is too large,
+    /// or an administrator's constraint or trigger forbids the row.
     pub(super) unfit: &'static [&'static str],
-    /// The codes of errors that say that the database may only be read.
+    /// The codes of errors of a read-only database.
     pub(super) readonly: &'static [&'static str],
-    /// The codes of errors that say that this role may not make tables.
+    /// The codes of errors of a role that may not make tables.
     pub(super) forbidden: &'static [&'static str],
 }
 
-/// How arguments are written into a statement, a number as it is. So a statement is one message and leaves nothing behind, which is what a
-/// pooler that gives out its connections by the transaction asks for. (sqlx prepares a statement in one exchange and runs it in another;
-/// such a pooler may hand the two to different servers.)
+/// The form of arguments that are written into a statement. A number needs no form. Such a
+/// statement is one message and leaves nothing behind on the connection, as a pooler that shares
+/// connections by the transaction requires. (sqlx prepares a statement in one exchange and runs the
+/// statement in another; such a pooler may send the two to different servers.)
 pub(super) struct Literals {
     pub(super) text: fn(&str) -> String,
     pub(super) bytes: fn(&[u8]) -> String,
 }
 
-/// A lock that was acquired further in the future is from before the database's clock was set back, in microseconds. Less is the difference between the clocks of a cluster's
-/// nodes, or a step by which a clock is kept right. Nothing depends on the exact time: [`REDATE`](super::statements::locks::REDATE) ends no lease early, and less would only cost a contended try a write. An entry that was published
-/// there is stale, as its age is not known.
+/// The distance in the future, in microseconds, from which a lock's acquisition means that the
+/// database's clock was set back. A smaller distance comes from the clocks of a cluster's nodes, or
+/// from a step that corrects a clock. The exact time does not matter:
+/// [`REDATE`](super::statements::locks::REDATE) ends no lease early, and a smaller limit would only
+/// cost a contended try a write. An entry from that far in the future is stale, as its age is
+/// unknown.
 pub(super) const SET_BACK: i64 = 5_000_000;
 
 #[cfg(feature = "sqlite")]
 pub(super) const SQLITE: Dialect = Dialect {
     side: Side::Sqlite,
-    // `unixepoch('subsec')` is NULL before SQLite 3.42, which another program on the same file may be.
+    // `unixepoch('subsec')` is NULL before SQLite 3.42, which another program on the same file may
+    // be.
     now: "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)",
-    // Not in double quotes: what is no column would be taken for a text.
+    // Not in double quotes: SQLite reads an unknown column in double quotes as a text.
     quote: '`',
     text: "CAST({key} AS TEXT)",
     waits: "",
@@ -88,7 +101,8 @@ pub(super) const SQLITE: Dialect = Dialect {
     collate: "",
     literals: None,
     socket: false,
-    // Not DEFERRED: a transaction that reads before it writes is refused at once (SQLITE_BUSY), in spite of any busy timeout.
+    // Not DEFERRED: a transaction that reads before it writes is refused at once (SQLITE_BUSY),
+    // whatever the busy timeout is.
     begin: "BEGIN IMMEDIATE",
     schema_table: &[
         "CREATE TABLE IF NOT EXISTS {p}schema (id INTEGER PRIMARY KEY, version INTEGER NOT NULL)",
@@ -103,22 +117,23 @@ pub(super) const SQLITE: Dialect = Dialect {
     ]],
     // The pool's busy timeout.
     bounds: None,
-    noted: "CASE WHEN notes LIKE 'epoch=%' THEN CAST(substr(notes, 7) AS INTEGER) END",
+    epoch_of_metadata: "CASE WHEN metadata LIKE 'epoch=%' THEN CAST(substr(metadata, 7) AS INTEGER) END",
     claim: "UPDATE {table} SET {claimed} WHERE {id} IN (SELECT {id} FROM {table} WHERE {free} LIMIT $2)",
     session: None,
     contended: &[],
     gone: &[],
     // SQLITE_TOOBIG, SQLITE_CONSTRAINT_CHECK, SQLITE_CONSTRAINT_TRIGGER
     unfit: &["18", "275", "1811"],
-    // SQLITE_READONLY, and those of its kinds that a file or a folder without the right to write brings about
+    // SQLITE_READONLY, and its variants for a file or a folder without the right to write
     readonly: &["8", "520", "1544"],
     forbidden: &[],
 };
 
-/// What means the same under every setting: ASCII without quotes, and the rest in escapes. (A database in SQL_ASCII refuses those.)
+/// Writes a text with one meaning under every setting: ASCII without quotes, and escapes. A
+/// database in SQL_ASCII refuses escapes.
 ///
-/// A literal has the collation of the column with which it is compared. (`convert_from(…)` has that of the type `name`, "C", with
-/// which no index of another collation can be used.)
+/// A literal has the collation of the column that it is compared with. (`convert_from(…)` has the
+/// collation "C" of the type `name`, and no index of another collation would be used.)
 #[cfg(feature = "postgres")]
 fn escaped(text: &str) -> String {
     let mut literal = "E'".to_owned();
@@ -135,7 +150,7 @@ fn escaped(text: &str) -> String {
 #[cfg(feature = "postgres")]
 pub(super) const POSTGRES: Dialect = Dialect {
     side: Side::Postgres,
-    // Not `now()`, which stands still inside a transaction.
+    // Not `now()`, which does not advance inside a transaction.
     now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     quote: '"',
     text: "CAST({key} AS TEXT)",
@@ -155,8 +170,8 @@ pub(super) const POSTGRES: Dialect = Dialect {
         "INSERT INTO {p}schema (id, version) VALUES (1, 0) ON CONFLICT (id) DO NOTHING",
         "UPDATE {p}schema SET version = version WHERE id = 1",
     ],
-    // unique_violation (in the catalogue), duplicate_table, duplicate_object (its type): IF NOT EXISTS does not see what is not
-    // committed.
+    // unique_violation (in the catalogue), duplicate_table, duplicate_object (its type): IF NOT
+    // EXISTS does not see uncommitted tables.
     raced: &["23505", "42P07", "42710"],
     schema: &[&[
         tables::LOCK.postgres,
@@ -169,13 +184,13 @@ pub(super) const POSTGRES: Dialect = Dialect {
         // Outside a transaction nothing of the former is left.
         "SELECT set_config('lock_timeout', coalesce(nullif(current_setting('perennial.lock_timeout', true), ''), current_setting('lock_timeout')), true)",
     ]),
-    noted: "CAST(substring(notes FROM '^epoch=([0-9]+)') AS BIGINT)",
+    epoch_of_metadata: "CAST(substring(metadata FROM '^epoch=([0-9]+)') AS BIGINT)",
     // MATERIALIZED: chosen once, not anew for each row.
     claim: "WITH perennial_free AS MATERIALIZED (
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         )
         UPDATE {table} t SET {claimed} FROM perennial_free f WHERE t.{id} = f.{id}",
-    // What stands on a connection that nobody else is given is our own.
+    // State on a connection that is not shared belongs to this process.
     session: Some(Statements {
         acquire: "SELECT (CASE
             WHEN coalesce(current_setting('perennial.session', true), '') NOT IN ('', $3) THEN 2
@@ -195,18 +210,20 @@ pub(super) const POSTGRES: Dialect = Dialect {
     }),
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
-    // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout; read_only_sql_transaction: a standby, which the primary has become, or a name that
-    // leads to another server now
+    // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout;
+    // read_only_sql_transaction: the primary has become a standby, or the name leads to another
+    // server now
     gone: &["57P01", "57P02", "57P03", "57P05", "25006"],
-    // string_data_right_truncation, character_not_in_repertoire, untranslatable_character, check_violation, program_limit_exceeded, raise_exception
+    // string_data_right_truncation, character_not_in_repertoire, untranslatable_character,
+    // check_violation, program_limit_exceeded, raise_exception
     unfit: &["22001", "22021", "22P05", "23514", "54000", "P0001"],
     readonly: &["25006"],
     // insufficient_privilege
     forbidden: &["42501"],
 };
 
-/// PostgreSQL for its relatives, among them CockroachDB, which refuses to change a table twice in a statement, and YugabyteDB.
-/// Settings for one statement have no effect there.
+/// PostgreSQL for its relatives: CockroachDB, which refuses to change a table twice in a statement,
+/// and YugabyteDB. Settings for a single statement have no effect there.
 #[cfg(feature = "postgres")]
 pub(super) const POSTGRES_RELATIVE: Dialect = Dialect {
     side: Side::Relative,
@@ -222,11 +239,11 @@ pub(super) const MYSQL: Dialect = Dialect {
     side: Side::MySql,
     now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     quote: '`',
-    // Bytes in the end: as text they would be compared as some collation has it.
+    // The result is bytes: a text would be compared by a collation.
     text: "IF(CHARSET({key}) = 'binary', CAST({key} AS BINARY), CAST(CAST({key} AS CHAR CHARACTER SET utf8mb4) AS BINARY))",
     waits: "",
-    // At READ UNCOMMITTED alone: the counter's row, locked, so that this waits for the invalidation that is under way. MariaDB before 11.1 and MySQL have
-    // different names for the level.
+    // At READ UNCOMMITTED only: the counter's row, locked, so that the statement waits for a
+    // running invalidation. MariaDB before 11.1 and MySQL have different names for the level.
     committed: "(SELECT IF(/*M! @@tx_isolation *//*!50720 @@transaction_isolation */ = 'READ-UNCOMMITTED', coalesce(max(epoch), 0), 9223372036854775807) AS latest
         FROM {p}invalidation WHERE name = '*' AND /*M! @@tx_isolation *//*!50720 @@transaction_isolation */ = 'READ-UNCOMMITTED' LOCK IN SHARE MODE)",
     // ER_TABLE_EXISTS_ERROR, ER_BAD_FIELD_ERROR
@@ -234,8 +251,8 @@ pub(super) const MYSQL: Dialect = Dialect {
     collate: "",
     literals: None,
     socket: true,
-    // Each statement that makes a table commits, so that they are such as several may do at once. (BEGIN is something else in
-    // MariaDB's Oracle mode.)
+    // Each statement that makes a table commits, so each of them tolerates others at the same time.
+    // (BEGIN has another meaning in MariaDB's Oracle mode.)
     begin: "START TRANSACTION",
     schema_table: &[
         "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL) ENGINE = InnoDB",
@@ -256,7 +273,7 @@ pub(super) const MYSQL: Dialect = Dialect {
             innodb_lock_wait_timeout = GREATEST(1, $1 DIV 1000)",
         "SET innodb_lock_wait_timeout = @perennial_wait, @perennial_id = LAST_INSERT_ID(@perennial_id)",
     ]),
-    noted: "CASE WHEN notes LIKE 'epoch=%' THEN CAST(SUBSTRING_INDEX(SUBSTR(notes, 7), '&', 1) AS SIGNED) END",
+    epoch_of_metadata: "CASE WHEN metadata LIKE 'epoch=%' THEN CAST(SUBSTRING_INDEX(SUBSTR(metadata, 7), '&', 1) AS SIGNED) END",
     claim: "UPDATE {table} t JOIN (
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         ) c ON t.{id} = c.{id} SET {claimed}",
@@ -268,21 +285,23 @@ pub(super) const MYSQL: Dialect = Dialect {
         // ER_NOT_SUPPORTED_YET
         missing: &["1235"],
     }),
-    // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, by which Galera also says that a certification failed, ER_LOCK_NOWAIT;
-    // of TiDB: pessimistic and optimistic conflicts, and commits that were undone
+    // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK (also a failed certification of Galera),
+    // ER_LOCK_NOWAIT; of TiDB: pessimistic and optimistic conflicts, and undone commits
     contended: &["1020", "1205", "1213", "3572", "8002", "9007", "8022", "8028"],
-    // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT; ER_OPTION_PREVENTS_STATEMENT (read_only), ER_READ_ONLY_MODE,
-    // ER_UNKNOWN_COM_ERROR, by which a node of Galera without a quorum answers: another server is the primary now
+    // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT;
+    // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_READ_ONLY_MODE, ER_UNKNOWN_COM_ERROR (a node of
+    // Galera without a quorum): another server is the primary now
     gone: &["1053", "1927", "4031", "1290", "1836", "1047"],
-    // ER_TOO_BIG_ROWSIZE, ER_NET_PACKET_TOO_LARGE, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD, ER_DATA_TOO_LONG, ER_SIGNAL_EXCEPTION,
-    // ER_CONSTRAINT_FAILED, ER_CHECK_CONSTRAINT_VIOLATED
+    // ER_TOO_BIG_ROWSIZE, ER_NET_PACKET_TOO_LARGE, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD,
+    // ER_DATA_TOO_LONG, ER_SIGNAL_EXCEPTION, ER_CONSTRAINT_FAILED, ER_CHECK_CONSTRAINT_VIOLATED
     unfit: &["1118", "1153", "1366", "1406", "1644", "4025", "3819"],
     readonly: &["1290", "1836"],
     // ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR
     forbidden: &["1044", "1142"],
 };
 
-/// MariaDB that may be a node of a Galera cluster: a build without Galera refuses the setting. Galera compares what was written on two nodes, and not what was read.
+/// MariaDB that may be a node of a Galera cluster. A build without Galera refuses the setting.
+/// Galera compares the writes of two nodes, and not their reads.
 #[cfg(feature = "mysql")]
 pub(super) const MARIADB_GALERA: Dialect = Dialect {
     waits: "SET STATEMENT wsrep_sync_wait = 15 FOR ",

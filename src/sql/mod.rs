@@ -32,20 +32,21 @@ pub use connection::Connection;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use {self::url::without_password, crate::timing::CONNECT_LIMIT};
 
-/// How many connections a pool of ours has at most.
+/// The largest number of connections in Perennial's own pool.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 const CONNECTIONS: u32 = 5;
 
-/// When a database is connected to, and its tables are made or checked.
+/// The time of the first connection and of the making of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Connect {
     /// Before the site is opened.
     Now,
-    /// When it is first needed.
+    /// Before the first step that needs the database.
     Lazily,
 }
 
-/// A database for Perennial: made [from](From) the application's own sqlx pool, or a site's own ([`Perennial::database`](crate::Perennial::database)).
+/// A database for Perennial: made [from](From) the application's own sqlx pool, or a site's own
+/// ([`Perennial::database`](crate::Perennial::database)).
 #[derive(Clone, Debug)]
 pub struct Database {
     sql: Arc<dyn Sql>,
@@ -54,7 +55,7 @@ pub struct Database {
 
 /// A database that Perennial can use: a pool of sqlx's, or a [`Database`].
 ///
-/// Not to be implemented by others.
+/// Sealed: no other type can implement the trait.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no database that Perennial can use",
     label = "no pool of sqlx 0.9 whose database this build knows",
@@ -79,7 +80,7 @@ impl IntoDatabase for Database {
 }
 
 macro_rules! from_pool {
-    ($feature:literal, $pool:ty, $result:ty) => {
+    ($feature:literal, $pool:ty) => {
         #[cfg(feature = $feature)]
         impl From<$pool> for Database {
             fn from(pool: $pool) -> Self {
@@ -99,34 +100,24 @@ macro_rules! from_pool {
                 self.into()
             }
         }
-
-        #[cfg(feature = $feature)]
-        impl From<$result> for Changed {
-            fn from(result: $result) -> Self {
-                Self(result.rows_affected())
-            }
-        }
     };
 }
 
-from_pool!("sqlite", sqlx::SqlitePool, sqlx::sqlite::SqliteQueryResult);
-from_pool!("postgres", sqlx::PgPool, sqlx::postgres::PgQueryResult);
-from_pool!("mysql", sqlx::MySqlPool, sqlx::mysql::MySqlQueryResult);
+from_pool!("sqlite", sqlx::SqlitePool);
+from_pool!("postgres", sqlx::PgPool);
+from_pool!("mysql", sqlx::MySqlPool);
 
-/// What a statement of sqlx's has changed: made [from](From) its result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Changed(pub(crate) u64);
-
-/// What is called when something may have been invalidated.
+/// A callback for a possible invalidation.
 #[cfg(feature = "postgres")]
-pub(crate) type Heard = Box<dyn Fn() + Send + Sync>;
+pub(crate) type InvalidationCallback = Box<dyn Fn() + Send + Sync>;
 
-/// Runs for as long as it is listened.
+/// A task that listens.
 #[cfg(feature = "postgres")]
 pub(crate) type Listening = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Database {
-    /// Opens a database by its URL, with a small pool of its own; see [`Perennial::open`](crate::Perennial::open).
+    /// Opens a database by its URL, with a small pool of its own; see
+    /// [`Perennial::open`](crate::Perennial::open).
     ///
     /// # Errors
     ///
@@ -135,7 +126,7 @@ impl Database {
         Self::open_when(url, Connect::Now).await
     }
 
-    /// The same, connected to at once or when it is first needed.
+    /// Opens a database by its URL, connected at once or lazily.
     pub(crate) async fn open_when(url: &str, connect: Connect) -> Result<Self, Error> {
         check_url(url)?;
         match url.split(':').next().unwrap_or_default() {
@@ -149,13 +140,15 @@ impl Database {
         }
     }
 
-    /// Sets the time that a step in this database may take, the wait for a connection and further tries included, before the step
-    /// counts as failed. Default: 5 s.
+    /// Sets the time that a step in this database may take, the wait for a connection and further
+    /// tries included, before the step counts as failed. Default: 5 s.
     ///
-    /// The limit holds for [`Locks::new`](crate::Locks::new), [`Claims`](crate::Claims) and [`SessionLock`](crate::SessionLock), and for a site
-    /// unless [`Builder::statement_limit`](crate::Builder::statement_limit) sets another one.
+    /// The limit holds for [`Locks::new`](crate::locks::Locks::new),
+    /// [`Claims`](crate::locks::Claims) and [`SessionLock`](crate::locks::SessionLock), and for a
+    /// site unless [`Builder::statement_timeout`](crate::Builder::statement_timeout) sets another
+    /// one.
     #[must_use = "returns the database with this limit"]
-    pub fn statement_limit(mut self, limit: Duration) -> Self {
+    pub fn statement_timeout(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
@@ -164,42 +157,46 @@ impl Database {
         self.limit
     }
 
-    /// Takes a lock that a connection holds.
+    /// Takes a session lock.
     pub(crate) async fn acquire(
         &self,
-        lock: &session::Named,
+        lock: &session::SessionLockName,
     ) -> Result<Option<Box<dyn session::Session>>, Error> {
         self.sql.acquire(self.limit, lock).await
     }
 
-    /// What calls `heard`, for as long as it is polled, whenever the database tells by itself that something may have been invalidated.
+    /// Returns a task that calls `heard` for each notification of a possible invalidation.
     ///
     /// # Errors
     ///
-    /// It is of a kind that doesn't.
+    /// The database has no notifications.
     #[cfg(feature = "postgres")]
-    pub(crate) fn listen(&self, prefix: &str, heard: Heard) -> Result<Listening, Error> {
+    pub(crate) fn listen(
+        &self,
+        prefix: &str,
+        heard: InvalidationCallback,
+    ) -> Result<Listening, Error> {
         let listening = self.sql.listen(format!("{prefix}invalidation"), heard);
         listening.ok_or_else(|| {
-            Error::invalid(
-                "only PostgreSQL tells of invalidations by itself: leave out `Builder::listen`",
-            )
+            Error::invalid("only PostgreSQL notifies of invalidations: leave out `Builder::listen`")
         })
     }
 
-    /// Returns the store in this database, its tables created or upgraded. No part of the public API.
+    /// Returns the store in this database, after making or upgrading its tables. Not part of the
+    /// public API.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
         self.store_when(prefix, Connect::Now).await
     }
 
-    /// Returns the store in this database, its tables created or upgraded at once or before its first step.
+    /// Returns the store in this database. The tables are made or upgraded at once or before the
+    /// first step.
     ///
     /// # Errors
     ///
-    /// The table prefix cannot be used, the database fails, its tables belong to a newer release, or they are not there and the role
-    /// may not make them. All that may take 60 s.
+    /// The table prefix cannot be used, the database fails, its tables belong to a newer release,
+    /// or the tables are missing and the role may not make them. The call may take 60 s.
     pub(crate) async fn store_when(
         self,
         prefix: &str,
@@ -237,7 +234,7 @@ async fn open<DB: sqlx::Database>(url: &str, connect: Connect) -> Result<sqlx::P
     };
     let options: <DB::Connection as Connection>::Options = url.parse().map_err(cannot(""))?;
     if connect == Connect::Now {
-        // A pool would try for a while, and then say no more than that it has taken too long.
+        // A pool would try for a while, and then report no more than a timeout.
         let first = async { options.connect().await?.close().await };
         let first = tokio::time::timeout(CONNECT_LIMIT, first).await;
         let hint =

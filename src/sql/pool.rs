@@ -1,4 +1,4 @@
-//! What becomes of connections, and which statements are run again.
+//! The connections of a pool, and the repetition of statements.
 
 use std::{fmt, time::Duration};
 
@@ -7,25 +7,27 @@ use sqlx::{Pool, pool::PoolConnection};
 use tokio::time::timeout;
 
 #[cfg(feature = "postgres")]
-use crate::sql::{Heard, Listening};
+use crate::sql::{InvalidationCallback, Listening};
 use crate::{
     error::Error,
     sql::{
         Connect,
         dialect::Dialect,
         run::{Arg, Cells, Done, Driver, Statement, is_broken, is_contended},
-        session::{self, Named, Session},
+        session::{self, Session, SessionLockName},
         store::SqlStore,
     },
     store::{self, Store, StoreFuture},
     timing::{Backoff, SIGN_OF_LIFE, STATEMENT_PAUSES},
 };
 
-/// The number of further tries of a statement that lost to another one, which wins in the end; and of one whose connection is no more, as a
-/// server that is away may stay so. That is for some two seconds, and for a fifth of one.
+/// The numbers of further tries: of a statement that lost to another one, for some two seconds, as
+/// such a statement wins in the end; and of a statement whose connection broke, for a fifth of a
+/// second, as a server may stay away.
 const TRIES: [u32; 2] = [19, 8];
 
-/// A connection of the pool that is given back only when it is known to be in order: dropped before, it is closed.
+/// A connection of the pool that is returned only in a known state. Dropping it earlier closes the
+/// connection.
 pub(super) struct Borrowed<DB: Driver>(pub(super) Option<PoolConnection<DB>>);
 
 impl<DB: Driver> Borrowed<DB> {
@@ -34,7 +36,8 @@ impl<DB: Driver> Borrowed<DB> {
             drop(self.0.take());
             return;
         }
-        // The pool asks each connection for a sign of life before it takes it back, and waits for the answer without a limit.
+        // The pool asks each returned connection for a sign of life, and waits for the answer
+        // without a limit.
         if let Some(mut connection) = self.0.take() {
             tokio::spawn(timeout(SIGN_OF_LIFE, connection.return_to_pool()));
         }
@@ -46,13 +49,13 @@ impl<DB: Driver> Drop for Borrowed<DB> {
         if let Some(connection) = self.0.take()
             && DB::DIALECT.socket
         {
-            // The pool would first wait for what is still to come on it, which may be never.
+            // The pool would first wait for the rest of the answer, which may never come.
             drop(connection.detach());
         }
     }
 }
 
-/// A pool, and how its connections are used.
+/// A pool and the use of its connections.
 #[derive(Clone, Debug)]
 pub(super) struct Connections<DB: Driver>(pub(super) Pool<DB>);
 
@@ -69,7 +72,7 @@ impl<DB: Driver> Connections<DB> {
         let sent = store::sends();
         let done = DB::run(connection, statement, arguments).await;
         if !matches!(&done, Err(error) if is_broken::<DB>(error)) {
-            // What the database has refused is not done.
+            // A statement that the database has refused has done nothing.
             if !matches!(&done, Err(error) if error.as_database_error().is_none()) {
                 sent.answered();
             }
@@ -78,7 +81,8 @@ impl<DB: Driver> Connections<DB> {
         done
     }
 
-    /// Runs a statement, which may be run twice: again if its connection was no more, or if it lost to another one.
+    /// Runs a statement, and runs it again if its connection broke or if it lost to another
+    /// statement. For statements that may run twice.
     pub(super) async fn run(
         &self,
         statement: &Statement,
@@ -113,11 +117,12 @@ impl<DB: Driver> Connections<DB> {
     }
 }
 
-/// A database, whichever it is.
+/// A database of any kind.
 pub(super) trait Sql: fmt::Debug + Send + Sync {
     fn dialect(&self) -> &'static Dialect;
 
-    /// Runs a statement: again if it is known that nothing has been done, and, if it may be run `twice`, also if its connection was no more.
+    /// Runs a statement. Runs it again after an error that means that nothing was done; with
+    /// `twice` also after its connection broke.
     fn run<'a>(
         &'a self,
         sql: &'a str,
@@ -125,26 +130,28 @@ pub(super) trait Sql: fmt::Debug + Send + Sync {
         twice: bool,
     ) -> StoreFuture<'a, Answer>;
 
-    /// Takes a lock that a connection holds; `None`: it is taken.
+    /// Takes a session lock; `None`: another connection holds the lock.
     fn acquire<'a>(
         &'a self,
         limit: Duration,
-        lock: &'a Named,
+        lock: &'a SessionLockName,
     ) -> BoxFuture<'a, Result<Option<Box<dyn Session>>, Error>>;
 
-    /// Returns the store in the database, its tables made or upgraded at once or before its first step.
+    /// Returns the store in the database. The tables are made or upgraded at once or before the
+    /// first step.
     fn store<'a>(
         &'a self,
         prefix: &'a str,
         connect: Connect,
     ) -> BoxFuture<'a, Result<Box<dyn Store>, Error>>;
 
-    /// As [`Known::listen`].
+    /// Listens for notifications; see [`Supported::listen`].
     #[cfg(feature = "postgres")]
-    fn listen(&self, channel: String, heard: Heard) -> Option<Listening>;
+    fn listen(&self, channel: String, heard: InvalidationCallback) -> Option<Listening>;
 }
 
-/// What a statement came to: how many rows it has changed, or the text in the first column of those that it has found.
+/// The result of a statement: the number of changed rows, or the texts in the first column of the
+/// returned rows.
 pub(super) struct Answer {
     pub(super) changed: u64,
     pub(super) texts: Vec<String>,
@@ -176,7 +183,7 @@ impl<DB: Driver> Sql for Connections<DB> {
     fn acquire<'a>(
         &'a self,
         limit: Duration,
-        lock: &'a Named,
+        lock: &'a SessionLockName,
     ) -> BoxFuture<'a, Result<Option<Box<dyn Session>>, Error>> {
         Box::pin(session::acquire(&self.0, limit, lock))
     }
@@ -196,31 +203,31 @@ impl<DB: Driver> Sql for Connections<DB> {
     }
 
     #[cfg(feature = "postgres")]
-    fn listen(&self, channel: String, heard: Heard) -> Option<Listening> {
+    fn listen(&self, channel: String, heard: InvalidationCallback) -> Option<Listening> {
         DB::listen(&self.0, channel, heard)
     }
 }
 
-/// What a server understands.
+/// Returns the dialect of a server.
 pub(super) async fn dialect_of<DB: Driver>(pool: &Pool<DB>) -> Result<&'static Dialect, Error> {
     if DB::RELATIVES.is_empty() {
         return Ok(DB::DIALECT);
     }
     let failed = |error| Error::database("cannot ask the server for its version", error);
-    let kind = Statement::new(DB::DIALECT, "", DB::KIND);
+    let kind = Statement::new(DB::DIALECT, "", DB::KIND_QUERY);
     let done = Connections(pool.clone()).run(&kind, &[]).await;
     relative(&done.map_err(failed)?).map_err(failed)
 }
 
-/// The same, of the server at the end of a connection.
+/// Returns the dialect of the server behind a connection.
 pub(super) async fn dialect_on<DB: Driver>(
     connection: &mut DB::Connection,
 ) -> Result<&'static Dialect, sqlx::Error> {
-    let kind = Statement::new(DB::DIALECT, "", DB::KIND);
+    let kind = Statement::new(DB::DIALECT, "", DB::KIND_QUERY);
     relative(&DB::run(connection, &kind, &[]).await?)
 }
 
-/// The dialect by which a server that has answered so is known.
+/// Returns the dialect that belongs to a server's answer.
 fn relative<DB: Driver>(done: &Done<DB>) -> Result<&'static Dialect, sqlx::Error> {
     let Some(row) = done.rows.first() else {
         return Ok(DB::DIALECT);

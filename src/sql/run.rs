@@ -1,4 +1,4 @@
-//! Statements: the one place that knows how sqlx runs them.
+//! Statements: the one place that runs them through sqlx.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -13,35 +13,38 @@ use tracing::{Dispatch, instrument::WithSubscriber};
 
 use crate::sql::dialect::{self, Dialect, Literals};
 #[cfg(feature = "postgres")]
-use crate::sql::{Heard, Listening};
+use crate::sql::{InvalidationCallback, Listening};
 
-/// What Perennial knows of a database beside its [`Dialect`].
-pub(super) trait Known: Database {
+/// A supported database: the part that is not in its [`Dialect`].
+pub(super) trait Supported: Database {
     const DIALECT: &'static Dialect;
 
-    /// Servers that speak this dialect, but not all of it, or more: a word of the answer to [`KIND`](Self::KIND), and what they understand.
+    /// Servers whose dialect is a variant: a word in the answer to
+    /// [`KIND_QUERY`](Self::KIND_QUERY), and the variant.
     const RELATIVES: &'static [(&'static str, &'static Dialect)] = &[];
 
-    /// The statement by whose answer relatives are known.
-    const KIND: &'static str = "SELECT version()";
+    /// The statement whose answer identifies such servers.
+    const KIND_QUERY: &'static str = "SELECT version()";
 
-    /// How many rows were changed, and the insert id where the fence comes back as that.
+    /// Returns the number of changed rows, and the insert id on databases that return the fence as
+    /// insert id.
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
 
-    /// The code by which the dialect knows an error.
+    /// Returns the code of an error, as in the dialect's lists.
     fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
         error.code()
     }
 
-    /// Calls `heard`, for as long as it is polled, whenever something may have been invalidated; `None`: the database doesn't tell.
+    /// Returns a task that calls `heard` for each notification of a possible invalidation; `None`:
+    /// the database has no notifications.
     #[cfg(feature = "postgres")]
-    fn listen(_: &Pool<Self>, _channel: String, _heard: Heard) -> Option<Listening> {
+    fn listen(_: &Pool<Self>, _channel: String, _heard: InvalidationCallback) -> Option<Listening> {
         None
     }
 }
 
-/// All that is asked of sqlx, so that the rest is generic without a word of its bounds.
-pub(super) trait Driver: Known<Row: Cells> {
+/// All bounds on sqlx's types, so that other code is generic without them.
+pub(super) trait Driver: Supported<Row: Cells> {
     /// Runs a statement on a connection.
     fn run<'a>(
         connection: &'a mut Self::Connection,
@@ -49,7 +52,7 @@ pub(super) trait Driver: Known<Row: Cells> {
         arguments: &'a [Arg<'a>],
     ) -> Running<'a, Done<Self>>;
 
-    /// Runs a statement without arguments that can't be prepared everywhere.
+    /// Runs a statement without arguments that not every server can prepare.
     fn execute<'a>(
         connection: &'a mut Self::Connection,
         statement: &'a Statement,
@@ -60,7 +63,7 @@ type Running<'a, T> = BoxFuture<'a, Result<T, sqlx::Error>>;
 
 impl<DB> Driver for DB
 where
-    DB: Known<Row: Cells, Arguments: IntoArguments<DB>>,
+    DB: Supported<Row: Cells, Arguments: IntoArguments<DB>>,
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
     for<'q> i64: Encode<'q, DB> + Type<DB>,
     for<'q> &'q str: Encode<'q, DB> + Type<DB>,
@@ -72,7 +75,7 @@ where
         arguments: &'a [Arg<'a>],
     ) -> Running<'a, Done<Self>> {
         if let Some(sql) = statement.written(arguments) {
-            // sqlx would log the whole of it where it is slow, with the content of a page in it.
+            // sqlx would log a slow statement whole, with a page's content.
             let done = collect(connection.fetch_many(sqlx::raw_sql(sql)));
             return Box::pin(done.with_subscriber(Dispatch::none()));
         }
@@ -102,12 +105,12 @@ pub(super) trait Cells {
     fn text(&self, column: usize) -> Result<Option<String>, sqlx::Error>;
     fn bytes(&self, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error>;
 
-    /// A number that is there.
+    /// Returns a number that is not NULL.
     fn number(&self, column: usize) -> Result<i64, sqlx::Error> {
         self.int(column)?.ok_or(sqlx::Error::RowNotFound)
     }
 
-    /// A text that is there.
+    /// Returns a text that is not NULL.
     fn name(&self, column: usize) -> Result<String, sqlx::Error> {
         self.text(column)?.ok_or(sqlx::Error::RowNotFound)
     }
@@ -135,7 +138,7 @@ where
 }
 
 #[cfg(feature = "sqlite")]
-impl Known for sqlx::Sqlite {
+impl Supported for sqlx::Sqlite {
     const DIALECT: &'static Dialect = &dialect::SQLITE;
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
@@ -144,14 +147,18 @@ impl Known for sqlx::Sqlite {
 }
 
 #[cfg(feature = "postgres")]
-impl Known for sqlx::Postgres {
+impl Supported for sqlx::Postgres {
     const DIALECT: &'static Dialect = &dialect::POSTGRES;
     const RELATIVES: &'static [(&'static str, &'static Dialect)] = &[
         ("CockroachDB", &dialect::POSTGRES_RELATIVE),
         ("-YB-", &dialect::POSTGRES_RELATIVE),
     ];
 
-    fn listen(pool: &Pool<Self>, channel: String, heard: Heard) -> Option<Listening> {
+    fn listen(
+        pool: &Pool<Self>,
+        channel: String,
+        heard: InvalidationCallback,
+    ) -> Option<Listening> {
         Some(Box::pin(super::listen::listen(
             pool.clone(),
             channel,
@@ -165,11 +172,11 @@ impl Known for sqlx::Postgres {
 }
 
 #[cfg(feature = "mysql")]
-impl Known for sqlx::MySql {
+impl Supported for sqlx::MySql {
     const DIALECT: &'static Dialect = &dialect::MYSQL;
     const RELATIVES: &'static [(&'static str, &'static Dialect)] =
         &[("wsrep_sync_wait", &dialect::MARIADB_GALERA)];
-    const KIND: &'static str = "SHOW VARIABLES LIKE 'wsrep_sync_wait'";
+    const KIND_QUERY: &'static str = "SHOW VARIABLES LIKE 'wsrep_sync_wait'";
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         let id = i64::try_from(result.last_insert_id()).ok();
@@ -177,7 +184,7 @@ impl Known for sqlx::MySql {
     }
 
     fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
-        // What sqlx calls the code is the SQLSTATE, which says less.
+        // sqlx's `code` is the SQLSTATE, which is less specific.
         let error = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
         Some(error.number().to_string().into())
     }
@@ -185,7 +192,7 @@ impl Known for sqlx::MySql {
 
 /// A statement of the dialect, ready to be run.
 pub(super) struct Statement {
-    /// With `$n` where arguments are written into it, else with `?`.
+    /// The text, with `$n` if arguments are written into it, or else with `?`.
     sql: SqlStr,
     literals: Option<&'static Literals>,
     /// The argument for each `?`.
@@ -197,7 +204,7 @@ impl Statement {
         let template = template
             .replace("{committed}", dialect.committed)
             .replace("{now}", dialect.now)
-            .replace("{noted}", dialect.noted)
+            .replace("{epoch_of_metadata}", dialect.epoch_of_metadata)
             .replace("{waits}", dialect.waits)
             .replace("{set_back}", &dialect::SET_BACK.to_string())
             .replace("{collate}", dialect.collate)
@@ -222,7 +229,7 @@ impl Statement {
         self.sql.clone()
     }
 
-    /// The statement with its arguments in it, where that is how they reach the database.
+    /// Returns the statement with its arguments, if the dialect writes arguments into statements.
     fn written(&self, arguments: &[Arg<'_>]) -> Option<SqlStr> {
         let literals = self.literals?;
         let sql = substitute(self.sql.as_str(), |argument| match arguments[argument] {
@@ -248,7 +255,9 @@ fn substitute(template: &str, mut argument: impl FnMut(usize) -> String) -> Stri
     sql
 }
 
-/// Nothing but our own templates, names that `Claims` has passed and conditions that are part of the program, a prefix that `schema::check_prefix` has passed, numbers and literals of a dialect's making.
+/// Trusts a text that consists of Perennial's templates, names that `Claims` has checked,
+/// conditions in the program, a prefix that `schema::check_prefix` has checked, numbers, and a
+/// dialect's literals.
 fn trusted(sql: String) -> SqlStr {
     AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str()
 }
@@ -260,7 +269,7 @@ pub(super) enum Arg<'a> {
     Bytes(&'a [u8]),
 }
 
-/// What a statement came to.
+/// The result of a statement.
 pub(super) struct Done<DB: Database> {
     pub(super) rows: Vec<DB::Row>,
     pub(super) changed: u64,
@@ -278,7 +287,8 @@ async fn collect<DB: Driver>(mut stream: Results<'_, DB>) -> Result<Done<DB>, sq
         changed: 0,
         id: None,
     };
-    // To its end, also for one row: a statement that is left before may not have been committed.
+    // The stream is read to its end: a statement that is abandoned earlier may not have been
+    // committed.
     while let Some(item) = stream.try_next().await? {
         match item {
             Either::Left(result) => (done.changed, done.id) = DB::outcome(&result),
@@ -288,7 +298,7 @@ async fn collect<DB: Driver>(mut stream: Results<'_, DB>) -> Result<Done<DB>, sq
     Ok(done)
 }
 
-/// The number with which a statement answers, if it did anything.
+/// Returns the number in the first row; `None`: the statement did nothing.
 pub(super) fn number<DB: Driver>(done: &Done<DB>) -> Result<Option<i64>, sqlx::Error> {
     match done.rows.first() {
         Some(row) => row.int(0),
@@ -296,7 +306,7 @@ pub(super) fn number<DB: Driver>(done: &Done<DB>) -> Result<Option<i64>, sqlx::E
     }
 }
 
-/// Somebody else was faster, and nothing was done.
+/// Returns true if another statement was faster and this one did nothing.
 pub(super) fn is_contended<DB: Driver>(error: &sqlx::Error) -> bool {
     has_code::<DB>(error, DB::DIALECT.contended)
 }

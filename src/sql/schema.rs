@@ -16,10 +16,10 @@ const BASE: i64 = 1;
 
 /// The tables' version.
 const VERSION: &str = "SELECT version FROM {p}schema WHERE id = 1";
-/// Notes it.
+/// Stores the version.
 const NOTE: &str = "UPDATE {p}schema SET version = $1 WHERE id = 1";
 
-/// Refuses what cannot be the beginning of a table's name on every database.
+/// Refuses a prefix that some database would not accept in a table's name.
 pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
     let fits = prefix.len() <= 40
         && prefix.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')
@@ -35,7 +35,7 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
     }
 }
 
-/// Sees to it that the tables are those to which the steps lead. Several processes may do so at once.
+/// Makes or upgrades the tables. Several processes may do so at once.
 pub(super) async fn prepare<DB: Driver>(
     pool: &Pool<DB>,
     dialect: &'static Dialect,
@@ -43,8 +43,8 @@ pub(super) async fn prepare<DB: Driver>(
     steps: &'static [&'static [&'static str]],
 ) -> Result<(), Error> {
     let version = Statement::new(dialect, prefix, VERSION);
-    // The usual case changes nothing, so that it needs no right to and waits for no other writer. Any error here (there is no
-    // such table, above all) comes again below if it matters.
+    // The usual case changes nothing: it needs no right to write and waits for no other writer. An
+    // error here, such as a missing table, occurs again below if it matters.
     if let Ok(mut connection) = pool.acquire().await
         && let Ok(done) = DB::run(&mut connection, &version, &[]).await
         && let Some(row) = done.rows.first()
@@ -53,7 +53,7 @@ pub(super) async fn prepare<DB: Driver>(
         return Ok(());
     }
 
-    // Another process may be at it.
+    // Another process may be making the tables.
     let is_raced =
         |error: &_| is_contended::<DB>(error) || has_code::<DB>(error, DB::DIALECT.raced);
     let mut backoff = Backoff::new(TABLES_PAUSES).tries(40);
@@ -66,7 +66,7 @@ pub(super) async fn prepare<DB: Driver>(
     }
 }
 
-/// Takes the steps that are still to be taken, unless the tables are those of a newer release.
+/// Takes the missing steps, unless the tables belong to a newer release.
 async fn upgrade<DB: Driver>(
     pool: &Pool<DB>,
     dialect: &'static Dialect,
@@ -111,7 +111,7 @@ fn failed<DB: Driver>(source: sqlx::Error) -> Error {
     )
 }
 
-/// All that [`prepare`] does to a database without tables, for an administrator to run.
+/// Returns the statements of [`prepare`] on a database without tables, for an administrator.
 pub(super) fn script(dialect: &'static Dialect, prefix: &str) -> String {
     let version = NOTE.replace("$1", &version_of(dialect.schema).to_string());
     let mut statements = vec![dialect.begin];
@@ -122,7 +122,7 @@ pub(super) fn script(dialect: &'static Dialect, prefix: &str) -> String {
     for statement in statements {
         let statement = statement.replace("{collate}", dialect.collate);
         for line in statement.replace("{p}", prefix).lines() {
-            // As deep as they stand in our source.
+            // The indentation in this file.
             script.push_str(line.strip_prefix("        ").unwrap_or(line));
             script.push('\n');
         }
@@ -131,12 +131,12 @@ pub(super) fn script(dialect: &'static Dialect, prefix: &str) -> String {
     script
 }
 
-/// The version to which these steps lead.
+/// Returns the version after these steps.
 fn version_of<T>(steps: &[T]) -> i64 {
     i64::try_from(steps.len()).map_or(i64::MAX, |steps| steps + BASE)
 }
 
-/// The steps that lead from the tables' version to that of this release.
+/// Returns the steps from the tables' version to this release's.
 fn pending<T>(steps: &[T], version: i64) -> Result<&[T], Error> {
     let done = match version {
         0 => Some(0),
@@ -145,9 +145,9 @@ fn pending<T>(steps: &[T], version: i64) -> Result<&[T], Error> {
             .filter(|done| *done > 0),
     };
     done.and_then(|done| steps.get(done..)).ok_or_else(|| {
-        Error::said(ErrorKind::Schema, format!(
+        Error::with_message(ErrorKind::Schema, format!(
             "the database's Perennial tables have version {version}, and this release knows versions from {} to {}: \
-             use the release that made them or a newer one, or another table prefix",
+             use the release that made the tables or a newer one, or another table prefix",
             BASE + 1,
             version_of(steps),
         ))
@@ -251,7 +251,8 @@ mod tests {
             "sqlite://{}?mode=rwc",
             folder.path().join("site.db").display()
         );
-        // All of them write, one after the other, and none waits for that and the disk for ever.
+        // The transactions write one after the other, and none waits too long for the others and
+        // the disk.
         let options: SqliteConnectOptions = url.parse().expect("a URL");
         let options = options.synchronous(SqliteSynchronous::Off);
         let first = SqlitePool::connect_with(options.clone()).await;

@@ -1,4 +1,4 @@
-//! Connections that hold a lock of the server's own.
+//! Connections that hold a session lock.
 
 use std::time::Duration;
 
@@ -14,51 +14,54 @@ use crate::{
     timing::within,
 };
 
-/// The statements of such locks, on databases that have them.
+/// The statements of session locks.
 ///
 /// Each has the lock's number, its name and the holder's, and answers with a number.
 pub(super) struct Statements {
-    /// 1: taken. 0: somebody has it. 2: this connection is one of a pooler's, which somebody else is given as well.
+    /// Returns 1: taken. 0: another connection holds the lock. 2: the connection is shared by a
+    /// pooler.
     pub(super) acquire: &'static str,
     /// Has the server close the connection, and so free the lock, when it hears nothing for 15 s.
     pub(super) bound: &'static str,
-    /// 1: it is still held by this connection.
+    /// Returns 1: this connection still holds the lock.
     pub(super) holds: &'static str,
-    /// 1: it was.
+    /// Returns 1: this connection held the lock.
     pub(super) release: &'static str,
-    /// The code of the error by which a server says that it has none.
+    /// The codes of errors of a server without session locks.
     pub(super) missing: &'static [&'static str],
 }
 
-/// What such a lock is called.
-pub(crate) struct Named {
+/// The name of a session lock.
+pub(crate) struct SessionLockName {
     pub(crate) number: i64,
     pub(crate) name: String,
     pub(crate) holder: String,
 }
 
-/// A connection that holds a lock. Dropped, it is closed, and the server frees the lock.
+/// A connection that holds a lock. Dropping it closes the connection, and the server frees the
+/// lock.
 pub(crate) trait Session: Send {
-    fn holds<'a>(&'a mut self, lock: &'a Named) -> StoreFuture<'a, bool>;
-    fn release<'a>(&'a mut self, lock: &'a Named) -> StoreFuture<'a, bool>;
+    fn holds<'a>(&'a mut self, lock: &'a SessionLockName) -> StoreFuture<'a, bool>;
+    fn release<'a>(&'a mut self, lock: &'a SessionLockName) -> StoreFuture<'a, bool>;
 }
 
-struct Holder<DB: Driver> {
+struct HeldSession<DB: Driver> {
     connection: DB::Connection,
     statements: &'static Statements,
     limit: Duration,
 }
 
-/// Takes a lock by a connection of the pool, which it does not count any more from then on. `None`: somebody has it.
+/// Takes a session lock by a connection that leaves the pool. `None`: another connection holds the
+/// lock.
 pub(super) async fn acquire<DB: Driver>(
     pool: &Pool<DB>,
     limit: Duration,
-    lock: &Named,
+    lock: &SessionLockName,
 ) -> Result<Option<Box<dyn Session>>, Error> {
     let acquire = async {
         let Some(statements) = &dialect_of(pool).await?.session else {
             return Err(Error::invalid(
-                "this database has no locks that a connection holds: use a lease, as `Locks::try_lock` gives",
+                "this database has no session locks: use a lease, by `Locks::try_lock`",
             ));
         };
         let failed = |error| Error::database("lock", error);
@@ -70,14 +73,14 @@ pub(super) async fn acquire<DB: Driver>(
                 Ok(None)
             }
             Ok(2) => Err(Error::invalid(
-                "the connection is a pooler's, which shares it with others, so that it can hold no lock: connect to the server itself, or \
-                 use a lease, as `Locks::try_lock` gives",
+                "a pooler shares the connection with other clients, so the connection can hold no lock: connect to the server itself, or \
+                 use a lease, by `Locks::try_lock`",
             )),
             Ok(_) => {
                 let bound = ask::<DB>(connection, statements.bound, lock).await;
                 bound.map_err(failed)?;
                 let connection = borrowed.0.take().expect("is still there").detach();
-                let holder: Box<dyn Session> = Box::new(Holder::<DB> {
+                let holder: Box<dyn Session> = Box::new(HeldSession::<DB> {
                     connection,
                     statements,
                     limit,
@@ -86,7 +89,7 @@ pub(super) async fn acquire<DB: Driver>(
             }
             Err(error) if has_code::<DB>(&error, statements.missing) => {
                 Err(Error::invalid(format!(
-                    "this server has no locks that a connection holds (Galera has none): use a lease, as `Locks::try_lock` gives: {error}"
+                    "this server has no session locks (Galera has none): use a lease, by `Locks::try_lock`: {error}"
                 )))
             }
             Err(error) => Err(failed(error)),
@@ -95,11 +98,11 @@ pub(super) async fn acquire<DB: Driver>(
     within(limit, "lock", acquire).await?
 }
 
-/// The number with which a statement answers, if it does.
+/// Returns the number in a statement's answer.
 async fn ask<DB: Driver>(
     connection: &mut DB::Connection,
     template: &str,
-    lock: &Named,
+    lock: &SessionLockName,
 ) -> Result<i64, sqlx::Error> {
     let statement = Statement::new(DB::DIALECT, "", template);
     let arguments = [
@@ -112,19 +115,19 @@ async fn ask<DB: Driver>(
     Ok(answer.unwrap_or(0))
 }
 
-impl<DB: Driver> Holder<DB> {
-    async fn says_yes(&mut self, template: &str, lock: &Named) -> Result<bool, BoxError> {
+impl<DB: Driver> HeldSession<DB> {
+    async fn says_yes(&mut self, template: &str, lock: &SessionLockName) -> Result<bool, BoxError> {
         let answer = ask::<DB>(&mut self.connection, template, lock);
         Ok(within(self.limit, "lock", answer).await?? == 1)
     }
 }
 
-impl<DB: Driver> Session for Holder<DB> {
-    fn holds<'a>(&'a mut self, lock: &'a Named) -> StoreFuture<'a, bool> {
+impl<DB: Driver> Session for HeldSession<DB> {
+    fn holds<'a>(&'a mut self, lock: &'a SessionLockName) -> StoreFuture<'a, bool> {
         Box::pin(self.says_yes(self.statements.holds, lock))
     }
 
-    fn release<'a>(&'a mut self, lock: &'a Named) -> StoreFuture<'a, bool> {
+    fn release<'a>(&'a mut self, lock: &'a SessionLockName) -> StoreFuture<'a, bool> {
         Box::pin(self.says_yes(self.statements.release, lock))
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 
 pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Error> {
     let cannot = |error: sqlx::Error| {
-        // SQLITE_CANTOPEN, of which SQLite says no more.
+        // SQLITE_CANTOPEN, SQLite's only information.
         let hint = match code(&error) {
             Some(14) => {
                 " (may this process write in its folder, and is the file there if it is only to be read?)"
@@ -35,7 +35,8 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
         .map_err(cannot)?
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
-        // In WAL mode a crash of the process loses nothing; one of the machine may lose the latest versions, which regrow.
+        // In WAL mode a crash of the process loses nothing. A crash of the machine may lose the
+        // latest versions, which are generated again.
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(BUSY_TIMEOUT);
 
@@ -43,8 +44,8 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
     let path = options.get_filename();
     if path.as_os_str().is_empty() && !in_memory {
         return Err(Error::invalid(format!(
-            "cannot open the database {url:?}: it names no file; write `sqlite://site.db`, or `sqlite::memory:` for one \
-             that is gone with the process"
+            "cannot open the database {url:?}: it names no file; write `sqlite://site.db`, or `sqlite::memory:` for a database \
+             that ends with the process"
         )));
     }
     if path.is_dir() {
@@ -59,11 +60,11 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
         && !folder.exists()
     {
         return Err(Error::invalid(format!(
-            "cannot open the database {url:?}: there is no folder {folder:?}; make it first"
+            "cannot open the database {url:?}: there is no folder {folder:?}; create the folder first"
         )));
     }
 
-    // Each connection to a database in memory that is the last one to close takes it away.
+    // The database in memory ends with its last connection.
     let pool = SqlitePoolOptions::new();
     let pool = if in_memory {
         pool.max_connections(1)
@@ -79,14 +80,15 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
     loop {
         match pool.clone().connect_with(options.clone()).await {
             Ok(pool) => return Ok(pool),
-            // SQLITE_BUSY: of several processes that set a new file to WAL mode at once, SQLite refuses some without waiting.
+            // SQLITE_BUSY: of several processes that set a new file to WAL mode at once, SQLite
+            // refuses some without waiting.
             Err(error) if code(&error) == Some(5) && backoff.pause().await => {}
             Err(error) => return Err(cannot(error)),
         }
     }
 }
 
-/// SQLite's primary code, which is the lowest byte of an extended one.
+/// Returns SQLite's primary code, the lowest byte of an extended code.
 fn code(error: &sqlx::Error) -> Option<u32> {
     let code = error.as_database_error()?.code()?;
     Some(code.parse::<u32>().ok()? & 0xff)

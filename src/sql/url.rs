@@ -1,8 +1,8 @@
-//! The URL of a database: what can be opened, and what of it may be logged.
+//! The URL of a database: its checks, and its form in the log.
 
 use crate::error::Error;
 
-/// How a URL of each kind that can be opened is written.
+/// An example of a URL of each kind.
 const EXAMPLES: &[&str] = &[
     #[cfg(feature = "sqlite")]
     "`sqlite://site.db` for a file in the current folder, `sqlite:///var/lib/site.db` for one with an absolute path",
@@ -12,7 +12,7 @@ const EXAMPLES: &[&str] = &[
     "`mysql://user:password@host/database`, for MariaDB too",
 ];
 
-/// The URL is of no kind that can be opened.
+/// Returns the error for a URL of an unknown kind.
 pub(super) fn unknown(url: &str) -> Error {
     let scheme = url.split(':').next().unwrap_or_default();
     let missing = match scheme {
@@ -34,7 +34,7 @@ pub(super) fn unknown(url: &str) -> Error {
     ))
 }
 
-/// Refuses a URL that sqlx would misread, or whose error would say little.
+/// Refuses a URL that sqlx would misread, or for which sqlx would return an unhelpful error.
 pub(super) fn check_url(url: &str) -> Result<(), Error> {
     let refused = |why: &str| {
         let url = without_password(url);
@@ -43,7 +43,7 @@ pub(super) fn check_url(url: &str) -> Result<(), Error> {
         )))
     };
     if url.trim() != url {
-        return refused("it begins or ends with a blank; write it without");
+        return refused("it begins or ends with a blank; remove the blank");
     }
     if url.starts_with("sqlite:") {
         return Ok(());
@@ -70,7 +70,7 @@ pub(super) fn check_url(url: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The URL without what stands between the scheme and the `@`, and behind a `?`: it may be logged.
+/// Returns the URL without the credentials before the `@` and the text behind a `?`, for the log.
 pub(super) fn without_password(url: &str) -> String {
     let url = url.split('?').next().unwrap_or_default();
     match (url.find("://"), url.rfind('@')) {

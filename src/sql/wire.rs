@@ -1,4 +1,5 @@
-//! How an entry's headers stand in a column: a line each, `name: value`, as in HTTP/1.1 (RFC 9112 §5) with LF alone.
+//! The column with an entry's headers: a line each, `name: value`, as in HTTP/1.1 (RFC 9112 §5)
+//! with LF alone.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 

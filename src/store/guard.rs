@@ -19,7 +19,7 @@ struct Inner {
     store: Box<dyn Store>,
     limit: Duration,
     patience: Duration,
-    /// What the names of the tables begin with, if it is a store of ours.
+    /// The prefix of the tables' names, if the store has tables.
     #[cfg_attr(not(feature = "_sql"), allow(dead_code))]
     prefix: Option<String>,
     /// The steps whose latest call failed.
@@ -42,7 +42,7 @@ impl Guarded {
         }))
     }
 
-    /// What the names of the tables begin with.
+    /// Returns the prefix of the tables' names.
     #[cfg(feature = "_sql")]
     pub(crate) fn prefix(&self) -> Result<&str, Error> {
         self.0.prefix.as_deref().ok_or_else(|| {
@@ -59,7 +59,7 @@ impl Guarded {
         self.0.patience
     }
 
-    /// Bounds what is done, on a connection of ours or the application's.
+    /// Bounds a step on a connection of the pool or the application's own.
     pub(crate) async fn limited<T>(
         &self,
         step: &'static str,
@@ -69,7 +69,7 @@ impl Guarded {
         answer.map_err(|source| Error::database(step, source))
     }
 
-    /// Makes one call; `step` says what it is for, in errors and in the log.
+    /// Makes a call. `step` names the call in errors and in the log.
     pub(crate) async fn call<'a, T>(
         &'a self,
         step: &'static str,
@@ -89,7 +89,7 @@ impl Guarded {
         match error {
             Some(error) if failing.insert(step) => tracing::error!(
                 %error,
-                "the database fails; what is in memory goes on being served (said once until it works again)"
+                "the database fails; versions in memory are still served (logged once until the database works again)"
             ),
             Some(error) => tracing::debug!(%error, "the database still fails"),
             None if failing.remove(step) => tracing::info!(step, "the database works again"),

@@ -23,38 +23,47 @@ pub(crate) use guard::Guarded;
 pub(crate) use stray::{BATCH, sends, waits};
 pub(crate) use stray::{Reclaim, Sending, Strays};
 
-/// What a [`Store`]'s methods return.
+/// The future of a [`Store`]'s method.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send + 'a>>;
 
 /// The entries and locks of all processes of a site.
 ///
 /// # Contract
 ///
-/// - **One clock.** Every age and expiry is reckoned by one clock that all processes share (a database's), and never by theirs.
-/// - **Each method is one atomic step**, seen by all processes in one order; but [`purge`](Self::purge) and the two that prune, which may be done in part and
-///   are then called again.
-/// - **Fences only grow.** Each [`try_lock`](Self::try_lock) that succeeds gives the lock a greater fence than it ever
-///   had, also when its lease has expired or was released in between, or it was [pruned](Self::prune_locks): by the clock, say, and what it had.
+/// - **One clock.** Every age and expiry is measured by one clock that all processes share (the
+///   database's), never by a process's own.
+/// - **Atomic steps.** Each method is one atomic step, and all processes see the steps in one
+///   order. Exceptions are [`purge`](Self::purge) and the prunings, which may be done in part and
+///   are then repeated.
+/// - **Fences only grow.** Each successful [`try_lock`](Self::try_lock) gives the lock a greater
+///   fence than any before, also after an expiry, a release or a [pruning](Self::prune_locks). The
+///   fence follows the clock and the previous fence.
 /// - **Nothing waits for another lease.** A lock that is taken is an answer, not a reason to wait.
-/// - **Content never goes backwards.** [`publish`](Self::publish), [`renew`](Self::renew) and [`remove`](Self::remove) succeed only
-///   while the lock still carries the lease's fence, and the first two only over an entry with a smaller fence.
-/// - An error may mean that the step was done and its answer lost. A try, a publish and a release may be made again: repeated with
-///   the same owner, they succeed again.
-/// - A future that is dropped has either done its step or not; nothing is left half done.
+/// - **Content never goes backwards.** [`publish`](Self::publish), [`renew`](Self::renew) and
+///   [`remove`](Self::remove) succeed only while the lock still carries the lease's fence, and the
+///   first two only over an entry with a smaller fence.
+/// - After an error, the step may have been done and its answer lost. A try, a publish and a
+///   release may be repeated with the same owner, and succeed again.
+/// - A future that is dropped has done its step or not; nothing is left half done.
 ///
-/// Perennial gives each call a time limit and drops the future after it. Names can be of any length and have any characters; two
-/// names of different [kinds](LockKind) are two locks, and two entries. An entry has the name of the lock under which it is published.
+/// Perennial gives each call a time limit and drops the future after the limit. Names have any
+/// length and any characters. Two names of different [kinds](LockKind) are two locks, and two
+/// entries. An entry has the name of the lock under which the entry is published.
 pub trait Store: Send + Sync + 'static {
-    /// The entry of this name, when its fence is greater than `known`, and the state of the lock. Takes no lock, changes nothing.
+    /// Returns the entry of this name, if its fence is greater than `known`, and the state of the
+    /// lock. Takes no lock and changes nothing.
     ///
-    /// An exception is a lock that was acquired in the future: the clock was set back. The times of such a lock are moved into the present, here and by
-    /// [`try_lock`](Self::try_lock), so that the lock ends after its length.
+    /// Exception: a lock that was acquired in the future, as the clock was set back. `probe` and
+    /// [`try_lock`](Self::try_lock) move the times of such a lock into the present, so that the
+    /// lock ends after its length.
     fn probe<'a>(&'a self, name: &'a LockName, known: i64) -> StoreFuture<'a, Probe>;
 
-    /// Takes the lock `name` for `length`, if it is free: never held before, expired or released, and not in cooldown.
+    /// Takes the lock `name` for `length`, if the lock is free: never held, expired or released,
+    /// and not in cooldown.
     ///
-    /// With `seen`, only if the lock's fence still is that; one that was never held has any. Returns the new fence, or `None`
-    /// when it was not taken. To an owner that holds it already, who was not told so, the fence that it has.
+    /// With `seen`, the lock must still have that fence; a lock that was never held has any fence.
+    /// Returns the new fence, or `None` if the lock was not taken. An owner that already holds the
+    /// lock (its answer was lost) gets its fence again.
     fn try_lock<'a>(
         &'a self,
         name: &'a LockName,
@@ -63,81 +72,88 @@ pub trait Store: Send + Sync + 'static {
         seen: Option<i64>,
     ) -> StoreFuture<'a, Option<i64>>;
 
-    /// Lets the lease expire `length` from now, if it has not expired; `false`: it is lost.
+    /// Extends the lease to `length` from now, if the lease has not expired; `false`: the lease is
+    /// lost.
     fn extend<'a>(&'a self, lease: &'a LeaseRow, length: Duration) -> StoreFuture<'a, bool>;
 
-    /// Gives the lock up, if nobody else has taken it since; `false`: somebody has. The lock can be taken again after `cooldown`. Repeated,
-    /// it succeeds again.
+    /// Releases the lock, which can be taken again after `cooldown`; `false`: another owner has
+    /// taken the lock since. A repeated release succeeds again.
     fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool>;
 
-    /// Stores an edition under the lease, made now; `false`: refused, the lease has been overtaken.
+    /// Publishes an entry under the lease, generated now; `false`: refused, as the lease has been
+    /// overtaken.
     ///
     /// The entry's fence becomes the lease's.
-    fn publish<'a>(
-        &'a self,
-        lease: &'a LeaseRow,
-        edition: &'a Edition<'a>,
-    ) -> StoreFuture<'a, bool>;
+    fn publish<'a>(&'a self, lease: &'a LeaseRow, entry: &'a NewEntry<'a>)
+    -> StoreFuture<'a, bool>;
 
-    /// As [`publish`](Self::publish), for the same content as that of the entry with the fence `known`, which is not sent again; `false` also
-    /// when that entry is not the stored one any more.
+    /// Publishes an entry whose content is the same as that of the entry with the fence `known`,
+    /// without sending the content; see [`publish`](Self::publish). `false` also if that entry is
+    /// no longer the stored one.
     fn renew<'a>(
         &'a self,
         lease: &'a LeaseRow,
-        edition: &'a Edition<'a>,
+        entry: &'a NewEntry<'a>,
         known: i64,
     ) -> StoreFuture<'a, bool>;
 
     /// Removes the entry under the lease; `false`: there is none, or the lease has been overtaken.
     fn remove<'a>(&'a self, lease: &'a LeaseRow) -> StoreFuture<'a, bool>;
 
-    /// Notes that `name`, of at most 255 bytes and without a NUL, is invalidated now, and returns the new epoch. One that begins with
-    /// `revision:` keeps the first that it had.
+    /// Stores an invalidation of `name`, of at most 255 bytes and without a NUL, and returns the
+    /// new epoch. A name that begins with `revision:` keeps its first epoch.
     ///
-    /// Epochs only grow, by all processes, and in the order in which they are seen: whoever sees one sees all smaller ones. They
-    /// are also greater than the clock's microseconds since 1970 a moment ago, so that a database that has lost the last of them goes on above.
+    /// Epochs only grow, over all processes, and become visible in their order: a process that sees
+    /// an epoch sees all smaller ones. Epochs are also greater than the clock's microseconds since
+    /// 1970 a moment ago, so that a database that has lost the latest epochs continues above them.
     fn invalidate<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64>;
 
-    /// Returns the first `most` names that were invalidated after the epoch `since`, each with its latest epoch, in the order of
-    /// epochs.
+    /// Returns the first `most` invalidated names after the epoch `since`, each with its latest
+    /// epoch, in the order of epochs.
     fn invalidated(&self, since: i64, most: usize) -> StoreFuture<'_, Vec<(String, i64)>>;
 
-    /// Returns, of the invalidated names, those that an invalidation of everything does not make needless: that one itself (`prefix:`),
-    /// if it is there, and the first `most` names after `after`, in the order of their bytes, that begin with `purged:` or
-    /// `revision:`. For the first page `after` is `purged:`.
+    /// Returns the invalidated names that an invalidation of everything does not replace: the
+    /// invalidation of everything itself (`prefix:`), and the first `most` names after `after`, in
+    /// the order of bytes, that begin with `purged:` or `revision:`. The first page has `after`
+    /// equal to `purged:`.
     fn invalidated_for_long<'a>(
         &'a self,
         after: &'a str,
         most: usize,
     ) -> StoreFuture<'a, Vec<(String, i64)>>;
 
-    /// Removes the pages of `key` and of its variants (keys that begin with `key` and a `#`), whatever is being made of them: each
-    /// one's lock is taken from its holder.
+    /// Removes the pages of `key` and of its variants (keys that begin with `key` and a `#`), and
+    /// takes their locks from the holders.
     fn purge<'a>(&'a self, key: &'a str) -> StoreFuture<'a, ()>;
 
-    /// Removes, of the first few entries of this kind, or the next ones after `after`, those that were to be kept no longer. Returns
-    /// where to go on; `None`: there are no more.
+    /// Removes the entries of this kind whose retention is over, among the next few entries after
+    /// `after`. Returns the place to continue; `None`: there are no more entries.
     fn prune_entries<'a>(
         &'a self,
         kind: LockKind,
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<Pruned>>;
 
-    /// A lock as it stands; `None`: there is none of this name.
+    /// Returns the state of a lock; `None`: there is no lock with this name.
     fn inspect<'a>(&'a self, name: &'a LockName) -> StoreFuture<'a, Option<LockRow>>;
 
-    /// The locks that have not expired, in the order of kinds and names; but those of [`LockKind::Once`] that have no owner.
+    /// Returns the locks that have not expired, sorted by kind and name, without those of
+    /// [`LockKind::Once`] without an owner.
     fn held(&self) -> StoreFuture<'_, Vec<LockRow>>;
 
-    /// Takes a lock from whoever has it, whose fence is then no longer the lock's, and lets it be free; `false`: there is none of this name.
+    /// Takes a lock from its holder, gives the lock another fence and frees it; `false`: there is
+    /// no lock with this name.
     fn break_lock<'a>(&'a self, name: &'a LockName) -> StoreFuture<'a, bool>;
 
-    /// Frees the locks that were taken by tries whose answers were lost: of each, the lock of its name if its owner has it, or if it still has its
-    /// fence (0: no fence is known). Such a lock gets another fence, as by [`break_lock`](Self::break_lock), so that a release that arrives
-    /// later does nothing. All other locks stay as they are, and none is made. May be done in part, and is then called again.
+    /// Frees the locks of tries whose answers were lost: the lock of each name, if the try's owner
+    /// has the lock, or if the lock still has the try's fence (0: no fence is known). A freed lock
+    /// gets another fence, as by [`break_lock`](Self::break_lock), so that a late release has no
+    /// effect. Other locks stay unchanged, and no lock is created. May be done in part, and is then
+    /// repeated.
     fn reclaim<'a>(&'a self, strays: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()>;
 
-    /// Removes in the same way locks that were [unused](Unused) for long. Returns the last name that was looked at.
+    /// Removes locks that were [unused](Unused) for long, among the next few locks after `after`.
+    /// Returns the last name examined.
     fn prune_locks<'a>(
         &'a self,
         kind: LockKind,
@@ -145,10 +161,10 @@ pub trait Store: Send + Sync + 'static {
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>>;
 
-    /// Forgets, of the first few names or the next ones after the epoch `after`, those that were invalidated before the epoch `before`,
-    /// except two kinds of names. Those that begin with `revision:` stay. Those that begin with `purged:` go when they are older than
-    /// `purged` and their epoch is not greater than `oldest`, the smallest one noted in a stored entry. Returns where to go on; `None`:
-    /// there are no more.
+    /// Forgets invalidations with an epoch before `before`, among the next few after the epoch
+    /// `after`. Names that begin with `revision:` stay. Names that begin with `purged:` go if they
+    /// are older than `purged` and their epoch is at most `oldest`, the smallest epoch of a stored
+    /// entry. Returns the place to continue; `None`: there are no more names.
     fn forget_invalidated(
         &self,
         before: i64,
@@ -158,12 +174,13 @@ pub trait Store: Send + Sync + 'static {
     ) -> StoreFuture<'_, Option<i64>>;
 }
 
-/// What [`Store::probe`] found.
+/// The answer to [`Store::probe`].
 #[derive(Debug, Default)]
 pub struct Probe {
-    /// The entry, when it is newer than the known one.
+    /// The entry, if it is newer than the known one.
     pub entry: Option<Entry>,
-    /// There is one that is newer, and can't be read. (A page is made anew then; a request is not done again.)
+    /// A newer entry exists and is unreadable. A page is then generated again; a request does not
+    /// run again.
     pub unreadable: bool,
     /// The lock.
     pub lock: LockState,
@@ -183,67 +200,69 @@ pub struct Unused {
 /// A step of [`Store::prune_entries`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pruned {
-    /// The last key that was looked at, where the next step goes on.
+    /// The last key examined, after which the next step continues.
     pub last: String,
-    /// The smallest epoch in the notes of the entries that were looked at (the number behind `epoch=`, with which the notes begin); `i64::MAX` where none has one.
+    /// The smallest epoch in the metadata of the examined entries (the number behind `epoch=`, at
+    /// the beginning of the metadata); `i64::MAX` without any.
     pub oldest: i64,
 }
 
-/// What is published of a resource.
+/// An entry to publish.
 #[derive(Clone, Copy, Debug)]
-pub struct Edition<'a> {
+pub struct NewEntry<'a> {
     /// Status, headers and body.
     pub content: &'a Response<Bytes>,
-    /// What Perennial notes beside it: to come back as it is.
-    pub notes: &'a str,
-    /// How long it is to be kept at least, unless something else is published.
-    pub keep: Duration,
+    /// Perennial's metadata, which a probe returns unchanged.
+    pub metadata: &'a str,
+    /// The minimum retention, unless another entry is published.
+    pub retention: Duration,
 }
 
-/// What is stored of a resource.
+/// A stored entry.
 #[derive(Debug)]
 pub struct Entry {
-    /// The fence of the lease under which it was published.
+    /// The fence of the lease under which the entry was published.
     pub fence: i64,
-    /// The time since it was published; zero if the clock was set back.
+    /// The time since the publish; zero if the clock was set back.
     pub age: Duration,
-    /// The age is not known: it was published further in the future than clocks differ, before the database's clock was set back.
+    /// The age is unknown: the publish is further in the future than clocks differ, as the
+    /// database's clock was set back.
     pub undated: bool,
     /// Status, headers and body.
     pub content: Response<Bytes>,
-    /// As they were published.
-    pub notes: String,
+    /// The metadata as published.
+    pub metadata: String,
 }
 
-/// A lock as [`Store::probe`] found it.
+/// The state of a lock in a [`Probe`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockState {
-    /// The fence of the latest lease on it; 0 when it was never held.
+    /// The fence of the latest lease; 0 if the lock was never held.
     pub fence: i64,
-    /// It has an owner; without one it is free or, until it expires, in cooldown.
+    /// The lock has an owner. Without an owner the lock is free or, until its expiry, in cooldown.
     pub owned: bool,
-    /// The time until it expires; zero when it has.
+    /// The time until the expiry; zero afterwards.
     pub remaining: Duration,
 }
 
 /// A lock in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockRow {
-    /// Its kind.
+    /// The lock's kind.
     pub kind: LockKind,
-    /// Its name, as it is stored.
+    /// The lock's name, as stored.
     pub name: String,
-    /// Its latest owner, unless it was released.
+    /// The latest owner, unless the lock was released.
     pub owner: Option<String>,
-    /// The fence of the latest lease on it.
+    /// The fence of the latest lease.
     pub fence: i64,
-    /// The time since that was acquired.
+    /// The time since the latest lease was acquired.
     pub age: Duration,
-    /// The time until it expires; zero when it has.
+    /// The time until the expiry; zero afterwards.
     pub remaining: Duration,
 }
 
-/// What identifies a lease in the store.
+/// The identity of a lease in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
     /// The lock's name.

@@ -1,4 +1,5 @@
-//! Statements whose answer was lost: the database may run such a statement later, when no caller is left to undo it.
+//! Statements whose answer was lost: the database may run such a statement later, without a caller
+//! who could undo its effect.
 
 use std::{
     collections::BTreeMap,
@@ -14,13 +15,14 @@ use tracing::Instrument;
 
 use crate::timing::{STRAY_AGAIN, STRAY_END, STRAY_PAUSES, STRAY_SILENCE};
 
-/// The most strays that are remembered. Beyond that, those with the most checks behind them are given up.
+/// The most strays that a process remembers. Beyond this number, the strays with the most checks
+/// are given up.
 const MOST: usize = 10_000;
 
 /// The most strays in one check.
 pub(crate) const BATCH: usize = 50;
 
-/// The strays of one kind, and the one task that checks them.
+/// The strays of one kind, and the task that checks them.
 pub(crate) struct Strays<T> {
     state: Mutex<State<T>>,
     added: Notify,
@@ -30,7 +32,7 @@ struct State<T> {
     /// By the time of the next check, and a number that tells equal times apart.
     due: BTreeMap<(Instant, u64), Stray<T>>,
     next: u64,
-    /// When the worker will have been back; `None`: no worker runs.
+    /// The announced end of the worker's pause; `None`: no worker runs.
     worker: Option<Instant>,
 }
 
@@ -40,12 +42,13 @@ struct Stray<T> {
     checks: usize,
 }
 
-/// Undoes what lost statements have done.
+/// Undoes the effects of lost statements.
 pub(crate) trait Reclaim: Send + Sync + 'static {
-    /// Identifies one lost statement.
+    /// The identity of a lost statement.
     type Lost: Send + Sync + 'static;
 
-    /// Undoes what these statements have done so far, at most [`BATCH`] of them; `false`: the database fails.
+    /// Undoes the effects so far of these statements, at most [`BATCH`] of them; `false`: the
+    /// database fails.
     fn reclaim(&self, lost: &[&Self::Lost]) -> impl Future<Output = bool> + Send;
 }
 
@@ -63,7 +66,8 @@ impl<T> Default for Strays<T> {
 }
 
 impl<T: Send + Sync + 'static> Strays<T> {
-    /// Remembers a lost statement, whose first check is due after `pause`; starts the worker unless it runs.
+    /// Remembers a lost statement, whose first check is due after `pause`, and starts the worker
+    /// unless it runs.
     pub(crate) fn add(self: &Arc<Self>, lost: T, pause: Duration, reclaim: impl Reclaim<Lost = T>) {
         let now = Instant::now();
         let stray = Stray {
@@ -103,7 +107,8 @@ impl<T: Send + Sync + 'static> Strays<T> {
         }
     }
 
-    /// The strays that are due, and when to look again. No time: there are no strays, and the worker ends.
+    /// The strays that are due, and when to look again. No time: there are no strays, and the
+    /// worker ends.
     fn take(&self) -> (Vec<Stray<T>>, Option<Instant>) {
         let mut state = self.state();
         let now = Instant::now();
@@ -145,12 +150,12 @@ tokio::task_local! {
     static SENDING: Sending;
 }
 
-/// The note on whether a statement was sent whose answer is not known. The store writes the note, and the store's caller reads the
-/// note, also when the call was cancelled.
+/// The note on whether a statement was sent whose answer is not known. The store writes the note,
+/// and the store's caller reads the note, also when the call was cancelled.
 #[derive(Clone, Default)]
 pub(crate) struct Sending(Arc<AtomicU8>);
 
-/// The store notes nothing: it is not Perennial's own.
+/// The store records nothing, as it is not Perennial's own.
 #[cfg(feature = "_sql")]
 const UNKNOWN: u8 = 0;
 const NONE: u8 = 1;
@@ -173,7 +178,8 @@ impl Sending {
     }
 }
 
-/// Notes for [`Sending::watch`] that this task waits for a connection: nothing has been sent, unless it was before.
+/// Records for [`Sending::watch`] that this task waits for a connection, so that no further
+/// statement has been sent.
 #[cfg(feature = "_sql")]
 pub(crate) fn waits() {
     let _ = SENDING.try_with(|Sending(state)| {
@@ -181,7 +187,7 @@ pub(crate) fn waits() {
     });
 }
 
-/// Notes that a statement is sent from now on.
+/// Records that a statement is being sent.
 #[cfg(feature = "_sql")]
 pub(crate) fn sends() -> Sent {
     let before = SENDING.try_with(|Sending(state)| state.swap(OPEN, Relaxed));
@@ -194,7 +200,7 @@ pub(crate) struct Sent(u8);
 
 #[cfg(feature = "_sql")]
 impl Sent {
-    /// Notes that the statement's answer is known.
+    /// Records that the statement's answer is known.
     pub(crate) fn answered(self) {
         let _ = SENDING.try_with(|Sending(state)| state.store(self.0, Relaxed));
     }
@@ -205,7 +211,7 @@ impl<T> State<T> {
         self.next += 1;
         self.due.insert((due, self.next), stray);
         if self.due.len() > MOST {
-            // The latest is the one that was checked the most.
+            // The last stray in the order has the most checks.
             self.due.pop_last();
         }
     }

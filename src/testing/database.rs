@@ -1,4 +1,4 @@
-//! The database in memory, with the faults that a test causes.
+//! The database in memory, with the faults of a test.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -19,13 +19,13 @@ use crate::{
 
 /// A database in memory. Nothing is written to disk, and no SQL is run.
 ///
-/// Clones share the same data. The database's clock follows Tokio's, so that stored versions age with
-/// [`advance`](super::advance).
+/// Clones share the same data. The database's clock follows Tokio's, so that stored versions age
+/// with [`advance`](super::advance).
 ///
-/// One condition holds at a time: [`fail`](Self::fail), [`hang`](Self::hang),
+/// One condition holds at a time: each of [`fail`](Self::fail), [`hang`](Self::hang),
 /// [`slow_down`](Self::slow_down), [`lose_replies`](Self::lose_replies) and
-/// [`recover`](Self::recover) each replace the one before. A condition holds for all sites of the
-/// database, and for calls that begin after it was set.
+/// [`recover`](Self::recover) replaces the one before. A condition holds for all sites of the
+/// database, for calls that begin afterwards.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -70,8 +70,8 @@ impl Database {
 
     /// Opens a site with this database in place of an SQL database.
     ///
-    /// Each site that is opened stands for one process: the sites have separate memories, and share
-    /// what is stored. [`table_prefix`](Builder::table_prefix), `listen` and `connect_lazily` have no
+    /// Each opened site stands for one process: the sites have separate memories and share the
+    /// store. [`table_prefix`](Builder::table_prefix), `listen` and `connect_lazily` have no
     /// effect: the site opens while the database fails, too.
     ///
     /// # Errors
@@ -88,13 +88,13 @@ impl Database {
 
     /// Lets calls wait until another condition is set.
     ///
-    /// A call that the site gives up before, as after the [statement limit](Builder::statement_limit), is not
-    /// carried out.
+    /// A call that the site gives up before, as after the [statement
+    /// limit](Builder::statement_timeout), is not carried out.
     pub fn hang(&self) {
         self.set(Condition::Hangs);
     }
 
-    /// Lets each call wait for `delay` before it is carried out.
+    /// Delays each call by `delay`.
     ///
     /// A call that the site gives up before is not carried out.
     pub fn slow_down(&self, delay: Duration) {
@@ -106,18 +106,18 @@ impl Database {
         self.set(Condition::LosesReplies);
     }
 
-    /// Lets calls succeed again. Calls that hang are carried out now.
+    /// Lets calls succeed again. Hanging calls are carried out now.
     ///
-    /// A site may take some seconds to notice: after a failure a process tries again when its pause or
-    /// [cooldown](crate::Refresh::retry_after) is over.
+    /// A site may take some seconds to notice: after a failure a process tries again when its pause
+    /// or [cooldown](crate::Refresh::retry_after) is over.
     pub fn recover(&self) {
         self.set(Condition::Well);
     }
 
     /// Sets the database's clock forward, as an administrator does. Tokio's clock does not change.
     ///
-    /// A process carries the age of a cached version on by Tokio's clock, so that such a version does not
-    /// become stale by this. To let time pass, use [`advance`](super::advance).
+    /// A process carries the age of a cached version on by Tokio's clock, so that such a version
+    /// does not become stale by this. To let time pass, use [`advance`](super::advance).
     pub fn set_clock_forward(&self, by: Duration) {
         self.0.memory.move_clock(micros(by));
     }
@@ -129,9 +129,10 @@ impl Database {
 
     /// Returns how often a version of the page or content `key` was stored, by all sites together.
     ///
-    /// The key is that of [`Perennial::invalidate`]; versions that differ in headers, host or nesting
-    /// count together. A version with the same content as the version before counts, too. Failed
-    /// generators do not count, nor do versions that were served unsaved while the database was away.
+    /// The key is that of [`Perennial::invalidate`]; versions that differ in headers, host or
+    /// nesting count together. A version with the same content as the version before counts, too.
+    /// Failed generators do not count, nor do versions that were served unsaved while the database
+    /// was away.
     pub fn generations(&self, key: &str) -> u64 {
         self.0.memory.generations(&key::canonical(key))
     }
@@ -170,17 +171,17 @@ impl fmt::Debug for Database {
     }
 }
 
-/// Lets `time` pass on Tokio's paused clock, without waiting for it.
+/// Advances Tokio's paused clock by `time`, without waiting.
 ///
-/// Timers within this time fire in their order, and tasks run in between, as they would in real time:
-/// a task with an interval of a millisecond runs 86 million times in a day. (`tokio::time::advance` jumps
-/// instead, and tasks run afterwards.)
+/// Timers within this time fire in their order, and tasks run in between, as they would in real
+/// time: a task with an interval of a millisecond runs 86 million times in a day.
+/// (`tokio::time::advance` jumps instead, and tasks run afterwards.)
 ///
 /// # Panics
 ///
 /// The clock is not paused: write `#[tokio::test(start_paused = true)]`.
 pub async fn advance(time: Duration) {
-    // Panics in place of a test that sleeps for days.
+    // Panics on a clock that runs, in place of a test that sleeps for days.
     time::advance(Duration::ZERO).await;
     sleep(time).await;
 }

@@ -6,10 +6,10 @@ use super::memory::{Call, Memory, Owned, Reply};
 use crate::{
     error::BoxError,
     name::{LockKind, LockName},
-    store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture, Unused},
+    store::{LeaseRow, LockRow, NewEntry, Probe, Pruned, Store, StoreFuture, Unused},
 };
 
-/// What a call passes through on its way to the store, and its answer on its way back.
+/// The path of a call to the store, and of its answer back.
 pub trait Link: Send + Sync + 'static {
     fn send(&self, call: Call) -> impl Future<Output = Result<Reply, BoxError>> + Send;
 }
@@ -42,13 +42,13 @@ impl Link for Box<dyn Store> {
             Call::Release(lease, cooldown) => Reply::Done(self.release(lease, *cooldown).await?),
             Call::Publish {
                 lease,
-                edition,
+                entry,
                 renews,
             } => {
-                let edition = edition.lent();
+                let entry = entry.lent();
                 Reply::Done(match renews {
-                    None => self.publish(lease, &edition).await?,
-                    Some(known) => self.renew(lease, &edition, *known).await?,
+                    None => self.publish(lease, &entry).await?,
+                    Some(known) => self.renew(lease, &entry, *known).await?,
                 })
             }
             Call::Remove(lease) => Reply::Done(self.remove(lease).await?),
@@ -65,7 +65,7 @@ impl Link for Box<dyn Store> {
                 Reply::Pruned(self.prune_entries(*kind, after.as_deref()).await?)
             }
             Call::Inspect(name) => Reply::Lock(self.inspect(name).await?),
-            Call::Held => Reply::Locks(self.held().await?),
+            Call::HeldLocks => Reply::Locks(self.held().await?),
             Call::BreakLock(name) => Reply::Done(self.break_lock(name).await?),
             Call::Reclaim(strays) => {
                 self.reclaim(&strays.iter().collect::<Vec<_>>()).await?;
@@ -91,7 +91,7 @@ impl Link for Box<dyn Store> {
 /// The [`Store`] behind a link.
 pub struct Linked<L>(pub L);
 
-/// The answer of a call, taken out of its [`Reply`].
+/// Takes the answer of a call out of its [`Reply`].
 macro_rules! send {
     ($self:ident, $call:expr, $pattern:pat => $answer:expr) => {{
         let call = $call;
@@ -105,19 +105,19 @@ macro_rules! send {
 }
 
 impl Owned {
-    fn of(edition: &Edition<'_>) -> Self {
+    fn of(entry: &NewEntry<'_>) -> Self {
         Self {
-            content: edition.content.clone(),
-            notes: edition.notes.to_owned(),
-            keep: edition.keep,
+            content: entry.content.clone(),
+            metadata: entry.metadata.to_owned(),
+            retention: entry.retention,
         }
     }
 
-    fn lent(&self) -> Edition<'_> {
-        Edition {
+    fn lent(&self) -> NewEntry<'_> {
+        NewEntry {
             content: &self.content,
-            notes: &self.notes,
-            keep: self.keep,
+            metadata: &self.metadata,
+            retention: self.retention,
         }
     }
 }
@@ -155,11 +155,11 @@ impl<L: Link> Store for Linked<L> {
     fn publish<'a>(
         &'a self,
         lease: &'a LeaseRow,
-        edition: &'a Edition<'a>,
+        entry: &'a NewEntry<'a>,
     ) -> StoreFuture<'a, bool> {
         let call = Call::Publish {
             lease: lease.clone(),
-            edition: Owned::of(edition),
+            entry: Owned::of(entry),
             renews: None,
         };
         send!(self, call, Reply::Done(done) => done)
@@ -168,12 +168,12 @@ impl<L: Link> Store for Linked<L> {
     fn renew<'a>(
         &'a self,
         lease: &'a LeaseRow,
-        edition: &'a Edition<'a>,
+        entry: &'a NewEntry<'a>,
         known: i64,
     ) -> StoreFuture<'a, bool> {
         let call = Call::Publish {
             lease: lease.clone(),
-            edition: Owned::of(edition),
+            entry: Owned::of(entry),
             renews: Some(known),
         };
         send!(self, call, Reply::Done(done) => done)
@@ -218,7 +218,7 @@ impl<L: Link> Store for Linked<L> {
     }
 
     fn held(&self) -> StoreFuture<'_, Vec<LockRow>> {
-        send!(self, Call::Held, Reply::Locks(locks) => locks)
+        send!(self, Call::HeldLocks, Reply::Locks(locks) => locks)
     }
 
     fn break_lock<'a>(&'a self, name: &'a LockName) -> StoreFuture<'a, bool> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::{memory::micros, rows::Id};
 use crate::store::{LockRow, Unused};
 
-/// What happened further in the future was before the clock was set back, in microseconds.
+/// The distance in the future, in microseconds, from which an acquisition means that the clock was
+/// set back.
 pub(super) const SET_BACK: i64 = 5_000_000;
 
 pub(super) struct Lock {
@@ -41,11 +42,11 @@ impl Lock {
     }
 
     pub(super) fn is_unused(&self, unused: &Unused, now: i64) -> bool {
-        let keep = match &self.owner {
+        let retention = match &self.owner {
             Some(_) => unused.expired,
             None => unused.released,
         };
-        self.acquired.max(self.expires) < now.saturating_sub(micros(keep))
+        self.acquired.max(self.expires) < now.saturating_sub(micros(retention))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A store in memory that keeps the contract of [`Store`](crate::store::Store), on tokio's clock.
 //!
-//! Each call is a value ([`Call`]), so that a [`Link`](super::Link) between a process and the store can
-//! count, delay, lose and repeat calls.
+//! Each call is a value ([`Call`]), so that a [`Link`](super::Link) between a process and the store
+//! can count, delay, lose and repeat calls.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -18,8 +18,9 @@ use crate::{
     store::{LeaseRow, LockRow, Probe, Pruned, Unused},
 };
 
-/// The database's clock when a store is made, in microseconds since 1970: the year 2020. `Last-Modified` goes by this clock, and is not to be
-/// later than `Date`, which goes by the machine's clock.
+/// The database's clock when a store is made, in microseconds since 1970: the year 2020.
+/// `Last-Modified` goes by this clock, and is not to be later than `Date`, which goes by the
+/// machine's clock.
 const EPOCH: i64 = 1_577_836_800_000_000;
 
 /// A call of a method of [`Store`](crate::store::Store).
@@ -37,10 +38,10 @@ pub enum Call {
     },
     Extend(LeaseRow, Duration),
     Release(LeaseRow, Duration),
-    /// `renews`: the fence of the entry whose content is the same.
+    /// `renews`: the fence of the entry with the same content.
     Publish {
         lease: LeaseRow,
-        edition: Owned,
+        entry: Owned,
         renews: Option<i64>,
     },
     Remove(LeaseRow),
@@ -50,7 +51,7 @@ pub enum Call {
     Purge(String),
     PruneEntries(LockKind, Option<String>),
     Inspect(LockName),
-    Held,
+    HeldLocks,
     BreakLock(LockName),
     Reclaim(Vec<LeaseRow>),
     PruneLocks(LockKind, Unused, Option<String>),
@@ -79,7 +80,7 @@ impl Call {
             Self::Purge(_) => "purge",
             Self::PruneEntries(..) => "prune_entries",
             Self::Inspect(_) => "inspect",
-            Self::Held => "held",
+            Self::HeldLocks => "held_locks",
             Self::BreakLock(_) => "break_lock",
             Self::Reclaim(_) => "reclaim",
             Self::PruneLocks(..) => "prune_locks",
@@ -88,12 +89,12 @@ impl Call {
     }
 }
 
-/// An [`Edition`](crate::store::Edition) of its own.
+/// An owned [`NewEntry`](crate::store::NewEntry).
 #[derive(Clone, Debug)]
 pub struct Owned {
     pub content: Response<Bytes>,
-    pub notes: String,
-    pub keep: Duration,
+    pub metadata: String,
+    pub retention: Duration,
 }
 
 /// The answer to a [`Call`].
@@ -155,21 +156,21 @@ impl Memory {
         variants.sum::<u64>() + rows.generations.get(key).copied().unwrap_or(0)
     }
 
-    /// Stores a page of this age, as if it had been published.
+    /// Stores a page of this age, as by a publish in the past.
     pub fn fill(&self, key: &str, age: Duration, content: Response<Bytes>) {
         let generated = self.now(&self.rows()) - micros(age);
         let page = Page {
             fence: 1,
             generated,
-            keep_until: i64::MAX,
+            retain_until: i64::MAX,
             content,
-            notes: "epoch=0".to_owned(),
+            metadata: "epoch=0".to_owned(),
         };
         let name = LockName::of(LockKind::Page, key);
         self.rows().entries.insert(id(&name), page);
     }
 
-    /// Carries out a call: one atomic step.
+    /// Carries out a call as one atomic step.
     pub fn apply(&self, call: &Call) -> Reply {
         let mut rows = self.rows();
         let now = self.now(&rows);
@@ -186,7 +187,7 @@ impl Memory {
 }
 
 pub fn micros(time: Duration) -> i64 {
-    // Longer than anything is kept, and still to be added to.
+    // A time longer than any retention, to which another time can be added.
     i64::try_from(time.as_micros())
         .unwrap_or(i64::MAX)
         .min(1 << 58)

@@ -1,5 +1,5 @@
-//! Tests of your own application: a site in memory, a clock that the test moves, and a database that
-//! fails on demand.
+//! Tests of your own application: a site in memory, a clock that the test moves, and faults on
+//! demand.
 //!
 //! ```toml
 //! [dev-dependencies]
@@ -7,8 +7,8 @@
 //! tokio = { version = "1", features = ["macros", "rt", "test-util"] }
 //! ```
 //!
-//! A function of your application builds the router around a site. `main` opens the site on the real
-//! database, and a test opens it on a [`Database`] in memory:
+//! A function of your application builds the router around a site. `main` opens the site on the
+//! real database, and a test opens it on a [`Database`] in memory:
 //!
 //! ```
 //! use axum::{Router, body::Body, http::{Request, StatusCode}, routing::get};
@@ -49,8 +49,8 @@
 //! # async fn main() { best_sellers_are_regenerated_after_thirty_days().await.unwrap() }
 //! ```
 //!
-//! Two sites on one database stand for two processes. The other process learns of an invalidation with
-//! its first request after the sync interval of a second:
+//! Two sites on one database stand for two processes. The other process learns of an invalidation
+//! with its first request after the sync interval of a second:
 //!
 //! ```
 //! # use perennial::{DAY, Perennial, Refresh, testing};
@@ -76,31 +76,32 @@
 //!
 //! # The clock
 //!
-//! Perennial measures time by Tokio's clock, which `#[tokio::test(start_paused = true)]` stops.
+//! Perennial measures time by Tokio's clock, which `#[tokio::test(start_paused = true)]` pauses.
 //!
-//! - The stopped clock moves in two ways: by [`advance`], and by itself when all tasks wait. Then it jumps to
-//!   the next timer. A handler that sleeps for a minute takes no time, and a timeout of a second
-//!   around the handler still ends first.
-//! - A regeneration in the background has ended when [`advance`] returns, if the generator takes less
-//!   time than that.
-//! - A socket is no timer. While a task waits for a server, or for the application's own SQL pool, the clock
-//!   jumps, and timeouts end at once. Call the router with `tower::ServiceExt::oneshot`, as above, and open
-//!   pools before `tokio::time::pause()`; or leave the clock running in such a test.
-//! - While `spawn_blocking` runs, the clock does not move by itself. [`advance`] waits for a page that is
-//!   being compressed, so that the next visitor gets the page compressed.
-//! - `std::time`, `chrono` and the `Date` header go by the machine's clock, and do not move with Tokio's.
-//!   `Last-Modified` goes by the database's clock, which begins with the year 2020.
+//! - The stopped clock moves in two ways: by [`advance`], and by itself when all tasks wait. Then
+//!   it jumps to the next timer. A handler that sleeps for a minute takes no time, and a timeout of
+//!   a second around the handler still ends first.
+//! - A regeneration in the background has ended when [`advance`] returns, if the generator takes
+//!   less time than that.
+//! - A socket is no timer. While a task waits for a server, or for the application's own SQL pool,
+//!   the clock jumps, and timeouts end at once. Call the router with `tower::ServiceExt::oneshot`,
+//!   as above, and open pools before `tokio::time::pause()`; or leave the clock running in such a
+//!   test.
+//! - While `spawn_blocking` runs, the clock does not move by itself. [`advance`] waits for a page
+//!   that is being compressed, so that the next visitor gets the page compressed.
+//! - `std::time`, `chrono` and the `Date` header go by the machine's clock, and do not move with
+//!   Tokio's. `Last-Modified` goes by the database's clock, which begins with the year 2020.
 //! - A paused clock needs the runtime with one thread, which is the default of `#[tokio::test]`.
 //!
 //! # What else differs
 //!
-//! - [Leases](crate::Locks), [`Once`](crate::Once), `exclusive` and `idempotency` work as on an SQL database.
-//!   [`Perennial::database`](crate::Perennial::database), and with it claims and session locks, and
-//!   [`Once::mark_in`](crate::Once::mark_in) return an error.
-//! - Each test opens a database of its own, so that tests share nothing. Dropping the database and its sites
-//!   frees the memory.
-//! - A generator that fails is tried again after the [cooldown](crate::Refresh::retry_after), which is 3 s at
-//!   least.
+//! - [Leases](crate::locks::Locks), [`Once`](crate::locks::Once), `exclusive` and `idempotency`
+//!   work as on an SQL database. [`Perennial::database`](crate::Perennial::database), and with it
+//!   claims and session locks, and [`Once::mark_in`](crate::locks::Once::mark_in) return an error.
+//! - Each test opens a database of its own, so that tests share nothing. Dropping the database and
+//!   its sites frees the memory.
+//! - A failing generator is tried again after the [cooldown](crate::Refresh::cooldown), which is at
+//!   least 3 s by default.
 
 #![allow(
     missing_docs,
@@ -115,7 +116,8 @@ mod rows;
 
 pub use database::{Database, advance};
 
-/// The store as Perennial's own tests drive it. No part of the public API: anything here may change in any release.
+/// The store as Perennial's own tests drive it. No part of the public API: anything here may change
+/// in any release.
 #[doc(hidden)]
 pub mod internal {
     /// The error of a store.
@@ -126,7 +128,7 @@ pub mod internal {
         memory::{Call, Memory, Owned, Reply, micros},
     };
     pub use crate::store::{
-        Edition, Entry, LeaseRow, LockRow, LockState, Probe, Pruned, Store, StoreFuture, Unused,
+        Entry, LeaseRow, LockRow, LockState, NewEntry, Probe, Pruned, Store, StoreFuture, Unused,
     };
     pub use crate::timing::seed_pauses;
 }

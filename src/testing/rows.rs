@@ -1,4 +1,4 @@
-//! The rows of the store in memory, and what each statement does to them.
+//! The rows of the store in memory, and the effect of each statement on the rows.
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -14,10 +14,10 @@ use crate::{
     store::{Entry, LeaseRow, LockState, Probe, Pruned},
 };
 
-/// The number of rows that one call of the pruning looks at.
+/// The number of rows that one call of the pruning examines.
 const STEP: usize = 100;
 
-/// A name as the primary key holds it.
+/// The primary key of a row.
 pub(super) type Id = (LockKind, String);
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(super) struct Rows {
     pub(super) moved: i64,
     locks: BTreeMap<Id, Lock>,
     pub(super) entries: BTreeMap<Id, Page>,
-    /// How often the page of each key was stored.
+    /// The number of publishes of each key's page.
     pub(super) generations: BTreeMap<String, u64>,
     names: BTreeMap<String, i64>,
     /// The latest epoch.
@@ -36,9 +36,9 @@ pub(super) struct Rows {
 pub(super) struct Page {
     pub(super) fence: i64,
     pub(super) generated: i64,
-    pub(super) keep_until: i64,
+    pub(super) retain_until: i64,
     pub(super) content: Response<Bytes>,
-    pub(super) notes: String,
+    pub(super) metadata: String,
 }
 
 impl Rows {
@@ -69,9 +69,9 @@ impl Rows {
             })),
             Call::Publish {
                 lease,
-                edition,
+                entry,
                 renews,
-            } => Reply::Done(self.publish(lease, edition, *renews, now)),
+            } => Reply::Done(self.publish(lease, entry, *renews, now)),
             Call::Remove(lease) => {
                 let id = id(&lease.name);
                 let entry = self.entries.get(&id);
@@ -101,9 +101,9 @@ impl Rows {
             Call::PruneEntries(kind, after) => {
                 let next = next(&self.entries, *kind, after.as_deref());
                 let pages = next.iter().map(|id| &self.entries[id]);
-                let oldest = pages.filter_map(|page| epoch_in(&page.notes)).min();
+                let oldest = pages.filter_map(|page| epoch_in(&page.metadata)).min();
                 for id in &next {
-                    if self.entries[id].keep_until < now {
+                    if self.entries[id].retain_until < now {
                         self.entries.remove(id);
                     }
                 }
@@ -116,7 +116,7 @@ impl Rows {
                 let id = id(name);
                 Reply::Lock(self.locks.get(&id).map(|lock| lock.row(&id, now)))
             }
-            Call::Held => {
+            Call::HeldLocks => {
                 let held = self.locks.iter().filter(|((kind, _), lock)| {
                     lock.expires > now && (lock.owner.is_some() || *kind != LockKind::Once)
                 });
@@ -172,7 +172,7 @@ impl Rows {
                 age: time(now - page.generated),
                 undated: page.generated > now + SET_BACK,
                 content: page.content.clone(),
-                notes: page.notes.clone(),
+                metadata: page.metadata.clone(),
             }),
             lock: lock.map_or(LockState::default(), |lock| LockState {
                 fence: lock.fence,
@@ -210,7 +210,7 @@ impl Rows {
         Some(lock.fence)
     }
 
-    /// Changes a lock that carries the lease's fence, and whose owner is the lease's, or was.
+    /// Changes a lock that carries the lease's fence, and whose owner is or was the lease's.
     fn update(&mut self, lease: &LeaseRow, change: impl FnOnce(&mut Lock) -> bool) -> bool {
         let lock = self.locks.get_mut(&id(&lease.name));
         let lock = lock.filter(|lock| {
@@ -224,13 +224,7 @@ impl Rows {
         self.update(lease, |lock| lock.owner.is_some())
     }
 
-    fn publish(
-        &mut self,
-        lease: &LeaseRow,
-        edition: &Owned,
-        renews: Option<i64>,
-        now: i64,
-    ) -> bool {
+    fn publish(&mut self, lease: &LeaseRow, entry: &Owned, renews: Option<i64>, now: i64) -> bool {
         let holds = self.holds(lease);
         let id = id(&lease.name);
         let stored = self.entries.get_mut(&id);
@@ -240,18 +234,18 @@ impl Rows {
             None => fence.is_none_or(|fence| fence < lease.fence),
         };
         if !holds || !allowed {
-            // An earlier try did it, and its answer was lost.
+            // An earlier try has done so, and its answer was lost.
             return fence == Some(lease.fence);
         }
         let page = Page {
             fence: lease.fence,
             generated: now,
-            keep_until: now.saturating_add(micros(edition.keep)),
+            retain_until: now.saturating_add(micros(entry.retention)),
             content: match (renews, stored) {
                 (Some(_), Some(stored)) => stored.content.clone(),
-                _ => edition.content.clone(),
+                _ => entry.content.clone(),
             },
-            notes: edition.notes.clone(),
+            metadata: entry.metadata.clone(),
         };
         self.entries.insert(id, page);
         if lease.name.kind() == LockKind::Page {
@@ -281,7 +275,7 @@ impl Rows {
         self.entries.retain(|id, _| !is_meant(id));
     }
 
-    /// Frees what a lost try has taken.
+    /// Frees the lock of a lost try.
     fn reclaim(&mut self, stray: &LeaseRow) {
         let id = id(&stray.name);
         let is_stray = self.locks.get(&id).is_some_and(|lock| {
@@ -298,9 +292,9 @@ impl Rows {
     }
 }
 
-/// The epoch with which notes begin.
-fn epoch_in(notes: &str) -> Option<i64> {
-    let epoch = notes.strip_prefix("epoch=")?;
+/// The epoch with which the metadata begins.
+fn epoch_in(metadata: &str) -> Option<i64> {
+    let epoch = metadata.strip_prefix("epoch=")?;
     epoch.split('&').next()?.parse().ok()
 }
 

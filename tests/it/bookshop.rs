@@ -11,7 +11,7 @@ on_each_database! {
 
 const OPTIONS: &str = "--best-sellers-every 1s --slow 100ms";
 
-/// When and by whom a list was made.
+/// The time and the process of a list's generation.
 fn made(reply: &Reply) -> &str {
     assert_eq!(reply.status, 200, "{reply:?}");
     let (_, made) = reply.text().split_once("Generated at").expect("is a list");
@@ -29,7 +29,7 @@ async fn two_shops_on_one_database_are_one_site(db: Db) {
         shops.push(start.await.expect("opens"));
     }
     let addresses: Vec<_> = shops.iter().map(|shop| shop.address).collect();
-    // Of a week.
+    // The interval is a week.
     let releases = Crowd::visit(20, &addresses, "/new-releases").rest().await;
     assert!(
         releases
@@ -55,7 +55,7 @@ async fn two_shops_on_one_database_are_one_site(db: Db) {
         made(&second[0]) == made(&second[1]) && made(&second[0]) != made(&first)
     })
     .await;
-    // A book that one adds is soon in the lists of both, in spite of their interval.
+    // A new book soon appears in the lists of both processes, in spite of the interval.
     let form = "title=A+%3Cnew%3E+book%27s+%22title%22&author=%C3%84.+Uthor&year=2026";
     let added = post(addresses[0], "/books", form).await;
     assert_eq!(added.status, 303);
@@ -70,7 +70,7 @@ async fn two_shops_on_one_database_are_one_site(db: Db) {
             .text()
             .contains("A &lt;new&gt; book's &quot;title&quot;")
     };
-    // Where the database takes its time, this process serves the old list a moment longer.
+    // While the database is slow, this process serves the old list a moment longer.
     for address in &addresses {
         until("its list shows the book", async || {
             shows(&get(*address, "/new-releases").await)

@@ -18,13 +18,13 @@ use crate::{
 };
 
 on_each_database! {
-    page_that_was_stale_in_the_database_alone_is_said_to_be_stale
+    page_that_was_stale_in_the_database_alone_has_fwd_stale
 }
 
 const LONG: Duration = Duration::from_secs(3600);
 const POLICY: Refresh = Refresh::every(LONG);
 
-/// A service that answers by what it is asked for.
+/// A service whose path decides the answer.
 async fn answer(request: Request<Body>) -> Result<Response<Body>, Infallible> {
     let header = |name: &str, value: &str| {
         let mut headers = HeaderMap::new();
@@ -74,7 +74,7 @@ async fn each_response_that_is_not_stored_has_its_reason() {
     let builder = Perennial::builder().max_body(50).max_headers(1000);
     let site = builder.open(&url).await.expect("opens");
     let service = site.layer(POLICY).layer(service_fn(answer));
-    // The path; what the first request is told, and the second.
+    // The path, and the expected values for the first request and the second.
     for (path, first, second) in [
         (
             "/cookie",
@@ -143,9 +143,9 @@ async fn each_response_that_is_not_stored_has_its_reason() {
     assert_eq!(said, "perennial; fwd=miss; detail=shutting-down");
 }
 
-async fn page_that_was_stale_in_the_database_alone_is_said_to_be_stale(db: Db) {
+async fn page_that_was_stale_in_the_database_alone_has_fwd_stale(db: Db) {
     let origin = Origin::default();
-    let policy = Refresh::every(Duration::from_millis(1)).wait(HANG);
+    let policy = Refresh::every(Duration::from_millis(1)).soft_timeout(HANG);
     let process = async || {
         let site = db.site().await;
         let layer = site.layer(policy);

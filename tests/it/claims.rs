@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, process::Command, time::Duration};
 
-use perennial::{Claims, ErrorKind, Perennial};
+use perennial::{ErrorKind, Perennial, locks::Claims};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -12,10 +12,10 @@ use crate::{
 
 on_each_database! {
     rows_are_claimed_in_order_read_completed_and_released
-    what_was_claimed_and_not_completed_comes_back_when_the_claim_expires
+    uncompleted_rows_are_available_after_the_claim_expires
     an_overtaken_worker_completes_nothing
     values_are_bound_and_names_are_checked
-    without_an_expiry_what_is_claimed_stays_claimed
+    rows_without_an_expiry_stay_claimed
     keys_can_be_texts_and_names_any_that_are_quoted
     keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_and_strand_nothing
     whatever_is_cancelled_claims_nothing
@@ -26,7 +26,7 @@ on_each_database! {
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// A table of jobs, as many as said.
+/// A table with this number of jobs.
 async fn jobs(db: &Db, rows: usize) -> Claims {
     let database = db.database().await;
     let table =
@@ -91,7 +91,7 @@ async fn rows_are_claimed_in_order_read_completed_and_released(db: Db) {
     assert!(jobs.claim(0).await.expect("answers").ids().is_empty());
 }
 
-async fn what_was_claimed_and_not_completed_comes_back_when_the_claim_expires(db: Db) {
+async fn uncompleted_rows_are_available_after_the_claim_expires(db: Db) {
     let jobs = jobs(&db, 4).await.expires("locked_until", LONG);
     let expire = "UPDATE job SET locked_until = 1 WHERE locked_until IS NOT NULL";
     let mut lost = jobs.claim(3).await.expect("answers");
@@ -99,7 +99,7 @@ async fn what_was_claimed_and_not_completed_comes_back_when_the_claim_expires(db
     assert_eq!(numbers(jobs.claim(9).await.expect("answers").ids()), [3]);
     db.execute(expire).await;
     assert_eq!(lost.extend().await.expect("answers"), 2);
-    // Extended, they are still its own; the other one's has come back.
+    // The extended claim still holds its rows, and the other claim's row is available again.
     assert_eq!(numbers(jobs.claim(9).await.expect("answers").ids()), [3]);
     db.execute(expire).await;
     let all = jobs.claim(9).await.expect("answers");
@@ -175,7 +175,7 @@ async fn values_are_bound_and_names_are_checked(db: Db) {
     }
 }
 
-async fn without_an_expiry_what_is_claimed_stays_claimed(db: Db) {
+async fn rows_without_an_expiry_stay_claimed(db: Db) {
     let jobs = jobs(&db, 4).await;
     let mut claim = jobs.claim(3).await.expect("answers");
     assert_eq!(claim.remaining(), None);
@@ -332,7 +332,7 @@ async fn claim_ends_at_the_statement_limit_of_its_site(db: Db) {
     // An SQLite file is there afterwards.
     db.site().await;
     with_pool!(db, pool => {
-        let builder = Perennial::builder().statement_limit(Duration::from_millis(700));
+        let builder = Perennial::builder().statement_timeout(Duration::from_millis(700));
         let site = builder.build(pool.clone()).await.expect("prepares");
         let _held = all_of(&pool).await;
         let jobs = Claims::on(site.database().expect("has one"), "job");
@@ -351,7 +351,7 @@ async fn a_mailing_outlives_a_killed_worker(db: Db) {
         output.status.success() && said.contains("worker 1 is killed"),
         "{output:?}"
     );
-    // That which it was at when it was killed, at most.
+    // At most the row of the killed worker.
     let whole = ["0 not sent, 0 sent twice", "0 not sent, 1 sent twice"];
     assert!(whole.iter().any(|whole| said.contains(whole)), "{said}");
 }

@@ -1,4 +1,4 @@
-//! Pages in content codings: what a browser gets, and what of it the site has to do.
+//! Pages in content codings: the browser's view, and the work of the site.
 
 use std::{collections::HashSet, io::Read, sync::Mutex, time::Duration};
 
@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 const CODINGS: [&str; 3] = ["br", "zstd", "gzip"];
 
-/// As today's browsers send it.
+/// The header of today's browsers.
 const BROWSER: &str = "gzip, deflate, br, zstd";
 
 /// The site of an origin, whose pages are long, and have these headers.
@@ -46,7 +46,7 @@ async fn ask(address: std::net::SocketAddr, accepts: &str) -> Reply {
     request(address, "GET", "/", &[("accept-encoding", accepts)]).await
 }
 
-/// What the page is asked for in, when it is to be had in that.
+/// The requested coding, once the page is available in that coding.
 async fn coded(address: std::net::SocketAddr, accepts: &str, coding: &str) -> Reply {
     let mut reply = None;
     until(&format!("there is one in {coding}"), async || {
@@ -68,7 +68,7 @@ fn text<'a>(reply: &'a Reply, name: &str) -> &'a str {
     value.map_or("", |value| value.to_str().expect("text"))
 }
 
-/// What a browser reads.
+/// The content after decoding.
 fn plain(reply: &Reply) -> String {
     let (body, mut plain) = (&*reply.body, String::new());
     let read = match text(reply, "content-encoding") {
@@ -95,7 +95,7 @@ async fn a_page_is_the_same_in_each_coding_with_a_tag_of_its_own() {
     let html = ("content-type", "text/html; charset=utf-8");
     let address = serve(router(&origin, &[html]).layer(layer)).await;
 
-    // Nobody waits for it to be compressed.
+    // No visitor waits for the compression.
     let first = ask(address, BROWSER).await;
     assert_eq!(text(&first, "content-encoding"), "");
     assert_eq!(plain(&first), page("run 1 of a page"));
@@ -148,7 +148,7 @@ async fn a_page_is_the_same_in_each_coding_with_a_tag_of_its_own() {
         );
     }
     assert_eq!(tags.len(), 4, "{tags:?}");
-    // A tag is that of its coding alone.
+    // A tag belongs to one coding.
     for coding in CODINGS {
         for tag in &tags {
             let asked = [("accept-encoding", coding), ("if-none-match", tag)];
@@ -161,7 +161,7 @@ async fn a_page_is_the_same_in_each_coding_with_a_tag_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_text_or_has_a_coding_or_may_not_be_changed_is_left_as_it_is() {
+async fn binary_coded_and_no_transform_content_stays_plain() {
     let folder = Folder::new();
     let site = folder.site().await;
     for (number, headers) in [
@@ -202,7 +202,7 @@ async fn what_is_no_text_or_has_a_coding_or_may_not_be_changed_is_left_as_it_is(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_service_has_compressed_unasked_is_given_to_nobody_else() {
+async fn unrequested_coding_of_a_service_goes_to_no_other_visitor() {
     let (folder, origin) = (Folder::new(), Origin::default());
     let headers = [("content-encoding", "gzip"), ("vary", "Accept-Encoding")];
     let layer = folder.site().await.layer(Refresh::every(LONG));
@@ -245,7 +245,7 @@ async fn nothing_is_compressed_twice_by_a_layer_beneath_or_above() {
         };
         read(&ask(address, "").await);
         for coding in CODINGS {
-            // Ours is known by its tag.
+            // The layer's own response is recognised by its tag.
             until("there is ours", async || {
                 let reply = ask(address, coding).await;
                 read(&reply);
@@ -276,10 +276,10 @@ async fn a_service_that_compresses_by_a_header_of_the_key_is_left_to_it() {
     }
 }
 
-/// What has been compressed in this program, key and coding, as the log tells.
+/// The compressions of this program, key and coding, from the log.
 static COMPRESSED: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
-/// Notes what is compressed.
+/// A log layer that records compressions.
 pub(crate) fn listener<S>() -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,

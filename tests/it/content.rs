@@ -33,7 +33,7 @@ async fn top_ten(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_generated_once_and_found_by_another_process() {
+async fn content_is_generated_once_and_found_by_another_process() {
     let folder = Folder::new();
     let runs = Arc::new(AtomicUsize::new(0));
     let sites = [folder.site().await, folder.site().await];
@@ -54,7 +54,7 @@ async fn it_is_generated_once_and_found_by_another_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stale_it_is_served_and_regrows() {
+async fn stale_content_is_served_and_regenerated() {
     let folder = Folder::new();
     let runs = Arc::new(AtomicUsize::new(0));
     let site = folder.site().await;
@@ -74,10 +74,10 @@ async fn stale_it_is_served_and_regrows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_keeps_its_source_for_all_who_wait_and_never_replaces_an_old_version() {
+async fn failure_has_its_source_for_all_waiters_and_replaces_no_old_version() {
     let folder = Folder::new();
     let site = folder.site().await;
-    let policy = Refresh::every(SHORT).retry_after(LONG);
+    let policy = Refresh::every(SHORT).cooldown(LONG);
     let failing = |key: &'static str| {
         let site = site.clone();
         async move {
@@ -128,7 +128,7 @@ async fn a_key_that_cannot_be_used_and_content_that_is_too_large_are_errors() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_who_leaves_cancels_nothing() {
+async fn caller_who_leaves_cancels_nothing() {
     let folder = Folder::new();
     let (site, origin) = (folder.site().await, Origin::default());
     let policy = Refresh::every(LONG);
@@ -147,11 +147,12 @@ async fn a_caller_who_leaves_cancels_nothing() {
     assert_eq!(origin.begun(), 1);
 }
 
-/// A page that holds every permit waits for its sidebar, which must not wait for one.
+/// A page that holds every permit waits for its sidebar, and the sidebar must not wait for a
+/// permit.
 #[tokio::test(flavor = "multi_thread")]
 async fn content_within_content_does_not_wait_for_a_permit() {
     let folder = Folder::new();
-    let builder = patient().regenerations(1);
+    let builder = patient().max_regenerations(1);
     let site = builder.open(&folder.url()).await.expect("opens");
     let policy = Refresh::every(LONG);
     let inner = site.clone();

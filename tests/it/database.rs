@@ -41,7 +41,7 @@ async fn execute(folder: &Folder, sql: &'static str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_writers_lock_delays_no_warm_page_and_the_site_recovers() {
     let folder = Folder::new();
-    let policy = Refresh::every(SHORT).in_background().retry_after(SHORT);
+    let policy = Refresh::every(SHORT).in_background().cooldown(SHORT);
     let (origin, address) = serve_site(&folder.site().await, policy).await;
     assert_eq!(get(address, "/").await.run(), 1);
 
@@ -123,7 +123,8 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_d
     ] {
         let folder = Folder::new();
         let site = match loss {
-            // As on a full disk, SQLite may not make the file larger. No other way to fill one without being an administrator.
+            // A limit on the file's size stands for a full disk, which only an administrator could
+            // produce.
             Loss::Full => {
                 let options = format!("{}?mode=rwc", folder.url())
                     .parse::<sqlx::sqlite::SqliteConnectOptions>();
@@ -135,7 +136,7 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_d
             }
             _ => folder.site().await,
         };
-        let policy = Refresh::every(SHORT).in_background().retry_after(SHORT);
+        let policy = Refresh::every(SHORT).in_background().cooldown(SHORT);
         let (_, address) = serve_site(&site, policy).await;
         assert_eq!(get(address, "/").await.run(), 1);
         lose(&folder, loss).await;
@@ -145,7 +146,7 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_d
             assert_eq!(reply.status, 200, "{loss:?}");
             tokio::time::sleep(SHORT).await;
         }
-        // The visitors may come one after the other: what is made for the first is fresh for all.
+        // Visitors may come one after the other: a version for the first is fresh for all.
         let (origin, address) = serve_site(&site, Refresh::every(LONG)).await;
         let replies = Crowd::visit(20, &[address], "/cold").rest().await;
         assert!(replies.iter().all(|reply| reply.status == 200), "{loss:?}");
@@ -167,8 +168,8 @@ async fn lose(folder: &Folder, loss: Loss) {
     };
     match loss {
         Loss::Garbage => {
-            // Not what is memory that connections share, which SQLite has to believe: it would map what it finds there until
-            // there is no more.
+            // Shared memory is left alone: SQLite trusts its content, and would map memory without
+            // an end.
             let on_disk = |file: &PathBuf| !file.to_string_lossy().ends_with("-shm");
             for file in files(folder).into_iter().filter(on_disk) {
                 let length = std::fs::metadata(&file).expect("is there").len();
@@ -193,7 +194,7 @@ async fn lose(folder: &Folder, loss: Loss) {
             .await;
         }
         Loss::ReadOnly => {
-            // For an administrator no file is read-only: as near as that is to say that no table may be written to.
+            // No file is read-only for an administrator. Tables that refuse writes come closest.
             execute(
                 folder,
                 "CREATE TRIGGER a BEFORE INSERT ON perennial_lock BEGIN SELECT RAISE(ABORT, 'read-only'); END;
@@ -254,7 +255,7 @@ async fn fails_and_returns() {
     }
 }
 
-// On the test's own thread, whose log is read.
+// The test reads the log of its own thread.
 #[tokio::test(flavor = "current_thread")]
 async fn a_failing_database_is_logged_once_and_so_is_its_return() {
     let log = Log::of_this_thread();
@@ -307,7 +308,12 @@ async fn database_that_cannot_be_opened_is_an_error_with_a_remedy() {
     )
     .await;
     let nowhere = format!("sqlite://{}/no/such/site.db", folder.path().display());
-    refused(Perennial::open(&nowhere), Invalid, "make it first").await;
+    refused(
+        Perennial::open(&nowhere),
+        Invalid,
+        "create the folder first",
+    )
+    .await;
     refused(Perennial::open("sqlite://"), Invalid, "names no file").await;
     let no_option = format!("{}?colour=red", folder.url());
     refused(Perennial::open(&no_option), Database, "colour").await;
@@ -401,7 +407,8 @@ async fn an_existing_database_is_opened_while_another_writer_holds_it() {
     folder.site().await;
 }
 
-/// SQLite refuses some of those who set a new file to WAL mode at once, and doesn't wait in spite of the busy timeout.
+/// SQLite refuses some of several processes that set a new file to WAL mode at once, in spite of
+/// the busy timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_open_a_new_file_at_once() {
     for round in 0..40 {
@@ -423,7 +430,7 @@ async fn many_open_a_new_file_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_publish_that_fails_over_an_old_version_is_made_good() {
     let folder = Folder::new();
-    let policy = every(SHORT).retry_after(LONG);
+    let policy = every(SHORT).cooldown(LONG);
     let (_, address) = serve_site(&folder.site().await, policy).await;
     assert_eq!(get(address, "/").await.run(), 1);
     becomes_stale().await;
@@ -450,7 +457,7 @@ async fn an_unsaved_version_is_no_older_than_another() {
     )
     .await;
     let policy = Refresh::every(LONG)
-        .retry_after(SHORT)
+        .cooldown(SHORT)
         .max_stale(Duration::ZERO);
     let (_, address) = serve_site(&site, policy).await;
     assert_eq!(get(address, "/").await.run(), 1);
@@ -471,7 +478,7 @@ async fn the_longest_times_can_be_stored() {
     lease.release().await.expect("is ours");
 
     let policy = Refresh::every(SHORT)
-        .retry_after(Duration::MAX)
+        .cooldown(Duration::MAX)
         .lease(Duration::MAX);
     let (origin, address) = serve_site(&site, policy).await;
     assert_eq!(get(address, "/").await.run(), 1);
@@ -498,7 +505,7 @@ on_each_database! {
 async fn a_version_from_before_the_clock_was_set_back_is_stale_and_served(db: Db) {
     let policy = every(LONG).max_stale(LONG);
     let origin = Origin::default();
-    // A process that has none of it in memory.
+    // A process without the page in memory.
     let process = async || {
         let layer = db.site().await.layer(policy);
         serve(origin.router().layer(layer)).await
@@ -523,7 +530,7 @@ async fn a_version_from_before_the_clock_was_set_back_is_stale_and_served(db: Db
         assert_eq!(origin.begun(), begun);
     }
     until("it has an age again", async || {
-        let aged = "SELECT count(*) FROM perennial_entry WHERE keep_until - generated_at > 0";
+        let aged = "SELECT count(*) FROM perennial_entry WHERE retain_until - generated_at > 0";
         db.int(aged).await == Some(1)
     })
     .await;
@@ -532,7 +539,7 @@ async fn a_version_from_before_the_clock_was_set_back_is_stale_and_served(db: Db
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_may_only_be_read_is_told_from_one_that_is_broken() {
+async fn read_only_file_and_broken_file_have_different_errors() {
     for (journal, hint) in [
         ("DELETE", "may this process write to the file?"),
         ("WAL", "the database may only be read"),

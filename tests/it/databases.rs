@@ -1,4 +1,5 @@
-//! Databases for tests: an SQLite file, or a database of a server's, made for one test and gone with it.
+//! Databases for tests: an SQLite file, or a database on a server, created for one test and removed
+//! with it.
 
 use perennial::{Perennial, sql::Database, testing};
 use sqlx::{AnyPool, AssertSqlSafe, Transaction, any::AnyPoolOptions, pool::PoolConnection};
@@ -6,7 +7,8 @@ use tokio::sync::OnceCell;
 
 use crate::support::{Folder, HANG, patient};
 
-/// Makes a test of each function, for each kind of database that this build knows; each gets a [`Db`] of its own.
+/// Makes a test of each function for each kind of database in this build. Each test gets a [`Db`]
+/// of its own.
 macro_rules! on_each_database {
     ($($test:ident)*) => {
         on_database! { sqlite = crate::databases::Db::sqlite(); $($test)* }
@@ -17,7 +19,7 @@ macro_rules! on_each_database {
     };
 }
 
-/// The same on servers alone.
+/// Makes the tests for servers alone.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 macro_rules! on_each_server {
     ($($test:ident)*) => {
@@ -28,7 +30,7 @@ macro_rules! on_each_server {
     };
 }
 
-/// The same for one kind.
+/// Makes the tests for one kind of database.
 macro_rules! on_database {
     ($name:ident = $db:expr; $($test:ident)*) => {
         mod $name {
@@ -68,11 +70,12 @@ macro_rules! with_pool {
 
 pub(crate) struct Db {
     url: String,
-    /// The same without a pooler, which would not know the statements that another connection has prepared.
+    /// Returns the URL without a pooler, which does not know the statements that another connection
+    /// has prepared.
     direct: String,
     home: Home,
     pool: OnceCell<AnyPool>,
-    /// What is said on each new connection of [`Db::database`].
+    /// The first statement on each new connection of [`Db::database`].
     #[cfg(feature = "mysql")]
     session: &'static [&'static str],
 }
@@ -109,7 +112,7 @@ impl Db {
         }
     }
 
-    /// One that is there already, and stays.
+    /// Uses an existing database, and does not remove it.
     pub(crate) fn at(url: &str) -> Self {
         Self::new(url.to_owned(), Home::Elsewhere)
     }
@@ -136,7 +139,7 @@ impl Db {
         }
     }
 
-    /// With a small pool of its own; on a slow machine its user waits for the database.
+    /// Opens a site with a small pool. On a slow machine the site waits for the database.
     pub(crate) async fn database(&self) -> Database {
         #[cfg(feature = "mysql")]
         if !self.session.is_empty() {
@@ -151,13 +154,13 @@ impl Db {
                 })
             });
             let pool = pool.connect(&self.url).await.expect("opens");
-            return Database::from(pool).statement_limit(HANG / 2);
+            return Database::from(pool).statement_timeout(HANG / 2);
         }
         let database = Database::open(&self.url).await.expect("opens");
-        database.statement_limit(HANG / 2)
+        database.statement_timeout(HANG / 2)
     }
 
-    /// For what a test asks or does beside Perennial.
+    /// Returns a pool for the test's own statements.
     async fn pool(&self) -> &AnyPool {
         let open = async || {
             sqlx::any::install_default_drivers();
@@ -167,7 +170,7 @@ impl Db {
         self.pool.get_or_init(open).await
     }
 
-    /// Runs a statement without arguments; how many rows it changed.
+    /// Runs a statement without arguments, and returns the number of changed rows.
     pub(crate) async fn execute(&self, sql: &str) -> u64 {
         let statement = sqlx::raw_sql(AssertSqlSafe(sql));
         let done = sqlx::Executor::execute(self.pool().await, statement).await;
@@ -175,7 +178,7 @@ impl Db {
             .rows_affected()
     }
 
-    /// A transaction in which one row has been changed; open until it is dropped.
+    /// Returns a transaction that has changed one row. Open until dropped.
     pub(crate) async fn uncommitted(&self, change: &str) -> Transaction<'static, sqlx::Any> {
         let mut transaction = self.pool().await.begin().await.expect("begins");
         let done = sqlx::query(AssertSqlSafe(change)).execute(&mut *transaction);
@@ -183,9 +186,9 @@ impl Db {
         transaction
     }
 
-    /// Whether a transaction in this database waits for another one's row.
+    /// Returns true if a transaction in this database waits for another one's row.
     pub(crate) async fn waits(&self) -> bool {
-        /// MariaDB shows the same list again to whoever asks within 100 ms after somebody else has.
+        /// MariaDB returns the same list again within 100 ms of the last query.
         static ASKING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
         let _asking = ASKING.lock().await;
         let waiting = match self.url.split(':').next() {
@@ -211,7 +214,7 @@ impl Db {
         value.unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
-    /// The fence and the body that are stored for a path.
+    /// Returns the stored fence and body of a path.
     pub(crate) async fn entry(&self, path: &str) -> Option<(i64, String)> {
         let sql = format!(
             "SELECT fence, body FROM perennial_entry WHERE kind = 'page' AND name = '{path}'"
@@ -225,7 +228,7 @@ impl Db {
     }
 }
 
-/// Takes all connections of a pool, as an application that needs them does.
+/// Takes all connections of a pool, as a busy application does.
 pub(crate) async fn all_of<D: sqlx::Database>(pool: &sqlx::Pool<D>) -> Vec<PoolConnection<D>> {
     let mut held = Vec::new();
     for _ in 0..pool.options().get_max_connections() {
@@ -234,7 +237,7 @@ pub(crate) async fn all_of<D: sqlx::Database>(pool: &sqlx::Pool<D>) -> Vec<PoolC
     held
 }
 
-/// What gives 10,000 rows of four digits each, `a.d` to `d.d`, in any dialect.
+/// A query of 10,000 rows of four digits each, `a.d` to `d.d`, in any dialect.
 pub(crate) fn four_digits() -> String {
     let digits: Vec<_> = (0..10).map(|n| format!("SELECT {n} AS d")).collect();
     let digits = digits.join(" UNION ALL ");
@@ -257,15 +260,16 @@ pub(crate) async fn pool_of(url: &str, connections: u32) -> Database {
             pool.connect(url).await.expect("opens").into()
         }
         _ => {
-            // As `Perennial::open` sets it. SQLite serves its writers by chance: where each commit waits for a slow disk, which is
-            // sqlx's default, one of many may wait for longer than a step may take.
+            // The same setting as in `Perennial::open`. SQLite serves writers in a random order.
+            // With sqlx's default each commit waits for the disk, and on a slow disk one of many
+            // writers may exceed the time limit of a step.
             let options: sqlx::sqlite::SqliteConnectOptions = url.parse().expect("a URL");
             let options = options.synchronous(sqlx::sqlite::SqliteSynchronous::Normal);
             let pool = PoolOptions::<sqlx::Sqlite>::new().max_connections(connections);
             pool.connect_with(options).await.expect("opens").into()
         }
     };
-    database.statement_limit(HANG / 2)
+    database.statement_timeout(HANG / 2)
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -310,7 +314,7 @@ mod servers {
             Self::make("PERENNIAL_TEST_POSTGRES_URL").await
         }
 
-        /// Behind a pooler that gives out its connections by the transaction.
+        /// Returns a database behind a pooler that shares connections by the transaction.
         #[cfg(feature = "postgres")]
         pub(crate) async fn postgres_pooled() -> Option<Self> {
             let pooler = server("PERENNIAL_TEST_PGBOUNCER_URL")?;
@@ -319,7 +323,7 @@ mod servers {
             Some(db)
         }
 
-        /// A server that says it is a relative of PostgreSQL's.
+        /// Returns a server that reports a relative of PostgreSQL as its version.
         #[cfg(feature = "postgres")]
         pub(crate) async fn postgres_relative() -> Option<Self> {
             let db = Self::postgres().await?;
@@ -330,7 +334,7 @@ mod servers {
             Some(db)
         }
 
-        /// With all defaults that a statement may depend on set to what is rarely seen.
+        /// Returns a database whose relevant defaults have rare values.
         #[cfg(feature = "postgres")]
         pub(crate) async fn postgres_unusual() -> Option<Self> {
             let db = Self::postgres().await?;
@@ -359,7 +363,7 @@ mod servers {
             Self::make("PERENNIAL_TEST_MYSQL_URL").await
         }
 
-        /// With all defaults that a statement may depend on set to what is rarely seen.
+        /// Returns a database whose relevant defaults have rare values.
         #[cfg(feature = "mysql")]
         pub(crate) async fn mysql_unusual() -> Option<Self> {
             let mut db = Self::mysql().await?;
@@ -375,7 +379,7 @@ mod servers {
             Some(db)
         }
 
-        /// Where a statement sees the most of what others do.
+        /// Returns a database at the weakest isolation level.
         #[cfg(feature = "mysql")]
         pub(crate) async fn mysql_uncommitted() -> Option<Self> {
             let mut db = Self::mysql().await?;
@@ -383,7 +387,7 @@ mod servers {
             Some(db)
         }
 
-        /// Where each statement sees what is committed.
+        /// Returns a database at READ COMMITTED.
         #[cfg(feature = "mysql")]
         pub(crate) async fn mysql_committed() -> Option<Self> {
             let mut db = Self::mysql().await?;
@@ -391,7 +395,7 @@ mod servers {
             Some(db)
         }
 
-        /// Whose clock stands still.
+        /// Returns a database whose clock stands still.
         #[cfg(feature = "mysql")]
         pub(crate) async fn mysql_frozen() -> Option<Self> {
             let mut db = Self::mysql().await?;
@@ -434,7 +438,7 @@ mod servers {
                 let runtime = tokio::runtime::Runtime::new().expect("a runtime");
                 runtime.block_on(say(&url, &drop));
             });
-            // What can't be dropped goes with the server.
+            // A database that cannot be dropped ends with its server.
             let _ = thread.join();
         }
     }

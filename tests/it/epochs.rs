@@ -1,4 +1,5 @@
-//! No content is served as newer than the data that its generator may have read; in virtual time, and with real threads where they race.
+//! Content is never served as newer than the data that its generator may have read; in virtual
+//! time, and with real threads for races.
 
 use std::{
     sync::{
@@ -13,7 +14,7 @@ use axum::{
     body::Body,
     http::{Request, StatusCode},
 };
-use perennial::{Builder, First, Perennial, Refresh, testing::internal::Linked};
+use perennial::{Builder, OnMiss, Perennial, Refresh, testing::internal::Linked};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
@@ -32,7 +33,7 @@ on_database! {
     more_invalidated_names_than_a_process_keeps_count_as_everything
 }
 
-/// Data that generators read when they begin, with a switch that keeps them running.
+/// The data of generators, with a switch that keeps the generators running.
 #[derive(Clone, Default)]
 struct Data(Arc<(AtomicUsize, AtomicUsize, watch::Sender<bool>)>);
 
@@ -49,7 +50,7 @@ impl Data {
         self.0.1.load(SeqCst)
     }
 
-    /// What the data was when this was called, after the switch has been opened.
+    /// Returns the data from the time of the call, after the switch has been opened.
     async fn read(self) -> Result<String, std::io::Error> {
         let value = self.0.0.load(SeqCst);
         self.0.1.fetch_add(1, SeqCst);
@@ -62,12 +63,12 @@ impl Data {
     }
 }
 
-const POLICY: Refresh = Refresh::every(LONG).retry_after(Duration::from_secs(3600));
+const POLICY: Refresh = Refresh::every(LONG).cooldown(Duration::from_secs(3600));
 
 /// A page of a route, and a piece of content.
 const KEYS: [&str; 2] = ["/a", "side/a"];
 
-/// What a visitor gets under one of the keys; the error says what happened.
+/// The answer to a visitor under one of the keys; the error describes the failure.
 async fn visit(site: &Perennial, data: &Data, key: &str) -> Result<String, String> {
     let data = data.clone();
     if !key.starts_with('/') {
@@ -98,7 +99,8 @@ fn spawned(site: &Perennial, data: &Data, key: &'static str) -> Visit {
     tokio::spawn(async move { visit(&site, &data, key).await })
 }
 
-/// A visit during which the generator runs. One that comes while the regeneration before is still ending gets its version.
+/// Makes a visit that runs the generator. A visit while the regeneration before is ending gets that
+/// version.
 async fn generating(site: &Perennial, data: &Data, key: &'static str) -> Visit {
     let runs = data.runs();
     let mut visit = spawned(site, data, key);
@@ -112,7 +114,7 @@ async fn generating(site: &Perennial, data: &Data, key: &'static str) -> Visit {
     visit
 }
 
-/// Visits until this is served.
+/// Visits until this text is served.
 async fn becomes(site: &Perennial, data: &Data, key: &str, expected: &str) {
     until("it is generated anew", async || {
         visit(site, data, key).await.as_deref() == Ok(expected)
@@ -140,7 +142,7 @@ async fn content_from_before_a_purge_is_never_served_after_it() {
             let purging = if by_another_process { &other } else { &site };
             purging.purge(key).await.expect("is done");
             data.hold(false);
-            // The visitor who came before the purge may get the content from before it, or be told to come again.
+            // The visitor from before the purge may get the old content, or be asked to come again.
             let _ = first.await.expect("no panic");
             becomes(&site, &data, key, "2").await;
             for site in [&site, &other] {
@@ -180,7 +182,7 @@ async fn purged_page_is_not_served_while_its_generator_fails() {
         site.invalidate(key).await.expect("is done");
         data.hold(true);
         let stale = generating(&site, &data, key).await;
-        // The record is deleted, and what shows it is to be gone.
+        // The record is deleted, and the page that shows the record has to disappear.
         data.set(usize::MAX);
         site.purge(key).await.expect("is done");
         data.hold(false);
@@ -211,7 +213,8 @@ async fn more_invalidated_names_than_a_process_keeps_count_as_everything(db: Db)
         assert_eq!(db.execute(&sql).await, 10_000);
     }
     let new = Process::new(&db, &origin, |layer| layer).await;
-    // It is not known which of them applied to the page, so that it is generated anew, and stored.
+    // The process does not know which invalidation applied to the page, so the page is generated
+    // again and stored.
     until("the page is generated anew", async || {
         new.run("/p").await > 1
     })
@@ -240,7 +243,8 @@ fn hooked(shared: &Shared, builder: Builder, hook: Hook) -> Perennial {
     builder.with_store(Box::new(Linked(store))).expect("opens")
 }
 
-/// A hook that counts the steps of this name, and holds them on this side while it is told to.
+/// Returns a hook that counts the steps with this name, and delays the steps while the switch is
+/// closed.
 #[derive(Clone)]
 struct Gate(Arc<(watch::Sender<bool>, AtomicUsize)>);
 
@@ -277,7 +281,7 @@ async fn answer_to_a_question_from_before_a_pause_is_not_enough() {
     let shared = Shared::new();
     let gate = Gate::new();
     let builder = Perennial::builder()
-        .statement_limit(HANG)
+        .statement_timeout(HANG)
         .database_patience(HANG);
     let site = hooked(&shared, builder, gate.hook("invalidated", Side::After));
     let other = shared.site();
@@ -292,7 +296,7 @@ async fn answer_to_a_question_from_before_a_pause_is_not_enough() {
     until("it has been asked", async || gate.reached() == asked + 1).await;
     data.set(2);
     other.purge("side/a").await.expect("is done");
-    // As long as the process does not get on, no request comes.
+    // No request comes while the process stands still.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let visit = spawned(&site, &data, "side/a");
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -311,7 +315,7 @@ async fn without_a_permit_a_stale_page_costs_no_statement() {
         }
         Box::pin(std::future::ready(()))
     });
-    let site = hooked(&shared, Perennial::builder().regenerations(1), hook);
+    let site = hooked(&shared, Perennial::builder().max_regenerations(1), hook);
     let origin = Origin::default();
     let layer = site.layer(Refresh::every(Duration::ZERO).in_background());
     let address = here(origin.router().layer(layer));
@@ -340,17 +344,17 @@ async fn without_a_permit_a_stale_page_costs_no_statement() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn data_that_a_closure_reads_at_once_is_not_taken_for_newer_than_it_is() {
+async fn data_that_a_closure_reads_at_once_counts_as_of_the_call() {
     let shared = Shared::new();
     let gate = Gate::new();
-    let builder = Perennial::builder().statement_limit(HANG);
+    let builder = Perennial::builder().statement_timeout(HANG);
     let site = hooked(&shared, builder, gate.hook("probe", Side::Before));
     let other = shared.site();
     other.invalidate("side/other").await.expect("is done");
     let data = Arc::new(AtomicUsize::new(1));
     let ask = async |site: Perennial, data: Arc<AtomicUsize>| {
         let generate = || {
-            // Not in the future.
+            // The version is not in the future.
             let value = data.load(SeqCst);
             async move { Ok::<_, std::io::Error>(value.to_string()) }
         };
@@ -371,7 +375,7 @@ async fn data_that_a_closure_reads_at_once_is_not_taken_for_newer_than_it_is() {
 }
 
 #[test]
-fn a_question_on_a_runtime_that_is_not_driven_holds_nobody_up_for_ever() {
+fn sync_on_a_stalled_runtime_blocks_no_visitor() {
     let folder = Folder::new();
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -379,7 +383,7 @@ fn a_question_on_a_runtime_that_is_not_driven_holds_nobody_up_for_ever() {
     };
     let (idle, driven) = (runtime(), runtime());
     let site = driven.block_on(async {
-        let builder = Perennial::builder().statement_limit(Duration::from_secs(2));
+        let builder = Perennial::builder().statement_timeout(Duration::from_secs(2));
         builder.open(&folder.url()).await.expect("opens")
     });
     let data = Data::default();
@@ -400,7 +404,7 @@ fn a_question_on_a_runtime_that_is_not_driven_holds_nobody_up_for_ever() {
     assert_eq!(answer.text(), "b");
 }
 
-/// The regeneration of a key that another process holds ends when its last visitor leaves.
+/// The regeneration of a key that another process holds ends with its last visitor.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
     const ROUNDS: usize = 2000;
@@ -414,7 +418,7 @@ async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
     );
     Db::at(&folder.url()).execute(&locked).await;
     let site = folder.site().await;
-    const POLICY: Refresh = Refresh::every(LONG).first(First::Wait(LONG));
+    const POLICY: Refresh = Refresh::every(LONG).on_miss(OnMiss::Wait(LONG));
     let failed = Arc::new(AtomicBool::new(false));
     let visit = |site: Perennial| async move {
         let generate = || async { Ok::<_, std::io::Error>("never") };
@@ -422,7 +426,7 @@ async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
     };
     for round in 0..ROUNDS {
         let first = tokio::spawn(visit(site.clone()));
-        // Until it waits for the other process; more or less, so that rounds differ.
+        // The pause ends near the wait for the other process, so that rounds differ.
         tokio::time::sleep(Duration::from_micros(300)).await;
         let start = Arc::new(std::sync::Barrier::new(2));
         let (starts, failed_here) = (Arc::clone(&start), Arc::clone(&failed));

@@ -1,4 +1,4 @@
-//! Server-sent events beneath a layer: never buffered, each visitor has a stream of their own.
+//! Server-sent events inside a layer: never buffered, and each visitor has a stream of their own.
 
 use std::{
     net::SocketAddr,
@@ -26,14 +26,14 @@ use tokio::net::TcpStream;
 
 use crate::support::{Folder, HANG, serve, until};
 
-/// How many streams have been begun and dropped.
+/// The numbers of started and dropped streams.
 #[derive(Clone, Default)]
 struct Streams {
     begun: Arc<AtomicUsize>,
     dropped: Arc<AtomicUsize>,
 }
 
-/// One event, and then nothing, without an end.
+/// A body with one event and without an end.
 struct Endless {
     event: Option<String>,
     dropped: Arc<AtomicUsize>,
@@ -133,7 +133,8 @@ async fn event_stream_reaches_each_visitor_as_it_comes_and_is_stored_for_nobody(
         );
         kept.push(rest);
     }
-    // The run that found it out is over, though no stream ends by itself; the visitors have theirs.
+    // The generator's run has ended, though no stream ends by itself. The visitors have their
+    // streams.
     until("the run that generates is dropped", async || {
         streams.counts().1 == 1
     })

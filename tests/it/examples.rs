@@ -1,4 +1,4 @@
-//! The examples as programs: what they say when they are used in the wrong way, and when nobody reads.
+//! The examples as programs: their messages after a wrong use, and without a reader.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -116,7 +116,7 @@ fn servers_listen_on_a_name() {
 }
 
 #[test]
-fn once_goes_on_when_nobody_reads() {
+fn once_example_continues_without_a_reader() {
     let mut command = Command::new(example("once"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("starts");

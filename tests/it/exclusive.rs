@@ -1,4 +1,4 @@
-//! Routes that run once at a time: the example in two processes, and what clients are told.
+//! Routes that run once at a time: the example in two processes, and the answers to clients.
 
 use std::{
     net::SocketAddr,
@@ -15,7 +15,7 @@ use axum::{
     routing::{any, post},
 };
 use bytes::Bytes;
-use perennial::{Fence, Locks, layer::ExclusiveLayer};
+use perennial::locks::{ExclusiveLayer, Fence, Locks};
 use rustix::process::Signal;
 use tokio::{
     sync::{Notify, mpsc},
@@ -32,8 +32,8 @@ on_each_database! {
     without_the_lock_the_count_goes_wrong
     one_device_of_a_customer_syncs_while_other_customers_go_on
     a_killed_process_keeps_its_customer_for_no_longer_than_its_lease
-    what_a_stopped_process_writes_when_it_was_overtaken_is_refused
-    who_does_not_get_the_lock_is_told_what_for
+    late_write_of_an_overtaken_process_is_refused
+    refused_client_learns_the_resource_and_the_action
     the_service_is_called_under_the_lock_which_is_free_before_its_answer_is_given
     the_lock_is_free_when_the_client_has_gone_or_the_service_has_panicked
     the_lock_can_be_held_until_the_body_is_sent
@@ -50,7 +50,7 @@ async fn fifty_changes(programs: &[Program; 2]) -> Vec<Reply> {
     for change in 0..50 {
         let method = if change % 5 < 3 { "POST" } else { "DELETE" };
         let address = programs[change % 2].address;
-        // One album, however it is written.
+        // Two spellings of one album.
         let album = ["7", "07", "%37"][change % 3];
         let path = format!("/albums/{album}/photos");
         changes.spawn(async move { request(address, method, &path, &[]).await });
@@ -71,7 +71,7 @@ async fn without_the_lock_the_count_goes_wrong(db: Db) {
     let programs = two(&db, "--work 50ms --unlocked");
     let first = request(programs[0].address, "POST", "/albums/7/photos", &[]).await;
     assert_eq!(first.text(), "1\n");
-    // Or the other test can't fail.
+    // Otherwise the other test could not fail.
     let mut right = 1;
     until("the count goes wrong", async || {
         for reply in fifty_changes(&programs).await {
@@ -84,7 +84,7 @@ async fn without_the_lock_the_count_goes_wrong(db: Db) {
     .await;
 }
 
-/// What a sync that was refused is told.
+/// The answer to a refused sync.
 fn assert_refused(reply: &Reply) {
     assert_eq!(reply.status, 409, "{reply:?}");
     assert!(reply.text().contains("sync/bookmarks/ann"), "{reply:?}");
@@ -98,7 +98,7 @@ async fn one_device_of_a_customer_syncs_while_other_customers_go_on(db: Db) {
         let mut sync = |address: SocketAddr, path: &'static str| {
             syncs.spawn(async move { (path, request(address, "POST", path, &[]).await) });
         };
-        // Two devices at once, at two processes: one of them syncs.
+        // Two devices at two processes at once: one of them syncs.
         sync(a.address, "/sync/ann");
         sync(b.address, "/sync/ann");
         sync(b.address, "/sync/bob");
@@ -108,7 +108,7 @@ async fn one_device_of_a_customer_syncs_while_other_customers_go_on(db: Db) {
             names == ["sync/bookmarks/ann", "sync/bookmarks/bob"]
         })
         .await;
-        // Whoever is refused is told before the others are done.
+        // Refusals come before the others have finished.
         let (path, reply) = syncs
             .join_next()
             .await
@@ -132,7 +132,7 @@ async fn a_killed_process_keeps_its_customer_for_no_longer_than_its_lease(db: Db
     let sync = async || request(b.address, "POST", "/sync/ann", &[]).await;
     let locks = db.site().await.locks();
     until_taken(&locks, "sync/bookmarks/ann").await;
-    // It is extended while the process lives.
+    // A living process extends its lease.
     let expiry = "SELECT expires_at FROM perennial_lock WHERE name = 'sync/bookmarks/ann'";
     let first = db.int(expiry).await;
     until("it is extended", async || db.int(expiry).await > first).await;
@@ -143,7 +143,7 @@ async fn a_killed_process_keeps_its_customer_for_no_longer_than_its_lease(db: Db
     until("b syncs", async || sync().await.status == 200).await;
 }
 
-async fn what_a_stopped_process_writes_when_it_was_overtaken_is_refused(db: Db) {
+async fn late_write_of_an_overtaken_process_is_refused(db: Db) {
     let [slow, quick] = [
         Program::start("exclusive", db.url(), "--work 6s --lease 1s"),
         Program::start("exclusive", db.url(), "--work 1ms --lease 60s --wait 60s"),
@@ -211,7 +211,7 @@ async fn until_held(locks: &Locks) {
     .await;
 }
 
-async fn who_does_not_get_the_lock_is_told_what_for(db: Db) {
+async fn refused_client_learns_the_resource_and_the_action(db: Db) {
     let refusals: [(Layering, u16, &str); 2] = [
         (
             |layer| layer.wait(Duration::from_millis(300)),

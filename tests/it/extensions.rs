@@ -1,4 +1,5 @@
-//! Extensions of a request: unknown ones bypass the cache, declared ones are hidden or shared, and no visitor gets another one's page.
+//! Extensions of a request: unknown ones bypass the cache, declared ones are hidden or shared, and
+//! no visitor gets another visitor's page.
 
 use std::{
     convert::Infallible,
@@ -24,7 +25,7 @@ use crate::support::{Folder, Reply, get, request, serve};
 
 const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));
 
-/// The visitor who is logged in, as an auth middleware says it.
+/// The logged-in visitor, from an auth middleware.
 #[derive(Clone, Debug)]
 struct User(String);
 
@@ -32,7 +33,7 @@ fn status(reply: &Reply) -> &str {
     reply.headers["cache-status"].to_str().expect("text")
 }
 
-/// A handler that shows all that it sees of the routing and the visitor.
+/// A handler that prints the routing and the visitor.
 async fn show(
     parameters: Result<RawPathParams, RawPathParamsRejection>,
     OriginalUri(original): OriginalUri,
@@ -211,8 +212,8 @@ async fn routes_of_every_kind_are_cached_and_see_their_routing() {
         for connects in [false, true] {
             let layer = site
                 .layer(POLICY)
-                .key(Key::new().query([format!("{n}-{connects}")]));
-            // A key of its own for each.
+                .key(Key::new().query(&[&format!("{n}-{connects}")]));
+            // Each layer has a key of its own.
             let path = format!("{path}?{n}-{connects}");
             let app = place(layer);
             let address = if connects {
@@ -225,7 +226,7 @@ async fn routes_of_every_kind_are_cached_and_see_their_routing() {
             assert!(status(&get(address, &path).await).contains("hit"), "{name}");
             let seen = first.text().replace(&format!("?{n}-{connects}"), "");
             assert_eq!(seen, bare.text(), "{name}");
-            // As a client of HTTP/2 that may fall back writes it; hyper then adds an extension.
+            // The header of a client of HTTP/2 that may fall back; hyper then adds an extension.
             let h2c = [
                 ("connection", "upgrade, http2-settings"),
                 ("upgrade", "h2c"),
@@ -264,7 +265,7 @@ async fn an_undeclared_extension_bypasses_the_cache_on_routes_of_every_kind() {
             }
             let reply = get(serve(app()).await, &path).await;
             assert!(reply.text().ends_with("for nobody"), "{name}: {reply:?}");
-            // And when it is stored.
+            // The same after the page is stored.
             let reply = get(ann, &path).await;
             assert!(reply.text().ends_with("for ann"), "{name}: {reply:?}");
             let declared = place(site.layer(POLICY).hide_extension::<User>());
@@ -278,7 +279,7 @@ async fn an_undeclared_extension_bypasses_the_cache_on_routes_of_every_kind() {
     }
 }
 
-/// What an extension of the routing is copied to, without the private ones, a foreign one must not take the place of those.
+/// A foreign extension must not take the place of the routing's private ones.
 #[tokio::test]
 async fn a_copied_part_of_the_routing_hides_no_extension() {
     let folder = Folder::new();

@@ -1,4 +1,5 @@
-//! A generator that fails costs no visitor the old page, and is run once a cooldown; in virtual time where time matters.
+//! A generator that fails costs no visitor the old page, and is run once a cooldown; in virtual
+//! time where time matters.
 
 use std::{
     sync::{
@@ -29,14 +30,14 @@ use crate::{
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
-/// Long enough that no test outlasts it.
+/// A time longer than any test.
 const COOLDOWN: Duration = LONG;
 
 async fn becomes_stale() {
     tokio::time::sleep(SHORT + Duration::from_millis(50)).await;
 }
 
-/// How a page fails from its second run on; the first one is fine.
+/// The failure of a page from its second run on. The first run succeeds.
 #[derive(Clone, Copy, Debug)]
 enum Failing {
     Panic,
@@ -48,7 +49,7 @@ enum Failing {
 
 const LIMIT: usize = 10_000;
 
-/// Counts the runs and, of those that hang, the ones that have been dropped.
+/// Counts the runs, and the dropped ones among the hanging runs.
 #[derive(Clone, Default)]
 struct Runs {
     begun: Arc<AtomicUsize>,
@@ -131,7 +132,7 @@ fn failing_site(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_old_version_outlives_every_failure_and_the_cooldown_is_kept() {
+async fn old_version_outlives_every_failure_and_the_cooldown_holds() {
     for failing in [
         Failing::Panic,
         Failing::Status(500),
@@ -141,7 +142,7 @@ async fn the_old_version_outlives_every_failure_and_the_cooldown_is_kept() {
         Failing::BrokenBody,
     ] {
         let shared = Shared::new();
-        let policy = Refresh::every(SHORT).wait(HANG).retry_after(COOLDOWN);
+        let policy = Refresh::every(SHORT).soft_timeout(HANG).cooldown(COOLDOWN);
         let policy = policy.timeout(HANG / 2);
         let (runs, address) = failing_site(&shared, failing, 1, policy);
         assert_eq!(get(address, "/").await.run(), 1);
@@ -155,7 +156,7 @@ async fn the_old_version_outlives_every_failure_and_the_cooldown_is_kept() {
         }
         assert_eq!(runs.begun(), 2, "{failing:?}: the cooldown was not kept");
 
-        // Another process keeps it as well.
+        // Another process respects the cooldown, too.
         let (others, other) = failing_site(&shared, failing, 1, policy);
         assert_eq!(get(other, "/").await.run(), 1, "{failing:?}");
         assert_eq!(
@@ -167,8 +168,8 @@ async fn the_old_version_outlives_every_failure_and_the_cooldown_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_cooldown_it_is_tried_again() {
-    let policy = Refresh::every(SHORT).retry_after(COOLDOWN);
+async fn generator_is_tried_again_after_the_cooldown() {
+    let policy = Refresh::every(SHORT).cooldown(COOLDOWN);
     let (origin, address) = origin_behind(&Shared::new().site(), policy);
     get(address, "/").await;
     origin.status(500);
@@ -188,7 +189,7 @@ async fn after_the_cooldown_it_is_tried_again() {
 async fn generator_that_fails_is_run_once_a_cooldown_by_all_processes_together() {
     const COOLDOWN: Duration = Duration::from_secs(3);
     let (shared, origin) = (Shared::new(), Origin::default());
-    let policy = Refresh::every(SHORT).wait(HANG).retry_after(COOLDOWN);
+    let policy = Refresh::every(SHORT).soft_timeout(HANG).cooldown(COOLDOWN);
     let process = || here(origin.router().layer(shared.site().layer(policy)));
     let addresses = [process(), process()];
     for address in addresses {
@@ -260,7 +261,7 @@ async fn a_timeout_cancels_the_generator() {
 async fn followers_are_answered_as_soon_as_the_first_version_fails() {
     let folder = Folder::new();
     let origin = Origin::default();
-    let policy = Refresh::every(LONG).retry_after(COOLDOWN);
+    let policy = Refresh::every(LONG).cooldown(COOLDOWN);
     let arrived = Arc::new(AtomicUsize::new(0));
     let count = {
         let arrived = Arc::clone(&arrived);
@@ -282,7 +283,7 @@ async fn followers_are_answered_as_soon_as_the_first_version_fails() {
         .iter()
         .filter(|reply| reply.status == 500 && reply.run() == 1)
         .count();
-    // Whoever comes later meets the cooldown.
+    // Later visitors meet the cooldown.
     let later = replies.iter().filter(|reply| reply.status == 503).count();
     assert_eq!(failed + later, 200);
     assert!(
@@ -315,7 +316,7 @@ async fn a_first_version_that_panics_or_hangs_is_a_503_for_everybody() {
 #[tokio::test(start_paused = true)]
 async fn a_body_over_the_limit_reaches_the_visitor_whole_and_is_not_stored() {
     let shared = Shared::new();
-    let policy = Refresh::every(SHORT).retry_after(COOLDOWN);
+    let policy = Refresh::every(SHORT).cooldown(COOLDOWN);
     let (_, address) = failing_site(&shared, Failing::TooLarge, 0, policy);
     for _ in 0..3 {
         for reply in Crowd::visit(5, &[address], "/").rest().await {
@@ -324,7 +325,7 @@ async fn a_body_over_the_limit_reaches_the_visitor_whole_and_is_not_stored() {
     }
     assert_eq!(shared.entry("/").await, None);
 
-    // Another process, that has a higher limit, is not kept from storing it.
+    // Another process with a higher limit may still store the page.
     let site = shared.open(patient().max_body(4 * LIMIT));
     let app = Router::new().route("/", route(async || vec![b'x'; 3 * LIMIT]));
     let other = here(app.layer(site.layer(policy)));
@@ -334,7 +335,7 @@ async fn a_body_over_the_limit_reaches_the_visitor_whole_and_is_not_stored() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_over_the_limit_does_not_replace_an_old_version() {
-    let policy = Refresh::every(SHORT).retry_after(COOLDOWN);
+    let policy = Refresh::every(SHORT).cooldown(COOLDOWN);
     let (runs, address) = failing_site(&Shared::new(), Failing::TooLarge, 1, policy);
     get(address, "/").await;
     becomes_stale().await;
@@ -417,7 +418,7 @@ async fn private_response_is_given_to_one_visitor_alone() {
             assert_eq!(values.len(), 100, "a cookie was given twice");
         }
         assert_eq!(stored(&folder).await, 0);
-        // One run found that out, and each visitor had one of their own.
+        // One run found the reason, and each visitor had a run of their own.
         assert_eq!(runs.load(SeqCst), 101, "{name}: {value}");
     }
 }
@@ -437,7 +438,7 @@ async fn private_failure_is_given_to_one_visitor_alone() {
                 ([(own, value)], failed)
             })
         };
-        let policy = Refresh::every(LONG).retry_after(COOLDOWN);
+        let policy = Refresh::every(LONG).cooldown(COOLDOWN);
         let address =
             serve(Router::new().route("/", page.layer(site(&folder).await.layer(policy)))).await;
         let replies = Crowd::visit(50, &[address], "/").rest().await;
@@ -484,7 +485,7 @@ async fn the_inner_error_comes_through_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_has_become_somebodys_own_never_comes_back_as_everybodys() {
+async fn page_that_has_become_private_is_never_shared_again() {
     let shared = Shared::new();
     let runs = Arc::new(AtomicUsize::new(0));
     let page = route(async move || {

@@ -1,11 +1,12 @@
-//! Programs in other languages respect the locks: the Python module and the shell script of `examples/foreign`.
+//! Programs in other languages respect the locks: the Python module and the shell script of
+//! `examples/foreign`.
 
 use std::{
     process::Command,
     time::{Duration, Instant},
 };
 
-use perennial::Locks;
+use perennial::locks::Locks;
 
 use crate::{
     databases::Db,
@@ -14,7 +15,7 @@ use crate::{
 };
 
 on_each_database! {
-    of_three_languages_one_wins_each_round
+    one_of_three_languages_wins_each_round
     a_lease_of_another_language_is_respected_and_the_other_way_round
     a_shell_runs_a_command_under_a_lock
     hard_names_are_the_same_in_every_language
@@ -23,7 +24,8 @@ on_each_database! {
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/foreign/");
 const LOCK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/foreign/lock.sh");
 
-/// A Python that has the drivers; without one, the tests that need it are skipped where that is allowed.
+/// A Python with the drivers. Without one, tests that need it are skipped where skipping is
+/// allowed.
 fn python() -> Option<String> {
     let named = std::env::var("PERENNIAL_TEST_PYTHON").ok();
     let pythons = ["python3".to_owned(), "/usr/bin/python3".to_owned()];
@@ -66,7 +68,7 @@ fn told(contender: &mut Contender, what: &str) -> String {
     contender.said().concat()
 }
 
-async fn of_three_languages_one_wins_each_round(db: Db) {
+async fn one_of_three_languages_wins_each_round(db: Db) {
     const ROUNDS: usize = 60;
     let Some(python) = python() else { return };
     let _locks = locks(&db).await;
@@ -78,7 +80,8 @@ async fn of_three_languages_one_wins_each_round(db: Db) {
         in_python(&python, &db),
     ];
     let mut wins = [0; 5];
-    // Not always the quickest is to win: who comes first is so much earlier that it wins every other time, on any machine.
+    // The client that starts first wins every other time, on any machine: its head start is long
+    // enough.
     let mut ahead = [Duration::from_millis(16); 5];
     let mut last = 0;
     for round in 0..ROUNDS {
@@ -149,7 +152,7 @@ async fn a_lease_of_another_language_is_respected_and_the_other_way_round(db: Db
         .expect("is free");
     assert!(lease.fence() > first);
     assert_eq!(told(&mut python, "try a"), "");
-    // What is no longer its own it neither extends nor releases.
+    // A client neither extends nor releases a lock that it has lost.
     assert_eq!(told(&mut python, "extend a"), "False");
     assert_eq!(told(&mut python, "release a"), "False");
     let write = format!(
@@ -165,7 +168,7 @@ async fn a_lease_of_another_language_is_respected_and_the_other_way_round(db: Db
     lease.extend().await.expect("is ours");
     lease.release().await.expect("is ours");
 
-    // A lease that runs out is anybody's, whoever let it.
+    // Any client may take a lock whose lease has expired.
     let over = Instant::now() + Duration::from_millis(450);
     assert!(told(&mut python, "brief b").parse::<i64>().is_ok());
     let lease = locks.lock("b").await.expect("is free in time");
@@ -251,7 +254,7 @@ async fn command_is_stopped_when_the_lock_is_lost(db: &Db, locks: &Locks) {
     assert_eq!(long.wait().await.expect("ends").code(), Some(74));
 }
 
-/// And for no longer.
+/// The client holds the lock no longer than asked.
 async fn command_keeps_the_lock_of_a_killed_script(db: &Db, locks: &Locks) {
     let folder = Folder::new();
     let end = folder.path().join("end");
@@ -261,7 +264,7 @@ async fn command_keeps_the_lock_of_a_killed_script(db: &Db, locks: &Locks) {
         .expect("starts");
     extended(db, "killed").await;
     killed.kill().await.expect("is alive");
-    // One extension may just have been under way.
+    // An extension may be under way.
     extended(db, "killed").await;
     extended(db, "killed").await;
     let taken = locks.try_lock("killed").await.expect("answers");
@@ -279,7 +282,7 @@ async fn a_shell_runs_a_command_under_a_lock(db: Db) {
         command_keeps_the_lock_of_a_killed_script(&db, &locks),
     );
 
-    // Errors are not taken for a lock that is held.
+    // Errors are different from a held lock.
     let nowhere = tokio::process::Command::new("bash")
         .args([LOCK, "sqlite:/no/such/file.db", "job", "--", "true"])
         .output();

@@ -1,4 +1,4 @@
-//! The gateway as a program passes on what it does not cache, and drains on a signal.
+//! The gateway as a program passes on uncached requests, and drains after a signal.
 
 use std::time::Duration;
 
@@ -89,12 +89,12 @@ async fn status_and_headers_come_through_and_hop_by_hop_headers_do_not() {
     let reply = request(gateway.address, "PUT", "/passed", &[]).await;
     assert_eq!(reply.text(), "PUT true");
     assert!(!reply.headers.contains_key("x-hop"));
-    // The one that generates is nobody's.
+    // The generator's request belongs to no visitor.
     assert_eq!(get(gateway.address, "/passed").await.text(), "GET false");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_stored_is_streamed() {
+async fn unstored_response_is_streamed() {
     let folder = Folder::new();
     let app = Router::new().route(
         "/",
@@ -102,7 +102,7 @@ async fn what_is_not_stored_is_streamed() {
             let (mut writer, reader) = tokio::io::duplex(64);
             tokio::spawn(async move {
                 writer.write_all(b"first").await.expect("is read");
-                // And then nothing: whoever waits for the end hangs.
+                // Nothing follows: a reader that waits for the end hangs.
                 std::future::pending::<()>().await;
             });
             Body::from_stream(tokio_util::io::ReaderStream::new(reader))
@@ -127,7 +127,7 @@ async fn what_is_not_stored_is_streamed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_asks_for_no_upgrade_or_for_h2c_is_not_passed_on_as_one() {
+async fn request_without_an_upgrade_or_for_h2c_is_no_upgrade() {
     let folder = Folder::new();
     let app = Router::new()
         .fallback(async |request: Request| format!("{:?}", request.headers().get(header::UPGRADE)));
@@ -189,7 +189,7 @@ async fn an_upgraded_connection_is_tunnelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_drains_it() {
+async fn gateway_drains_after_a_signal() {
     for signal in [Signal::TERM, Signal::INT] {
         let folder = Folder::new();
         let origin = Origin::default();
@@ -208,7 +208,7 @@ async fn a_signal_drains_it() {
 }
 
 #[test]
-fn what_cannot_be_used_is_said_in_a_line() {
+fn unusable_option_is_refused_in_one_line() {
     let folder = Folder::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("an address").to_string();

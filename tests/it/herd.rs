@@ -1,4 +1,5 @@
-//! One of many contenders wins a lock, on each database: processes with many connections, and holders that sleep past their leases.
+//! One of many contenders wins a lock, on each database: processes with many connections, and
+//! holders that sleep past their leases.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -8,7 +9,8 @@ use std::{
 };
 
 use perennial::{
-    Claims, LockName, Outcome, Perennial,
+    Perennial,
+    locks::{Claims, LockName, OnceOutcome},
     testing::internal::{LeaseRow, Store},
 };
 use tokio::task::JoinSet;
@@ -22,7 +24,7 @@ on_each_database! {
     one_of_a_herd_takes_the_lock
     one_of_a_herd_does_what_is_done_once
     no_row_is_claimed_twice_by_a_herd
-    nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping
+    overslept_holder_never_publishes_over_a_later_one
 }
 
 const PROCESSES: usize = 6;
@@ -51,7 +53,7 @@ fn race(herd: &mut [Contender], name: &str) -> i64 {
     won[0].parse().expect("a fence")
 }
 
-/// Lets all do something at once; what has come of it.
+/// Runs all of these at once, and returns the results.
 fn all(herd: &mut [Contender], what: &str) -> Vec<String> {
     for contender in herd.iter_mut() {
         contender.tell(what);
@@ -84,7 +86,7 @@ async fn no_row_is_claimed_twice_by_a_herd(db: Db) {
             .await;
     }
     let mut herd: Vec<_> = (0..3).map(|_| Contender::start(db.url())).collect();
-    // Each claims until it finds none.
+    // Each worker claims until no row is left.
     let mut claimed: Vec<usize> = all(&mut herd, "claim job")
         .iter()
         .map(|id| id.parse().expect("a number"))
@@ -93,7 +95,7 @@ async fn no_row_is_claimed_twice_by_a_herd(db: Db) {
     assert_eq!(claimed, (0..ROWS).collect::<Vec<_>>());
 }
 
-/// A process that does with each of its connections, at once, what it is told.
+/// A process that runs a command on each of its connections at once.
 pub(crate) struct Contender {
     process: Child,
     input: ChildStdin,
@@ -109,7 +111,7 @@ impl Contender {
         Self::run(&mut command)
     }
 
-    /// One in another language.
+    /// Starts a contender in another language.
     pub(crate) fn run(command: &mut Command) -> Self {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("starts");
@@ -124,7 +126,7 @@ impl Contender {
         writeln!(self.input, "{what}").expect("is alive");
     }
 
-    /// What has come of what it was told.
+    /// Reads the results of a command.
     pub(crate) fn said(&mut self) -> Vec<String> {
         loop {
             let mut line = String::new();
@@ -140,7 +142,7 @@ impl Contender {
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        // It may have failed by itself.
+        // The process may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -156,7 +158,7 @@ async fn contender() {
     let pool = pool_of(&url, CONNECTIONS).await;
     let store = pool.clone().store("perennial_").await.expect("prepares");
     let store: Arc<dyn Store> = store.into();
-    let site = Perennial::new(pool.clone()).await.expect("opens");
+    let site = Perennial::with_pool(pool.clone()).await.expect("opens");
     for line in std::io::stdin().lines() {
         let line = line.expect("is piped");
         let (what, name) = line.split_once(' ').expect("two words");
@@ -179,12 +181,13 @@ async fn contender() {
                 }),
                 "once" => tasks.spawn(async move {
                     match site
+                        .locks()
                         .once(&*name)
                         .run(|| async { "ran" })
                         .await
                         .expect("answers")
                     {
-                        Outcome::Ran(ran) => vec![ran.to_owned()],
+                        OnceOutcome::Ran(ran) => vec![ran.to_owned()],
                         _ => Vec::new(),
                     }
                 }),
@@ -213,10 +216,10 @@ async fn contender() {
 }
 
 /// Holders that sleep past their lease every other time, and then publish all the same.
-async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(db: Db) {
+async fn overslept_holder_never_publishes_over_a_later_one(db: Db) {
     const LEASE: Duration = Duration::from_millis(50);
     const OVERSLEEP: Duration = Duration::from_millis(80);
-    // Several locks at once, so that it doesn't take all day; two rivals for each.
+    // Several locks at once, with two rivals each, to save time.
     const LOCKS: u64 = 8;
     const ROUNDS: usize = 30;
 
@@ -255,7 +258,7 @@ async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(db: Db
             (accepted, refused)
         });
     }
-    // Meanwhile whoever looks never sees it go back, nor one fence with another's content.
+    // A concurrent reader never sees the content go back, nor two contents with one fence.
     let watch = async {
         let mut seen = [0; LOCKS as usize];
         loop {
@@ -280,7 +283,7 @@ async fn nobody_publishes_over_a_later_one_in_many_rounds_of_oversleeping(db: Db
         all + refused > 450 && all > 50 && refused > 50,
         "{all} accepted, {refused} refused"
     );
-    // At most one publish a fence.
+    // At most one publish for each fence.
     accepted.sort();
     accepted.dedup();
     assert_eq!(accepted.len(), all);

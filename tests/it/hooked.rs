@@ -11,7 +11,7 @@ pub(crate) enum Side {
     After,
 }
 
-/// Called with the name of a step; the step goes on when the future is ready.
+/// A hook gets the name of a step. The step continues when the future is ready.
 pub(crate) type Hook = Arc<dyn Fn(&'static str, Side) -> HookFuture + Send + Sync>;
 pub(crate) type HookFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 

@@ -1,4 +1,5 @@
-//! A cached response obeys HTTP: validators, conditions, ranges, ages, and Cache-Status; in virtual time where time matters.
+//! A cached response obeys HTTP: validators, conditions, ranges, ages, and Cache-Status; in virtual
+//! time where time matters.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -7,7 +8,7 @@ use axum::{
     http::{StatusCode, header},
     routing::{any, get as route},
 };
-use perennial::{Client, Perennial, Refresh};
+use perennial::{BrowserCache, Perennial, Refresh};
 
 use crate::{
     paused::{Here, Shared, here, origin_behind},
@@ -111,7 +112,7 @@ async fn the_same_body_keeps_its_validators_in_every_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_says_how_old_it_is_and_how_it_came_about() {
+async fn response_has_age_and_cache_status() {
     let shared = Shared::new();
     let policy = Refresh::every(4 * SHORT).in_background();
     let (origin, address) = origin_behind(&shared.site(), policy);
@@ -143,14 +144,14 @@ async fn a_response_says_how_old_it_is_and_how_it_came_about() {
     assert_eq!(status(&post), "perennial; fwd=method");
     assert_eq!(text(&post, "age"), "");
 
-    // Waited for by the one who regenerates.
+    // The leader waits for the new version.
     let (_, waiting) = origin_behind(&shared.site(), every(SHORT));
     get(waiting, "/waited").await;
     tokio::time::sleep(2 * SHORT).await;
     let waited = get(waiting, "/waited").await;
     assert_eq!(status(&waited), "perennial; fwd=stale; stored");
 
-    // Another process has generated it: a stored version is a hit.
+    // Another process has generated the version: a stored version is a hit.
     tokio::time::sleep(SHORT / 2).await;
     let (_, other) = origin_behind(&shared.site(), Refresh::every(LONG));
     assert!(status(&get(other, "/waited").await).starts_with("perennial; hit; ttl=3"));
@@ -229,11 +230,14 @@ async fn clients_are_told_what_they_may_do_unless_the_generator_says_it() {
         );
     }
     for (client, rest) in [
-        (Client::UntilStale(Duration::ZERO), ""),
-        (Client::UntilStale(SHORT), ", stale-while-revalidate=1"),
+        (BrowserCache::UntilStale(Duration::ZERO), ""),
+        (
+            BrowserCache::UntilStale(SHORT),
+            ", stale-while-revalidate=1",
+        ),
     ] {
         let folder = Folder::new();
-        let policy = Refresh::every(LONG).client(client);
+        let policy = Refresh::every(LONG).browser_cache(client);
         let address = serve(plain().layer(folder.site().await.layer(policy))).await;
         let first = get(address, "/plain").await;
         let heard = text(&first, "cache-control");
@@ -247,7 +251,7 @@ async fn clients_are_told_what_they_may_do_unless_the_generator_says_it() {
     }
 }
 
-/// A process whose page has this `Cache-Control`, and fails when the origin is told to.
+/// A process whose page has this `Cache-Control`, and whose origin can fail.
 fn honest(shared: &Shared, cache_control: &'static str) -> (Origin, Here) {
     let origin = Origin::default();
     let page = {
@@ -257,16 +261,17 @@ fn honest(shared: &Shared, cache_control: &'static str) -> (Origin, Here) {
             (status, [(header::CACHE_CONTROL, cache_control)], body)
         })
     };
-    let policy = Refresh::from_generator(LONG)
-        .wait(HANG)
-        .retry_after(4 * SHORT);
+    let policy = Refresh::from_cache_control(LONG)
+        .soft_timeout(HANG)
+        .cooldown(4 * SHORT);
     let app = Router::new().route("/", page);
     (origin, here(app.layer(shared.site().layer(policy))))
 }
 
 #[tokio::test(start_paused = true)]
 async fn freshness_directives_of_a_response_are_honoured() {
-    // What it says; whether the second visit, later than a second, regenerates; whether it gets the old version then.
+    // The header; whether the second visit, more than a second later, regenerates; whether that
+    // visit gets the old version.
     for (said, regenerates, old) in [
         ("public", false, true),
         ("max-age=3600", false, true),
@@ -283,7 +288,7 @@ async fn freshness_directives_of_a_response_are_honoured() {
         let shared = Shared::new();
         let (origin, address) = honest(&shared, said);
         assert_eq!(get(address, "/").await.run(), 1);
-        // In another process, by what is stored.
+        // Another process decides by the stored version.
         let (others, other) = honest(&shared, said);
         tokio::time::sleep(2 * SHORT).await;
         others.hold();
@@ -332,7 +337,7 @@ async fn response_that_is_old_on_arrival_ages_from_its_date() {
     let now = std::time::SystemTime::now();
     let date = |time| httpdate::fmt_http_date(time);
     let (before, soon) = (date(now - 50 * MINUTE), date(now + 10 * MINUTE));
-    // Its headers; for how long it is fresh, and how old it is, in seconds, at most a minute ago.
+    // The headers; the expected interval and age in seconds, at most a minute ago.
     type Case<'a> = (&'a [(&'a str, &'a str)], i64, u64);
     let table: [Case<'_>; 4] = [
         (&[("date", &before), ("expires", &soon)], 600, 3000),
@@ -368,7 +373,7 @@ async fn response_that_is_old_on_arrival_ages_from_its_date() {
             response
         });
         let folder = Folder::new();
-        let layer = folder.site().await.layer(Refresh::from_generator(LONG));
+        let layer = folder.site().await.layer(Refresh::from_cache_control(LONG));
         let address = serve(Router::new().route("/", page).layer(layer)).await;
         get(address, "/").await;
         let reply = get(address, "/").await;

@@ -1,4 +1,5 @@
-//! Requests that are sent twice and done once: the example in two processes, and what clients are told.
+//! Requests that are sent twice and run once: the example in two processes, and the answers to
+//! clients.
 
 use std::{
     net::SocketAddr,
@@ -15,7 +16,10 @@ use axum::{
     response::{AppendHeaders, IntoResponse},
     routing::{any, post},
 };
-use perennial::{LockKind, LockName, Locks, Perennial, layer::IdempotencyLayer};
+use perennial::{
+    Perennial,
+    locks::{IdempotencyLayer, LockKind, LockName, Locks},
+};
 use rustix::process::Signal;
 use tokio::{sync::Notify, task::JoinSet};
 
@@ -31,13 +35,13 @@ on_each_database! {
     another_request_with_the_key_is_refused_and_so_is_a_missing_one
     no_caller_is_given_anothers_response
     a_client_who_disconnects_cancels_nothing
-    what_panicked_or_crashed_is_refused_or_done_again
+    panicked_or_crashed_request_is_refused_or_runs_again
     what_is_too_large_is_told_so
     a_key_is_new_after_its_lifetime_and_on_another_path
-    what_cannot_be_read_is_not_done_again
+    request_with_an_unreadable_response_does_not_run_again
     response_is_stored_when_its_table_was_away_for_longer_than_the_lease
-    response_that_the_database_refuses_is_told_so
-    what_nobody_knows_is_not_forgotten_with_other_locks
+    repeat_of_a_request_with_a_refused_response_gets_409
+    request_with_an_unknown_outcome_outlives_other_locks
     a_layer_beneath_itself_lets_the_request_pass
     expired_responses_are_removed
     a_shutdown_waits_for_what_is_being_done
@@ -54,7 +58,7 @@ mod servers {
     }
 }
 
-/// Two processes that share a database.
+/// Two processes on one database.
 fn two(db: &Db, options: &str) -> [Program; 2] {
     [(); 2].map(|()| Program::start("payment", db.url(), options))
 }
@@ -67,7 +71,7 @@ async fn pay(address: SocketAddr, key: &str) -> Reply {
     exchange(address, "POST", "/pay", &headers, "cents=1990").await
 }
 
-/// As clients do: again, until it has been done.
+/// Repeats a request until it is done, as clients do.
 async fn paid(address: SocketAddr, key: &str) -> Reply {
     loop {
         let reply = pay(address, key).await;
@@ -131,7 +135,7 @@ async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
     })
     .await;
     assert_eq!(get(b.address, "/charges").await.text(), "0\n");
-    // Who has found out that it was not made lets it be made.
+    // An operator who has found that the charge was not made lets the request run.
     assert!(
         locks
             .break_lock(LockName::of(LockKind::Request, ["", "/pay", "k"]))
@@ -170,7 +174,7 @@ impl Counted {
                 .into_response()
         };
         let site = db.site().await;
-        let layer = layered(site.idempotency());
+        let layer = layered(site.locks().idempotency());
         let app = Router::new()
             .route("/{name}", any(handler.clone()).layer(layer.clone()))
             .nest(
@@ -306,7 +310,7 @@ async fn no_caller_is_given_anothers_response(db: Db) {
         assert!(!reply.headers.contains_key("set-cookie"));
     }
     assert_eq!(unscoped.runs(), 2);
-    // What tells nothing of who is asking may be another.
+    // A header that does not identify the caller may change.
     let volatile = [
         ("user-agent", "x"),
         ("traceparent", "00-1-1-00"),
@@ -324,7 +328,7 @@ async fn no_caller_is_given_anothers_response(db: Db) {
         })
     })
     .await;
-    // None of them is another one's, however they are put together.
+    // No two combinations are one caller.
     let mut bodies = std::collections::HashSet::new();
     let callers = [
         "ann", "bob", "", "a/b", "a", "a%2Fb", "a/%2Fa", "' OR 1=1", "x\u{9}y",
@@ -354,7 +358,7 @@ async fn a_client_who_disconnects_cancels_nothing(db: Db) {
         "done"
     });
     let site = db.site().await;
-    let address = serve(Router::new().route("/pay", route.layer(site.idempotency()))).await;
+    let address = serve(Router::new().route("/pay", route.layer(site.locks().idempotency()))).await;
     let client = tokio::spawn(async move { pay(address, "k").await });
     began.notified().await;
     client.abort();
@@ -367,7 +371,7 @@ async fn a_client_who_disconnects_cancels_nothing(db: Db) {
     assert_eq!(again.headers["idempotency-replayed"], "true");
 }
 
-async fn what_panicked_or_crashed_is_refused_or_done_again(db: Db) {
+async fn panicked_or_crashed_request_is_refused_or_runs_again(db: Db) {
     for again in [false, true] {
         let runs = Arc::new(AtomicUsize::new(0));
         let count = runs.clone();
@@ -436,7 +440,7 @@ async fn a_key_is_new_after_its_lifetime_and_on_another_path(db: Db) {
     assert_eq!(again.body, new.body);
 }
 
-async fn what_cannot_be_read_is_not_done_again(db: Db) {
+async fn request_with_an_unreadable_response_does_not_run_again(db: Db) {
     let route = Counted::new(&db, |layer| layer).await;
     let key = [("idempotency-key", "k")];
     assert_eq!(route.send("/a", &key, "x").await.status, 201);
@@ -446,15 +450,15 @@ async fn what_cannot_be_read_is_not_done_again(db: Db) {
     assert!(again.text().contains("is not kept"), "{again:?}");
 }
 
-/// A route that says `done` when it is let go, and how often it has begun.
-struct Held {
+/// A route that answers `done` when released, with a count of its runs.
+struct HeldService {
     route: axum::routing::MethodRouter,
     began: Arc<Notify>,
     go: Arc<Notify>,
     runs: Arc<AtomicUsize>,
 }
 
-impl Held {
+impl HeldService {
     fn new() -> Self {
         let (go, began) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let runs = Arc::new(AtomicUsize::new(0));
@@ -490,7 +494,7 @@ async fn expired(db: &Db) {
     .await;
 }
 
-/// Repeats the request until it gets the stored response.
+/// Repeats the request until the stored response is returned.
 async fn replayed(address: SocketAddr) {
     until("the response is stored", async || {
         let reply = pay(address, "k").await;
@@ -501,10 +505,10 @@ async fn replayed(address: SocketAddr) {
 }
 
 async fn response_is_stored_when_its_table_was_away_for_longer_than_the_lease(db: Db) {
-    let held = Held::new();
+    let held = HeldService::new();
     let site = db.site().await;
     // The lease ends during the request, and the table is away until then.
-    let locks = site.locks().lease(LEASE).without_extension();
+    let locks = site.locks().lease(LEASE).manual_extension();
     let app = Router::new().route("/pay", held.route.layer(locks.idempotency()));
     let address = serve(app).await;
     let first = tokio::spawn(async move { pay(address, "k").await });
@@ -524,7 +528,7 @@ async fn response_is_stored_when_its_table_was_away_for_longer_than_the_lease(db
 async fn response_is_stored_when_its_server_was_away_for_longer_than_the_lease(db: Db) {
     use crate::proxy::{Proxy, Weather};
 
-    let held = Held::new();
+    let held = HeldService::new();
     let proxy = Proxy::before(db.url()).await;
     let site = Perennial::open(&proxy.url(db.url())).await.expect("opens");
     let layer = site.locks().lease(LEASE).idempotency();
@@ -541,7 +545,7 @@ async fn response_is_stored_when_its_server_was_away_for_longer_than_the_lease(d
     assert_eq!(held.runs.load(SeqCst), 1);
 }
 
-/// As on a node of a cluster that has not heard of the lease yet.
+/// The state on a cluster's node that has not received the lease yet.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 async fn key_is_not_new_when_a_publish_was_refused(db: Db) {
     for (refusals, key) in [(1, "once"), (usize::MAX, "always")] {
@@ -567,7 +571,7 @@ async fn key_is_not_new_when_a_publish_was_refused(db: Db) {
     }
 }
 
-async fn response_that_the_database_refuses_is_told_so(db: Db) {
+async fn repeat_of_a_request_with_a_refused_response_gets_409(db: Db) {
     let forbid: &[&str] = match db.url().split(':').next().unwrap_or_default() {
         "sqlite" => &[
             "CREATE TRIGGER short BEFORE INSERT ON perennial_entry WHEN length(NEW.body) > 100
@@ -588,7 +592,7 @@ async fn response_that_the_database_refuses_is_told_so(db: Db) {
     assert_eq!(route.runs(), 1);
 }
 
-async fn what_nobody_knows_is_not_forgotten_with_other_locks(db: Db) {
+async fn request_with_an_unknown_outcome_outlives_other_locks(db: Db) {
     let site = db.site().await;
     let locks = site.locks().lease(Duration::from_millis(100));
     let layer = locks.idempotency();
@@ -612,7 +616,7 @@ async fn a_layer_beneath_itself_lets_the_request_pass(db: Db) {
     let runs = Arc::new(AtomicUsize::new(0));
     let count = runs.clone();
     let route = post(async move || count.fetch_add(1, SeqCst).to_string());
-    let layer = db.site().await.idempotency();
+    let layer = db.site().await.locks().idempotency();
     let app = Router::new()
         .route("/pay", route.layer(layer.clone()))
         .layer(layer);
@@ -630,8 +634,8 @@ async fn expired_responses_are_removed(db: Db) {
     }
     let entries = "SELECT COUNT(*) FROM perennial_entry";
     assert_eq!(db.int(entries).await, Some(3));
-    // A day later, in a process that has no pages.
-    db.execute("UPDATE perennial_entry SET keep_until = 1")
+    // A day later, in a process without pages.
+    db.execute("UPDATE perennial_entry SET retain_until = 1")
         .await;
     let pruned =
         "UPDATE perennial_lock SET expires_at = 1 WHERE kind = 'housekeeping' AND owner IS NULL";
@@ -661,7 +665,7 @@ async fn a_shutdown_waits_for_what_is_being_done(db: Db) {
         going.notified().await;
     });
     let site = db.site().await;
-    let address = serve(Router::new().route("/pay", route.layer(site.idempotency()))).await;
+    let address = serve(Router::new().route("/pay", route.layer(site.locks().idempotency()))).await;
     let client = tokio::spawn(async move { pay(address, "k").await });
     began.notified().await;
     client.abort();
@@ -687,8 +691,8 @@ async fn without_a_database_nothing_is_done() {
     let pool = sqlx::SqlitePool::connect("sqlite::memory:")
         .await
         .expect("opens");
-    let site = Perennial::new(pool.clone()).await.expect("opens");
-    let route = post(unreachable).layer(site.idempotency());
+    let site = Perennial::with_pool(pool.clone()).await.expect("opens");
+    let route = post(unreachable).layer(site.locks().idempotency());
     let address = serve(Router::new().route("/pay", route)).await;
     pool.close().await;
     let reply = pay(address, "k").await;

@@ -1,4 +1,5 @@
-//! Content that is invalidated, purged, pruned or of an older revision regrows in every process; in virtual time.
+//! Content that is invalidated, purged, pruned or of an older revision regrows in every process; in
+//! virtual time.
 
 use std::{
     sync::{
@@ -109,7 +110,7 @@ async fn page_invalidated_during_its_generation_is_stored_as_stale() {
     }
 }
 
-/// Its age counts from the publish, in all processes, and not from when it was begun.
+/// In all processes, the age counts from the publish, and not from the start of the generator.
 #[tokio::test(start_paused = true)]
 async fn page_that_took_longer_than_its_interval_is_fresh_when_it_is_stored() {
     let (shared, origin) = (Shared::new(), Origin::default());
@@ -139,7 +140,7 @@ async fn a_purge_ends_a_cooldown_in_every_process() {
     origin.status(500);
     let sites = [shared.site(), shared.site()];
     let addresses = sites.each_ref().map(|site| {
-        let layer = site.layer(Refresh::every(LONG).retry_after(LONG));
+        let layer = site.layer(Refresh::every(LONG).cooldown(LONG));
         here(origin.router().layer(layer))
     });
     let status = async |process: usize| get(addresses[process], "/").await.status;
@@ -162,7 +163,7 @@ async fn idle_process_learns_of_invalidations_before_it_serves_a_page_as_fresh()
     }
     for _ in 0..2 {
         a.site.invalidate("/p").await.expect("is done");
-        // For longer than it relies on what it knows.
+        // A time longer than a process relies on its knowledge.
         synced().await;
         let begun = origin.begun();
         assert_eq!(b.run("/p").await, begun + 1);
@@ -218,7 +219,7 @@ async fn a_new_revision_makes_older_content_stale_once() {
     // A process of the same revision is nothing new.
     assert_eq!(process("1").run("/p").await, 1);
 
-    // Served while it regrows, for those whose request does not regenerate it.
+    // Followers get the old version during the regeneration.
     origin.hold();
     let new = process("2");
     let mut crowd = Crowd::visit(3, &[new.address], "/p");
@@ -236,7 +237,7 @@ async fn a_new_revision_makes_older_content_stale_once() {
     );
     assert_eq!(process("2").run("/p").await, 2);
 
-    // Side by side they settle, whoever makes it first.
+    // The two revisions settle, whichever of them generates first.
     for (invalidator, other) in [(&old, &new), (&new, &old)] {
         let before = origin.begun();
         invalidator.site.invalidate("/p").await.expect("is done");
@@ -250,7 +251,7 @@ async fn a_new_revision_makes_older_content_stale_once() {
     }
     let last = new.run("/p").await;
     assert_eq!(new.run("/p").await, last);
-    // And what is there last was made by the new code.
+    // The last version is from the new code.
     assert_eq!(process("2").run("/p").await, last);
 }
 
@@ -289,7 +290,7 @@ async fn regenerate_now_needs_no_visitor_and_reports_a_failure() {
     let unknown = a.site.regenerate_now("/unknown").await;
     assert!(!unknown.expect("is no error"));
 
-    // One that began before is not enough.
+    // A version from before the call is not enough.
     origin.hold();
     b.site.invalidate("/p").await.expect("is done");
     let crowd = Crowd::visit(1, &[b.address], "/p");
@@ -305,7 +306,7 @@ async fn regenerate_now_needs_no_visitor_and_reports_a_failure() {
     crowd.rest().await;
     assert_eq!((origin.begun(), b.run("/p").await), (5, 5));
 
-    // Who asks for it is told that it failed; visitors have the old version.
+    // The caller gets the failure; visitors get the old version.
     origin.status(500);
     let error = b.site.regenerate_now("/p").await.expect_err("has failed");
     assert!(
@@ -341,11 +342,12 @@ async fn successful_writing_request_invalidates_the_tags_of_its_layer() {
         )
         .route(
             "/change/{status}",
-            any(change).layer(site.invalidates(["list", "other"])),
+            any(change).layer(site.invalidate_on_success(["list", "other"])),
         )
         .route(
             "/tagging",
-            any(async || Extension(Tags::new(["list"]))).layer(site.invalidates(["nothing"])),
+            any(async || Extension(Tags::new(["list"])))
+                .layer(site.invalidate_on_success(["nothing"])),
         );
     let address = here(app);
     let run = async || get(address, "/list").await.run();
@@ -370,7 +372,7 @@ async fn successful_writing_request_invalidates_the_tags_of_its_layer() {
         assert_eq!(now != current, changes, "{method} {path}");
         current = now;
     }
-    // What has come of it is not known.
+    // The outcome is unknown.
     let gone = tokio::spawn(async move { request(address, "POST", "/change/0", &[]).await });
     until("it is at it", async || waits.load(SeqCst) == 1).await;
     gone.abort();
@@ -418,7 +420,7 @@ async fn a_purged_variant_never_comes_back() {
         })
     };
     let first = process();
-    // A variant of a key so long that the variant's own is stored as a digest, which a purge does not find.
+    // A variant of a long key is stored as a digest, which a purge does not find.
     let path = format!("/{}", "p".repeat(170));
     let long = "de".repeat(20);
     let visit = async |process: &Process| {
@@ -426,7 +428,7 @@ async fn a_purged_variant_never_comes_back() {
     };
     assert_eq!(visit(&first).await.run(), 1);
     first.site.purge(&path).await.expect("is done");
-    // For longer than a purge is remembered for its own sake.
+    // A time longer than a purge is remembered for its own sake.
     for _ in 0..20 {
         first.run("/other").await;
         tokio::time::sleep(Duration::from_secs(600)).await;
@@ -445,7 +447,7 @@ async fn purged_page_is_not_served_by_a_process_that_slept_through_the_purge() {
     a.site.invalidate("/old").await.expect("is done");
     tokio::time::sleep(RETENTION).await;
     a.site.purge("/p").await.expect("is done");
-    // All that b has is stale by this now, and what is older is forgotten.
+    // Everything in b is stale now, and older names are forgotten.
     a.site.invalidate_prefix("").await.expect("is done");
     let mut names = Vec::new();
     until("it is pruned", async || {
@@ -484,14 +486,14 @@ async fn handler_sets_the_interval_of_its_response() {
     tokio::time::sleep(BRIEF / 2).await;
     assert_eq!(both().await, [1; 2]);
     tokio::time::sleep(BRIEF / 2).await;
-    // The other process knows it as well, and the new version lasts as long as it says.
+    // The other process uses the same interval.
     assert_eq!(both().await, [2; 2]);
     tokio::time::sleep(LONG / 2).await;
     assert_eq!(both().await, [2; 2]);
 }
 
 #[tokio::test]
-async fn invalidation_that_means_nothing_in_memory_is_logged_at_debug() {
+async fn invalidation_without_an_effect_in_memory_is_logged_at_debug() {
     let site = Shared::new().site();
     let policy = Refresh::every(Duration::from_secs(3600));
     let generate = || async { Ok::<_, std::convert::Infallible>("x") };

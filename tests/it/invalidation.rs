@@ -1,4 +1,4 @@
-//! Invalidations and purges that processes hear of through each database.
+//! Invalidations and purges reach other processes through each database.
 
 use std::{
     net::SocketAddr,
@@ -21,7 +21,7 @@ on_each_database! {
     an_invalidated_key_and_its_variants_regrow_in_every_process
     purged_page_is_not_served_any_more
     a_long_variant_that_is_made_while_it_is_purged_is_not_published
-    two_processes_hear_of_everything_under_load
+    two_processes_learn_of_every_invalidation_under_load
 }
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -55,13 +55,13 @@ impl Process {
         Self { site, address }
     }
 
-    /// The run whose version is served.
+    /// Returns the number of the served run.
     pub(crate) async fn run(&self, path: &str) -> usize {
         get(self.address, path).await.run()
     }
 }
 
-/// Two processes that have the same version of each path.
+/// Two processes with the same version of each path.
 pub(crate) async fn pair(
     db: &Db,
     origin: &Origin,
@@ -105,7 +105,7 @@ async fn an_invalidated_key_and_its_variants_regrow_in_every_process(db: Db) {
     let (plain, runs) = (a.run("/p?x=1").await, origin.begun());
 
     a.site.invalidate("/p?x=1").await.expect("is done");
-    // The one whose request regenerates waits for it, unless the regeneration before is still ending.
+    // The leader waits for the new version, unless the regeneration before is still ending.
     let new_plain = hears(&a, "/p?x=1", plain).await;
     until("its variant regrows", async || kind(&a).await != blue).await;
     let new_blue = kind(&a).await;
@@ -128,10 +128,10 @@ async fn purged_page_is_not_served_any_more(db: Db) {
     a.site.purge("/p").await.expect("is done");
     assert_eq!(db.entry("/p").await, None, "is gone");
     assert!(db.entry("/q").await.is_some());
-    // The other process, once it has heard of what was invalidated later, has heard of the purge.
+    // A process that has learned of the later invalidation has learned of the purge.
     a.site.invalidate("/later").await.expect("is done");
     hears(&b, "/later", later).await;
-    // Nobody gets the old one while a new one is made.
+    // No visitor gets the old version during the generation.
     origin.hold();
     let begun = origin.begun();
     let mut crowd = Crowd::visit(10, &[a.address, b.address], "/p");
@@ -146,13 +146,13 @@ async fn purged_page_is_not_served_any_more(db: Db) {
     );
     assert_eq!([a.run("/q").await, b.run("/q").await], [q; 2]);
 
-    // What is being made is not published, and is not what the next visitor gets.
+    // The running generator's version is not published, and the next visitor does not get it.
     let begun = origin.begun();
     origin.hold();
     a.site.invalidate("/p").await.expect("is done");
     let mut crowd = Crowd::visit(1, &[a.address], "/p");
     until("a generates", async || {
-        // The one before may still be ending.
+        // The regeneration before may still be ending.
         crowd.another(a.address, "/p");
         origin.begun() == begun + 1
     })
@@ -192,7 +192,7 @@ async fn a_long_variant_that_is_made_while_it_is_purged_is_not_published(db: Db)
         origin.begun() == 2
     })
     .await;
-    // Nobody else is left who would have it generated once more.
+    // No other visitor starts another generation.
     while made.len() > 1 {
         made.join_next().await;
     }
@@ -205,7 +205,7 @@ async fn a_long_variant_that_is_made_while_it_is_purged_is_not_published(db: Db)
     assert_eq!(stored().await, 0, "it was published");
 }
 
-/// 1,000 stored pages, each with one of ten tags.
+/// Stores 1,000 pages, each with one of ten tags.
 async fn fill(db: &Db) {
     let digits = crate::databases::four_digits();
     let (concat, bytes, headers) = match db.url().split(':').next().expect("a scheme") {
@@ -235,7 +235,7 @@ async fn fill(db: &Db) {
         .expect("is later")
         .as_micros();
     let sql = format!(
-        "INSERT INTO perennial_entry (kind, name, fence, generated_at, keep_until, notes, status, headers, body)
+        "INSERT INTO perennial_entry (kind, name, fence, generated_at, retain_until, metadata, status, headers, body)
         SELECT 'page', {concat}, 1, {now}, {now} + 3600000000, {headers}, 200, {bytes}, {body}
         FROM {digits} WHERE a.d = 0"
     );
@@ -244,8 +244,9 @@ async fn fill(db: &Db) {
 
 const VISITORS: usize = 4;
 
-/// A gateway in a process of its own and this one, both with all pages in memory and visitors.
-async fn two_processes_hear_of_everything_under_load(db: Db) {
+/// A gateway in a process of its own and this process, both with all pages in memory and with
+/// visitors.
+async fn two_processes_learn_of_every_invalidation_under_load(db: Db) {
     let origin = Origin::default();
     let here = Process::new(&db, &origin, |layer| layer).await;
     fill(&db).await;
@@ -301,7 +302,7 @@ async fn two_processes_hear_of_everything_under_load(db: Db) {
             assert_eq!(client.visit(address, other).await, fresh);
         }
     }
-    // A new revision's first process is a third one.
+    // The first process of a new revision is a third process.
     let builder = patient().revision("2");
     let third = Process::with(&db, builder, &origin, |layer| layer).await;
     third.run("/").await;
@@ -314,7 +315,7 @@ async fn two_processes_hear_of_everything_under_load(db: Db) {
     }
 }
 
-/// A visitor who keeps the connections.
+/// A visitor with open connections.
 struct Client {
     client: hyper_util::client::legacy::Client<
         hyper_util::client::legacy::connect::HttpConnector,
@@ -330,7 +331,7 @@ impl Client {
         Self { client, addresses }
     }
 
-    /// The run whose version is served, and whether it is known to be stale.
+    /// Returns the number of the served run, and whether its version is known to be stale.
     async fn visit(&mut self, address: usize, path: &str) -> (usize, bool) {
         use http_body_util::BodyExt;
 

@@ -1,4 +1,4 @@
-//! Which requests are for the same resource: never mixed up, never an error page.
+//! Requests and their resources: never mixed up, never an error page.
 
 use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
@@ -90,12 +90,12 @@ async fn different_resources_are_never_mixed_up() {
     for path in &paths {
         let reply = get(address, path).await;
         assert_eq!(reply.status, 200, "{path}");
-        // What was generated, run number apart, was generated for this path.
+        // The generated text, apart from the number of the run, belongs to this path.
         let text = reply.text().split_once(" of ").expect("run N of …").1;
         assert_eq!(canonical(text), canonical(path), "{path}");
         seen.insert(path.clone(), reply.run());
     }
-    // Now from memory, and then, by another process, from the database: each the one it was.
+    // The second answer comes from memory, and the third, in another process, from the database.
     let (origin, restarted) = site(&folder).await;
     for path in &paths {
         assert_eq!(get(address, path).await.run(), seen[path], "{path}");
@@ -190,7 +190,7 @@ async fn the_host_is_that_of_the_uri_where_it_has_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_passes_and_what_only_looks_like_one_is_served() {
+async fn upgrade_passes_and_a_lookalike_is_served() {
     let folder = Folder::new();
     let origin = Origin::default();
     let layer = folder.site().await.layer(Refresh::every(LONG));
@@ -209,7 +209,7 @@ async fn an_upgrade_passes_and_what_only_looks_like_one_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_kept_says_what_it_varies_by_too() {
+async fn unstored_response_has_vary_too() {
     let folder = Folder::new();
     let url = folder.url();
     let site = crate::support::patient().max_body(10).open(&url).await;
@@ -234,7 +234,7 @@ async fn what_is_not_kept_says_what_it_varies_by_too() {
     }
 }
 
-/// What the generator sees, as its answer.
+/// A generator that prints its request.
 fn mirror() -> Router {
     Router::new().fallback(async |request: Request| {
         let headers = request.headers();
@@ -248,7 +248,7 @@ fn mirror() -> Router {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_what_the_layer_was_told_and_all_that_the_generator_sees() {
+async fn generator_sees_the_configured_key_and_nothing_else() {
     let language = || Key::new().header(header::ACCEPT_LANGUAGE);
     let by_shop = || {
         Key::by(|parts| {
@@ -260,11 +260,12 @@ async fn a_key_is_what_the_layer_was_told_and_all_that_the_generator_sees() {
     let en = [("accept-language", "en"), ("cookie", "a=b")];
     let both = [("accept-language", "de"), ("accept-language", "en")];
     let cunning = [("accept-language", "de&accept-language=en#host=x")];
-    // The key, then requests in groups: those of a group are one resource, and what the generator saw of it.
+    // The key, and requests in groups: a group is one resource, for which the generator saw the
+    // given request.
     type Group<'a> = (Vec<(&'a str, &'a [(&'a str, &'a str)])>, &'a str);
     let table: Vec<(Key, Vec<Group<'_>>)> = vec![
         (
-            Key::new().query(["page", "sort"]),
+            Key::new().query(&["page", "sort"]),
             vec![
                 (
                     vec![
@@ -279,7 +280,7 @@ async fn a_key_is_what_the_layer_was_told_and_all_that_the_generator_sees() {
             ],
         ),
         (
-            Key::new().no_query(),
+            Key::new().query(&[]),
             vec![(vec![("/a?b", &[]), ("/a?c", &de), ("/a", &[])], "/a ")],
         ),
         (
@@ -334,7 +335,7 @@ async fn a_key_is_what_the_layer_was_told_and_all_that_the_generator_sees() {
             for (path, headers) in requests {
                 let reply = request(address, "GET", path, headers).await;
                 assert_eq!(reply.text(), seen, "{key:?}: {path} {headers:?}");
-                // What of the headers is in the key is said to caches on the way, too.
+                // The headers of the key are in `Vary`, for caches on the way.
                 let vary = reply.headers.get("vary");
                 let by_language = format!("{key:?}").contains("accept-language");
                 assert_eq!(
@@ -361,7 +362,7 @@ async fn a_key_is_what_the_layer_was_told_and_all_that_the_generator_sees() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_without_a_key_passes_and_so_does_one_whose_answer_varies_by_more() {
+async fn request_without_a_key_and_response_with_another_vary_bypass() {
     let folder = Folder::new();
     let site = folder.site().await;
     let none = Key::by(|_| None::<[(&str, &str); 0]>);
@@ -385,7 +386,7 @@ async fn a_request_without_a_key_passes_and_so_does_one_whose_answer_varies_by_m
             }),
         )
     };
-    // Each is answered with what it asks for, with the header in the key and without.
+    // Each request gets its own answer, with the header in the key and without.
     for (key, stored) in [
         (Key::new(), false),
         (Key::new().header(header::ACCEPT_LANGUAGE), true),

@@ -35,7 +35,7 @@ fn counting(name: &'static str) -> axum::routing::MethodRouter {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_works_wherever_axum_takes_a_layer() {
+async fn layer_works_wherever_axum_takes_a_layer() {
     let folder = Folder::new();
     let site = folder.site().await;
     let app = Router::new()
@@ -177,7 +177,7 @@ async fn a_layer_beneath_another_does_not_wait_for_itself() {
     until("it regrows", async || get(address, "/").await.run() >= 2).await;
 }
 
-/// A middleware of the application may decide by a cookie which page is shown; the key tells them apart.
+/// A middleware may choose the page by a cookie; the key distinguishes the pages.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rewritten_path_is_a_resource_of_its_own() {
     async fn rewrite(mut request: Request, next: Next) -> axum::response::Response {
@@ -300,7 +300,7 @@ async fn limits_and_buffers_beneath_are_honoured_and_hold_back_no_hit() {
     let inner = ServiceBuilder::new()
         .concurrency_limit(1)
         .service(origin.router());
-    let limited = site.layer(POLICY.wait(HANG)).layer(inner);
+    let limited = site.layer(POLICY.soft_timeout(HANG)).layer(inner);
     let address = serve(Router::new().fallback_service(limited)).await;
     get(address, "/warm").await;
     origin.hold();
@@ -339,13 +339,13 @@ async fn limits_and_buffers_beneath_are_honoured_and_hold_back_no_hit() {
     }
 }
 
-/// Panics when it is called without having said that it is ready.
+/// A service that panics if called without a prior `poll_ready`.
 #[derive(Default)]
 struct Strict {
     ready: bool,
 }
 
-// A clone is not ready because what it was cloned from is.
+// A clone starts without readiness.
 impl Clone for Strict {
     fn clone(&self) -> Self {
         Self::default()
@@ -397,7 +397,7 @@ async fn any_tower_service_works_and_is_polled_ready_before_each_call() {
     }
 }
 
-/// As a nested router's does, its path ends as the original one does.
+/// The path of a nested router ends like the original path.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_rewritten_to_its_end_is_a_resource_of_its_own() {
     async fn rewrite(mut request: Request, next: Next) -> axum::response::Response {

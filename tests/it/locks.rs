@@ -1,8 +1,9 @@
-//! A named lock has one holder, whose lease is extended, lost and released as it says, on each database.
+//! A named lock has one holder, and its lease is extended, lost and released as documented, on each
+//! database.
 
 use std::time::Duration;
 
-use perennial::{LockName, Perennial};
+use perennial::{Perennial, locks::LockName};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
@@ -12,14 +13,14 @@ use crate::{
 
 const LEASE: Duration = Duration::from_secs(6);
 
-/// Of leases that only have to end.
+/// A short lease, for tests that only wait for its end.
 const BRIEF: Duration = Duration::from_secs(1);
 
 /// Holds a lock's row.
 const HOLD: &str = "UPDATE perennial_lock SET acquired_at = acquired_at + 1 WHERE name = 'a'";
 
 on_each_database! {
-    one_of_many_gets_it_and_fences_grow
+    one_of_many_tries_gets_the_lock_and_fences_grow
     names_that_differ_in_case_blanks_accents_or_their_end_are_different_locks
     a_lease_is_extended_while_it_is_held
     a_dropped_lease_is_released
@@ -29,7 +30,7 @@ on_each_database! {
     write_under_an_older_fence_is_refused
 }
 
-async fn one_of_many_gets_it_and_fences_grow(db: Db) {
+async fn one_of_many_tries_gets_the_lock_and_fences_grow(db: Db) {
     let sites = [db.site().await, db.site().await, db.site().await];
     let mut fence = 0;
     for round in 0..50 {
@@ -138,7 +139,7 @@ async fn lease_that_is_dropped_before_a_shutdown_is_released_by_its_end(db: Db) 
                         let locks = site.locks().lease(Duration::from_secs(600));
                         let lease = locks.try_lock(name.as_str()).await.expect("answers");
                         drop(lease.expect("is free"));
-                        // One that is cancelled on its way.
+                        // A try that is cancelled on its way.
                         drop(cut_off(1, locks.try_lock([&*name, "cut off"])).await);
                         match round % 2 {
                             0 => site.shutdown().await,
@@ -170,7 +171,7 @@ async fn lease_whose_runtime_has_ended_or_stands_still_is_lost_when_it_ends() {
             let runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = { runtime }.enable_all().build().expect("a runtime");
             let lease = runtime.block_on(locks.try_lock(format!("{ends}")));
-            // The one that is kept has nobody who drives it.
+            // The runtime of the leaked lease stands still.
             (lease, (!ends).then_some(runtime))
         })
         .join()
@@ -183,7 +184,7 @@ async fn lease_whose_runtime_has_ended_or_stands_still_is_lost_when_it_ends() {
         lost.expect("resolves again");
         assert_eq!(lease.remaining(), Duration::ZERO);
         drop(lease);
-        // A runtime must not be dropped where another one runs.
+        // A runtime must not be dropped inside another one.
         if let Some(runtime) = runtime {
             runtime.shutdown_background();
         }
@@ -191,7 +192,7 @@ async fn lease_whose_runtime_has_ended_or_stands_still_is_lost_when_it_ends() {
 }
 
 #[test]
-fn dropped_without_a_runtime_it_is_free_after_the_lease() {
+fn lock_dropped_without_a_runtime_is_free_after_the_lease() {
     let folder = Folder::new();
     let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
     let dying = runtime();
@@ -228,7 +229,7 @@ async fn an_application_may_bring_its_own_pool() {
     let pool = sqlx::SqlitePool::connect(&folder.url())
         .await
         .expect("opens");
-    let site = Perennial::new(pool.clone()).await.expect("prepares");
+    let site = Perennial::with_pool(pool.clone()).await.expect("prepares");
     let lease = site
         .locks()
         .try_lock("a")
@@ -260,7 +261,8 @@ async fn a_release_that_is_cancelled_is_made_good(db: Db) {
     .await;
 }
 
-/// Polls a future so many times, each when it is woken, and drops it; `None` if it was not done by then.
+/// Polls a future this many times, at each wake-up, and drops it; `None` if it was not done by
+/// then.
 async fn cut_off<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     let mut left = polls;
@@ -271,7 +273,7 @@ async fn cut_off<F: Future>(polls: usize, future: F) -> Option<F::Output> {
         left -= 1;
         let poll = future.as_mut().poll(cx).map(Some);
         if left == 0 && poll.is_pending() {
-            // It is not to be woken, but dropped.
+            // The future is dropped without a wake-up.
             return std::task::Poll::Ready(None);
         }
         poll
@@ -295,8 +297,8 @@ async fn cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_hol
         .await;
         fence
     };
-    // One that was cancelled may take it only now, and gives it back at once.
-    let have = async |locks: &perennial::Locks| {
+    // A cancelled attempt may take the lock now, and releases it at once.
+    let have = async |locks: &perennial::locks::Locks| {
         let wait = Duration::from_secs(30);
         locks.lock("one").wait(wait).await.expect("is free")
     };
@@ -318,7 +320,7 @@ async fn cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_hol
             // Release.
             drop(cut_off(polls, held.release()).await);
             free().await;
-            // Of one that was overtaken: extend, release, drop.
+            // The overtaken holder extends, releases, and drops its lease.
             let old = have(&ours).await;
             assert!(others.break_lock("one").await.expect("answers"));
             let new = have(&others).await;
@@ -349,15 +351,14 @@ async fn write_under_an_older_fence_is_refused(db: Db) {
         .expect("answers")
         .expect("is free");
     with_pool!(db, pool => {
-        let write = async |lease: &perennial::Lease| {
+        let write = async |lease: &perennial::locks::Lease| {
             let fence = lease.fence();
             let write = format!("UPDATE document SET fence = {fence} WHERE fence <= {fence}");
             let done = sqlx::query(sqlx::AssertSqlSafe(write)).execute(&pool).await;
-            lease.written(done.expect("is done"))
+            done.expect("is done").rows_affected()
         };
-        write(&early).await.expect("nobody has written");
-        write(&late).await.expect("is later");
-        write(&late).await.expect("and again");
-        assert!(write(&early).await.expect_err("is too late").is_lost());
+        assert_eq!(write(&early).await, 1, "no holder has written");
+        assert_eq!([write(&late).await, write(&late).await], [1, 1]);
+        assert_eq!(write(&early).await, 0, "a later holder has written");
     });
 }

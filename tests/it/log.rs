@@ -1,4 +1,5 @@
-//! The log of the test program: one subscriber for all threads, because tracing asks each place in the code only once.
+//! The log of the test program: one subscriber for all threads, because tracing asks each place in
+//! the code only once.
 
 use std::{
     cell::RefCell,
@@ -22,7 +23,7 @@ thread_local! {
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Everything that this thread logs from now on.
+    /// Returns the log of this thread from now on.
     pub(crate) fn of_this_thread() -> Self {
         listen();
         let log = Self::default();

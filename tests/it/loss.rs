@@ -1,4 +1,5 @@
-//! No visitor of a warm page notices that a server is lost or a network fails, whichever step is under way.
+//! No visitor of a warm page notices that a server is lost or a network fails, whichever step is
+//! under way.
 
 use std::{
     collections::HashMap,
@@ -20,7 +21,7 @@ use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use crate::{
     databases::Db,
-    own_server::{Ending, Kind, OwnServer},
+    own_server::{Ending, OwnServer, ServerKind},
     proxy::{Proxy, Weather},
     support::{Crowd, HANG, Origin, get, serve, until},
 };
@@ -28,11 +29,11 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(2);
 const STATEMENT: Duration = Duration::from_secs(4);
-/// More than it may take on any machine, and less than any wait that is too long.
+/// A time longer than any visit on a slow machine, and shorter than any wait that is a defect.
 const SLACK: Duration = Duration::from_secs(10);
 
 on_each_server! {
-    a_publish_that_was_done_unheard_is_not_done_again
+    publish_with_a_lost_reply_is_not_repeated
     a_publish_is_made_good_whichever_reply_is_lost
     no_visitor_of_a_warm_page_waits_for_the_network
     the_locks_promises_hold_in_all_weathers
@@ -42,7 +43,7 @@ on_each_server! {
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_is_killed_or_stopped_in_the_middle_of_each_step() {
     if Db::postgres().await.is_some() {
-        lost_in_each_step(Kind::Postgres).await;
+        lost_in_each_step(ServerKind::Postgres).await;
     }
 }
 
@@ -50,21 +51,21 @@ async fn postgres_is_killed_or_stopped_in_the_middle_of_each_step() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mariadb_is_killed_or_stopped_in_the_middle_of_each_step() {
     if Db::mysql().await.is_some() {
-        lost_in_each_step(Kind::MariaDb).await;
+        lost_in_each_step(ServerKind::MariaDb).await;
     }
 }
 
-/// A store that stops before a step, until it is told to go on.
+/// A store that stops before a step until the test continues.
 struct Stepped {
     store: Box<dyn Store>,
     stops: Stops,
     /// The answer to the next publish is lost.
     deaf: Arc<AtomicBool>,
-    /// So many publishes are refused before they are tried.
+    /// The number of publishes that are refused without a try.
     lag: Arc<AtomicUsize>,
 }
 
-/// A site on a store that refuses as many publishes as it is told, as a node of a cluster does that lags behind.
+/// A site on a store that refuses this number of publishes, like a lagging node of a cluster.
 pub(crate) async fn lagging(url: &str) -> (Perennial, Arc<AtomicUsize>) {
     let database = Database::open(url).await.expect("opens");
     let lag = Arc::new(AtomicUsize::new(0));
@@ -78,10 +79,10 @@ pub(crate) async fn lagging(url: &str) -> (Perennial, Arc<AtomicUsize>) {
     (site.expect("opens"), lag)
 }
 
-/// The steps to stop at, each once, with what is told when it is reached.
+/// The steps to stop at, each once, with a signal for the arrival.
 type Stops = Arc<Mutex<HashMap<&'static str, mpsc::Sender<GoOn>>>>;
 
-/// Lets a step go on when it is dropped.
+/// Continues a step when dropped.
 type GoOn = mpsc::Sender<()>;
 
 impl Stepped {
@@ -115,10 +116,10 @@ impl Link for Stepped {
 }
 
 fn policy(lease: Duration) -> Refresh {
-    Refresh::every(INTERVAL).lease(lease).retry_after(INTERVAL)
+    Refresh::every(INTERVAL).lease(lease).cooldown(INTERVAL)
 }
 
-/// A site whose steps can be stopped at.
+/// A site with a store that can stop.
 struct Site {
     origin: Origin,
     address: SocketAddr,
@@ -138,7 +139,7 @@ impl Site {
             deaf: Arc::clone(&deaf),
             lag: Arc::default(),
         };
-        let builder = Perennial::builder().statement_limit(STATEMENT);
+        let builder = Perennial::builder().statement_timeout(STATEMENT);
         let site = builder.with_store(Box::new(Linked(store))).expect("opens");
         let address = serve(origin.router().layer(site.layer(policy))).await;
         Self {
@@ -149,7 +150,7 @@ impl Site {
         }
     }
 
-    /// Stops at this step, the next time.
+    /// Stops at the next call of this step.
     fn stop_at(&self, step: &'static str) -> mpsc::Receiver<GoOn> {
         let (sender, reached) = mpsc::channel(1);
         self.stops
@@ -159,7 +160,8 @@ impl Site {
         reached
     }
 
-    /// They come again and again: nobody is turned away, nobody waits and, `in_order`, nobody sees an older version than before.
+    /// Visitors who return again and again: none is refused, none waits and, with `in_order`, none
+    /// sees an older version than before.
     fn visitors(&self, path: &'static str, in_order: bool) -> JoinHandle<()> {
         let address = self.address;
         tokio::spawn(async move {
@@ -179,7 +181,7 @@ impl Site {
         })
     }
 
-    /// Until a version that has not begun yet is stored.
+    /// Waits until a version is stored that had not begun before.
     async fn regrows(&self, db: &Db, path: &str) {
         let begun = self.origin.begun();
         until("it regrows", async || {
@@ -195,13 +197,13 @@ impl Site {
     }
 }
 
-async fn lost_in_each_step(kind: Kind) {
+async fn lost_in_each_step(kind: ServerKind) {
     let mut server = OwnServer::start(kind).await;
     let paths = ["/idle", "/try_lock", "/generation", "/publish", "/release"];
-    // Their runs are counted on, as visitors see them in order.
+    // The numbers of the runs continue, as visitors see the runs in order.
     let origins = paths.map(|_| Origin::default());
     for ending in [Ending::Kill, Ending::Stop] {
-        // One site for each step.
+        // A site for each step.
         let (url, db) = (server.url(), Db::at(&server.url()));
         let stopped = paths.into_iter().zip(&origins);
         let stopped = stopped.map(|(path, origin)| stopped_in(&url, origin, path));
@@ -213,7 +215,7 @@ async fn lost_in_each_step(kind: Kind) {
             site.origin.let_go();
             sites.push((site, visitors));
         }
-        // Long enough for some to find that it is away.
+        // A time in which some requests find the database away.
         tokio::time::sleep(2 * INTERVAL).await;
         server.again().await;
         let back = Instant::now();
@@ -225,7 +227,7 @@ async fn lost_in_each_step(kind: Kind) {
                 took < LEASE + INTERVAL + SLACK,
                 "{path} {ending:?}: {took:?}"
             );
-            // And again: nothing is stuck.
+            // A second round shows that nothing is stuck.
             site.regrows(&db, path).await;
             let ended = visitors.is_finished();
             assert!(!ended, "{path} {ending:?}: {:?}", visitors.await);
@@ -235,14 +237,14 @@ async fn lost_in_each_step(kind: Kind) {
     }
 }
 
-/// A site with a page, its visitors, and the step that the path names, in the middle of which it waits.
+/// A site with a page and its visitors, stopped in the middle of the step that the path names.
 async fn stopped_in(
     url: &str,
     origin: &Origin,
     path: &'static str,
 ) -> (Site, JoinHandle<()>, Option<GoOn>) {
-    // Whose request regenerates waits for no generator that is held up.
-    let policy = policy(LEASE).wait(INTERVAL / 2);
+    // No visitor waits for a stopped generator of another request.
+    let policy = policy(LEASE).soft_timeout(INTERVAL / 2);
     let site = Site::open(origin.clone(), url, policy).await;
     get(site.address, path).await;
     let visitors = site.visitors(path, true);
@@ -264,7 +266,7 @@ async fn stopped_in(
 }
 
 async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
-    // A publish is more than one exchange; each may be the one that is lost.
+    // A publish has more than one exchange, and any of them may be lost.
     let lost = (0..6).map(async |after| {
         let path: &'static str = ["/0", "/1", "/2", "/3", "/4", "/5"][after];
         let proxy = Proxy::before(db.url()).await;
@@ -277,7 +279,7 @@ async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
         proxy.weather(Weather::RepliesLost { after });
         let mut again = site.stop_at("publish");
         drop(go_on);
-        // Where all replies to it were heard, there is none.
+        // Every reply arrived.
         let again = tokio::time::timeout(STATEMENT, again.recv()).await;
         proxy.weather(Weather::Fair);
         drop(again);
@@ -294,12 +296,12 @@ async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
     join_all(lost).await;
 }
 
-async fn a_publish_that_was_done_unheard_is_not_done_again(db: Db) {
+async fn publish_with_a_lost_reply_is_not_repeated(db: Db) {
     let site = Site::open(Origin::default(), db.url(), policy(HANG)).await;
     assert_eq!(get(site.address, "/").await.run(), 1);
     tokio::time::sleep(INTERVAL).await;
     site.deaf.store(true, SeqCst);
-    // Who has waited half a second for a slow database has the former version.
+    // A visitor who has waited half a second for a slow database gets the former version.
     until("it regrows", async || {
         get(site.address, "/").await.run() == 2
     })
@@ -333,7 +335,7 @@ async fn no_visitor_of_a_warm_page_waits_for_the_network(db: Db) {
         let asked = Instant::now();
         let first = Crowd::visit(20, &[site.address], cold).rest().await;
         assert!(first.iter().all(|reply| reply.status == 200), "{weather:?}");
-        // It asks, tries and publishes.
+        // The process syncs, tries and publishes.
         let took = asked.elapsed();
         assert!(took < 3 * STATEMENT + SLACK, "{weather:?}: {took:?}");
         proxy.weather(Weather::Fair);
@@ -348,7 +350,8 @@ async fn no_visitor_of_a_warm_page_waits_for_the_network(db: Db) {
     join_all(passed).await;
 }
 
-/// Three processes whose networks fail in turn; whoever looks at the database never sees it go back, nor one fence with two contents.
+/// Three processes whose networks fail in turn. A reader of the database never sees the content go
+/// back, nor two contents with one fence.
 async fn the_locks_promises_hold_in_all_weathers(db: Db) {
     let origin = Origin::default();
     let mut sites = Vec::new();

@@ -1,4 +1,4 @@
-//! Perennial as its users meet it. A test stands at the lowest place where its claim can fail:
+//! Perennial from its users' side. Each test stands at the lowest place where its claim can fail:
 //!
 //! | what decides | where | files |
 //! |---|---|---|

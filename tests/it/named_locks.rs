@@ -1,4 +1,5 @@
-//! Locks that are waited for, looked at, broken and forgotten: on each database what its rows decide, in virtual time the rest.
+//! Locks that are awaited, inspected, broken and pruned: row by row on each database, and otherwise
+//! in virtual time.
 
 use std::{
     sync::{
@@ -8,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use perennial::{ErrorKind, LockKind, LockName, Locks, Outcome, Perennial, sql::Database};
+use perennial::{
+    ErrorKind, Perennial,
+    locks::{LockKind, LockName, Locks, OnceOutcome},
+    sql::Database,
+};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
@@ -49,7 +54,7 @@ async fn every_waiter_gets_the_lock_in_its_turn() {
                 lease.release().await.expect("is ours");
                 turns += 1;
                 let _ = left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
-                // As one that has gone away and come back.
+                // The same holder after a reconnect.
                 tokio::time::sleep(Duration::from_millis(30)).await;
             }
             turns
@@ -88,7 +93,7 @@ async fn waiters_for_one_lock_delay_no_other_lock(db: Db) {
         let other = other.expect("in time").expect("no panic").expect("is free");
         other.release().await.expect("is ours");
     }
-    // With as many before it, one that doesn't wait is not even tried.
+    // With as many attempts before it, an attempt without a wait does not try at all.
     assert!(
         locks
             .lock("busy")
@@ -104,7 +109,7 @@ async fn waiters_for_one_lock_delay_no_other_lock(db: Db) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_that_gives_up_is_told_who_holds_the_lock_and_for_what() {
+async fn waiter_that_gives_up_learns_the_holder_and_its_action() {
     let shared = Shared::new();
     let [mine, theirs] = [shared.locks().label("web-1\tä"), shared.locks()];
     let lease = mine.lock(["album", "7"]).action("delete").await;
@@ -132,7 +137,7 @@ async fn waiter_that_gives_up_is_told_who_holds_the_lock_and_for_what() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_held_for_a_time_at_least_is_not_free_before() {
+async fn lock_with_a_minimum_hold_is_not_free_before() {
     let least = Duration::from_secs(4);
     let locks = Shared::new().locks();
     let job = locks.clone().lease(LEASE).hold_at_least(least);
@@ -168,7 +173,7 @@ async fn guarded_work_ends_when_its_lease_is_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_not_extended_is_lost_when_it_ends() {
-    let locks = Shared::new().locks().lease(LEASE).without_extension();
+    let locks = Shared::new().locks().lease(LEASE).manual_extension();
     let lease = locks
         .try_lock("a")
         .await
@@ -179,7 +184,7 @@ async fn a_lease_that_is_not_extended_is_lost_when_it_ends() {
     tokio::time::sleep(before).await;
     lease.extend().await.expect("is ours");
     lease.lost().await;
-    // It counts from the extension.
+    // The time counts from the extension.
     let held = start.elapsed();
     assert!(held >= before + LEASE * 9 / 10, "{held:?}");
     until("another gets it", async || {
@@ -190,9 +195,9 @@ async fn a_lease_that_is_not_extended_is_lost_when_it_ends() {
 }
 
 async fn lease_whose_pool_is_closed_is_lost_when_it_ends(db: Db) {
-    // Makes the file, where it is one.
+    // Creates the SQLite file.
     let _site = db.site().await;
-    // Makes the file, where the database is one.
+    // Creates the SQLite file.
     drop(db.database().await);
     with_pool!(&db, pool => {
         let locks = Locks::new(pool.clone()).await.expect("opens").lease(Duration::from_secs(1));
@@ -319,41 +324,47 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
         let outcomes = tries.join_all().await;
         let ran = outcomes
             .iter()
-            .filter(|outcome| **outcome == Outcome::Ran(7));
+            .filter(|outcome| **outcome == OnceOutcome::Ran(7));
         assert_eq!(ran.count(), 1, "{outcomes:?}");
         let once = processes[0].once(name.each_ref());
         let again = once.clone().run(|| async { 7 }).await.expect("answers");
         assert!(
-            matches!(again, Outcome::AlreadyDone { since } if since < HANG),
+            matches!(again, OnceOutcome::AlreadyDone { since } if since < HANG),
             "{again:?}"
         );
-        // Neither is it forgotten with what is unused.
+        // The mark is not pruned with unused locks.
         processes[0].prune(Duration::ZERO).await.expect("answers");
         let again = once.clone().run(|| async { 7 }).await.expect("answers");
-        assert!(matches!(again, Outcome::AlreadyDone { .. }), "{again:?}");
+        assert!(
+            matches!(again, OnceOutcome::AlreadyDone { .. }),
+            "{again:?}"
+        );
         assert!(once.forget().await.expect("answers"));
         assert_eq!(
             once.run(|| async { 8 }).await.expect("answers"),
-            Outcome::Ran(8)
+            OnceOutcome::Ran(8)
         );
     }
-    // What crashes in the middle is not done again; and after its time it can be.
+    // Work that crashes is not done again, until its time is over.
     let brief = processes[0].once("brief");
     let crashed = brief.clone().run(|| async { panic!("in the middle") });
     assert!(tokio::spawn(crashed).await.is_err());
     let again = brief.clone().run(|| async { 1 }).await.expect("answers");
-    assert!(matches!(again, Outcome::AlreadyDone { .. }), "{again:?}");
+    assert!(
+        matches!(again, OnceOutcome::AlreadyDone { .. }),
+        "{again:?}"
+    );
     let expire = "UPDATE perennial_lock SET expires_at = 1 WHERE kind = 'once' AND name = 'brief'";
     assert_eq!(db.execute(expire).await, 1);
     let again = brief.run(|| async { 1 }).await.expect("answers");
-    assert_eq!(again, Outcome::Ran(1));
+    assert_eq!(again, OnceOutcome::Ran(1));
 }
 
 async fn failed_work_runs_again_until_it_succeeds(db: Db) {
     let [a, b] = [locks(&db).await, locks(&db).await];
     let once = |locks: &Locks| locks.once("job").retry_if_failed();
     let failed = once(&a).run(|| async { Err::<(), _>("no luck") }).await;
-    assert_eq!(failed.expect("answers"), Outcome::Ran(Err("no luck")));
+    assert_eq!(failed.expect("answers"), OnceOutcome::Ran(Err("no luck")));
     let crashed = once(&a).run(|| async { panic!("in the middle") as Result<(), ()> });
     assert!(tokio::spawn(crashed).await.is_err());
     // One at a time.
@@ -381,15 +392,18 @@ async fn failed_work_runs_again_until_it_succeeds(db: Db) {
         .run(|| async { Ok::<_, ()>(8) })
         .await
         .expect("answers");
-    assert_eq!(other, Outcome::InProgress);
+    assert_eq!(other, OnceOutcome::InProgress);
     go_on.send(()).expect("is at it");
     let ran = running.await.expect("no panic").expect("answers");
-    assert_eq!(ran, Outcome::Ran(Ok(7)));
+    assert_eq!(ran, OnceOutcome::Ran(Ok(7)));
     let again = once(&b)
         .run(|| async { Ok::<_, ()>(8) })
         .await
         .expect("answers");
-    assert!(matches!(again, Outcome::AlreadyDone { .. }), "{again:?}");
+    assert!(
+        matches!(again, OnceOutcome::AlreadyDone { .. }),
+        "{again:?}"
+    );
 }
 
 async fn lock_without_a_site_has_the_statement_limit_of_its_database(db: Db) {
@@ -397,9 +411,9 @@ async fn lock_without_a_site_has_the_statement_limit_of_its_database(db: Db) {
     // An SQLite file is there afterwards.
     db.site().await;
     with_pool!(db, pool => {
-        let database = Database::from(pool.clone()).statement_limit(LIMIT);
+        let database = Database::from(pool.clone()).statement_timeout(LIMIT);
         let locks = Locks::new(database.clone()).await.expect("prepares");
-        let site = Perennial::new(database).await.expect("prepares");
+        let site = Perennial::with_pool(database).await.expect("prepares");
         let _held = all_of(&pool).await;
         for locks in [locks, site.locks()] {
             let error = locks.try_lock("a").await.expect_err("there is no connection");
@@ -413,7 +427,7 @@ on_database! { stuck = crate::databases::Db::postgres(); lock_taken_after_the_st
 
 #[cfg(feature = "postgres")]
 async fn lock_taken_after_the_statement_limit_is_given_back(db: Db) {
-    let site = perennial::Perennial::builder().statement_limit(Duration::from_secs(2));
+    let site = perennial::Perennial::builder().statement_timeout(Duration::from_secs(2));
     let site = site.open(db.url()).await.expect("opens");
     let locks = site.locks().lease(Duration::from_secs(600));
     drop(

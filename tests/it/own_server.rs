@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::support::{HANG, until_within};
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ServerKind {
     #[cfg(feature = "postgres")]
     Postgres,
     #[cfg(feature = "mysql")]
@@ -21,15 +21,16 @@ pub(crate) enum Kind {
 }
 
 pub(crate) struct OwnServer {
-    kind: Kind,
+    kind: ServerKind,
     folder: TempDir,
     port: u16,
     child: Option<Child>,
 }
 
 impl OwnServer {
-    pub(crate) async fn start(kind: Kind) -> Self {
-        // Not one that the system gives out by itself: while the server is away, nobody else is to get it.
+    pub(crate) async fn start(kind: ServerKind) -> Self {
+        // A port outside of the system's range for clients: while the server is away, no other
+        // process gets the port.
         let ports = RandomState::new().hash_one(0) as u16 % 10_000;
         let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
         let port = (20_000 + ports..30_000).chain(20_000..30_000).find(free);
@@ -46,26 +47,26 @@ impl OwnServer {
     pub(crate) fn url(&self) -> String {
         let (scheme, database) = match self.kind {
             #[cfg(feature = "postgres")]
-            Kind::Postgres => ("postgres", "postgres"),
+            ServerKind::Postgres => ("postgres", "postgres"),
             #[cfg(feature = "mysql")]
-            Kind::MariaDb => ("mysql", "perennial"),
+            ServerKind::MariaDb => ("mysql", "perennial"),
         };
         format!("{scheme}://perennial@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Starts it, on what it has stored, and waits until it answers.
+    /// Starts the server on its stored data, and waits for its first answer.
     pub(crate) async fn again(&mut self) {
         sqlx::any::install_default_drivers();
         let name = match self.kind {
             #[cfg(feature = "postgres")]
-            Kind::Postgres => "postgres",
+            ServerKind::Postgres => "postgres",
             #[cfg(feature = "mysql")]
-            Kind::MariaDb => "mariadb",
+            ServerKind::MariaDb => "mariadb",
         };
         let url = self.url();
         // Many servers may be installing their tables at once.
         until_within(HANG * 3, "the server answers", async || {
-            // One that was killed may still be letting go of its files.
+            // A killed server may still hold its files.
             let gone = self
                 .child
                 .as_mut()
@@ -75,12 +76,12 @@ impl OwnServer {
                 let mut command = Command::new(script);
                 command.arg(name).arg(self.folder.path());
                 command.arg(self.port.to_string());
-                // What is killed is the server, not the machine.
+                // The server is killed, and the machine is not.
                 command.arg(match self.kind {
                     #[cfg(feature = "postgres")]
-                    Kind::Postgres => "--fsync=off",
+                    ServerKind::Postgres => "--fsync=off",
                     #[cfg(feature = "mysql")]
-                    Kind::MariaDb => "--innodb-flush-log-at-trx-commit=2",
+                    ServerKind::MariaDb => "--innodb-flush-log-at-trx-commit=2",
                 });
                 command.stdout(Stdio::null()).stderr(Stdio::null());
                 self.child = Some(command.spawn().expect("starts"));
@@ -95,15 +96,15 @@ impl OwnServer {
         .await;
     }
 
-    /// Ends it, and waits until it has ended.
+    /// Stops the server, and waits for its end.
     pub(crate) fn end(&mut self, how: Ending) {
         let mut child = self.child.take().expect("runs");
         let signal = match (how, self.kind) {
             (Ending::Kill, _) => Signal::KILL,
             #[cfg(feature = "postgres")]
-            (Ending::Stop, Kind::Postgres) => Signal::INT,
+            (Ending::Stop, ServerKind::Postgres) => Signal::INT,
             #[cfg(feature = "mysql")]
-            (Ending::Stop, Kind::MariaDb) => Signal::TERM,
+            (Ending::Stop, ServerKind::MariaDb) => Signal::TERM,
         };
         kill_process(Pid::from_child(&child), signal).expect("is alive");
         child.wait().expect("ends");
@@ -114,7 +115,7 @@ impl OwnServer {
 pub(crate) enum Ending {
     /// By SIGKILL, as in a crash.
     Kill,
-    /// As its administrator ends it.
+    /// Shuts the server down as an administrator does.
     Stop,
 }
 

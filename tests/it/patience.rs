@@ -31,7 +31,7 @@ fn site(database: &Database, patience: Duration) -> Perennial {
     database.open(builder).expect("opens")
 }
 
-/// Runs the visit; it waits for the patience and not longer.
+/// Makes the visit, which waits for the patience and no longer.
 async fn waits<T>(patience: Duration, visit: impl Future<Output = T>) -> T {
     let begun = Instant::now();
     let answer = visit.await;
@@ -63,7 +63,7 @@ async fn stale_version_is_served_when_the_patience_ends() {
         tokio::time::sleep(INTERVAL).await;
         database.hang();
         assert_eq!(waits(patience, content(&site, "new")).await, "old");
-        // The question that nobody answers is still under way: no other visitor waits for it.
+        // The unanswered sync is still running: no other visitor waits for it.
         assert_eq!(waits(Duration::ZERO, content(&site, "new")).await, "old");
     }
 }
@@ -104,7 +104,7 @@ async fn response_of_an_exclusive_route_is_sent_when_the_patience_ends() {
         let site = site(&database, patience);
         let service = {
             let database = database.clone();
-            post(async move || database.hang()).layer(site.exclusive(|_| "import".into()))
+            post(async move || database.hang()).layer(site.locks().exclusive(|_| "import".into()))
         };
         let router = Router::new().route("/import", service);
         let request = Request::post("/import").body(Body::empty());
@@ -153,7 +153,7 @@ async fn stale_page_is_served_before_an_outer_timeout_of_two_seconds() {
     };
     assert_eq!(visit().await, (StatusCode::OK, "old".into()));
     tokio::time::sleep(INTERVAL).await;
-    // The one who regenerates, and two who come meanwhile.
+    // The leader and two followers.
     for _ in 0..3 {
         assert_eq!(visit().await, (StatusCode::OK, "old".into()));
     }

@@ -1,7 +1,9 @@
-//! Sites in virtual time: a store in memory stands for the database, and visitors come without a network.
+//! Sites in virtual time: a store in memory stands for the database, and visitors come without a
+//! network.
 //!
-//! Each test of such a site has `#[tokio::test(start_paused = true)]`. The clock moves only when every task waits, so a busy
-//! machine changes nothing, an hour costs nothing, and a regeneration has ended before the next `sleep` returns.
+//! Each test of such a site has `#[tokio::test(start_paused = true)]`. The clock moves only when
+//! every task waits, so a busy machine changes nothing, an hour costs nothing, and a regeneration
+//! has ended before the next `sleep` returns.
 
 use std::{
     sync::{Arc, Mutex},
@@ -12,8 +14,9 @@ use axum::{Router, body::Body, http::Request};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use perennial::{
-    Builder, LockInfo, Locks, Perennial, Refresh,
+    Builder, Perennial, Refresh,
     layer::RefreshLayer,
+    locks::{LockInfo, Locks},
     testing::internal::{BoxError, Call, Link, Linked, Memory, Reply, Store},
 };
 use tower::ServiceExt;
@@ -24,7 +27,7 @@ use crate::support::{Ask, Origin, every, page, patient};
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<(Memory, Mutex<String>)>);
 
-/// Answers at once; refuses to publish one key when it is told to.
+/// A store that answers at once, and that can refuse to publish one key.
 impl Link for Shared {
     async fn send(&self, call: Call) -> Result<Reply, BoxError> {
         let (memory, unpublishable) = &*self.0;
@@ -65,7 +68,7 @@ impl Shared {
         *self.0.1.lock().expect("not poisoned") = key.to_owned();
     }
 
-    /// The names that are invalidated, in the order of their epochs.
+    /// The invalidated names, in the order of their epochs.
     pub(crate) async fn invalidated(&self) -> Vec<String> {
         let mut names = self.store().invalidated(0, usize::MAX).await;
         let names = names.as_mut().expect("answers");
@@ -73,20 +76,21 @@ impl Shared {
         names.drain(..).map(|(name, _)| name).collect()
     }
 
-    /// The lock under which a page is generated.
+    /// The lock of a page.
     pub(crate) async fn lock_of(&self, path: &str) -> Option<LockInfo> {
         let lock = self.locks().inspect(page(path)).await;
         lock.expect("answers")
     }
 
-    /// The fence and the body that are stored for a key.
+    /// Returns the stored fence and body of a key.
     pub(crate) async fn entry(&self, key: &str) -> Option<(i64, String)> {
         let (fence, body) = crate::store::stored(&*self.store(), &page(key)).await?;
         Some((fence, String::from_utf8(body.to_vec()).expect("text")))
     }
 }
 
-/// A service that visitors ask without a network. The router is leaked, so that the handle is copied like an address.
+/// A service for visitors without a network. The router is leaked, so that the handle can be
+/// copied.
 #[derive(Clone, Copy)]
 pub(crate) struct Here(&'static Router);
 
@@ -103,7 +107,7 @@ impl Ask for Here {
     }
 }
 
-/// An origin and a process that caches its pages.
+/// An origin, and a process that caches its pages.
 pub(crate) fn origin_behind(site: &Perennial, policy: Refresh) -> (Origin, Here) {
     let origin = Origin::default();
     let address = here(origin.router().layer(site.layer(policy)));
@@ -133,13 +137,13 @@ impl Process {
         Self { site, address }
     }
 
-    /// The run whose version is served.
+    /// Returns the number of the served run.
     pub(crate) async fn run(&self, path: &str) -> usize {
         crate::support::get(self.address, path).await.run()
     }
 }
 
-/// Lets a process hear of what others have invalidated: it asks once a second.
+/// Waits for the next sync of a process.
 pub(crate) async fn synced() {
     tokio::time::sleep(Duration::from_millis(1300)).await;
 }

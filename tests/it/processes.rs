@@ -1,4 +1,5 @@
-//! Processes that are killed, stopped and told to end by real signals keep the promises, on each database.
+//! Processes that are killed, stopped and terminated by real signals keep the promises, on each
+//! database.
 
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ async fn one_generation_cold_and_one_stale_for_any_number_of_processes(db: Db) {
                 "cold, {processes} processes, round {round}"
             );
 
-            // Who has heard of what was invalidated later has heard of it.
+            // A process that has learned of the later invalidation has learned of the earlier one.
             let later = format!("/{processes}/{round}/later");
             let old = get(addresses[0], &later).await.run();
             for address in &addresses {
@@ -76,10 +77,10 @@ async fn one_generation_cold_and_one_stale_for_any_number_of_processes(db: Db) {
             let begun = origin.begun();
             origin.hold();
             let mut crowd = Crowd::visit(60, &addresses, &path);
-            // While it is generated: all but the one whose request does it.
+            // All but the leader get the old version.
             assert!(all_of_run(&crowd.first(59).await, before + 1));
             origin.let_go();
-            // That one waits for it, but not for a slow database.
+            // The leader waits for the new version, but not for a slow database.
             let last = crowd.rest().await;
             assert!(all_of_run(&last, before + 1) || all_of_run(&last, begun + 1));
             for address in &addresses {
@@ -142,7 +143,7 @@ async fn a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_else
     let options = "--every 1h --lease 1s";
     let [a, b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
     origin.hold();
-    // Its connection breaks.
+    // The connection breaks.
     let lost = tokio::spawn({
         let a = a.address;
         async move { get(a, "/").await }
@@ -156,9 +157,11 @@ async fn a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_else
     lost.abort();
 }
 
-/// Rounds in which the regenerator sleeps past its lease, another one publishes, and the first one wakes up and goes on.
+/// Rounds in which the leader's process sleeps past its lease, another process publishes, and the
+/// first one wakes up.
 ///
-/// Cold, its generator goes on, as its visitors have nothing else, and its publish is refused; stale, it is given up.
+/// Without an old version the generator continues and its publish is refused; with one the
+/// generator is cancelled.
 async fn overtaken(db: &Db, cold: bool) {
     let origin = Origin::default();
     let address = origin.serve().await;
@@ -182,7 +185,7 @@ async fn overtaken(db: &Db, cold: bool) {
         let mut of_a = Crowd::visit(1, &[a.address], &path);
         until("a generates", async || {
             if !cold {
-                // As soon as it has heard that its version is stale.
+                // The process knows now that its version is stale.
                 of_a.another(a.address, &path);
             }
             origin.begun() == begun + 1
@@ -207,7 +210,7 @@ async fn overtaken(db: &Db, cold: bool) {
         a.signal(Signal::CONT);
         of_a.rest().await;
         of_b.rest().await;
-        // Whatever a does late, it has done once it serves b's version or a later one.
+        // A late step of a is over once a serves b's version or a later one.
         until("a has b's version", async || {
             get(a.address, &path).await.run() >= begun + 2
         })
@@ -293,7 +296,7 @@ async fn a_graceful_shutdown_under_load_drops_nobody_and_leaves_no_lease(db: Db)
     tokio::time::sleep(EVERY).await;
     let held = origin.begun();
     origin.hold();
-    // Some wait for a first version, others have old ones, which regrow meanwhile.
+    // Some visitors wait for a first version, and others have old versions.
     let cold = Crowd::visit(30, &[a.address], "/cold");
     let stale: Vec<_> = ["/1", "/2", "/3"]
         .map(|path| Crowd::visit(20, &[a.address], path))

@@ -1,4 +1,4 @@
-//! A network between a site and its server, with all that goes wrong there.
+//! A network with faults between a site and its server.
 
 use std::{
     net::SocketAddr,
@@ -18,33 +18,33 @@ use tokio::{
     sync::watch,
 };
 
-/// What happens to what is sent while it lasts.
+/// The fault of the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Weather {
     Fair,
-    /// Each reply comes this much later.
+    /// Each reply is delayed by this time.
     Slow(Duration),
-    /// The server does what it is told, and after so many replies nobody hears of it.
+    /// The server executes requests, and after this number of replies the replies are lost.
     RepliesLost {
         after: usize,
     },
     /// The connection is reset in the middle of a reply.
     Reset,
-    /// Nothing gets through in either direction; what was sent arrives when it is over.
+    /// Nothing passes in either direction until the fault ends.
     Blackout,
 }
 
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     weather: watch::Sender<Weather>,
-    /// The connections of lower numbers: what is asked on them arrives when they are let go.
+    /// The connections with lower numbers are held: their requests arrive after the release.
     held: watch::Sender<usize>,
-    /// How many requests are held.
+    /// The number of held requests.
     waiting: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
     /// The replies since the weather has changed.
     replies: Arc<AtomicUsize>,
-    /// What was asked in all, without signs of life.
+    /// The number of all requests, without signs of life.
     asked: Arc<AtomicUsize>,
 }
 
@@ -62,7 +62,7 @@ impl Proxy {
         let weather = watch::Sender::new(Weather::Fair);
         let held = watch::Sender::new(0);
         let (waiting, connections) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-        let hold = (held.clone(), Arc::clone(&waiting), Arc::clone(&connections));
+        let shared = (held.clone(), Arc::clone(&waiting), Arc::clone(&connections));
         let forecast = weather.clone();
         let replies = Arc::new(AtomicUsize::new(0));
         let asked = Arc::new(AtomicUsize::new(0));
@@ -71,8 +71,8 @@ impl Proxy {
             loop {
                 let (client, _) = listener.accept().await.expect("accepts");
                 let weather = forecast.subscribe();
-                let (held, waiting, connections) = &hold;
-                let hold = Hold {
+                let (held, waiting, connections) = &shared;
+                let held = HeldBytes {
                     number: connections.fetch_add(1, SeqCst),
                     held: held.subscribe(),
                     waiting: Arc::clone(waiting),
@@ -81,7 +81,7 @@ impl Proxy {
                 tokio::spawn(async move {
                     // A server that is away ends the client's connection.
                     if let Ok(server) = TcpStream::connect(server).await {
-                        carry(client, server, weather, hold, &asked, &replies).await;
+                        carry(client, server, weather, held, &asked, &replies).await;
                     }
                 });
             }
@@ -97,19 +97,20 @@ impl Proxy {
         }
     }
 
-    /// The URL by way of this.
+    /// The URL through this proxy.
     pub(crate) fn url(&self, url: &str) -> String {
         let (user, rest) = url.rsplit_once('@').expect("names a user");
         let (_, database) = rest.split_once('/').expect("names a database");
         format!("{user}@{}/{database}", self.address)
     }
 
-    /// How many times something was asked of the server: statements, and what it takes to connect and to prepare them.
+    /// The number of requests to the server: statements, and those of connecting and preparing.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(SeqCst)
     }
 
-    /// Holds what is asked on the connections that there are now, until [`let_go`](Self::let_go). New ones are carried as ever.
+    /// Holds the requests on the present connections until [`let_go`](Self::let_go). New
+    /// connections are not held.
     pub(crate) fn hold(&self) {
         self.held.send_replace(self.connections.load(SeqCst));
     }
@@ -128,14 +129,14 @@ impl Proxy {
     }
 }
 
-/// Holds what is asked on one connection.
-struct Hold {
+/// Holds the requests on one connection.
+struct HeldBytes {
     number: usize,
     held: watch::Receiver<usize>,
     waiting: Arc<AtomicUsize>,
 }
 
-impl Hold {
+impl HeldBytes {
     async fn is_over(&mut self) {
         let number = self.number;
         if number < *self.held.borrow() {
@@ -151,18 +152,18 @@ async fn carry(
     client: TcpStream,
     server: TcpStream,
     weather: watch::Receiver<Weather>,
-    hold: Hold,
+    held: HeldBytes,
     asked: &AtomicUsize,
     replied: &AtomicUsize,
 ) {
-    // A dropped socket is reset, as is one whose other end has been.
+    // A dropped socket is reset, and so is a socket whose other end was reset.
     client.set_zero_linger().expect("is set");
     server.set_nodelay(true).expect("is set");
     client.set_nodelay(true).expect("is set");
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = requests(from_client, to_server, weather.clone(), hold, asked) => {}
+        () = requests(from_client, to_server, weather.clone(), held, asked) => {}
         () = replies(from_server, to_client, weather, replied) => {}
     }
 }
@@ -171,7 +172,7 @@ async fn requests(
     mut client: OwnedReadHalf,
     mut server: OwnedWriteHalf,
     mut weather: watch::Receiver<Weather>,
-    mut hold: Hold,
+    mut held: HeldBytes,
     asked: &AtomicUsize,
 ) {
     let mut chunk = vec![0; 64 << 10];
@@ -181,7 +182,7 @@ async fn requests(
         if !sign_of_life {
             asked.fetch_add(1, SeqCst);
         }
-        hold.is_over().await;
+        held.is_over().await;
         let over = weather.wait_for(|weather| *weather != Weather::Blackout);
         if over.await.is_err() || server.write_all(&chunk[..read]).await.is_err() {
             return;
@@ -208,7 +209,7 @@ async fn replies(
             Weather::Fair | Weather::Blackout => {}
             Weather::RepliesLost { after } if before < after => {}
             Weather::Slow(delay) => tokio::time::sleep(delay).await,
-            // Nothing that comes after a gap is ever delivered.
+            // Nothing after a gap is ever delivered.
             Weather::RepliesLost { .. } => std::future::pending().await,
             Weather::Reset => passed /= 2,
         }

@@ -1,9 +1,10 @@
-//! The leader generates, followers wait or get the old page, and nobody gets an expired one; in one process and in virtual time.
+//! The leader generates, followers wait or get the old page, and no visitor gets an expired page;
+//! in one process and in virtual time.
 
 use std::time::Duration;
 
 use axum::{Router, routing::get as route};
-use perennial::{First, Perennial, Refresh};
+use perennial::{OnMiss, Perennial, Refresh};
 
 use crate::{
     paused::{Here, Shared, here, origin_behind},
@@ -18,7 +19,7 @@ fn site(shared: &Shared, policy: Refresh) -> (Origin, Here) {
     origin_behind(&shared.site(), policy)
 }
 
-/// The same, with a page `/` that is stale and a generator that is held.
+/// A process with a stale page `/` and a held generator.
 async fn stale_site(shared: &Shared, policy: Refresh) -> (Origin, Here) {
     let (origin, address) = site(shared, policy);
     assert_eq!(get(address, "/").await.run(), 1);
@@ -39,7 +40,7 @@ fn all_of_run(replies: &[Reply], run: usize) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_stale_page_is_generated_once_and_only_the_regenerating_visitor_waits() {
     let shared = Shared::new();
-    let (origin, address) = stale_site(&shared, Refresh::every(SHORT).wait(HANG)).await;
+    let (origin, address) = stale_site(&shared, Refresh::every(SHORT).soft_timeout(HANG)).await;
     let mut crowd = Crowd::visit(200, &[address], "/");
     assert!(all_of_run(&crowd.first(199).await, 1));
     assert_eq!((origin.begun(), origin.ended()), (2, 1));
@@ -48,7 +49,7 @@ async fn a_stale_page_is_generated_once_and_only_the_regenerating_visitor_waits(
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_background_nobody_waits() {
+async fn in_background_no_visitor_waits() {
     let shared = Shared::new();
     let (origin, address) = stale_site(&shared, Refresh::every(SHORT).in_background()).await;
     assert!(all_of_run(
@@ -69,10 +70,10 @@ async fn in_background_nobody_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_its_wait_the_regenerating_visitor_gets_the_old_version() {
+async fn leader_gets_the_old_version_after_the_soft_timeout() {
     let shared = Shared::new();
     let wait = Duration::from_millis(100);
-    let (origin, address) = stale_site(&shared, Refresh::every(SHORT).wait(wait)).await;
+    let (origin, address) = stale_site(&shared, Refresh::every(SHORT).soft_timeout(wait)).await;
     let reply = get(address, "/").await;
     assert_eq!(reply.run(), 1);
     assert!(reply.took >= wait && reply.took < wait + Duration::from_millis(5));
@@ -95,11 +96,14 @@ async fn a_cold_page_is_generated_once_and_everybody_gets_it() {
 #[tokio::test(start_paused = true)]
 async fn follower_that_may_not_wait_gets_503_and_the_leader_gets_the_page() {
     let shared = Shared::new();
-    for first in [First::Unavailable, First::Wait(Duration::from_millis(100))] {
-        let policy = Refresh::every(LONG).first(first).in_background();
+    for first in [
+        OnMiss::Unavailable,
+        OnMiss::Wait(Duration::from_millis(100)),
+    ] {
+        let policy = Refresh::every(LONG).on_miss(first).in_background();
         let (origin, address) = site(&shared, policy);
         origin.hold();
-        let path = if first == First::Unavailable {
+        let path = if first == OnMiss::Unavailable {
             "/a"
         } else {
             "/b"
@@ -117,7 +121,7 @@ async fn follower_that_may_not_wait_gets_503_and_the_leader_gets_the_page() {
 #[tokio::test(start_paused = true)]
 async fn a_restart_finds_what_was_stored() {
     let shared = Shared::new();
-    let policy = Refresh::every(LONG).first(First::Unavailable);
+    let policy = Refresh::every(LONG).on_miss(OnMiss::Unavailable);
     let (_, before) = site(&shared, policy);
     get(before, "/").await;
     let (origin, after) = site(&shared, policy);
@@ -129,11 +133,11 @@ async fn a_restart_finds_what_was_stored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_zero_serves_what_there_is_and_regenerates_one_at_a_time() {
+async fn interval_zero_serves_stale_and_regenerates_one_at_a_time() {
     let shared = Shared::new();
-    let (origin, address) = site(&shared, Refresh::every(Duration::ZERO).wait(HANG));
+    let (origin, address) = site(&shared, Refresh::every(Duration::ZERO).soft_timeout(HANG));
     assert_eq!(get(address, "/").await.run(), 1);
-    // The next one is begun when the lease of the one before is released.
+    // The next regeneration begins after the release of the lease before.
     until("it regenerates", async || {
         get(address, "/").await.run() == 2
     })
@@ -171,7 +175,7 @@ async fn beyond_max_stale_visitors_wait_for_the_new_version() {
 #[tokio::test(start_paused = true)]
 async fn more_regenerations_at_once_than_allowed_are_skipped() {
     let shared = Shared::new();
-    let builder = patient().regenerations(2);
+    let builder = patient().max_regenerations(2);
     let site = shared.open(builder);
     let origin = Origin::default();
     let policy = Refresh::every(SHORT).in_background();
@@ -201,7 +205,7 @@ async fn more_regenerations_at_once_than_allowed_are_skipped() {
 #[tokio::test(start_paused = true)]
 async fn a_visitor_who_leaves_cancels_nothing() {
     let shared = Shared::new();
-    let (origin, address) = site(&shared, Refresh::every(SHORT).wait(HANG));
+    let (origin, address) = site(&shared, Refresh::every(SHORT).soft_timeout(HANG));
     // Cold, then stale.
     for run in [1, 2] {
         origin.hold();
@@ -245,7 +249,7 @@ async fn the_same_content_again_renews_the_age() {
             .await
             .expect("opens");
         sqlx::query_as::<_, (i64, i64, i64)>(
-            "SELECT fence, generated_at, keep_until FROM perennial_entry",
+            "SELECT fence, generated_at, retain_until FROM perennial_entry",
         )
         .fetch_one(&pool)
         .await
@@ -275,7 +279,7 @@ async fn shutdown_waits_for_running_regenerations_and_begins_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_of_a_sites_locks_is_that_of_the_site() {
+async fn shutdown_of_a_sites_locks_shuts_the_site_down() {
     shutdown_begins_nothing_more(|site| async move { site.locks().shutdown().await }).await;
 }
 
@@ -342,7 +346,7 @@ async fn version_that_expires_during_its_regeneration_is_not_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_of_ones_own_does_not_hide_a_fresh_one_of_another_process() {
+async fn own_version_does_not_hide_a_fresh_one_of_another_process() {
     let shared = Shared::new();
     let interval = Duration::from_secs(5);
     let origin = Origin::default();
@@ -360,7 +364,9 @@ async fn a_version_of_ones_own_does_not_hide_a_fresh_one_of_another_process() {
 #[tokio::test(start_paused = true)]
 async fn leader_is_not_given_a_version_that_expired_while_it_waited() {
     let shared = Shared::new();
-    let policy = Refresh::every(SHORT).max_stale(SHORT).wait(4 * SHORT);
+    let policy = Refresh::every(SHORT)
+        .max_stale(SHORT)
+        .soft_timeout(4 * SHORT);
     let (origin, address) = stale_site(&shared, policy).await;
     let crowd = Crowd::visit(1, &[address], "/");
     until("it generates", async || origin.begun() == 2).await;
@@ -377,12 +383,12 @@ async fn failed_regeneration_does_not_extend_max_stale() {
     let interval = Duration::from_secs(6);
     let policy = Refresh::every(interval)
         .max_stale(Duration::ZERO)
-        .retry_after(LONG);
+        .cooldown(LONG);
     let address = here(origin.router().layer(site.layer(policy)));
     assert_eq!(get(address, "/").await.run(), 1);
     site.invalidate("/").await.expect("is done");
     origin.status(500);
-    // Who comes while the first one is still ending has that.
+    // A visitor who arrives while the first regeneration is ending gets its version.
     until("it has failed", async || {
         assert_eq!(get(address, "/").await.run(), 1);
         origin.ended() == 2
@@ -398,8 +404,8 @@ async fn a_version_that_expires_while_its_publish_is_tried_again_is_not_served()
     let shared = Shared::new();
     let policy = Refresh::every(SHORT)
         .max_stale(Duration::from_secs(2))
-        .wait(HANG)
-        .first(First::Wait(HANG));
+        .soft_timeout(HANG)
+        .on_miss(OnMiss::Wait(HANG));
     let (origin, address) = stale_site(&shared, policy).await;
     shared.refuse_publishes_of("/");
     origin.let_go();
@@ -416,7 +422,7 @@ async fn a_version_that_expires_while_its_publish_is_tried_again_is_not_served()
 #[tokio::test(start_paused = true)]
 async fn a_publish_that_fails_takes_no_permit() {
     let shared = Shared::new();
-    let builder = patient().regenerations(1);
+    let builder = patient().max_regenerations(1);
     let site = shared.open(builder);
     let origin = Origin::default();
     let policy = Refresh::every(SHORT).in_background().lease(2 * HANG);
@@ -440,7 +446,7 @@ async fn a_publish_that_fails_takes_no_permit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn jitter_shortens_each_keys_interval_by_a_part_of_its_own_that_all_processes_agree_on() {
+async fn jitter_shortens_each_keys_interval_by_the_same_part_in_all_processes() {
     let shared = Shared::new();
     let origin = Origin::default();
     let policy = Refresh::every(LONG).jitter(0.5);

@@ -1,4 +1,5 @@
-//! What a response says to shared caches, over the wire: targeted fields, dates, statuses, and what a change makes stale.
+//! Directives for shared caches, over the wire: targeted headers, dates, statuses, and the pages
+//! that a change makes stale.
 
 use std::{
     net::SocketAddr,
@@ -12,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::any,
 };
-use perennial::{Client, Key, Refresh, RefreshAfter};
+use perennial::{BrowserCache, Key, Refresh, RefreshAfter};
 
 use crate::{
     databases::Db,
@@ -43,7 +44,8 @@ async fn site_with(folder: &Folder, head: &[(&str, &str)], policy: Refresh) -> S
     serve(Router::new().fallback_service(page.layer(layer))).await
 }
 
-/// The seconds for which a second visitor is told that the page is fresh; `None`: it is not stored.
+/// Returns the seconds for which the page is fresh, by a second visitor's response; `None`: not
+/// stored.
 async fn fresh_for(address: SocketAddr) -> Option<i64> {
     get(address, "/").await;
     let reply = get(address, "/").await;
@@ -53,11 +55,12 @@ async fn fresh_for(address: SocketAddr) -> Option<i64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
-    let honours = Refresh::from_generator(Duration::from_secs(600));
+    let honours = Refresh::from_cache_control(Duration::from_secs(600));
     let every = Refresh::every(Duration::from_secs(1200));
     let general = ("cache-control", "max-age=300");
     let cdn = "cdn-cache-control";
-    // Its head, and for how long it is fresh where the response decides, and where it doesn't.
+    // The head, and the seconds for which the page is fresh if the response decides, and if the
+    // policy decides.
     for (head, honoured, otherwise) in [
         (vec![general], Some(300), Some(1200)),
         (vec![general, (cdn, "max-age=900")], Some(900), Some(1200)),
@@ -107,7 +110,7 @@ async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn date_is_when_the_page_was_made_and_age_the_time_since() {
+async fn date_is_the_generation_time_and_age_the_time_since() {
     let folder = Folder::new();
     let address = site_with(&folder, &[], Refresh::every(LONG)).await;
     let date = |reply: &Reply| httpdate::parse_http_date(text(reply, "date")).expect("a date");
@@ -123,13 +126,14 @@ async fn date_is_when_the_page_was_made_and_age_the_time_since() {
         assert!(date(&reply) <= made + Duration::from_secs(1), "{reply:?}");
         let age: u64 = text(&reply, "age").parse().expect("a number");
         assert!(age >= 3, "{reply:?}");
-        // RFC 9111 §4.2.3: of the apparent age and the age value the greater counts; they are the same, but for whole seconds.
+        // RFC 9111 §4.2.3: of the apparent age and the age value the greater counts; they are the
+        // same, but for whole seconds.
         let apparent = SystemTime::now()
             .duration_since(date(&reply))
             .expect("is past");
         assert!(apparent.as_secs() >= age, "{reply:?}");
     }
-    // In another process, by the age of what is stored.
+    // Another process, by the age of the stored version.
     let other = site_with(&folder, &[], Refresh::every(LONG)).await;
     let reply = get(other, "/").await;
     let seconds = |time: SystemTime| {
@@ -142,7 +146,7 @@ async fn date_is_when_the_page_was_made_and_age_the_time_since() {
         "{reply:?}"
     );
 
-    // So it is of what was old when it came, and of what is older than the time itself.
+    // The same for a page that was old when it arrived, and for one older than its interval.
     let before = httpdate::fmt_http_date(SystemTime::now() - Duration::from_secs(3000));
     for (head, past) in [(("date", &*before), 3000), (("age", "2147483648"), 1 << 31)] {
         let folder = Folder::new();
@@ -157,7 +161,7 @@ async fn date_is_when_the_page_was_made_and_age_the_time_since() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_there_is_asked_for_again_after_a_minute() {
+async fn negative_response_is_regenerated_after_a_minute() {
     const MORE: &str = "/more";
     async fn answer(uri: Uri, status: StatusCode, honest: bool) -> Response {
         let head = match honest {
@@ -175,8 +179,9 @@ async fn what_is_not_there_is_asked_for_again_after_a_minute() {
         }
     }
     let every = Refresh::every(LONG);
-    let honours = Refresh::from_generator(LONG);
-    // The status; whether the response says for how long it is fresh; the policy; the seconds of its interval, and with `RefreshAfter`.
+    let honours = Refresh::from_cache_control(LONG);
+    // The status; whether the response decides; the policy; the interval in seconds, without and
+    // with `RefreshAfter`.
     for (status, honest, policy, interval, more) in [
         (404, false, every, 60, 1800),
         (405, false, every, 60, 1800),
@@ -191,7 +196,7 @@ async fn what_is_not_there_is_asked_for_again_after_a_minute() {
     ] {
         let status = StatusCode::from_u16(status).expect("a status");
         let folder = Folder::new();
-        let policy = policy.client(Client::UntilStale(Duration::ZERO));
+        let policy = policy.browser_cache(BrowserCache::UntilStale(Duration::ZERO));
         let layer = folder.site().await.layer(policy);
         let app = Router::new().fallback(async move |uri| answer(uri, status, honest).await);
         let address = serve(app.layer(layer)).await;
@@ -208,7 +213,8 @@ async fn what_is_not_there_is_asked_for_again_after_a_minute() {
     }
 }
 
-/// Pages, and what writes them: the answer to a writing request has its status and headers from its own headers.
+/// Pages, and a route that changes pages: its response has the status and the headers that the
+/// request names.
 fn writable(origin: &Origin) -> Router {
     async fn answer(origin: Origin, request: Request) -> Response {
         let (method, uri) = (request.method().clone(), request.uri().clone());
@@ -236,19 +242,20 @@ fn writable(origin: &Origin) -> Router {
 
 async fn successful_unsafe_request_makes_what_it_changed_stale_in_all_processes(db: Db) {
     let origin = Origin::default();
-    let policy = Refresh::every(LONG).wait(HANG);
+    let policy = Refresh::every(LONG).soft_timeout(HANG);
     let language = axum::http::header::ACCEPT_LANGUAGE;
     let (site, other) = (db.site().await, db.site().await);
     let layer = site.layer(policy).invalidate_on_unsafe();
     let plain = serve(writable(&origin).layer(layer.clone())).await;
     let nested = Router::new().nest("/in", writable(&origin).layer(layer.clone()));
     let nested = serve(nested).await;
-    let keyed = Key::new().query(["page"]).header(language);
+    let keyed = Key::new().query(&["page"]).header(language);
     let keyed = serve(writable(&origin).layer(layer.key(keyed))).await;
     let elsewhere = serve(writable(&origin).layer(other.layer(policy))).await;
     let off = serve(writable(&origin).layer(site.layer(policy))).await;
 
-    // Where it is sent to, its method and target, its headers; the page that it makes stale, or not.
+    // The address of the request, its method, target and headers; the page that becomes stale, if
+    // any.
     type Case<'a> = (
         SocketAddr,
         &'a str,

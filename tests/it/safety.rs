@@ -1,4 +1,4 @@
-//! No visitor sees, changes or uses up what belongs to others.
+//! No visitor sees, changes or uses up another visitor's resources.
 
 use std::{
     collections::HashMap,
@@ -67,9 +67,9 @@ const HOSTILE: &[&str] = &[
 ];
 
 /// By HEAD or not, which path, headers by their place in the list with values, a body.
-type Asked = (bool, u8, Vec<(usize, Vec<u8>)>, Vec<u8>);
+type SafetyRequest = (bool, u8, Vec<(usize, Vec<u8>)>, Vec<u8>);
 
-fn requests() -> impl Strategy<Value = Asked> {
+fn requests() -> impl Strategy<Value = SafetyRequest> {
     let value = prop_oneof![
         Just(b"no-cache".to_vec()),
         Just(b"evil.example".to_vec()),
@@ -82,7 +82,7 @@ fn requests() -> impl Strategy<Value = Asked> {
 }
 
 #[tokio::test]
-async fn nothing_of_a_visitor_is_seen_by_the_generator_or_changes_what_is_stored() {
+async fn generator_and_store_see_nothing_of_a_visitor() {
     let runs = Arc::new(AtomicUsize::new(0));
     let leaked = Arc::new(Mutex::new(Vec::new()));
     let generator = {
@@ -189,7 +189,7 @@ async fn badly_framed_response_is_not_stored_and_replaces_nothing() {
     for (n, (headers, stored)) in framings.iter().enumerate() {
         let runs = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&runs);
-        let policy = Refresh::every(Duration::ZERO).first(perennial::First::Unavailable);
+        let policy = Refresh::every(Duration::ZERO).on_miss(perennial::OnMiss::Unavailable);
         let service = site
             .layer(policy)
             .layer(tower::service_fn(move |_: Request<Body>| {
@@ -265,7 +265,7 @@ async fn a_visitor_who_invents_keys_fills_neither_the_database_nor_the_memory() 
     };
     for key in 0..4 * KEYS {
         let (_, body) = ask(format!("/{key}")).await;
-        // Those beyond the limit are the visitor's own.
+        // Visitors get responses of their own for keys beyond the limit.
         assert_eq!(body.contains("me"), key >= KEYS, "{body}");
     }
     let begun = runs.load(SeqCst);

@@ -14,9 +14,9 @@ use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
     databases::Db,
-    own_server::{Ending, Kind, OwnServer},
+    own_server::{Ending, OwnServer, ServerKind},
     proxy::Proxy,
-    store::{content, edition, lock, open, publish},
+    store::{content, entry, lock, open, publish},
     support::{Gateway, HANG, Origin, every, get, nowhere, patient, serve, until},
 };
 
@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_secs(60);
 
 on_each_server! {
     uncommitted_lock_row_counts_as_taken_and_is_not_waited_for
-    nobody_takes_over_in_the_middle_of_a_publish
+    lock_is_not_taken_over_during_a_publish
     publish_during_a_takeover_is_refused
     many_steps_share_one_attempt_to_prepare_the_tables
     eight_make_the_tables_at_once
@@ -32,7 +32,7 @@ on_each_server! {
     processes_whose_clocks_differ_behave_alike
     a_server_that_is_away_is_named_at_once
     a_refresh_is_three_round_trips_and_a_contended_try_is_one
-    tables_of_the_same_names_are_told_from_perennials
+    foreign_tables_with_the_same_names_are_refused
 }
 
 #[cfg(feature = "postgres")]
@@ -48,13 +48,13 @@ on_database! {
 #[cfg(feature = "mysql")]
 on_database! {
     mysql_uncommitted = crate::databases::Db::mysql_uncommitted();
-    nobody_takes_over_in_the_middle_of_a_publish
+    lock_is_not_taken_over_during_a_publish
     publish_during_a_takeover_is_refused
 }
 #[cfg(feature = "mysql")]
 on_database! {
     mysql_committed = crate::databases::Db::mysql_committed();
-    nobody_takes_over_in_the_middle_of_a_publish
+    lock_is_not_taken_over_during_a_publish
     publish_during_a_takeover_is_refused
 }
 
@@ -81,7 +81,8 @@ async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
         let asked = Instant::now();
         let tried = store.try_lock(&name.into(), "me", LEASE, None).await;
         assert_eq!(tried.expect("answers"), None, "{change}");
-        // Meant to be 100 ms; without a limit it would be for ever, or MariaDB's own of 50 s.
+        // The limit should be 100 ms. Without a limit the wait would be endless, or MariaDB's
+        // default of 50 s.
         assert!(asked.elapsed() < HANG / 3, "{change}");
         held.rollback().await.expect("is undone");
     }
@@ -103,8 +104,8 @@ async fn eight_make_the_tables_at_once(db: Db) {
     }
 }
 
-/// Held up by whoever holds the entry's row, it keeps the lock's row for so long, whatever the isolation level.
-async fn nobody_takes_over_in_the_middle_of_a_publish(db: Db) {
+/// A publish that waits for the entry's row holds the lock's row meanwhile, at any isolation level.
+async fn lock_is_not_taken_over_during_a_publish(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("1")).await);
@@ -121,7 +122,7 @@ async fn nobody_takes_over_in_the_middle_of_a_publish(db: Db) {
         async move { publish(&*store, &late, &content("2")).await }
     });
     until("it is held up", async || db.waits().await).await;
-    // Until its lease is over.
+    // Until the lease is over.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!publishing.is_finished(), "nothing holds it up");
     let taken = store.try_lock(&"a".into(), "another", LEASE, None).await;
@@ -145,7 +146,7 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
         .expect("answers");
     let late = lock(&*store, "a", LEASE).await;
     for renews in [true, false] {
-        // As a try of another process does it when the lease has expired, up to the commit.
+        // The statements of another process's try after the lease has expired, without the commit.
         let takeover = db
             .uncommitted(
                 "UPDATE perennial_lock SET owner = 'next', fence = fence + 1 WHERE name = 'a'",
@@ -155,10 +156,10 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
             let (store, late) = (Arc::clone(&store), late.clone());
             async move {
                 let content = content("2");
-                let edition = edition(&content);
+                let entry = entry(&content);
                 let stored = match renews {
-                    true => store.renew(&late, &edition, first.fence).await,
-                    false => store.publish(&late, &edition).await,
+                    true => store.renew(&late, &entry, first.fence).await,
+                    false => store.publish(&late, &entry).await,
                 };
                 stored.expect("answers")
             }
@@ -179,7 +180,7 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
     }
 }
 
-/// A server that takes connections and says nothing.
+/// A server that accepts connections and never answers.
 async fn many_steps_share_one_attempt_to_prepare_the_tables(db: Db) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
     let listener = listener.expect("a port");
@@ -229,7 +230,8 @@ async fn a_role_that_may_not_make_tables_is_told_what_to_do(db: Db) {
         )
     };
     db.execute(&make).await;
-    // MySQL lets nobody in who has no rights, PostgreSQL gives them for what is there: the second time it takes.
+    // MySQL admits no user without rights, and PostgreSQL grants rights on existing tables only:
+    // the second round has the rights.
     db.execute(&grant).await;
     let (_, rest) = db.url().split_once('@').expect("names a user");
     let scheme = if postgres { "postgres" } else { "mysql" };
@@ -289,7 +291,7 @@ async fn processes_whose_clocks_differ_behave_alike(db: Db) {
         assert_eq!(origin.begun(), run, "once for all");
         tokio::time::sleep(INTERVAL + Duration::from_millis(100)).await;
     }
-    // Nobody takes a lease for expired that is being extended.
+    // No process may see a lease as expired while the lease is being extended.
     origin.hold();
     let start = Instant::now();
     while start.elapsed() < INTERVAL {
@@ -331,10 +333,10 @@ async fn an_exhausted_pool_is_no_visitors_trouble(db: Db) {
         .connect(db.url())
         .await;
     let pool = pool.expect("opens");
-    let builder = Perennial::builder().statement_limit(LIMIT);
+    let builder = Perennial::builder().statement_timeout(LIMIT);
     let site = builder.build(pool.clone()).await.expect("prepares");
     let origin = Origin::default();
-    let layer = site.layer(Refresh::every(INTERVAL).retry_after(INTERVAL));
+    let layer = site.layer(Refresh::every(INTERVAL).cooldown(INTERVAL));
     let address = serve(origin.router().layer(layer)).await;
     assert_eq!(get(address, "/").await.run(), 1);
 
@@ -377,11 +379,11 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     };
     let free = "SELECT count(*) FROM perennial_lock WHERE owner IS NULL";
     let mut least = usize::MAX;
-    // The first ones also connect and prepare.
+    // The first refreshes also connect and prepare.
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let (asked, begun) = (proxy.asked(), origin.begun());
-        // Who comes while the one before is still ending has the former version.
+        // A visitor who arrives while the regeneration before is ending gets the former version.
         until("it is made", async || {
             refresh(&site).await;
             origin.begun() > begun
@@ -406,8 +408,8 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     }
     assert_eq!(least, 1);
 
-    // Another process, while this one is at it, asks once a second, and once what has been invalidated. (Its own version it
-    // first tries to replace.)
+    // Another process, during a regeneration, probes once a second and syncs once a second. The
+    // process first tries to replace its own version.
     let other = Proxy::before(db.url()).await;
     let second = patient().open(&other.url(db.url())).await.expect("opens");
     refresh(&second).await;
@@ -437,8 +439,9 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     tokio::join!(regenerating, others);
 }
 
-async fn tables_of_the_same_names_are_told_from_perennials(db: Db) {
-    // A process of the same site may just be making its tables: each is looked at for a while, all at once.
+async fn foreign_tables_with_the_same_names_are_refused(db: Db) {
+    // A process of the same site may just be making its tables: each is looked at for a while, all
+    // at once.
     let told = ["schema", "lock", "entry", "invalidation"].map(async |table| {
         let prefix = format!("for_{table}_");
         db.execute(&format!("CREATE TABLE {prefix}{table} (mine INTEGER)"))
@@ -453,7 +456,7 @@ async fn tables_of_the_same_names_are_told_from_perennials(db: Db) {
     futures_util::future::join_all(told).await;
 }
 
-/// As a standby that was the primary, or a name that led to another server for a while.
+/// A standby that was the primary, or a name that led to another server for a while.
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_to_a_server_that_may_only_be_read_is_not_kept() {
@@ -462,7 +465,10 @@ async fn a_connection_to_a_server_that_may_only_be_read_is_not_kept() {
     };
     let pool = PoolOptions::<sqlx::Postgres>::new().max_connections(1);
     let pool = pool.connect(db.url()).await.expect("opens");
-    let locks = Perennial::new(pool.clone()).await.expect("opens").locks();
+    let locks = Perennial::with_pool(pool.clone())
+        .await
+        .expect("opens")
+        .locks();
     sqlx::query("SET default_transaction_read_only = on")
         .execute(&pool)
         .await
@@ -477,10 +483,10 @@ async fn a_connection_to_a_mariadb_that_may_only_be_read_is_not_kept() {
     if Db::mysql().await.is_none() {
         return;
     }
-    let server = OwnServer::start(Kind::MariaDb).await;
+    let server = OwnServer::start(ServerKind::MariaDb).await;
     let db = Db::at(&server.url());
     drop(db.site().await);
-    // A role that may do what a site does, and not write all the same.
+    // A role that has the rights of a site, on a server without writes.
     db.execute("CREATE USER site@'127.0.0.1'").await;
     db.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON perennial.* TO site@'127.0.0.1'")
         .await;
@@ -491,7 +497,10 @@ async fn a_connection_to_a_mariadb_that_may_only_be_read_is_not_kept() {
         let id = sqlx::query_scalar::<_, i64>("SELECT CAST(CONNECTION_ID() AS SIGNED)");
         id.fetch_one(&pool).await.expect("answers")
     };
-    let locks = Perennial::new(pool.clone()).await.expect("opens").locks();
+    let locks = Perennial::with_pool(pool.clone())
+        .await
+        .expect("opens")
+        .locks();
     let first = connection().await;
     db.execute("SET GLOBAL read_only = 1").await;
     locks.try_lock("a").await.expect_err("may not be written");
@@ -500,7 +509,7 @@ async fn a_connection_to_a_mariadb_that_may_only_be_read_is_not_kept() {
     assert!(locks.try_lock("b").await.expect("answers").is_some());
 }
 
-async fn opened_before_its_server(kind: Kind) {
+async fn opened_before_its_server(kind: ServerKind) {
     let mut server = OwnServer::start(kind).await;
     server.end(Ending::Stop);
     let error = Perennial::open(&server.url()).await.expect_err("is away");
@@ -533,7 +542,7 @@ async fn opened_before_its_server(kind: Kind) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_site_opens_before_its_postgres() {
     if Db::postgres().await.is_some() {
-        opened_before_its_server(Kind::Postgres).await;
+        opened_before_its_server(ServerKind::Postgres).await;
     }
 }
 
@@ -541,6 +550,6 @@ async fn a_site_opens_before_its_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_site_opens_before_its_mariadb() {
     if Db::mysql().await.is_some() {
-        opened_before_its_server(Kind::MariaDb).await;
+        opened_before_its_server(ServerKind::MariaDb).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use perennial::{ErrorKind, Perennial, SessionLock};
+use perennial::{ErrorKind, Perennial, locks::SessionLock};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -12,14 +12,15 @@ use crate::{
 
 on_each_server! {
     one_of_many_has_the_lock_and_it_is_free_when_it_is_released_or_dropped
-    who_waits_gets_it_or_is_told
+    waiter_gets_the_session_lock_or_an_error
     a_lock_whose_connection_is_killed_is_lost_and_free
     a_killed_process_gives_the_lock_up_at_once
     no_two_names_are_one
     session_lock_ends_at_the_statement_limit_of_its_site
 }
 
-/// A name of the test's own: on MySQL and MariaDB these locks are the server's, which the tests share.
+/// A name of the test's own: on MySQL and MariaDB these locks are the server's, which the tests
+/// share.
 fn one(url: &str) -> String {
     format!("one of {url}")
 }
@@ -54,7 +55,7 @@ async fn one_of_many_has_the_lock_and_it_is_free_when_it_is_released_or_dropped(
             until("and again", async || {
                 match try_one(&db).await {
                     Some(lock) => lock.release().await.is_ok(),
-                    // The one before may not be closed yet.
+                    // The connection before may still be closing.
                     None => false,
                 }
             })
@@ -63,7 +64,7 @@ async fn one_of_many_has_the_lock_and_it_is_free_when_it_is_released_or_dropped(
     }
 }
 
-async fn who_waits_gets_it_or_is_told(db: Db) {
+async fn waiter_gets_the_session_lock_or_an_error(db: Db) {
     let lock = try_one(&db).await.expect("is free");
     let (pool, one) = (pool_of(db.url(), 2).await, one(db.url()));
     let wait = Duration::from_millis(300);
@@ -81,7 +82,7 @@ async fn who_waits_gets_it_or_is_told(db: Db) {
     tokio::time::sleep(wait).await;
     lock.release().await.expect("is held");
     let lock = waiting.await.expect("no panic").expect("is free in time");
-    // Signs of life keep it; it needs no other.
+    // Signs of life alone hold the lock.
     let lost = tokio::time::timeout(Duration::from_secs(5), lock.lost()).await;
     lost.expect_err("is held");
     lock.release().await.expect("is held");
@@ -124,11 +125,11 @@ async fn a_killed_process_gives_the_lock_up_at_once(db: Db) {
         .expect("starts");
     until("it is held", async || try_one(&db).await.is_none()).await;
     process.kill().await.expect("is alive");
-    // Where only TCP's keepalive told the server, it would take hours.
+    // By TCP's keepalive alone the server would notice after hours.
     until("it is free", async || try_one(&db).await.is_some()).await;
 }
 
-/// No test: a process that holds the lock.
+/// A process that holds the lock; not a test.
 #[tokio::test]
 #[ignore = "is started by the test of killed processes"]
 async fn holder() {
@@ -142,7 +143,7 @@ async fn holder() {
 
 async fn session_lock_ends_at_the_statement_limit_of_its_site(db: Db) {
     with_pool!(db, pool => {
-        let builder = Perennial::builder().statement_limit(Duration::from_millis(700));
+        let builder = Perennial::builder().statement_timeout(Duration::from_millis(700));
         let site = builder.build(pool.clone()).await.expect("prepares");
         let _held = all_of(&pool).await;
         let tried = SessionLock::try_lock(site.database().expect("has one"), "one").await;
@@ -179,7 +180,7 @@ on_database! { pooled = crate::databases::Db::postgres_pooled(); a_pooler_that_s
 
 #[cfg(feature = "postgres")]
 async fn a_pooler_that_shares_its_connections_is_an_error(db: Db) {
-    // Whoever is first can't know; nobody who comes is let in beside it.
+    // The first holder cannot detect the pooler; no other client is let in.
     let first = try_one(&db).await.expect("is free");
     let one = one(db.url());
     for name in [&*one, "two"] {
@@ -194,7 +195,7 @@ async fn a_pooler_that_shares_its_connections_is_an_error(db: Db) {
 }
 
 #[tokio::test]
-async fn sqlite_has_none_and_says_what_to_use() {
+async fn sqlite_has_no_session_locks_and_recommends_a_lease() {
     let pool = sqlx::SqlitePool::connect("sqlite::memory:")
         .await
         .expect("opens");

@@ -1,4 +1,5 @@
-//! Stacks of middleware as users combine them, with the real crates: cached or bypassed, and no visitor gets another one's page.
+//! Stacks of middleware in real use, with the real crates: cached or bypassed, and no visitor gets
+//! another visitor's page.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use crate::support::{Folder, HANG, get, request, serve};
 
 const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));
 
-/// The visitor who is logged in.
+/// The logged-in visitor.
 #[derive(Clone, Debug)]
 struct User(String);
 
@@ -34,7 +35,7 @@ struct User(String);
 #[derive(Clone, Debug)]
 struct Pool(&'static str);
 
-/// A middleware as applications have it.
+/// A typical middleware of applications.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let cookie = request.headers().get(header::COOKIE).cloned();
     if let Some(user) = cookie
@@ -72,7 +73,8 @@ enum Cached {
     All,
 }
 
-/// Asks as three visitors in turn: whoever is not served from the cache gets a page of their own, and the others nobody's.
+/// Makes requests as three visitors in turn. A visitor without a cached page gets a page of their
+/// own.
 async fn visit(name: &str, app: Router, cached: Cached, sees: &str) {
     let address = serve(app).await;
     for round in 0..3 {
@@ -106,7 +108,8 @@ async fn visit(name: &str, app: Router, cached: Cached, sees: &str) {
             } else {
                 visitor
             };
-            // A request that bypasses the cache keeps what is hidden from the generator.
+            // A request that bypasses the cache keeps the extension that is hidden from the
+            // generator.
             let shown = if cached { sees } else { "" };
             let shown = format!("{shown} for {whose}");
             let text = reply.text();
@@ -150,7 +153,7 @@ async fn no_stack_of_middleware_gives_a_visitor_the_page_of_another() {
             .layer(CatchPanicLayer::new())
             .layer(CompressionLayer::new())
     };
-    // The application, and what the handler sees beside the user when it generates.
+    // The application, and the generator's view of everything except the user.
     check("auth", app(layer()).layer(auth()), Cached::Anonymous, "").await;
     let it = app(layer().bypass_if(user)).layer(auth());
     check("auth, bypass_if", it, Cached::Anonymous, "").await;

@@ -11,8 +11,8 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use perennial::{
-    LockKind, LockName,
-    testing::internal::{Edition, LeaseRow, Linked, Store, Unused},
+    locks::{LockKind, LockName},
+    testing::internal::{LeaseRow, Linked, NewEntry, Store, Unused},
 };
 use tokio::task::JoinSet;
 
@@ -62,12 +62,14 @@ pub(crate) fn content(body: &str) -> Response<Bytes> {
     content
 }
 
-/// The same for each; kept for an hour.
-pub(crate) fn edition(content: &Response<Bytes>) -> Edition<'_> {
-    Edition {
+const METADATA: &str = "epoch=7&tag=a+%26b";
+
+/// Returns an entry with this content, for an hour.
+pub(crate) fn entry(content: &Response<Bytes>) -> NewEntry<'_> {
+    NewEntry {
         content,
-        notes: "epoch=7&tag=a+%26b",
-        keep: Duration::from_secs(3600),
+        metadata: METADATA,
+        retention: Duration::from_secs(3600),
     }
 }
 
@@ -76,13 +78,13 @@ pub(crate) async fn publish(
     lease: &LeaseRow,
     content: &Response<Bytes>,
 ) -> bool {
-    let published = store.publish(lease, &edition(content)).await;
+    let published = store.publish(lease, &entry(content)).await;
     published.expect("answers")
 }
 
 async fn renew(store: &dyn Store, lease: &LeaseRow, known: i64) -> bool {
     let content = content("is not sent");
-    let renewed = store.renew(lease, &edition(&content), known).await;
+    let renewed = store.renew(lease, &entry(&content), known).await;
     renewed.expect("answers")
 }
 
@@ -112,22 +114,22 @@ macro_rules! contract {
 
 contract! {
     a_lock_is_taken_by_one_and_its_fences_only_grow
-    whoever_was_not_told_asks_again_and_is_told
+    owner_without_an_answer_gets_its_fence_again
     a_cooldown_keeps_everybody_off
     a_lock_is_taken_only_while_its_fence_is_the_one_seen
     only_the_owner_extends_and_releases
     an_expired_lease_is_not_extended
-    what_is_published_comes_back_as_it_was
+    published_entry_comes_back_unchanged
     nothing_is_published_after_a_takeover
     a_repeated_publish_succeeds_again
     the_same_content_is_renewed_only_over_itself
     an_entry_is_removed_only_under_the_lease
     epochs_grow_in_the_order_in_which_they_are_seen
     invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name
-    what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused
-    only_what_is_to_be_kept_no_longer_is_pruned
+    purged_page_is_removed_and_its_running_generation_is_refused
+    only_entries_beyond_their_retention_are_pruned
     a_purge_is_forgotten_only_when_no_entry_is_older
-    keys_that_begin_alike_are_told_apart_by_a_purge
+    purge_distinguishes_keys_with_a_common_beginning
     equal_names_of_different_kinds_are_different_locks_and_entries
     a_lock_is_inspected_listed_and_broken
     a_holder_whose_clock_is_right_keeps_its_lock
@@ -176,7 +178,7 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
     }
 }
 
-async fn whoever_was_not_told_asks_again_and_is_told(db: Db) {
+async fn owner_without_an_answer_gets_its_fence_again(db: Db) {
     let store = open(&db).await;
     let lease = lock(&*store, "a", LEASE).await;
     for seen in [None, Some(0), Some(lease.fence)] {
@@ -277,7 +279,7 @@ async fn an_expired_lease_is_not_extended(db: Db) {
     );
 }
 
-async fn what_is_published_comes_back_as_it_was(db: Db) {
+async fn published_entry_comes_back_unchanged(db: Db) {
     let store = open(&db).await;
     for key in ["/", "/ä?x=y", &"long".repeat(5000)] {
         let lease = lock(&*store, key, LEASE).await;
@@ -294,7 +296,7 @@ async fn what_is_published_comes_back_as_it_was(db: Db) {
         assert_eq!(entry.content.status(), sent.status());
         assert_eq!(entry.content.headers(), sent.headers());
         assert_eq!(entry.content.body(), sent.body());
-        assert_eq!(entry.notes, edition(&sent).notes);
+        assert_eq!(entry.metadata, METADATA);
         let known = store
             .probe(&lease.name, lease.fence)
             .await
@@ -312,10 +314,10 @@ async fn nothing_is_published_after_a_takeover(db: Db) {
     let late = lock(&*store, "a", brief).await;
     let expired = lock(&*store, "b", brief).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    // Expired but not taken over: nobody else can have published.
+    // The lease has expired and was not taken over: no other process can have published.
     assert!(publish(&*store, &expired, &content("0")).await);
     let next = lock(&*store, "a", LEASE).await;
-    // The next one has not published yet: the entry's own fence would not refuse this.
+    // The next holder has not published yet: the entry's own fence would not refuse this publish.
     let forged = LeaseRow {
         fence: next.fence,
         ..late.clone()
@@ -405,7 +407,8 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     assert_eq!(kept, names, "each once, by its latest");
     assert_eq!(store.invalidated(last, ALL).await.expect("answers"), []);
 
-    // Many invalidate at once; whoever looks on meanwhile misses none that comes below what has been seen.
+    // Many processes invalidate at once. A concurrent reader misses no epoch below one that the
+    // reader has seen.
     const WRITERS: usize = 8;
     const EACH: usize = 25;
     let mut writers = JoinSet::new();
@@ -468,7 +471,7 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
 async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
     let store = open(&db).await;
     let made = store.invalidate("purged:/made").await.expect("answers");
-    // As the server does it, up to the commit.
+    // The server's statements, without the commit.
     let counter = match db.url().starts_with("postgres") {
         true => "UPDATE perennial_schema SET version = version + 3600000000 WHERE id = 2",
         false => "UPDATE perennial_invalidation SET epoch = epoch + 3600000000 WHERE name = '*'",
@@ -579,7 +582,7 @@ async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db
     assert_eq!(lasting, expected, "in the order of their bytes, each once");
 }
 
-async fn what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused(db: Db) {
+async fn purged_page_is_removed_and_its_running_generation_is_refused(db: Db) {
     let store = open(&db).await;
     let long = format!("/{}", "x".repeat(300));
     let long_variant = format!("/a#&accept={}", "y".repeat(300));
@@ -590,7 +593,7 @@ async fn what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused(db: Db) 
         assert!(publish(&*store, &lease, &content("1")).await);
         leases.push(lease);
     }
-    // One that is made for the first time.
+    // A lock that is created by the try.
     let new = lock(&*store, page("/a#new"), LEASE).await;
     for key in ["/a", &long, "/none"] {
         store.purge(key).await.expect("answers");
@@ -610,29 +613,29 @@ async fn what_is_purged_is_gone_and_what_is_being_made_of_it_is_refused(db: Db) 
     }
 }
 
-async fn only_what_is_to_be_kept_no_longer_is_pruned(db: Db) {
+async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
     let store = open(&db).await;
     let body = content("1");
     let (short, hour) = (Duration::from_millis(300), Duration::from_secs(3600));
     let long = "x".repeat(300);
-    // More than are looked at in one step.
+    // More rows than one step examines.
     let keys = (0..250).map(|n| format!("/{n}")).chain([long]);
     let names: Vec<_> = keys.map(|key| page(&key)).collect();
-    let publish = async |name: &LockName, keep, releases| {
+    let publish = async |name: &LockName, retention, releases| {
         let lease = lock(&*store, name.clone(), LEASE).await;
-        let edition = Edition {
-            keep,
-            ..edition(&body)
+        let entry = NewEntry {
+            retention,
+            ..entry(&body)
         };
-        let published = store.publish(&lease, &edition).await;
+        let published = store.publish(&lease, &entry).await;
         assert!(published.expect("answers"));
         if releases {
             store.release(&lease, NONE).await.expect("answers");
         }
     };
     for (n, name) in names.iter().enumerate() {
-        let keep = if n % 2 == 0 { short } else { hour };
-        publish(name, keep, n % 5 != 0).await;
+        let retention = if n % 2 == 0 { short } else { hour };
+        publish(name, retention, n % 5 != 0).await;
     }
     let other = LockName::of(LockKind::Request, "/0");
     publish(&other, short, true).await;
@@ -714,7 +717,7 @@ async fn a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour(db: Db) {
     assert_eq!(left().await, [false, true, false]);
 }
 
-/// The smallest epoch that is noted in a page.
+/// Returns the smallest epoch of a page.
 async fn oldest(store: &dyn Store) -> i64 {
     let (mut next, mut oldest) = (None, i64::MAX);
     loop {
@@ -733,17 +736,18 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     let before = store.invalidate("key:/other").await.expect("answers");
     let purged = store.invalidate("purged:/p").await.expect("answers");
     let body = content("1");
-    let entry = async |key: &str, notes: &str| {
+    let entry = async |key: &str, metadata: &str| {
         let lease = lock(&*store, page(key), LEASE).await;
-        let edition = Edition {
-            notes,
-            ..edition(&body)
+        let entry = NewEntry {
+            metadata,
+            ..entry(&body)
         };
-        let published = store.publish(&lease, &edition).await;
+        let published = store.publish(&lease, &entry).await;
         assert!(published.expect("answers"));
         lease
     };
-    // Published after the purge, by a process that had not heard of the purge when it began.
+    // Published after the purge, by a process that had not learned of the purge when its generator
+    // began.
     let old = entry("/p#late", &format!("epoch={before}&tag=epoch%3D1")).await;
     entry("/new", &format!("epoch={purged}")).await;
     entry("request", "what=epoch%3D1&who=x").await;
@@ -766,7 +770,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     assert!(!is_remembered(known).await);
 }
 
-async fn keys_that_begin_alike_are_told_apart_by_a_purge(db: Db) {
+async fn purge_distinguishes_keys_with_a_common_beginning(db: Db) {
     let store = open(&db).await;
     // In the order of some languages `#` counts for little, and `a` and `A` for the same.
     let (of, others) = (
@@ -814,7 +818,7 @@ async fn equal_names_of_different_kinds_are_different_locks_and_entries(db: Db) 
     for name in ["/a", &"long".repeat(100)] {
         let mut leases = Vec::new();
         for kind in kinds {
-            // Would find the lock taken if that of another kind were the same one.
+            // A lock of another kind with this name would be taken.
             let lease = lock(&*store, LockName::of(kind, name), LEASE).await;
             assert!(publish(&*store, &lease, &content(kind.as_str())).await);
             leases.push(lease);
@@ -826,7 +830,7 @@ async fn equal_names_of_different_kinds_are_different_locks_and_entries(db: Db) 
             let entry = Some((lease.fence, kind.as_str().into()));
             assert_eq!(stored(&*store, &lease.name).await, entry);
         }
-        // What is done to one kind leaves the others as they are.
+        // A change of one kind leaves the other kinds unchanged.
         store.purge(name).await.expect("answers");
         let lost = LeaseRow {
             fence: 0,
@@ -845,7 +849,7 @@ async fn equal_names_of_different_kinds_are_different_locks_and_entries(db: Db) 
                 assert!(store.release(lease, LEASE).await.expect("answers"));
             }
         }
-        // What is done once is held without an owner, and not listed.
+        // A mark has no owner, and is not listed.
         let held = store.held().await.expect("answers");
         assert!(held.iter().map(|row| row.kind).eq([LockKind::Housekeeping]));
         assert!(store.break_lock(&leases[0].name).await.expect("answers"));
@@ -893,11 +897,11 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
 #[cfg(feature = "mysql")]
 on_database! {
     mysql_frozen = crate::databases::Db::mysql_frozen();
-    of_those_who_come_in_the_same_microsecond_one_gets_the_lock
+    one_of_several_tries_in_a_microsecond_gets_the_lock
 }
 
 #[cfg(feature = "mysql")]
-async fn of_those_who_come_in_the_same_microsecond_one_gets_the_lock(db: Db) {
+async fn one_of_several_tries_in_a_microsecond_gets_the_lock(db: Db) {
     let store = open(&db).await;
     let mut last = 0;
     for _ in 0..3 {
@@ -931,7 +935,7 @@ async fn no_statement_reads_all_rows_of_postgres(db: Db) {
     let pool = sqlx::postgres::PgPoolOptions::new().max_connections(1);
     let pool = pool.connect(db.url()).await.expect("opens");
     request_among_many_rows(&db, pool.clone().into()).await;
-    // A session counts when it ends.
+    // A session's counters are visible after its end.
     pool.close().await;
     let count = async |what| {
         let sql = format!("SELECT sum({what})::bigint FROM pg_stat_user_tables");
@@ -947,7 +951,7 @@ async fn no_statement_reads_all_rows_of_postgres(db: Db) {
 
 #[cfg(feature = "mysql")]
 async fn no_statement_reads_all_rows_of_mysql(db: Db) {
-    // A session's counters are its own.
+    // A session has counters of its own.
     let pool = sqlx::mysql::MySqlPoolOptions::new().max_connections(1);
     let pool = pool.connect(db.url()).await.expect("opens");
     request_among_many_rows(&db, pool.clone().into()).await;
@@ -970,7 +974,7 @@ async fn no_statement_reads_all_rows_of_mysql(db: Db) {
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const ROWS: i64 = 10_000;
 
-/// What requests and locks ask of a store, among so many rows of each table.
+/// The statements of requests and locks, over this number of rows in each table.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
     let store = database.store("perennial_").await.expect("prepares");
@@ -982,7 +986,7 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
         ),
         ("invalidation (name, epoch)", "1"),
         (
-            "entry (kind, name, fence, generated_at, keep_until, notes, status, headers, body)",
+            "entry (kind, name, fence, generated_at, retain_until, metadata, status, headers, body)",
             "1, 1, 4102444800000000, '', 200, '', ''",
         ),
     ] {
@@ -1018,8 +1022,8 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
     }
 }
 
-/// Sets the clock of a database in memory forward, or back where `seconds` is negative. In an SQL database, changes the rows to what
-/// they are for a clock that was set.
+/// Sets the clock of a database in memory forward, or back for negative `seconds`. In an SQL
+/// database, changes the rows as a changed clock would.
 async fn shift_clock(db: &Db, seconds: i64) {
     if let Some(database) = db.memory() {
         let by = Duration::from_secs(seconds.unsigned_abs());
@@ -1036,7 +1040,7 @@ async fn shift_clock(db: &Db, seconds: i64) {
             expires_at = CASE WHEN expires_at = 0 THEN 0 ELSE expires_at - ({by}) END"
         ),
         format!(
-            "perennial_entry SET generated_at = generated_at - ({by}), keep_until = keep_until - ({by})"
+            "perennial_entry SET generated_at = generated_at - ({by}), retain_until = retain_until - ({by})"
         ),
     ] {
         db.execute(&format!("UPDATE {table}")).await;
@@ -1051,7 +1055,7 @@ async fn entry_from_before_the_clock_was_set_back_has_no_age(db: Db) {
         let probe = store.probe(&page("/p"), 0).await.expect("answers");
         probe.entry.expect("is there")
     };
-    // As far as clocks differ.
+    // The largest difference between clocks.
     shift_clock(&db, -2).await;
     let ahead = entry().await;
     assert!(!ahead.undated && ahead.age < LEASE, "{ahead:?}");
@@ -1127,7 +1131,7 @@ async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {
     let store = open(&db).await;
     let held = lock(&*store, "a", LEASE).await;
     for seconds in [0, 4, 3600] {
-        // Or each node of a cluster has its own clock.
+        // Each node of a cluster has a clock of its own.
         shift_clock(&db, -seconds).await;
         for seen in [None, Some(held.fence)] {
             let tried = store.try_lock(&"a".into(), &uuid(), LEASE, seen).await;

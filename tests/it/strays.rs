@@ -1,4 +1,5 @@
-//! A statement that reaches the database after its caller has given up leaves nothing locked or claimed.
+//! A statement that reaches the database after its caller has given up leaves nothing locked or
+//! claimed.
 
 use std::{
     collections::HashSet,
@@ -11,7 +12,8 @@ use std::{
 };
 
 use perennial::{
-    Locks, Outcome, Perennial,
+    Perennial,
+    locks::{Locks, OnceOutcome},
     sql::Database,
     testing::{
         self,
@@ -26,7 +28,7 @@ on_each_database! {
     late_note_of_work_that_was_cancelled_does_not_count_as_done
 }
 
-// The same on servers is in `network`.
+// `network` has the same tests on servers.
 on_database! {
     sqlite_file = crate::databases::Db::sqlite();
     late_try_on_a_name_never_held_leaves_the_lock_free
@@ -36,20 +38,20 @@ on_database! {
 /// Longer than any test.
 const LEASE: Duration = Duration::from_secs(600);
 
-/// A store that counts, and that comes to some steps only when it is told to: their callers have given them up by then.
+/// A store that counts, and that delays some steps until their callers have given up.
 #[derive(Clone)]
 struct Late(Arc<State>);
 
 struct State {
     store: Box<dyn Store>,
-    /// The steps that are late, each once.
+    /// The delayed steps, each once.
     late: Mutex<HashSet<&'static str>>,
     go: Semaphore,
     /// No try has an answer, and none is carried out.
     deaf: AtomicBool,
     tries: AtomicUsize,
     reclaims: AtomicUsize,
-    /// How often locks were freed.
+    /// The number of times that locks were freed.
     freed: AtomicUsize,
     held: AtomicUsize,
     arrived: AtomicUsize,
@@ -75,7 +77,7 @@ impl Late {
     }
 
     fn site(&self, limit: Duration) -> Perennial {
-        let builder = Perennial::builder().statement_limit(limit);
+        let builder = Perennial::builder().statement_timeout(limit);
         let store = Box::new(Linked(self.clone()));
         builder.with_store(store).expect("opens")
     }
@@ -85,7 +87,7 @@ impl Late {
         self.0.late.lock().expect("not poisoned").insert(step);
     }
 
-    /// Carries out the step that is late.
+    /// Carries out the delayed step.
     async fn let_go(&self) {
         self.0.go.add_permits(1);
         until("the late step is done", async || {
@@ -154,7 +156,7 @@ async fn late_note_of_work_that_was_cancelled_does_not_count_as_done(db: Db) {
     let store = Late::open(db.database().await).await;
     let site = store.site(Duration::from_secs(60));
     store.hold("release");
-    let once = site.once("mail");
+    let once = site.locks().once("mail");
     let noting = tokio::spawn(once.run(|| async { panic!("is cancelled before") as u8 }));
     until("it is being noted", async || store.0.held.load(SeqCst) == 1).await;
     noting.abort();
@@ -164,15 +166,15 @@ async fn late_note_of_work_that_was_cancelled_does_not_count_as_done(db: Db) {
     })
     .await;
     store.let_go().await;
-    let once = db.site().await.once("mail");
+    let once = db.site().await.locks().once("mail");
     assert_eq!(once.done().await.expect("answers"), None);
     let ran = once.run(|| async { 7 }).await.expect("answers");
-    assert_eq!(ran, Outcome::Ran(7));
+    assert_eq!(ran, OnceOutcome::Ran(7));
 }
 
 async fn try_that_was_never_sent_costs_nothing_afterwards(db: Db) {
     const TRIES: usize = 5;
-    // Makes the file, where it is one.
+    // Creates the SQLite file.
     let _site = db.site().await;
     with_pool!(db, pool => {
         let store = Late::open(pool.clone().into()).await;
@@ -198,7 +200,7 @@ async fn try_that_was_never_sent_costs_nothing_afterwards(db: Db) {
     });
 }
 
-/// How often the store is asked for anything in the two hours in which 5,000 tries have no answer.
+/// Returns the number of calls in the two hours after 5,000 tries without an answer.
 async fn asked_after_lost_tries(database: testing::Database) -> usize {
     const TRIES: usize = 5000;
     let store = Late::new(Box::new(Linked(database)));
@@ -237,10 +239,10 @@ async fn database_that_stays_away_is_asked_for_lost_tries_each_ten_seconds_for_a
     assert!(asked <= 3600 / 10 + 100, "asked {asked} times");
 }
 
-/// The same by a network that delivers a message late.
+/// The same tests by a network that delivers a message late.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod network {
-    use perennial::Claims;
+    use perennial::locks::Claims;
 
     use super::*;
     use crate::proxy::Proxy;
@@ -250,7 +252,8 @@ mod network {
         claim_that_arrives_late_leaves_its_rows_unclaimed
     }
 
-    /// A pool of one connection, and whether that is at rest: then the next statement is the next message.
+    /// A pool of one connection. When the connection is at rest, the next statement is the next
+    /// message.
     async fn one_connection(url: &str) -> (Database, Box<dyn Fn() -> bool>) {
         use sqlx::pool::PoolOptions;
 
@@ -280,7 +283,7 @@ mod network {
         let (database, at_rest) = one_connection(&proxy.url(db.url())).await;
         let store = Late::open(database).await;
         let locks = store.site(Duration::from_secs(2)).locks().lease(LEASE);
-        // From here on the statement is one message.
+        // From here on a statement is one message.
         let other = locks.try_lock("other").await.expect("answers");
         other.expect("is free").release().await.expect("is ours");
         let freed = store.0.freed.load(SeqCst);

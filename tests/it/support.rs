@@ -1,4 +1,5 @@
-//! What the tests share: an origin that counts, a site in this process, gateways in others, and visitors.
+//! The shared parts of the tests: an origin that counts, a site in this process, gateways in
+//! others, and visitors.
 
 use std::{
     io::{BufRead, BufReader},
@@ -22,7 +23,10 @@ use axum::{
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
-use perennial::{Builder, LockKind, LockName, Perennial, Refresh};
+use perennial::{
+    Builder, Perennial, Refresh,
+    locks::{LockKind, LockName},
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::{
@@ -32,7 +36,7 @@ use tokio::{
     time::Instant,
 };
 
-/// No wait in a test is meant to be longer; one that is has hung.
+/// The longest wait of any test. A longer wait means that the test hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 /// The name of a page's lock.
@@ -40,19 +44,20 @@ pub(crate) fn page(key: &str) -> LockName {
     LockName::of(LockKind::Page, key)
 }
 
-/// The settings of a site in a test that isn't about its limits: on a slow machine the site waits for its database.
+/// The settings of a site in a test that is not about limits: on a slow machine the site waits for
+/// its database.
 pub(crate) fn patient() -> Builder {
     Perennial::builder()
         .database_patience(HANG / 2)
-        .statement_limit(HANG / 2)
+        .statement_timeout(HANG / 2)
 }
 
 /// A policy whose regenerating visitor waits for the new version, on a slow machine too.
 pub(crate) const fn every(interval: Duration) -> Refresh {
-    Refresh::every(interval).wait(HANG)
+    Refresh::every(interval).soft_timeout(HANG)
 }
 
-/// What generates: each run answers `run N of /path?query` with the status, when it is not held.
+/// A generator: each run answers `run N of /path?query` with the status, unless held.
 #[derive(Clone, Default)]
 pub(crate) struct Origin(Arc<OriginState>);
 
@@ -79,12 +84,12 @@ impl Origin {
         self.0.status.store(status, SeqCst);
     }
 
-    /// How many runs have begun.
+    /// The number of runs that have begun.
     pub(crate) fn begun(&self) -> usize {
         self.0.begun.load(SeqCst)
     }
 
-    /// How many have come to their end.
+    /// The number of runs that have ended.
     pub(crate) fn ended(&self) -> usize {
         self.0.ended.load(SeqCst)
     }
@@ -112,7 +117,7 @@ impl Origin {
     }
 }
 
-/// A port of this machine where nobody listens, nor anybody else can, for as long as the socket is held.
+/// A port of this machine without a listener, reserved for as long as the socket lives.
 pub(crate) fn nowhere() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().expect("a socket");
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -186,7 +191,7 @@ pub(crate) trait Ask: Copy + Send + 'static {
     ) -> impl Future<Output = (http::response::Parts, Bytes)> + Send;
 }
 
-/// Over a connection of its own.
+/// Makes a request on a connection of its own.
 impl Ask for SocketAddr {
     async fn ask(self, request: http::Request<Body>) -> (http::response::Parts, Bytes) {
         let stream = TcpStream::connect(self).await.expect("connects");
@@ -247,11 +252,11 @@ pub(crate) async fn exchange(
     }
 }
 
-/// Visitors who come at once.
+/// Visitors who arrive at once.
 pub(crate) struct Crowd(JoinSet<Reply>);
 
 impl Crowd {
-    /// `count` of them, taking the addresses in turn.
+    /// Makes `count` requests, to the addresses in turn.
     pub(crate) fn visit(count: usize, addresses: &[impl Ask], path: &str) -> Self {
         let mut crowd = Self(JoinSet::new());
         for &address in addresses.iter().cycle().take(count) {
@@ -265,7 +270,7 @@ impl Crowd {
         self.0.spawn(async move { get(address, &path).await });
     }
 
-    /// Those who are answered first.
+    /// Returns the first answers.
     pub(crate) async fn first(&mut self, count: usize) -> Vec<Reply> {
         let mut replies = Vec::new();
         while replies.len() < count {
@@ -275,18 +280,18 @@ impl Crowd {
         replies
     }
 
-    /// All that have not been answered yet.
+    /// Returns the remaining answers.
     pub(crate) async fn rest(self) -> Vec<Reply> {
         self.0.join_all().await
     }
 }
 
-/// Waits until it holds.
+/// Waits until the condition holds.
 pub(crate) async fn until(what: &str, holds: impl AsyncFnMut() -> bool) {
     until_within(HANG, what, holds).await;
 }
 
-/// Waits until it holds, for this time at most.
+/// Waits until the condition holds, at most for this time.
 pub(crate) async fn until_within(
     limit: Duration,
     what: &str,
@@ -299,11 +304,11 @@ pub(crate) async fn until_within(
     }
 }
 
-/// An example in a process of its own, which serves HTTP and says where.
+/// An example as a process that serves HTTP and prints its address.
 pub(crate) struct Program {
     child: Child,
     pub(crate) address: SocketAddr,
-    /// It may go on to say more.
+    /// The process may print more later.
     _output: BufReader<ChildStdout>,
 }
 
@@ -345,7 +350,7 @@ impl Program {
         kill_process(Pid::from_child(&self.child), signal).expect("is alive");
     }
 
-    /// Waits for the process to end by itself; its exit code.
+    /// Waits for the process to end by itself, and returns its exit code.
     pub(crate) fn ended(mut self) -> Option<i32> {
         self.child.wait().expect("ends").code()
     }
@@ -353,13 +358,13 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have been killed by the test.
+        // The test may have killed the process.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A gateway in a process of its own.
+/// A gateway as a process.
 pub(crate) enum Gateway {}
 
 impl Gateway {
@@ -384,7 +389,7 @@ impl Gateway {
     }
 }
 
-/// The path of an example's program, built as this test was.
+/// Returns the path of an example's program from the same build.
 pub(crate) fn example(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let folder = BUILT.get_or_init(|| {

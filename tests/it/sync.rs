@@ -1,4 +1,5 @@
-//! A process learns of what other processes have invalidated, also after its database or its runtime was away.
+//! A process learns of other processes' invalidations, also after its database or its runtime was
+//! away.
 
 use std::{
     sync::{
@@ -28,7 +29,7 @@ on_each_database! {
     an_invalidation_that_the_database_has_lost_makes_nothing_stale_for_ever
 }
 
-/// A visitor who asks the service itself; the body and the Cache-Status.
+/// Makes a request to the service itself. Returns the body and the Cache-Status.
 async fn ask(service: &Router, path: &str) -> (String, String) {
     let request = Request::get(path).body(Body::empty()).expect("a request");
     let response = service.clone().oneshot(request).await.expect("infallible");
@@ -60,7 +61,7 @@ async fn purge_is_known_to_a_process_that_slept_through_ten_thousand_others(db: 
     let b = Process::new(&db, &origin, |layer| layer).await;
     assert_eq!(b.run("/p").await, 1);
     const NUMBER: &str = "a.d + 10 * b.d + 100 * c.d + 1000 * d.d";
-    // Their names come before that of the page.
+    // The names sort before the name of the page.
     let name = match db.url().starts_with("mysql") {
         true => format!("CONCAT('purged:!', {NUMBER})"),
         false => format!("'purged:!' || ({NUMBER})"),
@@ -71,7 +72,7 @@ async fn purge_is_known_to_a_process_that_slept_through_ten_thousand_others(db: 
     );
     assert_eq!(db.execute(&sql).await, 10_000);
     a.site.purge("/p").await.expect("is done");
-    // All that b has is stale by this, and the names before it are not read one by one.
+    // Everything in b is stale now, and the names before are not read one by one.
     a.site.invalidate_prefix("").await.expect("is done");
     tokio::time::sleep(HEARD).await;
     generates_for_all(&b, &origin, "/p").await;
@@ -82,21 +83,21 @@ async fn an_invalidation_that_the_database_has_lost_makes_nothing_stale_for_ever
     let a = Process::new(&db, &origin, |layer| layer).await;
     assert_eq!(a.run("/p").await, 1);
     a.site.invalidate("/p").await.expect("is done");
-    // As after a failover to a server that had not got it yet.
+    // The state after a failover to a server without the latest commits.
     db.execute("DELETE FROM perennial_invalidation").await;
     assert_eq!(hears(&a, "/p", 1).await, 2);
     let start = Instant::now();
     while start.elapsed() < HEARD {
         assert_eq!(a.run("/p").await, 2);
     }
-    // And what comes after it is above it.
+    // Later epochs are greater.
     let b = Process::new(&db, &origin, |layer| layer).await;
     assert_eq!(b.run("/p").await, 2);
     b.site.invalidate("/p").await.expect("is done");
     hears(&a, "/p", 2).await;
 }
 
-/// A runtime of its own, on this thread alone.
+/// A runtime of its own, on this thread.
 fn runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().expect("a runtime")
@@ -111,7 +112,7 @@ fn a_runtime_that_ends_takes_no_question_with_it() {
     let app = origin.router().layer(site.layer(Refresh::every(LONG)));
     first.block_on(ask(&app, "/p"));
     std::thread::sleep(Duration::from_millis(1200));
-    // Due, and asked for in a task that is never run.
+    // The sync is due, in a task that never runs.
     let second = runtime();
     {
         let _entered = second.enter();
@@ -132,7 +133,7 @@ fn a_runtime_that_ends_takes_no_question_with_it() {
     });
 }
 
-/// As a worker that is in the middle of a request while its runtime shuts down.
+/// The state of a worker in the middle of a request while its runtime shuts down.
 #[test]
 fn request_on_a_runtime_that_has_ended_blocks_nobody() {
     let folder = Folder::new();
@@ -179,7 +180,7 @@ async fn state_of_a_handler_is_freed_with_the_site() {
         async move { format!("{}", Arc::strong_count(&state.0)) }
     };
     let layer = site.layer(Refresh::every(LONG));
-    // As when it is served: before, axum makes its layers anew for each request.
+    // The service as it is served: otherwise axum creates its layers again for each request.
     let app = Router::new()
         .route("/", route(page).layer(layer))
         .with_state(());
@@ -220,7 +221,7 @@ async fn a_change_that_is_cancelled_before_it_is_polled_invalidates_as_well() {
     let layer = site.layer(Refresh::every(LONG)).tag("list");
     let app = Router::new().route("/list", route(list).layer(layer));
     ask(&app, "/list").await;
-    // It begins when it is called, as a buffer does.
+    // The service begins its work when called, as a buffer does.
     let calls = Arc::new(AtomicUsize::new(0));
     let called = Arc::clone(&calls);
     let change = tower::service_fn(move |_: Request| {
@@ -229,7 +230,7 @@ async fn a_change_that_is_cancelled_before_it_is_polled_invalidates_as_well() {
             axum::response::Response::new(Body::empty()),
         ))
     });
-    let mut change = site.invalidates(["list"]).layer(change);
+    let mut change = site.invalidate_on_success(["list"]).layer(change);
     let request = Request::post("/").body(Body::empty()).expect("a request");
     drop(change.ready().await.expect("is ready").call(request));
     assert_eq!(calls.load(SeqCst), 1);
@@ -240,14 +241,14 @@ async fn a_change_that_is_cancelled_before_it_is_polled_invalidates_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nested_routes_are_invalidated_by_what_was_asked_for() {
+async fn nested_routes_are_invalidated_by_the_original_path() {
     let folder = Folder::new();
     let site = folder.site().await;
     let origin = Origin::default();
     let key = perennial::Key::new().header("x-kind".parse().expect("a name"));
     let inner = origin
         .router()
-        .layer(site.layer(Refresh::every(LONG)).key(key.query(["page"])));
+        .layer(site.layer(Refresh::every(LONG)).key(key.query(&["page"])));
     let app = Router::new().nest("/shop", inner);
     let mut runs = 0;
     for path in ["/shop/books?page=2", "/shop/books"] {
@@ -303,14 +304,15 @@ mod on_servers {
         let listeners = "SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> pg_backend_pid()";
         let mut run = a.run("/p").await;
-        // Who isn't told asks a second after it has asked before. On a slow machine it may take some rounds until one is told sooner.
+        // Without a notification a process syncs a second after its last sync. On a slow machine
+        // some rounds may pass until a notification comes sooner.
         let (begun, mut rounds, mut shortest) = (Instant::now(), 0, HEARD);
         while rounds < 4 || shortest >= Duration::from_millis(700) {
             assert!(begun.elapsed() < HANG, "never at once: {shortest:?}");
             let kills = matches!(rounds, 1 | 2);
             rounds += 1;
             until("it listens", async || db.int(listeners).await == Some(1)).await;
-            // It has just asked, and does so in a second again.
+            // The process has just synced, and syncs again in a second.
             tokio::time::sleep(Duration::from_millis(1100)).await;
             assert_eq!(b.run("/p").await, run);
             if kills {
@@ -356,7 +358,7 @@ mod on_servers {
             let insert = sqlx::query(sqlx::AssertSqlSafe(insert));
             insert.execute(&mut *late).await.expect("is done");
         }
-        // What comes after it waits, and would otherwise be seen before it.
+        // A later invalidation waits; otherwise it would become visible before the open one.
         let after = tokio::spawn({
             let site = a.site.clone();
             async move { site.invalidate("/q").await }
@@ -374,7 +376,7 @@ mod on_servers {
         let new = hears(&b, "/p", 1).await;
         assert_eq!(hears(&a, "/p", 1).await, new);
         hears(&b, "/q", 2).await;
-        // What was made meanwhile may have been made of what that client had not committed.
+        // A version that was generated meanwhile may be from before that client's commit.
         let made = held.run();
         let status = async || get(aging, "/aging").await.run();
         until("it regrows at once", async || status().await > made).await;
@@ -386,7 +388,7 @@ mod on_servers {
         let proxy = Proxy::before(db.url()).await;
         // Longer than any visitor is to wait.
         const LIMIT: Duration = Duration::from_secs(4);
-        let builder = Perennial::builder().statement_limit(LIMIT);
+        let builder = Perennial::builder().statement_timeout(LIMIT);
         let site = builder.open(&proxy.url(db.url())).await.expect("opens");
         let layer = site.layer(Refresh::every(LONG));
         let cut_off = serve(origin.router().layer(layer)).await;

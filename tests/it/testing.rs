@@ -1,4 +1,4 @@
-//! What a test of an application meets of `perennial::testing`.
+//! `perennial::testing` in the test of an application.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -76,7 +76,7 @@ async fn background_regeneration_has_ended_when_time_has_passed() {
         tokio::time::sleep(MINUTE / 2).await;
         "page"
     });
-    let policy = POLICY.wait(Duration::ZERO);
+    let policy = POLICY.soft_timeout(Duration::ZERO);
     let app = Router::new().route("/", page.layer(site.layer(policy)));
     let visit = async || {
         let request = Request::get("/").body(Body::empty()).expect("a request");
@@ -208,7 +208,7 @@ async fn page_is_compressed_when_time_has_passed() {
 }
 
 #[tokio::test]
-async fn site_in_memory_says_that_it_has_no_sql_database() {
+async fn site_in_memory_has_no_sql_database() {
     let site = open(&Database::new());
     let error = site.database().expect_err("is none");
     assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -217,7 +217,7 @@ async fn site_in_memory_says_that_it_has_no_sql_database() {
     let url = format!("sqlite://{}?mode=rwc", folder.path().join("a.db").display());
     let pool = sqlx::SqlitePool::connect(&url).await.expect("opens");
     let mut transaction = pool.begin().await.expect("begins");
-    let marked = site.once("mail").mark_in(&mut transaction).await;
+    let marked = site.locks().once("mail").mark_in(&mut transaction).await;
     let error = marked.expect_err("is another database");
     assert!(error.to_string().contains("in memory"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Wrong uses of the layer that say so: a refusal, or one line in the log.
+//! Wrong uses of the layer: a refusal, or one line in the log.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -54,7 +54,7 @@ async fn an_undeclared_extension_is_warned_of_once_for_each_layer_with_its_remed
                 );
             }
         }
-        // What is declared, and what bypasses on purpose, is not warned of.
+        // Declared extensions and intended bypasses cause no warning.
         for layer in [
             site.layer(POLICY).hide_extension::<User>(),
             site.layer(POLICY).share_extension::<User>(),
@@ -156,7 +156,7 @@ async fn a_layer_on_a_route_without_get_says_so_once() {
     assert!(warned.is_empty(), "{warned:#?}");
 }
 
-/// The message with which the layer refuses a service.
+/// Returns the message with which the layer refuses a service.
 fn refusal<S: 'static>(layer: &RefreshLayer, service: S) -> Option<String> {
     let applied = std::panic::AssertUnwindSafe(|| drop(layer.layer(service)));
     let panic = std::panic::catch_unwind(applied).err()?;

@@ -1,11 +1,15 @@
-//! What a site does besides its pages: locks that are waited for, exclusive routes, work that is done once, and idempotent requests.
+//! The work of a site beside its pages: awaited locks, exclusive routes, once-only work, and
+//! idempotent requests.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
-use perennial::{Fence, Outcome, layer::ResponseBody};
+use perennial::{
+    layer::ResponseBody,
+    locks::{Fence, OnceOutcome},
+};
 use tower::{Layer, ServiceExt};
 
 use crate::{
@@ -17,7 +21,7 @@ use crate::{
 /// The longest wait for a lock.
 pub(crate) const WAIT: Duration = Duration::from_secs(2);
 
-/// Notes the end of work, also of work that is cancelled.
+/// Records the end of work, also of cancelled work.
 struct Working {
     process: Arc<Process>,
     name: String,
@@ -46,7 +50,8 @@ impl Drop for Working {
     }
 }
 
-/// Does what `name` says, as far as it may be done. `patience`: the caller of a request leaves after it.
+/// Runs the work with this name, as far as permitted. `patience`: the time after which the caller
+/// of a request leaves.
 pub(crate) async fn run(process: Arc<Process>, name: String, mut random: Random, ill: bool) {
     let time = random.time(Duration::from_secs(3), Duration::from_millis(50));
     let fails = ill && random.below(3) == 0;
@@ -73,7 +78,7 @@ async fn wait(process: &Arc<Process>, time: Duration) -> &'static str {
     let locks = process.site.locks().lease(Duration::from_secs(3));
     match locks.lock("job").wait(WAIT).await {
         Ok(lease) => {
-            // From here on it is held.
+            // The lock is held from here on.
             tokio::spawn(hold(Arc::clone(process), lease, time));
             "ran"
         }
@@ -119,7 +124,7 @@ async fn once(process: &Arc<Process>, name: &str, time: Duration) -> &'static st
         tokio::time::sleep(time).await;
         working.how = "done";
     };
-    match process.site.once(name).run(work).await {
+    match process.site.locks().once(name).run(work).await {
         Ok(outcome) => said(&outcome),
         Err(_) => "away",
     }
@@ -132,19 +137,26 @@ async fn retried(process: &Arc<Process>, name: &str, time: Duration, fails: bool
         working.how = if fails { "failed" } else { "done" };
         if fails { Err(()) } else { Ok(()) }
     };
-    match process.site.once(name).retry_if_failed().run(work).await {
-        Ok(Outcome::Ran(Err(()))) => "failed",
+    match process
+        .site
+        .locks()
+        .once(name)
+        .retry_if_failed()
+        .run(work)
+        .await
+    {
+        Ok(OnceOutcome::Ran(Err(()))) => "failed",
         Ok(outcome) => said(&outcome),
         Err(_) => "away",
     }
 }
 
-fn said<T>(outcome: &Outcome<T>) -> &'static str {
+fn said<T>(outcome: &OnceOutcome<T>) -> &'static str {
     match outcome {
-        Outcome::Ran(_) => "ran",
-        Outcome::AlreadyDone { .. } => "done before",
-        Outcome::InProgress => "in progress",
-        Outcome::NotYet => "not yet",
+        OnceOutcome::Ran(_) => "ran",
+        OnceOutcome::AlreadyDone { .. } => "done before",
+        OnceOutcome::InProgress => "in progress",
+        OnceOutcome::NotYet => "not yet",
     }
 }
 
@@ -156,12 +168,16 @@ async fn post(process: &Arc<Process>, name: &str, time: Duration) -> &'static st
             let mut working = Working::begin(&process, &name, 0);
             tokio::time::sleep(time).await;
             working.how = "done";
-            // The service can't know that it is done once.
+            // The service cannot know that the request runs once.
             let body = Bytes::from(format!("{name} of {}", process.number));
             Ok::<_, Infallible>(Response::new(Full::new(body)))
         }
     });
-    let layer = process.site.idempotency().scope(|_| Some("one".into()));
+    let layer = process
+        .site
+        .locks()
+        .idempotency()
+        .scope(|_| Some("one".into()));
     let request = Request::post("/pay").header("idempotency-key", name);
     let request = request.body(Full::new(Bytes::from("1")));
     let response = layer.layer(service).oneshot(request.expect("a request"));

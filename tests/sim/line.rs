@@ -1,4 +1,4 @@
-//! The way of calls from one process to the store, with its faults.
+//! The path of calls from one process to the store, with its faults.
 
 use std::{
     collections::HashMap,
@@ -23,11 +23,11 @@ pub(crate) struct Line {
     pub(crate) process: u32,
     /// The process has crashed: its calls are not carried out any more, and never answered.
     pub(crate) cut: Arc<AtomicBool>,
-    /// How many calls there were of each stream.
+    /// The number of calls of each stream.
     pub(crate) numbers: Mutex<HashMap<String, u64>>,
 }
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Done,
@@ -39,7 +39,7 @@ enum Fate {
     Never,
 }
 
-/// A call's way: the turns and the time before it is carried out, and after it.
+/// The delays of a call: the turns and the time before its execution, and after it.
 struct Way {
     fate: Fate,
     before: (u64, Duration),
@@ -47,8 +47,9 @@ struct Way {
 }
 
 impl Line {
-    /// The number of a call, and its way. Calls of one step about one thing have numbers of their own: in what order tokio wakes
-    /// those who wait for the same event is random, and must not matter.
+    /// Returns the number of a call, and its delays. Calls of one step about one resource have
+    /// numbers of their own: tokio wakes the waiters of one event in a random order, which must not
+    /// matter.
     fn way(&self, call: &Call) -> (u64, Way) {
         let plan = &self.ground.plan;
         let stream = stream(call);
@@ -104,20 +105,20 @@ impl Line {
 impl Link for Line {
     async fn send(&self, call: Call) -> Result<Reply, BoxError> {
         if self.is_cut() && matches!(call, Call::Reclaim(_)) {
-            // It would ask for an hour.
+            // The process would retry for an hour.
             return Ok(Reply::Nothing);
         }
         let (number, way) = self.way(&call);
         let call = Arc::new(call);
         self.ground
-            .note(self.process, What::Asked(number, Arc::clone(&call)));
+            .note(self.process, What::Called(number, Arc::clone(&call)));
         let (reply, replied) = oneshot::channel();
         let (ground, process, cut) = (
             Arc::clone(&self.ground),
             self.process,
             Arc::clone(&self.cut),
         );
-        // In a task of its own: a call whose caller has given up may still be carried out.
+        // A task of its own: a call may still be carried out after its caller has given up.
         tokio::spawn(async move {
             tokio::time::sleep(way.before.1).await;
             Random::turns(way.before.0).await;
@@ -125,7 +126,7 @@ impl Link for Line {
                 return;
             }
             let done = (way.fate != Fate::Refused).then(|| ground.apply(process, number, &call));
-            // Nobody waits any more, perhaps.
+            // The caller may have given up.
             let _ = reply.send(done);
         });
         let Ok(reply) = replied.await else {
@@ -149,7 +150,7 @@ impl Link for Line {
     }
 }
 
-/// The step, and what it is about.
+/// The step and its resource.
 fn stream(call: &Call) -> String {
     match call {
         Call::Probe { name, .. } => format!("probe {}", name.as_str()),

@@ -1,6 +1,8 @@
-//! The real engine in several simulated processes over a store in memory: every fault and every order of events follows from a seed.
+//! The real engine in several simulated processes over a store in memory: every fault and every
+//! order of events follows from a seed.
 //!
-//! `scripts/simulate N` runs N further seeds. A seed that fails is printed, with its journal and the command that repeats it.
+//! `scripts/simulate N` runs N further seeds. A failing seed is printed, with its journal and the
+//! command that repeats the seed.
 
 mod ground;
 mod jobs;
@@ -30,10 +32,10 @@ use oracle::Tally;
 /// Seeds of the default run.
 const SEEDS: u64 = 200;
 
-/// Seeds that failed once, each with its reason behind it.
+/// Seeds that failed once, each followed by its reason.
 const FAILED_ONCE: &str = include_str!("seeds.txt");
 
-/// Faults and outcomes that happen in the default run: without one of them it proves nothing about it.
+/// The faults and outcomes of the default run. A run without one of them proves nothing about it.
 const REACHED: [&str; 48] = [
     "answers of the service to one visitor",
     "callers left",
@@ -85,7 +87,7 @@ const REACHED: [&str; 48] = [
     "work that the database did not let begin",
 ];
 
-/// Has the seed to repeat, with its journal.
+/// Prints the seed to repeat, with its journal.
 const SEED: &str = "PERENNIAL_SIM_SEED";
 
 /// Has the number of seeds to digest.
@@ -103,7 +105,7 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// Panics of simulated generators are part of the simulation, and said nowhere.
+/// Panics of simulated generators are part of the simulation, and are not printed.
 fn quiet_panics() {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -113,7 +115,7 @@ fn quiet_panics() {
     }));
 }
 
-/// Simulates a seed, and judges it. `Err`: what went wrong, and the end of the journal.
+/// Simulates a seed and judges it. `Err`: the failure, and the end of the journal.
 fn simulate(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let run = world::run(seed);
     oracle::judge(&run, tally).map_err(|(index, broken)| {
@@ -171,7 +173,8 @@ fn seed_is_repeated() {
     }
 }
 
-/// Prints of each seed what is to be seen from outside, as a table to be compared with another version of the engine.
+/// Prints the visible results of each seed, as a table for a comparison with another version of the
+/// engine.
 #[test]
 fn digest_of_each_seed_is_printed() {
     let Some(count) = number(DIGEST) else {

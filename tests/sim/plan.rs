@@ -1,8 +1,8 @@
-//! What a seed makes of a simulation.
+//! The parameters of a simulation, from its seed.
 
 use std::time::Duration;
 
-use perennial::{First, Refresh};
+use perennial::{OnMiss, Refresh};
 
 use crate::{
     ground::{Resource, Terms},
@@ -12,22 +12,23 @@ use crate::{
 /// The processes' limit of a statement.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 
-/// The time without faults at the end, in which everything comes right: a lease, a cooldown, a second, a generator and six statements.
+/// The time without faults at the end, in which everything recovers: a lease, a cooldown, a second,
+/// a generator and six statements.
 pub(crate) const QUIET: Duration = Duration::from_secs(20);
 
 pub(crate) struct Plan {
     pub(crate) processes: u32,
     pub(crate) resources: Vec<Resource>,
-    /// The time in which faults happen.
+    /// The time with faults.
     pub(crate) chaos: Duration,
     /// No faults, failures and purges at all: then no two generators run at once.
     pub(crate) calm: bool,
-    /// All times are multiples of it, so that they tie more or less often.
+    /// The unit of all times. A coarse unit makes events coincide.
     pub(crate) grain: Duration,
     pub(crate) latency: Duration,
-    /// Calls that have a fault, of a thousand.
+    /// The number of calls with a fault, per thousand.
     pub(crate) faults: u64,
-    /// Runs of a generator that fail, of a thousand.
+    /// The number of failing runs of a generator, per thousand.
     pub(crate) failures: u64,
     /// The store is away, now and then.
     pub(crate) outages: bool,
@@ -35,7 +36,7 @@ pub(crate) struct Plan {
     pub(crate) set_back: Option<Duration>,
     /// Processes crash and start anew.
     pub(crate) crashes: bool,
-    /// In the end one process is cut off for good.
+    /// One process is cut off for good at the end.
     pub(crate) cut_off: bool,
     pub(crate) revisions: bool,
     /// The longest pause between two visitors of a process.
@@ -82,14 +83,14 @@ fn resource(key: u64, random: &mut Random) -> Resource {
         cooldown: seconds(random.one_of(&[1, 3])),
     };
     let first = match terms.first {
-        Duration::ZERO => First::Unavailable,
-        limit => First::Wait(limit),
+        Duration::ZERO => OnMiss::Unavailable,
+        limit => OnMiss::Wait(limit),
     };
     let policy = Refresh::every(terms.interval)
-        .wait(terms.wait)
-        .first(first)
+        .soft_timeout(terms.wait)
+        .on_miss(first)
         .timeout(terms.timeout)
-        .retry_after(terms.cooldown)
+        .cooldown(terms.cooldown)
         .lease(seconds(random.one_of(&[1, 4, 10])));
     Resource {
         name: if route {

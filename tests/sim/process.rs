@@ -17,24 +17,25 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
 use perennial::testing::internal::{BoxError, Linked};
-use perennial::{Lease, Perennial, layer::ResponseBody};
+use perennial::{Perennial, layer::ResponseBody, locks::Lease};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, util::BoxCloneSyncService};
 
 use crate::{
-    ground::{Answer, Ground, Resource, Said, What},
+    ground::{Answer, Ground, Resource, ServedAs, What},
     line::Line,
     plan::LIMIT,
     random::Random,
 };
 
-type Service = BoxCloneSyncService<Request<Empty<Bytes>>, (Said, StatusCode, Bytes), Infallible>;
+type Service =
+    BoxCloneSyncService<Request<Empty<Bytes>>, (ServedAs, StatusCode, Bytes), Infallible>;
 
 pub(crate) struct Process {
     pub(crate) number: u32,
     pub(crate) site: Perennial,
     ground: Arc<Ground>,
-    /// Of each key that a route generates.
+    /// The service of each key that a route generates.
     services: Vec<Option<Service>>,
     cut: Arc<AtomicBool>,
     crowd: mpsc::UnboundedSender<(u32, Member)>,
@@ -42,8 +43,9 @@ pub(crate) struct Process {
 
 type Member = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Polls all who ask a process, in the order of their numbers. Tokio's watch channel, in which they wait for one another, wakes them
-/// in a random order. Ends with the last of them when the process is dropped.
+/// Polls all callers of a process, in the order of their numbers. Tokio's watch channel, in which
+/// callers wait for one another, wakes them in a random order. Ends with the last caller after the
+/// process is dropped.
 async fn crowd(mut coming: mpsc::UnboundedReceiver<(u32, Member)>) {
     let mut members = BTreeMap::new();
     let mut dropped = false;
@@ -72,7 +74,7 @@ impl Process {
             cut: Arc::clone(&cut),
             numbers: Mutex::default(),
         };
-        let mut builder = Perennial::builder().statement_limit(LIMIT);
+        let mut builder = Perennial::builder().statement_timeout(LIMIT);
         if revision > 0 {
             builder = builder.revision(format!("r{revision}"));
         }
@@ -120,7 +122,7 @@ impl Process {
         })
     }
 
-    /// Crashes: from now on nothing of what it does is seen.
+    /// Crashes the process: its effects are invisible from now on.
     pub(crate) fn cut(&self) {
         self.ground.note(self.number, What::Cut);
         self.cut.store(true, Relaxed);
@@ -132,7 +134,7 @@ impl Process {
         }
     }
 
-    /// Lets somebody ask this process; each has a number of its own. Ends with the result.
+    /// Adds a caller of this process, with a number of its own. Ends with the result.
     pub(crate) async fn let_ask<T: Send + 'static>(
         self: &Arc<Self>,
         number: u32,
@@ -140,7 +142,7 @@ impl Process {
     ) -> Option<T> {
         let (done, result) = oneshot::channel();
         let member = async move {
-            // Nobody waits any more, perhaps.
+            // The caller may have given up.
             let _ = done.send(ask.await);
         };
         let _ = self.crowd.send((number, Box::pin(member)));
@@ -151,7 +153,7 @@ impl Process {
         &self.ground.plan.resources
     }
 
-    /// A visitor, who leaves after `patience`. Returns the version of the data that the visitor got.
+    /// Makes a visit, which ends after `patience`. Returns the version of the data in the answer.
     pub(crate) async fn visit(
         self: Arc<Self>,
         visit: u32,
@@ -189,7 +191,7 @@ impl Process {
                 .site
                 .content(&resource.name, &resource.policy, generate);
             return match content.await {
-                Ok(content) => read(&content, Said::Nothing),
+                Ok(content) => read(&content, ServedAs::Nothing),
                 Err(error) if error.kind() == perennial::ErrorKind::Unavailable => {
                     Answer::Unavailable
                 }
@@ -207,7 +209,7 @@ impl Process {
     }
 }
 
-/// One run of a generator; with a visit's number, of the service for this visitor alone.
+/// Runs the generator; with a visit's number, the service for this visitor alone.
 async fn generate(
     ground: &Ground,
     process: u32,
@@ -238,12 +240,12 @@ async fn generate(
     Random::turns(random.below(4)).await;
     if fails {
         match random.below(3) {
-            // It would be the visitor's own task.
+            // The visitor's own task would run the service.
             1 if visit.is_none() => {
                 noted.how = "panicked";
                 std::panic::panic_any(Intended);
             }
-            // Until it is cancelled.
+            // The run hangs until cancelled.
             2 if visit.is_none() => std::future::pending().await,
             _ => {
                 noted.how = "failed";
@@ -259,7 +261,7 @@ async fn generate(
     Ok(format!("{datum} {run} {visit}").into())
 }
 
-/// Notes the end of a run, however it comes.
+/// Records the end of a run, in each case.
 struct Noted<'a> {
     ground: &'a Ground,
     process: u32,
@@ -279,7 +281,7 @@ impl Drop for Noted<'_> {
 /// The payload of a panic that is part of the simulation.
 pub(crate) struct Intended;
 
-fn read(body: &[u8], said: Said) -> Answer {
+fn read(body: &[u8], said: ServedAs) -> Answer {
     let text = std::str::from_utf8(body).expect("is text");
     let mut numbers = text.splitn(3, ' ').map(str::parse);
     let mut number = || numbers.next().expect("three of them");
@@ -291,17 +293,17 @@ fn read(body: &[u8], said: Said) -> Answer {
     }
 }
 
-fn said<B>(response: &Response<B>) -> Said {
+fn said<B>(response: &Response<B>) -> ServedAs {
     let status = response.headers().get("cache-status");
     let status = status.map_or("", |status| status.to_str().expect("is text"));
     match status.split_once("; hit; ttl=") {
-        Some((_, ttl)) if ttl.starts_with('-') => Said::Stale,
-        Some(_) => Said::Fresh,
-        None => Said::Forwarded,
+        Some((_, ttl)) if ttl.starts_with('-') => ServedAs::Stale,
+        Some(_) => ServedAs::Fresh,
+        None => ServedAs::Forwarded,
     }
 }
 
-/// Takes the named lock, if it is free, for a time.
+/// Takes the named lock, if free, for a time.
 pub(crate) async fn use_lock(process: Arc<Process>, time: Duration) {
     let locks = process.site.locks().lease(Duration::from_secs(3));
     if let Ok(Some(lease)) = locks.try_lock("job").await {
@@ -322,6 +324,6 @@ pub(crate) async fn hold(process: Arc<Process>, lease: Lease, time: Duration) {
         fence: lease.fence(),
         kept,
     });
-    // Unreleased, it expires.
+    // An unreleased lease expires.
     let _ = lease.release().await;
 }

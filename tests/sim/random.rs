@@ -1,4 +1,4 @@
-//! Random numbers that follow from a seed: a stream for each purpose, so that none changes another one.
+//! Random numbers from a seed: a stream for each purpose, so that the streams are independent.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Random {
         (x ^ x >> 31) % limit
     }
 
-    /// True in so many of a thousand.
+    /// Returns true in this many of a thousand cases.
     pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
@@ -33,7 +33,8 @@ impl Random {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// A time up to `longest`, a multiple of `grain`; one in eight is zero, so that events tie.
+    /// Returns a time up to `longest`, a multiple of `grain`. One in eight is zero, so that events
+    /// coincide.
     pub(crate) fn time(&mut self, longest: Duration, grain: Duration) -> Duration {
         if self.below(8) == 0 {
             return Duration::ZERO;
@@ -42,7 +43,7 @@ impl Random {
         grain * self.below(grains as u64 + 1) as u32
     }
 
-    /// Up to three turns in the runtime's queue, which keeps its order otherwise.
+    /// Returns up to three turns in the runtime's queue, which is otherwise in order.
     pub(crate) async fn turns(count: u64) {
         for _ in 0..count {
             tokio::task::yield_now().await;

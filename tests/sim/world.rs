@@ -1,4 +1,4 @@
-//! A simulated site: its processes, and all that happens to them.
+//! A simulated site: its processes and their faults.
 
 use std::{
     sync::{
@@ -9,7 +9,7 @@ use std::{
 };
 
 use perennial::testing::internal::{Call, Reply, seed_pauses};
-use perennial::{Error, LockKind};
+use perennial::{Error, locks::LockKind};
 use tokio::{runtime::Handle, task::JoinSet, time::Instant};
 
 use crate::{
@@ -22,22 +22,22 @@ use crate::{
 
 struct World {
     ground: Arc<Ground>,
-    /// A process that crashed is followed by another one in its place.
+    /// Another process replaces a crashed one.
     places: Mutex<Vec<Arc<Process>>>,
     started: AtomicU32,
     revision: AtomicU32,
     end: Instant,
 }
 
-/// What came of a simulation.
+/// The result of a simulation.
 pub(crate) struct Run {
     pub(crate) ground: Arc<Ground>,
     pub(crate) journal: Vec<Event>,
-    /// What did not come right in the end.
+    /// The failures at the end.
     pub(crate) unsettled: Vec<String>,
 }
 
-/// Simulates what follows from a seed.
+/// Simulates a seed.
 pub(crate) fn run(seed: u64) -> Run {
     seed_pauses(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -111,7 +111,7 @@ impl World {
         Random::new(self.ground.seed, purpose, number as u64)
     }
 
-    /// Visitors of a process, one after the other.
+    /// The visitors of a process, one after the other.
     async fn visitors(self: Arc<Self>, place: usize, visitor: usize) {
         let mut random = self.random("visitor", place * 10 + visitor);
         let plan = &self.ground.plan;
@@ -129,7 +129,8 @@ impl World {
                 _ => Duration::from_secs(300),
             };
             let process = self.process(place);
-            // In a task of its own: who visits a crashed process waits for ever, and others come.
+            // A task of its own: a visitor of a crashed process waits forever, and other visitors
+            // come.
             visits += 1;
             let number = (place * 10 + visitor) as u32 * 100_000 + visits;
             let visit = process.visit(number, key, patience);
@@ -190,7 +191,7 @@ impl World {
         }
     }
 
-    /// Does what is not a page, also when nothing fails.
+    /// Runs the work beside the pages, which is also possible without faults.
     async fn jobs(self: Arc<Self>, place: usize) {
         let mut random = self.random("jobs", place);
         let grain = self.ground.plan.grain;
@@ -213,12 +214,12 @@ impl World {
         }
     }
 
-    /// The number of what is to be done now.
+    /// The number of the next work.
     fn slot(&self) -> u64 {
         (self.end - Instant::now()).as_secs() / 7
     }
 
-    /// What happens to the database, and to processes.
+    /// The faults of the database and of processes.
     async fn weather(self: Arc<Self>) {
         let mut random = self.random("weather", 0);
         let (ground, plan) = (&self.ground, &self.ground.plan);
@@ -265,7 +266,7 @@ impl World {
         lock(&ground.weather).away_until = Instant::now();
         ground.note(0, What::Quiet);
         if ground.plan.cut_off && ground.plan.processes > 1 {
-            // Its visitors go to another one.
+            // The visitors go to another process.
             let other = self.process(0);
             let cut = std::mem::replace(&mut lock(&self.places)[1], other);
             cut.cut();
@@ -316,7 +317,7 @@ impl World {
             }
         }
         self.ground.note(0, What::Stopped);
-        if let Reply::Locks(locks) = self.ground.store.apply(&Call::Held) {
+        if let Reply::Locks(locks) = self.ground.store.apply(&Call::HeldLocks) {
             // A pruning may still run: a shutdown does not wait for it.
             let held = locks.iter().filter(|lock| lock.owner.is_some());
             let held = held.filter(|lock| lock.kind != LockKind::Housekeeping);

@@ -1,4 +1,5 @@
-//! Hits to count instructions of, which don't depend on how busy the machine is: `scripts/instructions` does.
+//! Hits for a count of instructions, which does not depend on the load of the machine: see
+//! `scripts/instructions`.
 
 #[allow(dead_code, reason = "the benchmark of hits needs more of it")]
 #[path = "../../sides/mod.rs"]
@@ -41,7 +42,7 @@ fn run<B: Body<Data = Bytes>>(app: &impl Side<B>, requests: usize) {
     for _ in 0..requests {
         let request = || request(PAGE);
         if serve(&mut app, request()).is_none() {
-            // The first one; or one after a while, which asks what has been invalidated.
+            // The first request, or one after a pause, which syncs.
             let _ = Handle::current().block_on(app.call(request()));
         }
     }

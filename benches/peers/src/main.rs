@@ -1,7 +1,8 @@
-//! Hits of Perennial and of other caches that are Tower layers, each set up as its documentation says, on the same axum router.
+//! Hits of Perennial and of other caches that are Tower layers, each configured by its
+//! documentation, on the same axum router.
 //!
-//! `cargo run --release` in this folder measures all of them in turns in one process and prints a table; `cargo run --release -- serve
-//! SIDE ADDRESS` serves one over HTTP, for `scripts/bench`.
+//! `cargo run --release` in this folder measures all of them in turns in one process and prints a
+//! table; `cargo run --release -- serve SIDE ADDRESS` serves one over HTTP, for `scripts/bench`.
 
 #[allow(dead_code, reason = "of the other benchmarks' pages one is needed")]
 #[path = "../../sides/mod.rs"]
@@ -26,7 +27,7 @@ use tower_http::compression::CompressionLayer;
 
 use sides::{PATH, Side};
 
-/// One way of each side: so long is a turn, and so many there are.
+/// The length and the number of the turns of each side.
 const TURN: Duration = Duration::from_millis(50);
 const TURNS: usize = 15;
 
@@ -110,10 +111,10 @@ fn median<T: Copy>(mut values: Vec<T>, by: impl FnMut(&T, &T) -> std::cmp::Order
     values[values.len() / 2]
 }
 
-type Turn = Box<dyn FnMut() -> Pin<Box<dyn Future<Output = Duration>>>>;
+type Measure = Box<dyn FnMut() -> Pin<Box<dyn Future<Output = Duration>>>>;
 
-/// The turns of a side, once its page is kept.
-async fn turns<S, B>(mut app: S, size: usize) -> Turn
+/// Returns the turns of a side, once its page is stored.
+async fn turns<S, B>(mut app: S, size: usize) -> Measure
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + 'static,
     B: http_body::Body<Data = Bytes, Error: Debug> + Unpin + 'static,
@@ -124,7 +125,7 @@ where
         assert!(response.headers().contains_key(header::CONTENT_TYPE));
         let body = response.into_body().collect().await.expect("a body");
         assert_eq!(body.to_bytes().len(), size);
-        // One of them stores in a task of its own.
+        // One of the caches stores in a task of its own.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     Box::new(move || {
@@ -133,7 +134,7 @@ where
     })
 }
 
-/// The time of a request, by as many as there are in a turn.
+/// Returns the time of a request, as a mean over a turn.
 async fn turn<S, B>(mut app: S) -> Duration
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
@@ -142,7 +143,7 @@ where
     let start = Instant::now();
     let mut requests = 0;
     while start.elapsed() < TURN {
-        // The clock is not what is measured.
+        // The clock is not part of the measurement.
         for _ in 0..20 {
             let mut body = ask(&mut app).await.into_body();
             while let Some(frame) = body.frame().await {

@@ -35,7 +35,7 @@ pub enum Side {
     Perennial,
     AxumResponseCache,
     TowerHttpCache,
-    /// In its faster format; the default is JSON.
+    /// The faster format; the default is JSON.
     Hitbox,
     HttpCacheTowerServer,
 }
@@ -110,7 +110,7 @@ impl Side {
 
 fn bare(size: usize) -> Router {
     let body: &'static [u8] = vec![b'x'; size].leak();
-    // One of them keeps nothing without a Cache-Control.
+    // One of the caches stores nothing without a Cache-Control.
     let page = get(async move || {
         let headers = [
             (header::CONTENT_TYPE, "text/html"),
@@ -126,7 +126,7 @@ pub async fn layer() -> RefreshLayer {
     site.layer(Refresh::every(DAY))
 }
 
-/// Around the router, which a hit does not reach.
+/// The layer around the router, which a hit does not reach.
 pub async fn perennial_around(size: usize) -> RefreshService<Router> {
     layer().await.layer(bare(size).with_state(()))
 }
@@ -142,7 +142,7 @@ async fn failed(error: BoxError) -> (StatusCode, String) {
     (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
-/// A body as tower-http-cache needs it, which axum's is not.
+/// A body for tower-http-cache, which does not take axum's.
 pub struct Synchronous(Mutex<Body>);
 
 impl Synchronous {

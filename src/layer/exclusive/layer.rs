@@ -1,4 +1,4 @@
-//! The layer of routes that run once at a time.
+//! The layer for routes that run once at a time.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -7,25 +7,31 @@ use tower_layer::Layer;
 
 use super::ExclusiveService;
 use crate::{
-    locks::{LockName, Locks},
+    lock::{LockName, Locks},
     timing::EXCLUSIVE_WAIT,
 };
 
-/// Lets the service run once at a time for each name, in all processes together; from [`Locks::exclusive`].
+/// Lets the service run once at a time for each name, in all processes together; from
+/// [`Locks::exclusive`].
 ///
-/// The service is called when the lock of the request's name is held, with its [`Fence`](crate::Fence) among the request's extensions. The
-/// lock is released when the service has answered, before the response is given out ([`until_sent`](Self::until_sent): when its body has been sent);
-/// and when the client has gone, which drops the service's future, or the service panics.
+/// The service is called when the lock of the request's name is held, with its
+/// [`Fence`](crate::locks::Fence) among the request's extensions. The lock is released when the
+/// service has answered, before the response is given out ([`until_sent`](Self::until_sent): when
+/// its body has been sent); and when the client has gone, which drops the service's future, or the
+/// service panics.
 ///
-/// A request that does not get the lock in time is answered by 409 Conflict ([`too_many_requests`](Self::too_many_requests): 429), and one for which
-/// the database fails by 503, with a body that says so (RFC 9457: `title`, `status`, `detail`, `resource`, `action`) and `Retry-After`. The
-/// service's own errors are passed on.
+/// A request that does not get the lock in time gets 409 Conflict, or 429 with
+/// [`too_many_requests`](Self::too_many_requests). If the database fails, the request gets 503.
+/// Both responses have `Retry-After` and a problem body (RFC 9457) with `title`, `status`,
+/// `detail`, `resource` and `action`. The service's own errors are passed on.
 ///
-/// **The name must be what the service goes by**, not how a visitor writes it: `/albums/7`, `/albums/07` and `/albums/%37` may be one album, and have three paths. So
-/// decode and parse what of the path makes the name, as the service does; see `examples/exclusive.rs`.
+/// **The name must be the one that the service uses**, not the text of the path: `/albums/7`,
+/// `/albums/07` and `/albums/%37` may be one album. Decode and parse the path as the service does;
+/// see `examples/exclusive.rs`.
 ///
-/// While it waits it polls, as [`Locks::lock`] does. The layered service is always ready; the inner one's readiness is awaited under the
-/// lock, so that who waits takes no permit of a limit beneath.
+/// A waiting request polls, as [`Locks::lock`] does. The layered service is always ready. The inner
+/// service's readiness is awaited under the lock, so that a waiting request takes no permit of an
+/// inner limit.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct ExclusiveLayer {
@@ -39,8 +45,8 @@ pub struct ExclusiveLayer {
 }
 
 impl Locks {
-    /// A layer for routes that are to run once at a time for each name: uploads to one album, syncs of one customer's. They take the lock of that name,
-    /// as any other program may.
+    /// Returns a layer for routes that run once at a time for each name: uploads to one album, or
+    /// syncs of one customer. Any other program may take the same lock.
     ///
     /// ```
     /// # use axum::{Router, routing::post};
@@ -80,13 +86,14 @@ impl Locks {
 }
 
 impl ExclusiveLayer {
-    /// How long a request waits for the lock. Default: 5 s. With zero it is tried once.
+    /// Sets the time that a request waits for the lock. Default: 5 s. Zero means a single try.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = limit;
         self
     }
 
-    /// What the route does, as clients are told who don't get the lock, and whoever inspects it; the first 100 bytes count.
+    /// Sets the route's purpose, which a refused client and [`Locks::inspect`] see. At most 100
+    /// bytes are stored.
     pub fn action(mut self, action: &str) -> Self {
         self.action = action.into();
         self
@@ -98,15 +105,19 @@ impl ExclusiveLayer {
         self
     }
 
-    /// Cancels the service when the lease is [lost](crate::Lease::lost) while it runs: its future is dropped at its next `await`, and
-    /// the answer is a 500. (What has been answered goes on: a body that is being sent is not cut off.) Otherwise it is let finish, with a warning in the log; what it may not write any more, the [`Fence`](crate::Fence) can refuse.
+    /// Cancels the service when the lease is [lost](crate::locks::Lease::lost). The service's
+    /// future is dropped at its next `await`, and the answer is 500. A body that is being sent is
+    /// not cut off.
+    ///
+    /// By default, the service finishes, with a warning in the log. The
+    /// [`Fence`](crate::locks::Fence) can refuse late writes.
     pub fn cancel_when_lost(mut self) -> Self {
         self.cancels = true;
         self
     }
 
-    /// Holds the lock until the body of the response has been sent, or dropped: for a service that still works while it streams. A client that reads
-    /// slowly holds it for as long as the server lets it.
+    /// Holds the lock until the response's body has been sent or dropped, for a service that works
+    /// while it streams. A slow client holds the lock as long as the server permits.
     pub fn until_sent(mut self) -> Self {
         self.until_sent = true;
         self

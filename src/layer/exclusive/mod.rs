@@ -1,4 +1,4 @@
-//! The layer of routes that run once at a time.
+//! The layer for routes that run once at a time.
 
 mod layer;
 mod service;

@@ -14,7 +14,7 @@ use crate::{
     error::Error,
     extensions::Fence,
     layer::{ResponseBody, ResponseFuture, future::oneshot, problem::problem},
-    locks::{Lease, LockName},
+    lock::{Lease, LockName},
 };
 
 /// A service that runs once at a time for each name, as [`ExclusiveLayer`] describes.
@@ -80,7 +80,8 @@ impl ExclusiveLayer {
         Ok(response.map(ResponseBody::streamed))
     }
 
-    /// The response to a client whose request did not get the lock, or lost it: for this error, or because the lock is taken.
+    /// Returns the response to a request without the lock: the lock is taken, or the store failed
+    /// with `error`.
     fn refused<B>(&self, name: &LockName, error: Option<Error>) -> Response<ResponseBody<B>> {
         let name = name.as_str();
         let (status, detail, retry_in) = match error {
@@ -98,7 +99,7 @@ impl ExclusiveLayer {
                 let detail = "the lock was lost meanwhile; what has been done is not known";
                 (StatusCode::INTERNAL_SERVER_ERROR, detail.to_owned(), None)
             }
-            // The store has logged it.
+            // The store has logged the error.
             Some(_) => {
                 let detail = "the lock can't be taken at the moment".to_owned();
                 (StatusCode::SERVICE_UNAVAILABLE, detail, Some(self.wait))
@@ -109,7 +110,8 @@ impl ExclusiveLayer {
     }
 }
 
-/// Gives the lock up before the response is given out: who asks next finds it free. If the database takes its time, afterwards.
+/// Releases the lock before the response is returned, so that the next request finds the lock free.
+/// A slow release continues after `patience`.
 async fn release(lease: Lease, patience: Duration) {
     if let Ok(Err(error)) = timeout(patience, lease.release()).await
         && error.is_lost()

@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::{
     layer::{ResponseBody, idempotency::state::Answer, problem::problem},
-    timing::{REPEAT_LATER, REPEAT_SOON},
+    timing::{RETRY_AFTER_FAILURE, RETRY_IN_PROGRESS},
 };
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -44,7 +44,7 @@ impl Answer<Response<Bytes>> {
             Self::InProgress => (
                 StatusCode::CONFLICT,
                 "the first request with this `Idempotency-Key` is still being served: ask again",
-                Some(REPEAT_SOON),
+                Some(RETRY_IN_PROGRESS),
             ),
             Self::UnknownOutcome => {
                 tracing::warn!(
@@ -61,7 +61,7 @@ impl Answer<Response<Bytes>> {
             Self::Unavailable => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "the `Idempotency-Key` cannot be stored at the moment, so the request is not done",
-                Some(REPEAT_LATER),
+                Some(RETRY_AFTER_FAILURE),
             ),
         };
         problem(status, detail, &[], retry_in)

@@ -1,4 +1,4 @@
-//! Carries out what [`state`](super::state) decides about a request.
+//! Carries out the decisions of [`state`](super::state) about a request.
 
 use std::{panic::resume_unwind, sync::atomic::Ordering::Relaxed};
 
@@ -14,23 +14,24 @@ use crate::{
     error::Error,
     http::stored,
     layer::{
-        IdempotencyLayer, ResponseBody,
+        ResponseBody,
         body::{Read, read},
         future::oneshot,
         idempotency::{
+            IdempotencyLayer,
             fingerprint::{Fingerprint, key_of},
             state::{self, Answer, Found, Next, Published, Stored, Storing},
         },
         problem::problem,
-        refresh::request::asked_path,
+        refresh::request::original_path,
     },
-    locks::{Lease, LockKind, LockName},
-    store::{Edition, Probe},
+    lock::{Lease, LockKind, LockName},
+    store::{NewEntry, Probe},
     timing::{Backoff, RESPONSE_PAUSES},
 };
 
-/// The name of the lock under which a request is served, among the request's extensions. An inner layer with the same name, which
-/// would find the lock taken, lets the request pass.
+/// The name of the lock under which a request runs, in the request's extensions. An inner layer
+/// with the same name would find the lock taken, and therefore lets the request pass.
 #[derive(Clone)]
 struct ServedUnder(LockName);
 
@@ -61,7 +62,7 @@ impl IdempotencyLayer {
             }
             Err(detail) => return refused(StatusCode::BAD_REQUEST, detail),
         };
-        // Before anything is locked: it comes as slowly as the client sends it.
+        // The body is read before any lock is taken, as the client may send slowly.
         let body = match read(body, self.max_body).await {
             Ok(Read::Whole(body)) => body,
             Ok(Read::TooLarge(_)) => {
@@ -89,7 +90,7 @@ impl IdempotencyLayer {
     }
 }
 
-/// One request with a key.
+/// A request with a key.
 struct Driver {
     layer: IdempotencyLayer,
     name: LockName,
@@ -100,13 +101,13 @@ impl Driver {
     fn new(layer: IdempotencyLayer, parts: &Parts, key: &str, body: &Bytes) -> Self {
         if layer.scope.is_none() && !layer.warned.swap(true, Relaxed) {
             tracing::warn!(
-                path = asked_path(parts),
+                path = original_path(parts),
                 "an idempotency layer has no `IdempotencyLayer::scope`: callers are identified by the headers whose names say so, and by nothing else (logged once; `.scope(|_| None)` accepts that)"
             );
         }
         let scope = layer.scope.as_ref().and_then(|scope| scope(parts));
         let fingerprint = Fingerprint::new(parts, body, scope.is_some());
-        let name = LockName::from([&*scope.unwrap_or_default(), asked_path(parts), key]);
+        let name = LockName::from([&*scope.unwrap_or_default(), original_path(parts), key]);
         Self {
             name: LockName::of(LockKind::Request, name),
             fingerprint,
@@ -166,8 +167,9 @@ impl Driver {
 
     /// Stores the response, or the note that there was one. Drops `trying` after the first try.
     ///
-    /// Meanwhile the lease is extended, so that a repeat is told to ask again. A lease that ended while the database was away stays as
-    /// it is: the statement that could revive the lease gets through no sooner than the note.
+    /// The lease is extended meanwhile, so that a repeat gets 409 with `Retry-After`. A lease that
+    /// ended while the database was away stays ended: a statement that revived the lease would get
+    /// through no sooner than the note.
     async fn store(
         self,
         lease: Lease,
@@ -198,7 +200,8 @@ impl Driver {
                     storing
                 }
                 Next::Release(lease) => {
-                    // A release that fails is tried once more; then the lease runs out, which changes nothing for repeats.
+                    // A failed release is tried once more. Without the second release the lease
+                    // expires, which changes nothing for repeats.
                     let _ = lease.released_when_dropped().release().await;
                     return;
                 }
@@ -223,14 +226,14 @@ impl Driver {
 
     async fn publish(&self, storing: &Storing<Lease, Response<Bytes>>) -> Result<bool, Error> {
         let nothing = Response::default();
-        let edition = Edition {
+        let entry = NewEntry {
             content: storing.response.as_ref().unwrap_or(&nothing),
-            notes: &self.fingerprint.notes(storing.response.is_some()),
-            keep: self.layer.lifetime,
+            metadata: &self.fingerprint.metadata(storing.response.is_some()),
+            retention: self.layer.lifetime,
         };
         let store = self.layer.locks.store();
         let publish = store.call("publish", |store| {
-            store.publish(storing.lease.row(), &edition)
+            store.publish(storing.lease.row(), &entry)
         });
         publish.await
     }
@@ -239,7 +242,7 @@ impl Driver {
 impl From<Probe> for Found<Response<Bytes>> {
     fn from(probe: Probe) -> Self {
         let stored = probe.entry.map(|entry| {
-            let (fingerprint, whole) = Fingerprint::noted(&entry.notes);
+            let (fingerprint, whole) = Fingerprint::from_metadata(&entry.metadata);
             Stored {
                 fence: entry.fence,
                 age: entry.age,
@@ -257,7 +260,7 @@ impl From<Probe> for Found<Response<Bytes>> {
 
 #[cfg(test)]
 mod tests {
-    //! The driver over a store in memory that fails as it is told, in virtual time.
+    //! The driver over a store in memory with faults, in virtual time.
 
     use std::{
         convert::Infallible,
@@ -276,8 +279,8 @@ mod tests {
 
     use crate::{
         error::{BoxError, Unfit},
-        layer::IdempotencyLayer,
-        locks::{LockKind, LockName, Locks},
+        layer::idempotency::IdempotencyLayer,
+        lock::{LockKind, LockName, Locks},
         store::Guarded,
         testing::internal::{Call, Link, Linked, Memory, Reply},
     };
@@ -294,11 +297,11 @@ mod tests {
     #[derive(Clone, Copy, Default)]
     struct Faults {
         away_until: Option<Instant>,
-        /// The publishes that are refused though the lease holds.
+        /// The number of publishes that are refused though the lease holds.
         lags: usize,
-        /// The responses that the store does not take.
+        /// The responses that the store refuses.
         rejects: Option<Rejects>,
-        /// The time for which the process is paused before its next try.
+        /// The pause of the process before its next try.
         pause: Duration,
     }
 
@@ -335,8 +338,8 @@ mod tests {
                 return Err("is away".into());
             }
             match &call {
-                Call::Publish { edition, .. } => match faults.rejects {
-                    Some(_) if edition.content.body().is_empty() => {}
+                Call::Publish { entry, .. } => match faults.rejects {
+                    Some(_) if entry.content.body().is_empty() => {}
                     Some(Rejects::ByAnswer) => return Err(Unfit("is too large".into()).into()),
                     Some(Rejects::Silently) => return Err("the connection is reset".into()),
                     None if faults.lags > 0 => {
@@ -355,7 +358,7 @@ mod tests {
         }
     }
 
-    /// A site that charges, over a database to which something happens while it does.
+    /// A site that charges once, over a database with faults.
     struct Site {
         database: Database,
         locks: Locks,

@@ -11,10 +11,10 @@ use crate::{key::hex, layer::refresh::request::host};
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// The longest key that a client may send, in bytes.
+/// The length of the longest accepted key, in bytes.
 const LONGEST: usize = 255;
 
-/// Digests of a request and its caller, as far as the name of the lock does not identify them.
+/// Digests of a request and its caller, for the parts that the lock's name does not identify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     pub(super) request: String,
@@ -31,7 +31,7 @@ impl Fingerprint {
     }
 
     /// Returns the notes beside a stored response. `whole`: the response itself is stored.
-    pub(super) fn notes(&self, whole: bool) -> String {
+    pub(super) fn metadata(&self, whole: bool) -> String {
         let mut pairs = Serializer::new(String::new());
         pairs.append_pair("request", &self.request);
         pairs.append_pair("caller", &self.caller);
@@ -41,22 +41,23 @@ impl Fingerprint {
         pairs.finish()
     }
 
-    /// The inverse of [`notes`](Self::notes).
-    pub(super) fn noted(notes: &str) -> (Self, bool) {
-        let (mut noted, mut whole) = (Self::default(), false);
-        for (name, value) in form_urlencoded::parse(notes.as_bytes()) {
+    /// The inverse of [`metadata`](Self::metadata).
+    pub(super) fn from_metadata(metadata: &str) -> (Self, bool) {
+        let (mut fingerprint, mut whole) = (Self::default(), false);
+        for (name, value) in form_urlencoded::parse(metadata.as_bytes()) {
             match &*name {
-                "request" => noted.request = value.into_owned(),
-                "caller" => noted.caller = value.into_owned(),
+                "request" => fingerprint.request = value.into_owned(),
+                "caller" => fingerprint.caller = value.into_owned(),
                 "whole" => whole = true,
                 _ => {}
             }
         }
-        (noted, whole)
+        (fingerprint, whole)
     }
 }
 
-/// Returns the client's key: a string of RFC 9651, or the header's value as it is; `None`: the header is missing. The error tells the client what to send.
+/// Returns the client's key: a string of RFC 9651, or the raw value of the header; `None`: the
+/// header is missing. The error tells the client a valid form.
 pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     let mut lines = headers.get_all(KEY).iter();
     let Some(line) = lines.next() else {
@@ -83,7 +84,7 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str
     }
 }
 
-/// The words in the names of headers that identify the caller.
+/// Words in the names of headers that identify the caller.
 const WORDS: [&str; 25] = [
     "account",
     "api",
@@ -115,7 +116,7 @@ const WORDS: [&str; 25] = [
 /// The words that are parts of other words, and so count only as whole segments between `-`.
 const SEGMENTS: [&str; 4] = ["dn", "org", "orgid", "orgs"];
 
-/// The ends of the names of headers that identify a client's connection, or one try.
+/// Ends of the names of headers that identify a connection or a single try.
 const VOLATILE: [&str; 5] = ["ip", "port", "request-id", "trace-id", "correlation-id"];
 
 /// Returns true if a header of this name identifies the caller.
@@ -129,8 +130,8 @@ fn identifies_caller(name: &str) -> bool {
         && (WORDS.iter().any(named) || name.split(['-', '_']).any(|part| SEGMENTS.contains(&part)))
 }
 
-/// Returns the part of a header's value that identifies the caller. A DPoP proof (RFC 9449) is new for each request; its first part
-/// has the public key.
+/// Returns the part of a header's value that identifies the caller. A DPoP proof (RFC 9449) is new
+/// for each request; its first part has the public key.
 fn identity<'a>(name: &str, value: &'a HeaderValue) -> &'a [u8] {
     let value = value.as_bytes();
     match name {
@@ -139,7 +140,7 @@ fn identity<'a>(name: &str, value: &'a HeaderValue) -> &'a [u8] {
     }
 }
 
-/// Returns the digest that tells a request from another one with the same key.
+/// Returns the digest by which requests with the same key differ.
 fn request(parts: &Parts, body: &Bytes) -> String {
     let media_type = parts.headers.get(header::CONTENT_TYPE);
     digest([
@@ -150,9 +151,10 @@ fn request(parts: &Parts, body: &Bytes) -> String {
     ])
 }
 
-/// Returns the digest that tells a caller from another one. A scoped request counts its host only: two sites may know different users by one name.
+/// Returns the digest by which callers differ. A scoped request counts its host only: two sites may
+/// know different users by one name.
 fn caller(parts: &Parts, scoped: bool) -> String {
-    // The same in every version of HTTP.
+    // The host is the same in every version of HTTP.
     let mut values = vec![host(&parts.uri, &parts.headers).unwrap_or_default()];
     // Sorted, as the lines of different names may come in any order.
     let names = BTreeSet::from_iter(parts.headers.keys().map(HeaderName::as_str));

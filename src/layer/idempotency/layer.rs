@@ -10,13 +10,14 @@ use http::request::Parts;
 use tower_layer::Layer;
 
 use super::IdempotencyService;
-use crate::{locks::Locks, policy::DAY, resource::Pruner};
+use crate::{lock::Locks, policy::DAY, resource::Pruner};
 
-/// Runs a request once in all processes together, however often a client sends the request with the same
-/// `Idempotency-Key`; from [`Locks::idempotency`].
+/// Runs a request once in all processes together, however often a client sends the request with the
+/// same `Idempotency-Key`; from [`Locks::idempotency`].
 ///
-/// The layer follows draft-ietf-httpapi-idempotency-key-header-07 for POST and PATCH. Other methods pass
-/// straight through. The client chooses a key, a UUID say, for each thing to be done. A key has at most 255 bytes.
+/// The layer follows draft-ietf-httpapi-idempotency-key-header-07 for POST and PATCH. Other methods
+/// pass straight through. The client chooses a key, a UUID say, for each thing to be done. A key
+/// has at most 255 bytes.
 ///
 /// | a request | is answered by |
 /// |---|---|
@@ -31,54 +32,60 @@ use crate::{locks::Locks, policy::DAY, resource::Pruner};
 /// | whose body breaks off, or is larger than [`max_body`](Self::max_body) | 400 Bad Request, 413 Content Too Large: nothing is done |
 /// | whose response breaks off | 500: the request was done |
 ///
-/// The layer's own responses have a problem body (RFC 9457). While the database fails the response is 503, and
-/// nothing is done. When the runtime shuts down the response is 503, too, and the outcome is unknown.
+/// The layer's own responses have a problem body (RFC 9457). While the database fails the response
+/// is 503, and nothing is done. When the runtime shuts down the response is 503, too, and the
+/// outcome is unknown.
 ///
 /// # Callers
 ///
-/// A key counts for one path, one host and one caller. Set [`scope`](Self::scope) to identify callers where an
-/// outer layer knows them. Without a scope, the credentials identify the caller: `Authorization`, `Cookie` and all
-/// headers with words such as `account`, `auth`, `cert`, `client`, `email`, `token` or `user` in their names
-/// (and the public key of a `DPoP` proof). So no caller gets another caller's response. A client whose
-/// cookies have changed is refused by 422. Callers that differ in something else, an address say,
-/// need a scope. A layer without a scope logs a warning, once.
+/// A key belongs to one path, one host and one caller. Set [`scope`](Self::scope) to identify
+/// callers where an outer layer knows them. Without a scope, the credentials identify the caller:
+/// `Authorization`, `Cookie` and all headers with words such as `account`, `auth`, `cert`,
+/// `client`, `email`, `token` or `user` in their names (and the public key of a `DPoP` proof). So
+/// no caller gets another caller's response. A client whose cookies have changed is refused by 422.
+/// Callers that differ in something else, an address say, need a scope. A layer without a scope
+/// logs a warning, once.
 ///
 /// # Crashes
 ///
-/// The service runs in a task of its own: a client that disconnects cancels nothing, and gets the response
-/// when the client asks again. A lock with a lease notes that the service runs; one statement then stores the
-/// response as the note that the request was done.
+/// The service runs in a task of its own: a client that disconnects cancels nothing, and gets the
+/// response when the client asks again. A lock with a lease notes that the service runs; one
+/// statement then stores the response as the note that the request was done.
 ///
-/// The outcome is unknown if the process dies in between, or if the service panics or returns an error. Repeats
-/// are then answered as in progress until the lease has expired, and refused for at least 90 days.
-/// An operator who has found out that the request was not done lets the request run by
-/// [`break_lock`](Locks::break_lock) on `LockName::of(LockKind::Request, [scope, path, key])`, with an empty
-/// scope where no scope is set. The log has that name, too. Where running twice is better than not running, use
-/// [`run_again_after_crash`](Self::run_again_after_crash).
+/// The outcome is unknown if the process dies in between, or if the service panics or returns an
+/// error. Repeats are then answered as in progress until the lease has expired, and refused for at
+/// least 90 days. An operator who has found out that the request was not done lets the request run
+/// by [`break_lock`](Locks::break_lock) on `LockName::of(LockKind::Request, [scope, path, key])`,
+/// with an empty scope where no scope is set. The log has that name, too. Where running twice is
+/// better than not running, use [`run_again_after_crash`](Self::run_again_after_crash).
 ///
-/// A request is as durable as the database. A database that loses its last commits when the power fails (SQLite with
-/// `synchronous = NORMAL`, as [`Perennial::open`](crate::Perennial::open) has it) forgets the latest requests.
+/// A request is as durable as the database. A database that loses its last commits when the power
+/// fails (SQLite with `synchronous = NORMAL`, as [`Perennial::open`](crate::Perennial::open) has
+/// it) forgets the latest requests.
 ///
 /// # While the database is away
 ///
-/// A response that cannot be stored is returned to its client. The process tries to store the response for ten
-/// minutes, every two seconds. Meanwhile the lease is extended, so repeats are told to ask again. If the database
-/// is away for longer than the lease, repeats are told that the outcome is unknown, until the response is stored
-/// within seconds after the database is back. If the database refuses a response, because of its size
-/// say, the response is dropped, and repeats are told that the request was done.
+/// A response that cannot be stored is returned to its client. The process tries to store the
+/// response for ten minutes, every two seconds. Meanwhile the lease is extended, so repeats are
+/// told to ask again. If the database is away for longer than the lease, repeats are told that the
+/// outcome is unknown, until the response is stored within seconds after the database is back. If
+/// the database refuses a response, because of its size say, the response is dropped, and repeats
+/// are told that the request was done.
 ///
-/// A [shutdown](crate::Perennial::shutdown) waits for responses to be stored, for half a minute at most after their
-/// services have answered. The lock of a request that ran is never released before the note is stored, even if
-/// the database answers that another process has taken the lock over.
+/// A [shutdown](crate::Perennial::shutdown) waits for responses to be stored, for half a minute at
+/// most after their services have answered. The lock of a request that ran is never released before
+/// the note is stored, even if the database answers that another process has taken the lock over.
 ///
 /// # Order of layers
 ///
-/// The layer stores every response of the inner service, a 401 or a 503 of an inner layer included. So
-/// authentication, rate limits and load shedding belong outside. A timeout belongs inside, as no outer layer
-/// cancels a request that runs. An [`ExclusiveLayer`](crate::layer::ExclusiveLayer) belongs inside, so that repeats do not wait for its lock.
+/// The layer stores every response of the inner service, a 401 or a 503 of an inner layer included.
+/// So authentication, rate limits and load shedding belong outside. A timeout belongs inside, as no
+/// outer layer cancels a request that runs. An [`ExclusiveLayer`](crate::locks::ExclusiveLayer)
+/// belongs inside, so that repeats do not wait for its lock.
 ///
-/// Bodies of requests and responses are held in memory, up to [`max_body`](Self::max_body). Trailers are not passed on.
-/// A form that a browser sends as `multipart/form-data` is a new request each time, by its boundary.
+/// Bodies of requests and responses are held in memory, up to [`max_body`](Self::max_body).
+/// Trailers are not passed on. A form that a browser sends as `multipart/form-data` is a new
+/// request each time, by its boundary.
 ///
 /// Expired responses are removed once a day, when a request comes.
 #[derive(Clone)]
@@ -98,7 +105,8 @@ pub struct IdempotencyLayer {
 pub(super) type Scope = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
 impl Locks {
-    /// Returns a layer that runs a request once, however often the request is sent: a payment, an order.
+    /// Returns a layer that runs a request once, however often the request is sent: a payment, an
+    /// order.
     ///
     /// ```
     /// # use axum::{Router, routing::post};
@@ -126,9 +134,9 @@ impl IdempotencyLayer {
         }
     }
 
-    /// Identifies the caller, as an outer layer has found out. The keys of two callers are two keys, and a caller
-    /// may repeat a request with another token or other cookies. `None`: the credentials identify the caller.
-    /// Default: the credentials.
+    /// Identifies the caller, as an outer layer has found out. The keys of two callers are two
+    /// keys, and a caller may repeat a request with another token or other cookies. `None`: the
+    /// credentials identify the caller. Default: the credentials.
     ///
     /// The host counts beside the scope: a repeat at another host is refused by 422.
     ///
@@ -136,7 +144,7 @@ impl IdempotencyLayer {
     /// # #[derive(Clone)]
     /// # struct User { id: String }
     /// # fn f(site: perennial::Perennial) {
-    /// let once = site.idempotency().scope(|parts| {
+    /// let once = site.locks().idempotency().scope(|parts| {
     ///     let user = parts.extensions.get::<User>();
     ///     user.map(|user| user.id.clone())
     /// });
@@ -150,27 +158,30 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Passes requests without a key on to the service each time. Default: a request without a key is refused by 400.
+    /// Passes requests without a key on to the service each time. Default: a request without a key
+    /// is refused by 400.
     pub fn optional(mut self) -> Self {
         self.optional = true;
         self
     }
 
-    /// The time for which a response is stored and replayed. Default: a day. After that the key is new.
+    /// The time for which a response is stored and replayed. Default: a day. After that the key is
+    /// new.
     pub fn lifetime(mut self, time: Duration) -> Self {
         self.lifetime = time;
         self
     }
 
-    /// The largest body, in bytes. Default: 1 MiB. A larger request is refused by 413. A larger response is passed on and
-    /// not stored, and repeats are told that the request was done.
+    /// Sets the size of the largest body, in bytes. Default: 1 MiB. A larger request is refused by
+    /// 413. A larger response is passed on and not stored, and its repeats get 409.
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
         self
     }
 
-    /// Runs a request whose outcome is unknown again, as soon as the lease has expired: the request runs at least once then, and not
-    /// at most once. A process that still tries to store the first response gives up.
+    /// Runs a request whose outcome is unknown again, as soon as the lease has expired: the request
+    /// runs at least once then, and not at most once. A process that still tries to store the first
+    /// response gives up.
     pub fn run_again_after_crash(mut self) -> Self {
         self.run_again = true;
         self

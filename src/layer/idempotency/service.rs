@@ -1,4 +1,4 @@
-//! The service that does a request once.
+//! The service that runs each request once.
 
 use std::task::{Context, Poll};
 
@@ -10,7 +10,7 @@ use tower_service::Service;
 use super::IdempotencyLayer;
 use crate::layer::{ResponseBody, ResponseFuture, future::oneshot};
 
-/// A service that does a request once, as [`IdempotencyLayer`] describes.
+/// A service that runs each request once; see [`IdempotencyLayer`].
 #[derive(Clone, Debug)]
 pub struct IdempotencyService<S> {
     pub(super) inner: S,
@@ -30,7 +30,7 @@ where
     type Future = ResponseFuture<ResBody, S::Error>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        // The inner service's readiness matters when it is called.
+        // The inner service's readiness matters only when the inner service is called.
         Poll::Ready(Ok(()))
     }
 

@@ -1,4 +1,5 @@
-//! The decisions about a request with an `Idempotency-Key`. Pure: no I/O, and the time is an argument.
+//! The decisions about a request with an `Idempotency-Key`. Pure: no I/O, and the time is an
+//! argument.
 //!
 //! Each state is a type, and each event a method that ends the state:
 //!
@@ -8,8 +9,8 @@
 //! | [`Free`] | the lock was tried | the lease of a service that runs, or an [`Answer`] |
 //! | [`Storing`] | a publish was answered | as [`Next`] says |
 //!
-//! A request that ends while its service runs, by a panic or a crash, leaves its lock with an owner.
-//! Such a lock says that the outcome is unknown.
+//! A request that ends while its service runs, by a panic or a crash, leaves its lock with an
+//! owner. The outcome of such a request is unknown.
 
 use std::time::Duration;
 
@@ -20,17 +21,17 @@ use crate::{
     timing::{PROBE_VALID, RESPONSE_RETRY, RESPONSE_RETRY_AT_SHUTDOWN},
 };
 
-/// The refusals after which a lease counts as overtaken. The node that refuses a publish may lag
-/// behind the node that granted the lease.
+/// The number of refused publishes after which a lease counts as overtaken. The node that refuses a
+/// publish may lag behind the node that granted the lease.
 const REFUSALS: u32 = 6;
 
-/// A request whose key has not been looked up.
+/// A request before its key is looked up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) fingerprint: &'a Fingerprint,
     /// The age up to which a stored response is replayed.
     pub(super) lifetime: Duration,
-    /// A request whose outcome is unknown runs again.
+    /// Requests with an unknown outcome run again.
     pub(super) run_again: bool,
 }
 
@@ -38,12 +39,12 @@ pub(super) struct Request<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Found<C> {
     pub(super) stored: Option<Stored<C>>,
-    /// There is a stored response that cannot be read.
+    /// The stored response is unreadable.
     pub(super) unreadable: bool,
     pub(super) lock: LockState,
 }
 
-/// The note that a request was done.
+/// The note about a completed request.
 #[derive(Clone, Debug)]
 pub(super) struct Stored<C> {
     /// The fence of the lease under which the service ran.
@@ -54,7 +55,7 @@ pub(super) struct Stored<C> {
     pub(super) response: Option<C>,
 }
 
-/// The answer to a request for which the service does not run.
+/// The answer to a request without a run of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer<C> {
     /// The stored response.
@@ -88,7 +89,8 @@ impl Request<'_> {
         let is_free = match found.stored {
             _ if found.unreadable => return Err(Answer::NotStored),
             Some(stored) if stored.age <= self.lifetime => return Err(self.repeated(stored)),
-            // The request that was done held the lock last, though its process may not have released it.
+            // The completed request held the lock last, though its process may not have released
+            // the lock.
             Some(stored) => !lock.owned || stored.fence == lock.fence,
             None => !lock.owned,
         };
@@ -113,7 +115,8 @@ impl Request<'_> {
 }
 
 impl Free {
-    /// Returns the lease under which the service runs. A lease that is not returned is dropped, which releases the lock.
+    /// Returns the lease under which the service runs. Any other lease is dropped, which releases
+    /// the lock.
     ///
     /// `took`: the time since the probe was sent.
     pub(super) fn tried<L, C, E>(
@@ -129,7 +132,7 @@ impl Free {
     }
 }
 
-/// A request that was done, and whose response is being stored.
+/// A completed request whose response is being stored.
 ///
 /// A publish compares owner and fence, not the expiry, and no other process acquires a lock that
 /// expired with its owner (unless requests [run again](Request::run_again): the next run then takes
@@ -171,13 +174,14 @@ impl From<&Result<bool, Error>> for Published {
 /// The step after a publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next<L, C> {
-    /// The note is stored: the lock has served its purpose.
+    /// Release the lock: the note is stored.
     Release(L),
     /// Publish again after a pause. The client does not wait for that.
     Retry(Storing<L, C>),
     /// Publish at once, now without the response.
     RetryWithoutResponse(Storing<L, C>),
-    /// Leave the lock to expire with its owner. The lock of a request that ran is never released without a note, as its key would be new.
+    /// Leave the lock to expire with its owner. The lock of a request that ran is never released
+    /// without a note: its key would be new.
     Leave(L),
 }
 
@@ -213,7 +217,8 @@ impl<L, C> Storing<L, C> {
                     Next::Retry(self)
                 }
             }
-            // A short note may get through where a response breaks the connection or takes too long.
+            // A short note may get through where a response breaks the connection or takes too
+            // long.
             Published::Unfit | Published::Away
                 if whole && (late || published == Published::Unfit) =>
             {

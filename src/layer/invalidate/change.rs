@@ -1,4 +1,4 @@
-//! A request that may change what pages show.
+//! A request that may change the data of pages.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use http::{Method, Response};
 
 use crate::resource::{Engine, Target};
 
-/// Whether a request with this method changes nothing (RFC 9110 §9.2.1).
+/// Returns true for methods that change nothing (RFC 9110 §9.2.1).
 pub(in crate::layer) fn is_safe(method: &Method) -> bool {
     matches!(
         *method,
@@ -14,13 +14,14 @@ pub(in crate::layer) fn is_safe(method: &Method) -> bool {
     )
 }
 
-/// The names by which tags are invalidated.
+/// Returns the invalidation names of tags.
 pub(super) fn names(tags: &[String]) -> Vec<String> {
     let names = tags.iter().filter_map(|tag| Target::Tag(tag).name().ok());
     names.collect()
 }
 
-/// A request that may change what has these names. Dropped before it is known what has come of it, it invalidates them.
+/// A request that may change the data behind these names. Dropping it before the outcome is known
+/// invalidates the names.
 pub(in crate::layer) struct Change {
     engine: Arc<Engine>,
     names: Vec<String>,
@@ -32,7 +33,8 @@ impl Change {
         Self { engine, names }
     }
 
-    /// Awaits the response. If it is no error (RFC 9111 §4.4), invalidates these names and those that `named` finds in the response.
+    /// Awaits the response. A successful one (RFC 9111 §4.4) invalidates these names and the names
+    /// that `named` finds in the response.
     pub(in crate::layer) async fn settle<B, E>(
         mut self,
         response: impl Future<Output = Result<Response<B>, E>>,

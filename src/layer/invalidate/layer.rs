@@ -1,4 +1,4 @@
-//! The layer of routes that change what others show.
+//! The layer for routes that change the data of other pages.
 
 use std::{fmt, sync::Arc};
 
@@ -7,19 +7,22 @@ use tower_layer::Layer;
 use super::InvalidateService;
 use crate::{extensions::Tags, resource::Engine};
 
-/// Invalidates its tags, and those that the response has among its extensions ([`Tags`]), when a request has changed something; from [`Perennial::invalidates`](crate::Perennial::invalidates).
+/// Invalidates its tags, and the [`Tags`] in the response's extensions, after each change; from
+/// [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success).
 ///
-/// That is when its method is not a safe one (RFC 9110 §9.2.1: GET, HEAD, OPTIONS, TRACE) and the response no error (2xx or 3xx, as
-/// RFC 9111 §4.4 has it): so a handler answers what was refused by a 4xx, and not by a redirection back to the form. The service's own error
+/// A change is a request whose method is not safe (RFC 9110 §9.2.1: GET, HEAD, OPTIONS, TRACE) and
+/// whose response is no error (2xx or 3xx, RFC 9111 §4.4). A handler therefore answers a refused
+/// change with a 4xx, and not with a redirection back to the form. The service's own error
 /// invalidates nothing.
 ///
-/// The response is held back until the invalidation is done, for 5 s at most, so that this process knows of it when whoever has changed
-/// something asks next; if the database fails it is tried again for a minute.
+/// The response waits for the invalidation, for at most 5 s, so that the visitor's next request to
+/// this process sees the change. A failed invalidation is tried again for a minute.
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped while the service is at it (the client has gone), what it has done is not known, and the tags are invalidated. So whoever may call the
-/// service can make what bears the tags regrow: authorization belongs in a layer outside this one, not in the service.
+/// A future that is dropped while the service runs (the client has disconnected) leaves the outcome
+/// unknown, and the tags are invalidated. So any caller of the service can make pages regrow: put
+/// authorization into a layer outside this one.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct InvalidateLayer {

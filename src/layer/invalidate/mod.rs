@@ -1,4 +1,4 @@
-//! The layer of routes that change what others show.
+//! The layer for routes that change the data of other pages.
 
 mod change;
 mod layer;

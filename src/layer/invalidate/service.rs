@@ -42,7 +42,8 @@ where
         if safe {
             return Box::pin(response);
         }
-        // Now, as the future may be dropped before it has begun, and the service have begun by itself.
+        // Now, as the future may be dropped before it has begun, and the service have begun by
+        // itself.
         let change = Change::of(&self.layer.engine, names(&self.layer.tags.0));
         let named = |response: &Response<ResBody>| {
             let named = response.extensions().get();

@@ -1,4 +1,4 @@
-//! How many keys a layer stores.
+//! The limit on the number of keys that a layer stores.
 
 use std::{
     collections::HashSet,
@@ -9,22 +9,22 @@ use std::{
 
 use foldhash::quality::RandomState;
 
-use crate::{clock::Tick, timing::TOO_MANY_SAID};
+use crate::{clock::Tick, timing::TOO_MANY_KEYS_LOG};
 
-/// The keys that were asked for lately, up to a limit.
+/// The keys of recent requests, up to a limit.
 pub(super) struct Admission {
     limit: usize,
     hasher: RandomState,
     keys: Mutex<Keys>,
 }
 
-/// Known by their hashes: in the current period, and only in the one before it.
+/// The hashes of the keys of the current period, and of those of the period before alone.
 #[derive(Default)]
 struct Keys {
     current: HashSet<u64>,
     before: HashSet<u64>,
     since: Option<Tick>,
-    said: Option<Tick>,
+    logged: Option<Tick>,
 }
 
 impl Admission {
@@ -36,8 +36,8 @@ impl Admission {
         }
     }
 
-    /// Whether a key that this process has nothing of may be stored. `period`: after two of them a key that was not asked for is
-    /// forgotten.
+    /// Returns true if a key without an entry in memory may be stored. A key without a request for
+    /// two times `period` is forgotten.
     pub(super) fn admits(&self, key: &str, now: Tick, period: Duration) -> bool {
         let hash = self.hasher.hash_one(key);
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,13 +51,16 @@ impl Admission {
             return true;
         }
         if !keys.before.remove(&hash) && keys.current.len() + keys.before.len() >= self.limit {
-            if keys.said.is_none_or(|said| now >= said + TOO_MANY_SAID) {
-                keys.said = Some(now);
+            if keys
+                .logged
+                .is_none_or(|logged| now >= logged + TOO_MANY_KEYS_LOG)
+            {
+                keys.logged = Some(now);
                 tracing::warn!(
                     key,
                     limit = self.limit,
-                    "the layer stores no further keys: the service answers requests for others (said once a minute). If visitors \
-                     invent them, say which count, as by `.key(Key::new().query([\u{2026}]))`; if there are so many, raise `.max_keys(\u{2026})`"
+                    "the layer stores no further keys: the service answers requests for others (logged once a minute). If visitors \
+                     invent keys, name the parameters of the key by `.key(Key::new().query(&[\u{2026}]))`; if there are so many pages, raise `.max_keys(\u{2026})`"
                 );
             }
             return false;

@@ -1,4 +1,4 @@
-//! Which extensions of a request are known, and which of them a generator sees.
+//! The known extensions of a request, and those that a generator sees.
 
 use std::{
     any::{TypeId, type_name},
@@ -14,10 +14,12 @@ use super::request::GeneratedKey;
 use super::routing::Routing;
 use crate::extensions::Fence;
 
-/// The extensions that a layer knows: those of the routing and the server, Perennial's own, and those that the site declares.
+/// The extensions that a layer knows: the router's, the server's, Perennial's own, and the site's
+/// declared ones.
 ///
-/// `http::Extensions` can be counted, but not listed by type. A request whose number of extensions is that of its known ones carries
-/// no other. Each type is in the list once: one that counted twice would hide an unknown one.
+/// `http::Extensions` can be counted, but not listed by type. A request with as many extensions as
+/// known ones has no unknown extension. Each type is in the list once: a type that counted twice
+/// would hide an unknown one.
 #[derive(Clone)]
 pub(crate) struct Declared {
     types: Vec<Declaration>,
@@ -31,7 +33,7 @@ pub(super) struct Declaration {
     pub(super) name: &'static str,
     is_in: fn(&Extensions) -> bool,
     remove: fn(&mut Extensions),
-    /// The generator sees it.
+    /// The generator sees the extension.
     shared: bool,
 }
 
@@ -62,7 +64,7 @@ pub(super) static KNOWN: LazyLock<Vec<Declaration>> = LazyLock::new(|| {
         Declaration::new::<axum::extract::NestedPath>(true),
         #[cfg(feature = "axum")]
         Declaration::new::<axum::extract::ConnectInfo<std::net::SocketAddr>>(false),
-        // hyper adds it to a GET that offers h2c.
+        // hyper adds this type to a GET that offers h2c.
         Declaration::new::<OnUpgrade>(false),
         Declaration::new::<GeneratedKey>(false),
         Declaration::new::<Fence>(false),
@@ -89,8 +91,9 @@ impl Declared {
         }
     }
 
-    /// Returns true if each extension is a known one, on the way of a hit: as [`knows_exactly`](Self::knows_exactly), but a request with a
-    /// `MatchedPath` is taken to have what axum's router adds together with it.
+    /// Returns true if each extension is known, for the hit path. A request with a `MatchedPath`
+    /// counts as having the private extensions that axum's router adds in the same call. See
+    /// [`knows_exactly`](Self::knows_exactly).
     pub(super) fn knows(&self, extensions: &Extensions) -> bool {
         let all = extensions.len();
         #[cfg(feature = "axum")]
@@ -106,8 +109,8 @@ impl Declared {
         self.knows_exactly(extensions)
     }
 
-    /// Returns true if each extension is a known one: nothing is inferred from the presence of another. Asked before a generator is given
-    /// the extensions.
+    /// Returns true if each extension is a known one: nothing is inferred from the presence of
+    /// another. RequestUrl before a generator is given the extensions.
     pub(super) fn knows_exactly(&self, extensions: &Extensions) -> bool {
         let named = self.types.iter().filter(|it| it.is_in(extensions)).count();
         #[cfg(feature = "axum")]
@@ -115,7 +118,7 @@ impl Declared {
         named == extensions.len()
     }
 
-    /// Takes out what a generator does not see.
+    /// Removes the extensions that a generator does not see.
     pub(super) fn hide(&self, extensions: &mut Extensions) {
         for declaration in self.types.iter().filter(|it| !it.shared) {
             (declaration.remove)(extensions);
@@ -143,8 +146,8 @@ impl fmt::Debug for Declared {
     }
 }
 
-/// Returns the names of the extensions' types, which `Debug` of `http::Extensions` writes in one piece each. With another `Debug`
-/// there would be other pieces, which are no type's names.
+/// Returns the type names of the extensions. `Debug` of `http::Extensions` writes each name in one
+/// piece. With another `Debug`, the pieces would be no type's names.
 pub(super) fn names(extensions: &Extensions) -> Vec<String> {
     struct Pieces(Vec<String>);
 
@@ -158,7 +161,7 @@ pub(super) fn names(extensions: &Extensions) -> Vec<String> {
     }
 
     let mut pieces = Pieces(Vec::new());
-    // It never fails.
+    // Writing to memory never fails.
     let _ = write!(pieces, "{extensions:?}");
     pieces.0
 }

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::{
-    kind::{Kind, kind},
+    disposition::{Disposition, disposition},
     service::Shared,
 };
 use crate::{
@@ -24,11 +24,12 @@ use crate::{
     resource::{Failure, Generated},
 };
 
-/// What only the visitor that started a regeneration can be given, as it can't be copied.
+/// A response for the visitor whose request started the regeneration, as the response cannot be
+/// copied.
 pub(super) enum Direct<B, E> {
-    /// A response that is too large to be kept.
+    /// A response that is too large to be stored.
     TooLarge(Response<ResponseBody<B>>),
-    /// The service's error, or its answer in failure: too large, or somebody's own.
+    /// The service's error, or a failure's response that is too large or one visitor's own.
     Failed(Result<Response<ResponseBody<B>>, E>),
 }
 
@@ -44,7 +45,7 @@ where
     ResBody::Error: Into<BoxError>,
 {
     let (layer, service) = (&shared.layer, shared.inner());
-    let retry_in = layer.policy.cooldown();
+    let retry_in = layer.policy.cooldown_time();
     let failed = |error: BoxError, response| {
         let failure = Failure::new(error, retry_in);
         Generated::Failed(Failure {
@@ -53,7 +54,7 @@ where
         })
     };
     let uri = request.uri().clone();
-    // Nobody may be waiting for what is sent directly.
+    // The receiver of a direct response is gone if the visitor has disconnected.
     let response = match call(service, request).await {
         Ok(response) => response,
         Err(error) => {
@@ -65,15 +66,15 @@ where
     if head.status == StatusCode::METHOD_NOT_ALLOWED {
         layer.hints.not_allowed(uri.path());
     }
-    layer.key.say_vary(&mut head.headers);
+    layer.key.add_vary(&mut head.headers);
     let tags = head.extensions.get::<Tags>().cloned().unwrap_or_default();
     let tags = tags.and(&layer.tags.0);
-    let kind = kind(&head, &layer.key, layer.policy.honours);
+    let disposition = disposition(&head, &layer.key, layer.policy.from_cache_control);
     let settings = &layer.engine.settings;
-    let is_stored_or_shared = match kind {
-        Kind::Pass(why) => return Generated::Unshareable { why, tags },
-        Kind::Content => stored::size(&head.headers) <= settings.max_headers,
-        Kind::Failure { shareable } => shareable,
+    let is_stored_or_shared = match disposition {
+        Disposition::Pass(why) => return Generated::Unshareable { why, tags },
+        Disposition::Content => stored::size(&head.headers) <= settings.max_headers,
+        Disposition::Failure { shareable } => shareable,
     };
     let status = format!("the service answered {}", head.status);
     let read = match is_stored_or_shared {
@@ -83,12 +84,12 @@ where
     let body = match read {
         Ok(Read::Whole(body)) if stored::is_well_framed(&head.headers, &body) => body,
         Ok(Read::Whole(_)) => {
-            let error = "its Content-Length or Transfer-Encoding is not that of its body";
+            let error = "the Content-Length or Transfer-Encoding does not match the body";
             return failed(error.into(), None);
         }
         Ok(Read::TooLarge(body)) => {
             let response = Response::from_parts(head, body);
-            if kind == Kind::Content {
+            if disposition == Disposition::Content {
                 let _ = direct.send(Direct::TooLarge(response));
                 return Generated::TooLarge;
             }
@@ -98,7 +99,7 @@ where
         Err(error) => return failed(error.into(), None),
     };
     let mut response = stored::keepable(&head, body);
-    if kind != Kind::Content {
+    if disposition != Disposition::Content {
         let retry_after = response.headers_mut().entry(header::RETRY_AFTER);
         retry_after.or_insert_with(|| seconds(retry_in).into());
         return failed(status.into(), Some(response.into()));

@@ -1,8 +1,8 @@
-//! Warnings of a layer that is used wrongly, each given once.
+//! Warnings about a misused layer, each logged once.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// So many requests by other methods, and none by GET, are no accident.
+/// The number of requests by other methods, without a GET, after which the layer warns.
 const MANY: u32 = 100;
 
 #[derive(Default)]
@@ -31,8 +31,8 @@ impl Hints {
         tracing::warn!(
             path,
             types,
-            "requests bypass the cache, as they carry extensions that an outer middleware added and the layer does not know: a page \
-             generated with them could show one visitor's data to others (said once for each layer). For each type, tell the layer or, \
+            "requests bypass the cache, as an outer middleware added extensions that the layer does not know: a page \
+             generated with them could show one visitor's data to others (logged once for each layer). For each type, tell the layer or, \
              for the whole site, the builder: `.hide_extension::<{example}>()` if the handler can generate the page without it, \
              `.share_extension::<{example}>()` if it is equal for all visitors; or let some requests bypass the cache by \
              `.bypass_if(|parts| parts.extensions.get::<{example}>().is_some())`.{axum}"
@@ -51,21 +51,21 @@ impl Hints {
         if self.got.load(Relaxed) || self.others.fetch_add(1, Relaxed) != MANY - 1 {
             return;
         }
-        self.say_no_get(path, "of the first 100 requests none was GET");
+        self.warn_no_get(path, "of the first 100 requests none was GET");
     }
 
     /// The service answered a GET by 405 Method Not Allowed.
     pub(super) fn not_allowed(&self, path: &str) {
-        self.say_no_get(path, "the route answered GET by 405 Method Not Allowed");
+        self.warn_no_get(path, "the route answered GET by 405 Method Not Allowed");
     }
 
-    fn say_no_get(&self, path: &str, why: &str) {
+    fn warn_no_get(&self, path: &str, why: &str) {
         if !self.no_get.swap(true, Relaxed) {
             tracing::warn!(
                 path,
-                "the layer does nothing on a route without GET: {why} (said once for each layer). Responses to GET alone are stored. Put \
-                 the layer on a route with `get(\u{2026})`; for a route that changes data, see `Perennial::invalidates`, `exclusive` and \
-                 `idempotency`"
+                "the layer does nothing on a route without GET: {why} (logged once for each layer). Responses to GET alone are stored. Put \
+                 the layer on a route with `get(\u{2026})`; for a route that changes data, see `Perennial::invalidate_on_success`, `Locks::exclusive` and \
+                 `Locks::idempotency`"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What of a request is the key.
+//! The key of a request.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -8,12 +8,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, request::Parts};
 use crate::{
     http::fields,
     key::{self, Query},
-    layer::refresh::request::{asked_for, host},
+    layer::refresh::request::{host, key_of_original},
 };
 
-/// What of a request names the resource that it asks for, and is therefore all of it that the generator sees.
+/// The parts of a request that name a resource. The generator sees these parts and nothing else of
+/// the request.
 ///
-/// Requests with the same key get the same content. By default it is the path and the whole query.
+/// Requests with the same key get the same content. Default: the path and the whole query.
 ///
 /// ```
 /// # fn f(site: &perennial::Perennial) {
@@ -21,7 +22,7 @@ use crate::{
 ///
 /// let layer = site
 ///     .layer(Refresh::every(DAY))
-///     .key(Key::new().query(["page"]).header(axum::http::header::ACCEPT_LANGUAGE));
+///     .key(Key::new().query(&["page"]).header(axum::http::header::ACCEPT_LANGUAGE));
 /// # }
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -65,14 +66,15 @@ impl Default for Base {
 }
 
 impl Key {
-    /// The path and the whole query.
+    /// Returns a key of the path and the whole query.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One name for all requests: for a layer on one route whose path has no parameters. The generator sees the path, without a query.
+    /// Returns a key with one name for all requests, for a layer on one route whose path has no
+    /// parameters. The generator sees the path, without a query.
     ///
-    /// Content has the same kind of keys: use a name for one of them only.
+    /// The keys of [content](crate::Perennial::content) are of the same kind: use a name only once.
     pub fn name(name: impl Into<Arc<str>>) -> Self {
         Self {
             base: Base::Name(name.into()),
@@ -80,12 +82,14 @@ impl Key {
         }
     }
 
-    /// The path and a query that the function makes of a request, from named values: the generator sees that query in place of the visitor's.
-    /// `None` lets the request bypass the cache.
+    /// Returns a key of the path and of named values that the function derives from a request. The
+    /// generator sees the values as the query, in place of the visitor's query. `None` lets the
+    /// request bypass the cache.
     ///
-    /// The values are encoded, and sorted by name. The key of the example's page is `/prices?currency=EUR`, for
-    /// [`invalidate`](crate::Perennial::invalidate) too, and its handler reads the currency by `Query`. A layer that sees a request without the prefix of a nested
-    /// router gives the function the URI without that prefix.
+    /// The values are encoded, and sorted by name. The key of the example's page is
+    /// `/prices?currency=EUR`, also for [`invalidate`](crate::Perennial::invalidate), and the
+    /// handler reads the currency by `Query`. Inside a nested router, the function sees the URI
+    /// without the router's prefix.
     ///
     /// ```
     /// # fn f(site: &perennial::Perennial) {
@@ -115,21 +119,16 @@ impl Key {
         }
     }
 
-    /// The path and, of the query, these parameters only; all others are ignored. In place of a [`name`](Self::name) or
-    /// [`by`](Self::by).
-    pub fn query<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
-        let names = names.into_iter().map(Into::into).collect();
+    /// Takes these parameters of the query into the key and ignores all others; `&[]` ignores the
+    /// whole query. Replaces a [`name`](Self::name) or [`by`](Self::by).
+    pub fn query(mut self, names: &[&str]) -> Self {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
         self.base = Base::Uri(Query::Only(names));
         self
     }
 
-    /// The path alone. In place of a [`name`](Self::name) or [`by`](Self::by).
-    pub fn no_query(self) -> Self {
-        self.query::<String>([])
-    }
-
-    /// And this header, which the response then names in `Vary` (RFC 9110 §12.5.5). Each value that visitors send is a resource of its own:
-    /// leave to few values what can be left to an outer middleware.
+    /// Adds a header to the key, and to the response's `Vary` (RFC 9110 §12.5.5). Each value that
+    /// visitors send is a resource of its own: let an outer middleware reduce the values to a few.
     pub fn header(mut self, name: HeaderName) -> Self {
         if !self.headers.contains(&name) {
             self.headers.push(name);
@@ -137,24 +136,24 @@ impl Key {
         self
     }
 
-    /// And the host, in lowercase: that of the URI where it has one, as in HTTP/2, else the `Host` header (RFC 9112 §3.2.2). For a server that answers to several
-    /// names.
+    /// Adds the host to the key, in lowercase: the URI's host as in HTTP/2, or else the `Host`
+    /// header (RFC 9112 §3.2.2). For a server with several host names.
     pub fn host(mut self) -> Self {
         self.host = true;
         self
     }
 
-    /// The key that stands for all variants of what a request asks for.
+    /// Returns the key of the request without its variant.
     pub(super) fn resource(&self, parts: &Parts) -> Option<String> {
         let resource = self.of(parts)?;
         Some(match &self.base {
             Base::Name(name) => name.to_string(),
-            // Without what a nested router makes of it.
+            // The part after `#` is the path inside a nested router.
             Base::Uri(_) | Base::By(_) => resource.key.split('#').next()?.to_owned(),
         })
     }
 
-    /// The key that stands for all variants of what a URI names, if it is its path that counts.
+    /// Returns the key of a URI without its variant. `None`: the key does not depend on the path.
     pub(super) fn of_uri<'a>(&self, uri: &'a Uri) -> Option<Cow<'a, str>> {
         match &self.base {
             Base::Uri(query) => key::of_uri(uri, query),
@@ -162,7 +161,7 @@ impl Key {
         }
     }
 
-    /// The key of a request. `None`: it has none and bypasses the cache.
+    /// Returns the key of a request. `None`: the request has no key and bypasses the cache.
     pub(super) fn of<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
         let seen = match &self.base {
             Base::Uri(query) => key::of_uri(&parts.uri, query)?,
@@ -178,12 +177,12 @@ impl Key {
         };
         let key = match &self.base {
             Base::Name(name) => Cow::Borrowed(&**name),
-            Base::Uri(_) | Base::By(_) => asked_for(parts, seen.clone()),
+            Base::Uri(_) | Base::By(_) => key_of_original(parts, seen.clone()),
         };
         if self.headers.is_empty() && !self.host {
             return Some(Resource { key, seen });
         }
-        // A path has no `#`, and what follows no `#`, `&` or `=` of a visitor's.
+        // A path has no `#`, and an encoded value has no `#`, `&` or `=`.
         let mut key = key.into_owned();
         key.push('#');
         if self.host {
@@ -205,7 +204,7 @@ impl Key {
         })
     }
 
-    /// Puts into a request to generate what of the headers is in the key.
+    /// Copies the headers of the key into a request for the generator.
     pub(super) fn copy_headers(&self, from: &Parts, to: &mut HeaderMap) {
         for name in &self.headers {
             for value in from.headers.get_all(name) {
@@ -220,14 +219,14 @@ impl Key {
         }
     }
 
-    /// Says to other caches which headers decide on the content, where the response doesn't.
-    pub(super) fn say_vary(&self, headers: &mut HeaderMap) {
+    /// Adds the headers of the key to `Vary`, for other caches.
+    pub(super) fn add_vary(&self, headers: &mut HeaderMap) {
         for name in &self.headers {
-            fields::say_vary(headers, name);
+            fields::add_vary(headers, name);
         }
     }
 
-    /// Whether what a header says may decide on the content.
+    /// Returns true if the header is part of the key.
     pub(super) fn has(&self, header: &HeaderName) -> bool {
         self.headers.contains(header) || (self.host && header == header::HOST)
     }

@@ -11,42 +11,59 @@ use super::{
     admission::Admission, declared::Declared, hints::Hints, keying::Key, service::RefreshService,
 };
 
-/// How many keys a layer stores unless it is told otherwise.
+/// The default limit on the number of keys that a layer stores.
 const MAX_KEYS: usize = 10_000;
 
-/// Keeps the responses of a service and regenerates them when they are stale; from [`Perennial::layer`](crate::Perennial::layer).
+/// Stores the responses of a service, and regenerates stale ones; from
+/// [`Perennial::layer`](crate::Perennial::layer).
 ///
-/// Works on `Router::layer`, `MethodRouter::layer` and any Tower service for HTTP that is `Clone + Send + 'static`, takes requests whose body has a
-/// `Default` (an empty one, for the generator) and answers with bodies of `Bytes`. Its futures need Tokio.
+/// Works with `Router::layer`, `MethodRouter::layer` and any Tower service for HTTP that is `Clone
+/// + Send + 'static`, takes requests whose body has a `Default` (an empty body, for the generator)
+/// and answers with bodies of `Bytes`. The futures need Tokio.
 ///
-/// # What is kept
+/// # What is stored
 ///
-/// Responses to GET, each under its [key](Self::key); by default, under its path and its query: the parameters are sorted by name, those
-/// of the same name keep their order. HEAD is answered from what is kept for GET. Other methods and upgrades pass straight through, each request to the service:
-/// a route that takes no upgrades can refuse them in a layer outside this one.
+/// The layer stores responses to GET, each under its [key](Self::key). A stored response to GET
+/// also answers HEAD. Other methods and upgrades go straight to the service; a route that takes no
+/// upgrades can refuse them in an outer layer.
 ///
-/// A response is stored when its status is one that RFC 9110 §15.1 calls heuristically cacheable (200 and 404 among them).
-/// A status of 500 or more, or 429, is a failure: an old version outlives it, and where there is none it is given to those in this process who wait; others get a 503
-/// with `Retry-After` until the cooldown is over. Any other response with `Set-Cookie`, with `private` or `no-store` in
-/// `Cache-Control` or `CDN-Cache-Control`, with a `Vary` that names a header outside the key, or of the type
-/// `text/event-stream` is given to nobody: the service itself answers each request (hit-for-pass). The process remembers this
-/// for the policy's interval, with a line in the log, and removes an older version. Any other status is treated likewise for
-/// the cooldown. The first such request costs the service two runs, once as the generator and once for the visitor, as the
-/// generator does not see the visitor's request. Each following request costs one. (A failure that says it is somebody's own is given to the request that caused it alone.)
+/// | status of the response | header of the response | treatment |
+/// |---|---|---|
+/// | 200, 203, 204, 300, 301, 308, 404, 405, 410, 414 (heuristically cacheable, RFC 9110 §15.1) | none of the headers below | stored |
+/// | the same | `Set-Cookie`, or `private` or `no-store` in `Cache-Control` or `CDN-Cache-Control` | bypass for the interval: `detail=private` |
+/// | the same | a `Vary` that names a header outside the key | bypass for the interval: `detail=vary` |
+/// | the same | `Content-Type: text/event-stream` | bypass for the interval: `detail=event-stream` |
+/// | the same | larger than [`max_body`](crate::Builder::max_body) or [`max_headers`](crate::Builder::max_headers) | passed on, the old version stays |
+/// | 429, 500 and above | any | failure |
+/// | any other | any | bypass for the cooldown: `detail=status` |
 ///
-/// A `Vary` by `Accept-Encoding` is no such thing where the response has no `Content-Encoding`, so that all can read it. With the feature
-/// `compression` the layer itself answers in `br`, `zstd` or `gzip` (RFC 9110 §12.5.3): text of 256 bytes and more that has no `Content-Encoding` and does not
-/// say `no-transform`, compressed once a version, off the async threads, from when it is first asked for; until then as it is.
+/// **Bypass** (hit-for-pass): the response is given to no other visitor, the old version is
+/// removed, and the service itself answers each request. The first such request runs the service
+/// twice, once as the generator and once for the visitor, as the generator does not see the
+/// visitor's request. Each further request runs the service once.
 ///
-/// The layer reads a body whole before it answers, up to [`Builder::max_body`](crate::Builder::max_body); a larger body is
-/// streamed to the visitor whose request caused it. The layer reads nothing of an event stream, which never ends: each visitor
-/// has a stream of the service's own.
+/// **Failure**: the old version stays. Without an old version, the visitors who wait in this
+/// process get the failed response, unless a header above makes it one visitor's own; then only the
+/// visitor whose request caused the response gets it. Other visitors get 503 with `Retry-After`
+/// until the cooldown ends.
+///
+/// `Vary: Accept-Encoding` is allowed in a response without `Content-Encoding`, which every client
+/// can read. With the feature `compression` the layer itself answers in `br`, `zstd` or `gzip` (RFC
+/// 9110 §12.5.3). It compresses text of 256 bytes or more that has neither `Content-Encoding` nor
+/// `no-transform`. Each version is compressed once, off the async threads, from the first request
+/// for the coding on; until then visitors get the plain text.
+///
+/// The layer reads a body whole before it answers, up to
+/// [`Builder::max_body`](crate::Builder::max_body). A larger body is streamed to the visitor whose
+/// request caused the response. The layer reads nothing of an event stream, which never ends: each
+/// visitor has a stream of the service's own.
 ///
 /// # Response headers
 ///
-/// `Date` and `Age` say when the version was generated. `Cache-Status` (RFC 9211) is `perennial; hit; ttl=86` for a version
-/// from memory or the database (a negative `ttl` is a stale version). For any other response `fwd=` has the reason: `miss`,
-/// `stale`, `method` or `bypass`. After it come `stored` and `collapsed`, or the reason why the response is not stored:
+/// `Date` and `Age` say when the version was generated. `Cache-Status` (RFC 9211) is `perennial;
+/// hit; ttl=86` for a version from memory or the database (a negative `ttl` is a stale version).
+/// For any other response `fwd=` has the reason: `miss`, `stale`, `method` or `bypass`. After it
+/// come `stored` and `collapsed`, or the reason why the response is not stored:
 ///
 /// | `detail=` | reason |
 /// |---|---|
@@ -68,16 +85,20 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// # What the service sees
 ///
-/// The generator does not see the visitor's request, so that one visitor's page cannot be stored for another. It sees a new GET request with
-/// the parts of the path, the query and the headers that are in the [key](Self::key) (by default the path and the sorted query), an empty
-/// body, and the extensions of axum's routing and those that are declared as shared. A request that bypasses the cache reaches the service unchanged.
+/// The generator does not see the visitor's request, so that one visitor's page cannot be stored
+/// for another. The generator sees a new GET request with the [key's](Self::key) parts of the path,
+/// query and headers (by default the path and the sorted query), an empty body, the extensions of
+/// axum's routing, and the shared extensions. A request that bypasses the cache reaches the service
+/// unchanged.
 ///
 /// # Extensions
 ///
-/// An extension of a request is unsafe until it is declared, as it may identify the visitor. The layer knows the extensions of axum's
-/// routing (with the feature `axum`, of axum 0.8), and hides `ConnectInfo<SocketAddr>`, hyper's `OnUpgrade` and Perennial's own from the generator. A
-/// request with any other extension bypasses the cache, with `detail=undeclared-extension` and, once for each layer, a warning that names the types. The
-/// remedies, on the layer or for the whole site on [`Builder`](crate::Builder):
+/// An extension of a request is unsafe until it is declared, as it may identify the visitor. The
+/// layer knows the extensions of axum's routing (with the feature `axum`, of axum 0.8), and hides
+/// `ConnectInfo<SocketAddr>`, hyper's `OnUpgrade` and Perennial's own from the generator. A request
+/// with any other extension bypasses the cache, with `detail=undeclared-extension` and, once for
+/// each layer, a warning that names the types. The remedies, on the layer or for the whole site on
+/// [`Builder`](crate::Builder):
 ///
 /// | the extension | remedy |
 /// |---|---|
@@ -85,15 +106,18 @@ const MAX_KEYS: usize = 10_000;
 /// | is equal for all visitors: a pool, a configuration | [`share_extension`](Self::share_extension) |
 /// | is there for some visitors, who get a page of their own | [`bypass_if`](Self::bypass_if) |
 ///
-/// Or put the layer outside the middleware that adds the extension. hyper's option `preserve_header_case` adds an extension of a private type: requests of such a
-/// server bypass the cache.
+/// Or put the layer outside the middleware that adds the extension. hyper's option
+/// `preserve_header_case` adds an extension of a private type: requests of such a server bypass the
+/// cache.
 ///
 /// # Logged-in users
 ///
-/// A handler that reads a session or a user generates another page for each visitor. There are three patterns.
+/// A handler that reads a session or a user generates another page for each visitor. There are
+/// three patterns.
 ///
-/// **Logged-in visitors bypass the cache**, and anonymous ones are served from it. An auth middleware that adds an extension for logged-in
-/// visitors alone needs no more than `bypass_if`, which says that the bypass is meant:
+/// **Logged-in visitors bypass the cache**, and anonymous visitors are served from the cache. An
+/// auth middleware that adds an extension for logged-in visitors alone needs no more than
+/// `bypass_if`, which declares the bypass as intended:
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial) -> axum::Router {
@@ -123,8 +147,10 @@ const MAX_KEYS: usize = 10_000;
 /// # }
 /// ```
 ///
-/// **The page is the same for all**, though a middleware adds an extension to each request, as session middleware does. Hide what identifies the visitor, and share what is
-/// equal for all. A handler that extracts a hidden extension all the same generates an error, as without the middleware, and not a visitor's page.
+/// **The page is the same for all**, though a middleware adds an extension to each request, as
+/// session middleware does. Hide an extension that identifies the visitor, and share an extension
+/// that is equal for all visitors. A handler that extracts a hidden extension generates an error
+/// page, as without the middleware, and never a visitor's page.
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial) -> axum::Router {
@@ -148,8 +174,8 @@ const MAX_KEYS: usize = 10_000;
 /// # }
 /// ```
 ///
-/// **A page of the visitor's own has a part that is the same for all.** Cache that part, by [`content`](crate::Perennial::content), and leave the
-/// route without the layer:
+/// **A page of the visitor's own has a part that is the same for all.** Cache that part, by
+/// [`content`](crate::Perennial::content), and leave the route without the layer:
 ///
 /// ```
 /// # #[derive(Clone)] struct User(String);
@@ -168,9 +194,11 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// # Around a router
 ///
-/// Where each GET of a router is to be kept, the layer can be put around it in place of on its routes: then a hit doesn't get as far as the
-/// routing, which is most of its time. `axum::serve` takes a service that is [shared](https://docs.rs/tower/latest/tower/make/struct.Shared.html) among connections, and axum's own body alone (else
-/// it says that `Service<IncomingStream<'_, _>>` is not implemented, or that it expected `Response<Body>`):
+/// The layer can stand around a router in place of on its routes, if each GET of the router is to
+/// be stored. A hit then skips the routing, which takes most of a hit's time. `axum::serve` needs a
+/// service that is [shared](https://docs.rs/tower/latest/tower/make/struct.Shared.html) among
+/// connections, and axum's own body. (Without them the compiler says that
+/// `Service<IncomingStream<'_, _>>` is not implemented, or that it expected `Response<Body>`.)
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial, router: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
@@ -188,8 +216,8 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// # Readiness
 ///
-/// The layered service is always ready. The inner one is cloned and its readiness awaited when it is called, so that
-/// a limit beneath the layer holds back neither hits nor old versions.
+/// The layered service is always ready. The inner service is cloned, and its readiness awaited, for
+/// each call of the inner service, so that an inner limit delays neither hits nor old versions.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct RefreshLayer {
@@ -221,25 +249,27 @@ impl RefreshLayer {
         }
     }
 
-    /// What of a request is the key, and is seen by the generator. Default: the path and the whole query.
+    /// Sets the key of a request, which is all that the generator sees of the request. Default: the
+    /// path and the whole query.
     pub fn key(mut self, key: Key) -> Self {
         self.key = Arc::new(key);
         self
     }
 
-    /// A tag of all that the layer keeps, to be [invalidated](crate::Perennial::invalidate_tag) by; may be called several times. A
-    /// handler can add its own by [`Tags`].
+    /// A tag of all that the layer keeps, to be [invalidated](crate::Perennial::invalidate_tag) by;
+    /// may be called several times. A handler can add its own by [`Tags`].
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tags = self.tags.and(&[tag.into()]);
         self
     }
 
-    /// How many keys the layer stores, so that visitors who invent them don't fill the database. Default: 10,000.
+    /// Sets the number of keys that the layer stores, so that visitors who invent keys do not fill
+    /// the database. Default: 10,000.
     ///
-    /// Each process counts for itself: those that it was asked for since it began, or, when it has run for longer than the
-    /// [retention](crate::Builder::retention), in that time or the one before it. Requests for any further one are answered by the service, and nothing of them is
-    /// stored; a warning in the log says so, once a minute. Another process may have stored it meanwhile: the limit is for pages that nobody
-    /// should have asked for, and well above the number of those that there are.
+    /// Each process counts the keys of its own requests, in the current
+    /// [retention](crate::Builder::retention) period and the one before. The service itself answers
+    /// requests for further keys, and their responses are not stored; a warning says so once a
+    /// minute. Choose a limit well above the number of existing pages.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
         self
@@ -247,30 +277,35 @@ impl RefreshLayer {
 
     /// Invalidates the pages that a successful unsafe request names (RFC 9111 §4.4). Default: none.
     ///
-    /// An unsafe request has a method other than GET, HEAD, OPTIONS and TRACE. When the service answers one by 2xx or 3xx, the
-    /// layer invalidates the request's own URI, as the [key](Self::key) reads that URI, and the URIs in the response's
-    /// `Location` and `Content-Location` that have the same host, each in all variants, as
+    /// An unsafe request has a method other than GET, HEAD, OPTIONS and TRACE. When the service
+    /// answers one by 2xx or 3xx, the layer invalidates the request's own URI, as the
+    /// [key](Self::key) reads that URI, and the URIs in the response's `Location` and
+    /// `Content-Location` that have the same host, each in all variants, as
     /// [`invalidate`](crate::Perennial::invalidate) does. With [`Key::name`](crate::Key::name) and
-    /// [`Key::by`](crate::Key::by) the layer invalidates the key of the request alone. The response waits for the invalidation,
-    /// 5 s at most; if the database fails, the process tries again for a minute. For pages that a request does not name, use
-    /// tags: [`invalidates`](crate::Perennial::invalidates).
+    /// [`Key::by`](crate::Key::by) the layer invalidates the key of the request alone. The response
+    /// waits for the invalidation, 5 s at most; if the database fails, the process tries again for
+    /// a minute. For pages that a request does not name, use tags:
+    /// [`invalidates`](crate::Perennial::invalidates).
     ///
-    /// Every visitor who may make such a request can cause a regeneration, and a row in the database for each URI.
+    /// Every visitor who may send such a request can cause a regeneration, and a row in the
+    /// database for each URI.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped while the service runs (the client has gone), the outcome is unknown, and the layer invalidates
-    /// the request's own URI.
+    /// If the future is dropped while the service runs (the client has gone), the outcome is
+    /// unknown, and the layer invalidates the request's own URI.
     pub fn invalidate_on_unsafe(mut self) -> Self {
         self.invalidates = true;
         self
     }
 
-    /// Lets requests for which the function returns `true` bypass the cache: each goes to the service as it came, and its response to
-    /// its visitor alone. Default: none. With several functions, each can do so.
+    /// Lets a request for which the function returns `true` bypass the cache: the request goes to
+    /// the service unchanged, and the response to its visitor alone. Default: none. One of several
+    /// functions suffices.
     ///
-    /// For logged-in visitors, say. A GET or HEAD for which every function returns `false` is served from the cache, or generates the page without its
-    /// cookies and other headers. `Cache-Status` carries `fwd=bypass; detail=bypass-if`.
+    /// Logged-in visitors are the usual case. A GET or HEAD for which every function returns
+    /// `false` is served from the cache, or generates the page without the visitor's cookies and
+    /// other headers. `Cache-Status` carries `fwd=bypass; detail=bypass-if`.
     ///
     /// ```
     /// # fn f(site: &perennial::Perennial) {
@@ -287,22 +322,28 @@ impl RefreshLayer {
         self
     }
 
-    /// Declares that the handler generates the page without the extension of type `T`, which may identify a visitor: the extension is
-    /// taken out of the generator's request.
+    /// Declares that the handler generates the page without the extension of type `T`, which may
+    /// identify a visitor: the extension is taken out of the generator's request.
     ///
-    /// A request that bypasses the cache keeps it. [`Builder::hide_extension`](crate::Builder::hide_extension) declares it for the whole
-    /// site; the later declaration of a type, and that of the layer, counts.
+    /// A request that bypasses the cache keeps the extension.
+    /// [`Builder::hide_extension`](crate::Builder::hide_extension) declares the type for the whole
+    /// site. A later declaration of the type replaces an earlier one, and the layer's replaces the
+    /// site's.
     pub fn hide_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         Arc::make_mut(&mut self.declared).declare::<T>(false);
         self
     }
 
-    /// Declares that the extension of type `T` is equal for all visitors, as a pool or a configuration is: the generator sees that of the request which caused
-    /// the regeneration. [`Builder::share_extension`](crate::Builder::share_extension) declares it for the whole site.
+    /// Declares that the extension of type `T` is equal for all visitors, such as a pool or a
+    /// configuration. The generator sees the extension of the request that caused the regeneration.
+    /// [`Builder::share_extension`](crate::Builder::share_extension) declares the type for the
+    /// whole site.
     ///
-    /// Memory holds the extension for as long as the page, and [`regenerate_now`](crate::Perennial::regenerate_now) generates with it. So share
-    /// a handle from which the handler reads what is current (a pool, an `Arc<RwLock<_>>`, a `watch::Receiver`), and not a snapshot of data: `regenerate_now`
-    /// would store a page of the old snapshot as new. Share nothing scarce, such as a connection.
+    /// The page in memory holds the extension, for
+    /// [`regenerate_now`](crate::Perennial::regenerate_now). So share a handle through which the
+    /// handler reads current data (a pool, an `Arc<RwLock<_>>`, a `watch::Receiver`), and not a
+    /// snapshot of data: `regenerate_now` would store a page of the old snapshot as new. Share no
+    /// scarce resource, such as a connection.
     pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         Arc::make_mut(&mut self.declared).declare::<T>(true);
         self
@@ -314,8 +355,8 @@ impl<S: 'static> Layer<S> for RefreshLayer {
 
     /// # Panics
     ///
-    /// When `S` is a `Router`, `MethodRouter` or `Route` of another axum than 0.8 (with the feature `axum`): its routing is not known, and two
-    /// nested routers would mix up their pages.
+    /// Panics if `S` is a `Router`, `MethodRouter` or `Route` of an axum other than 0.8 (with the
+    /// feature `axum`): its routing is not known, and two nested routers would mix up their pages.
     fn layer(&self, inner: S) -> Self::Service {
         #[cfg(feature = "axum")]
         super::routing::refuse_other_axum::<S>();

@@ -2,10 +2,10 @@
 
 mod admission;
 pub(crate) mod declared;
+mod disposition;
 mod generate;
 mod hints;
 pub(crate) mod keying;
-mod kind;
 mod layer;
 mod outgoing;
 pub(super) mod request;

@@ -1,4 +1,4 @@
-//! What a visitor gets of a version, or in its place.
+//! Responses to visitors.
 
 use std::{
     ops::Range,
@@ -15,15 +15,15 @@ use crate::{
         fields::{ascii, seconds},
     },
     layer::ResponseBody,
-    policy::Client,
-    resource::Said,
+    policy::BrowserCache,
+    resource::HitHeaders,
 };
 
-/// Of the headers of a whole response those that RFC 9110 §15.4.5 asks for in a 304, and what says how it came about.
+/// Returns the headers of a response that a 304 carries (RFC 9110 §15.4.5), and `Cache-Status`.
 pub(super) fn validating(whole: &HeaderMap) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(8);
     for (name, value) in whole {
-        let asked_for = matches!(
+        let key_of_original = matches!(
             *name,
             header::AGE
                 | header::CACHE_CONTROL
@@ -33,7 +33,7 @@ pub(super) fn validating(whole: &HeaderMap) -> HeaderMap {
                 | header::EXPIRES
                 | header::VARY
         );
-        if asked_for || *name == CACHE_STATUS {
+        if key_of_original || *name == CACHE_STATUS {
             headers.append(name, value.clone());
         }
     }
@@ -51,7 +51,7 @@ pub(super) fn response<B>(
     response
 }
 
-/// A 206 with a part of a kept response (RFC 9110 §15.3.7.1).
+/// Returns a 206 with a part of a stored response (RFC 9110 §15.3.7.1).
 pub(super) fn part<B>(
     kept: &Response<Bytes>,
     mut headers: HeaderMap,
@@ -61,7 +61,7 @@ pub(super) fn part<B>(
     let content_range = format!("bytes {}-{}/{all}", part.start, part.end - 1);
     headers.insert(header::CONTENT_RANGE, ascii(content_range));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
-    // They are of the whole (RFC 9530).
+    // These digests are of the whole body (RFC 9530).
     for digest in ["content-digest", "content-md5"] {
         headers.remove(digest);
     }
@@ -72,39 +72,39 @@ pub(super) fn part<B>(
     )
 }
 
-/// Says how old a version is, when it was made, and what clients may do with it, the latter two unless the response says so itself.
+/// Sets `Age`, and also `Date` and `Cache-Control` unless the response has them.
 ///
-/// `Date` is when the content was made (RFC 9110 §6.6.1), not when it is given out: a recipient's apparent age, the time since
-/// `Date`, and the `Age` are then the same, of which it takes the greater (RFC 9111 §4.2.3).
-pub(super) fn say_age(headers: &mut HeaderMap, said: Said, age: Duration) {
-    headers.insert(header::AGE, HeaderValue::from(said.age));
+/// `Date` is the time of the generation (RFC 9110 §6.6.1), not of the hit. A recipient takes the
+/// greater of `Age` and the time since `Date` (RFC 9111 §4.2.3), and here the two are equal.
+pub(super) fn set_age(headers: &mut HeaderMap, hit: HitHeaders, age: Duration) {
+    headers.insert(header::AGE, HeaderValue::from(hit.age));
     if !headers.contains_key(header::DATE) {
         let made = SystemTime::now().checked_sub(age);
-        // Older than what a date can say is nothing that a clock can be right about.
+        // No clock can be right about an earlier date.
         let made = made.filter(|made| *made >= SystemTime::UNIX_EPOCH);
         if let Some(made) = made {
             headers.typed_insert(Date::from(made));
         }
     }
     if !headers.contains_key(header::CACHE_CONTROL) && !headers.contains_key(header::EXPIRES) {
-        headers.insert(header::CACHE_CONTROL, freshness(said));
+        headers.insert(header::CACHE_CONTROL, freshness(hit));
     }
 }
 
-/// What clients may do with it.
-fn freshness(said: Said) -> HeaderValue {
-    let Client::UntilStale(revalidating) = said.client else {
+/// Returns the `Cache-Control` of the policy.
+fn freshness(hit: HitHeaders) -> HeaderValue {
+    let BrowserCache::UntilStale(revalidating) = hit.browser_cache else {
         return HeaderValue::from_static("no-cache");
     };
-    // It counts from when it was made, as the age does.
-    let fresh = said.age.saturating_add_signed(said.ttl.max(0));
+    // `max-age` counts from the generation, as `Age` does.
+    let fresh = hit.age.saturating_add_signed(hit.ttl.max(0));
     ascii(match revalidating.as_secs() {
         0 => format!("max-age={fresh}"),
         seconds => format!("max-age={fresh}, stale-while-revalidate={seconds}"),
     })
 }
 
-/// The kept response with these headers, for one visitor; `head`: who asked by HEAD.
+/// Returns the stored response with these headers. `head`: without the body.
 pub(super) fn give<B>(
     kept: &Response<Bytes>,
     headers: HeaderMap,

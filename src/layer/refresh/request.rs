@@ -1,4 +1,4 @@
-//! Which resource a request asks for, and the request that the generator sees.
+//! The resource of a request, and the generator's request.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -11,20 +11,20 @@ use crate::{
     layer::{RefreshLayer, refresh::keying::Resource},
 };
 
-/// Among the extensions of the request that a generator sees: the key that is being generated.
+/// The key that is being generated, in the extensions of the generator's request.
 ///
-/// A layer for the same key beneath, which would wait for itself, lets the request pass.
+/// An inner layer for the same key would wait for itself, and therefore lets the request pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GeneratedKey(Arc<str>);
 
 impl GeneratedKey {
-    /// The key, as [`Key`](crate::Key) makes it.
+    /// Returns the key; see [`Key`](crate::Key).
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The resource that a request asks for, or the reason for which it goes to the service.
+/// Returns the resource of a request, or the reason why the request goes to the service.
 pub(super) fn resource<'a>(
     parts: &'a Parts,
     layer: &'a RefreshLayer,
@@ -50,7 +50,7 @@ pub(super) fn resource<'a>(
     }
 }
 
-/// The request has an extension that the layer does not know.
+/// Returns the reason for a request with an extension that the layer does not know.
 fn undeclared(parts: &Parts, layer: &RefreshLayer) -> Forward {
     let types = layer.declared.unknown(&parts.extensions);
     layer.hints.undeclared(route(parts), &types);
@@ -66,13 +66,13 @@ pub(in crate::layer) fn route(parts: &Parts) -> &str {
     parts.uri.path()
 }
 
-/// The path as the visitor wrote it.
-pub(in crate::layer) fn asked_path(parts: &Parts) -> &str {
-    asked_uri(parts).path()
+/// Returns the path before any nested router or middleware changed the path.
+pub(in crate::layer) fn original_path(parts: &Parts) -> &str {
+    original_uri(parts).path()
 }
 
-/// The URI as the visitor wrote it.
-pub(in crate::layer) fn asked_uri(parts: &Parts) -> &Uri {
+/// Returns the URI before any nested router or middleware changed the URI.
+pub(in crate::layer) fn original_uri(parts: &Parts) -> &Uri {
     #[cfg(feature = "axum")]
     if let Some(OriginalUri(asked)) = parts.extensions.get() {
         return asked;
@@ -80,17 +80,18 @@ pub(in crate::layer) fn asked_uri(parts: &Parts) -> &Uri {
     &parts.uri
 }
 
-/// The host that is asked, in lowercase (RFC 9112 §3.2.2).
+/// Returns the host of the request, in lowercase (RFC 9112 §3.2.2).
 pub(in crate::layer) fn host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> {
     let host = match uri.authority() {
-        // Without what may stand before the host.
+        // Without the user information before the host.
         Some(authority) => authority.as_str().rsplit('@').next()?.as_bytes(),
         None => headers.get(header::HOST)?.as_bytes(),
     };
     Some(host.to_ascii_lowercase())
 }
 
-/// An upgrade that a server may take up (RFC 9110 §7.8); that to h2c no longer is one (RFC 9113 §3.1), though clients still offer it.
+/// Returns true for an upgrade that a server may accept (RFC 9110 §7.8). The upgrade to h2c is
+/// obsolete (RFC 9113 §3.1), though clients still offer it.
 fn is_upgrade(headers: &HeaderMap) -> bool {
     let names =
         |field, name: &str| list(headers, &field).any(|member| member.eq_ignore_ascii_case(name));
@@ -99,12 +100,13 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
         && !names(header::UPGRADE, "h2c")
 }
 
-/// The key of a request whose path and query the service sees as `seen`. A nested router sees the path without its prefix, and a
-/// middleware may have rewritten it, by a cookie say: then the key has both what was asked for and, after a `#`, which no path
-/// contains, what the service sees.
-pub(super) fn asked_for<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {
-    let asked = asked_uri(parts);
-    // Mostly it is the same one.
+/// Returns the key of a request whose path and query the service sees as `seen`. A nested router
+/// sees the path without its prefix, and a middleware may have rewritten the path, by a cookie for
+/// example. The key then has the original path and, after a `#`, which no path contains, the path
+/// that the service sees.
+pub(super) fn key_of_original<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {
+    let asked = original_uri(parts);
+    // The usual case.
     if std::ptr::eq(asked, &parts.uri) || asked.path() == parts.uri.path() {
         return seen;
     }
@@ -112,8 +114,8 @@ pub(super) fn asked_for<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {
     Cow::Owned(format!("{}{query}#{path}", asked.path()))
 }
 
-/// The request that generates a resource: GET, what of the path, the query and the headers is in the key, an empty body, and the
-/// extensions of the routing and the shared ones.
+/// Returns the generator's request for a resource: a GET with the key's path, query and headers, an
+/// empty body, and the extensions of the routing and the shared ones.
 pub(super) fn to_generate(
     parts: &Parts,
     resource: &Resource<'_>,

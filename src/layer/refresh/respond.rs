@@ -1,4 +1,4 @@
-//! What the layer gives to one request.
+//! The layer's response to a request.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -9,16 +9,17 @@ use super::outgoing;
 use crate::{
     clock::Tick,
     http::{
-        cache_status::{CACHE_STATUS, Forward, How},
-        conditional::{self, Outcome},
+        cache_status::{CACHE_STATUS, Forward, Handling},
+        conditional::{self, Evaluation},
     },
     layer::{RefreshLayer, ResponseBody},
-    resource::{Answer, Failure, Pass, Said, Version},
+    resource::{Answer, Failure, HitHeaders, PassReason, Version},
 };
 
 impl RefreshLayer {
-    /// The response to one request, or the reason for which the service itself answers the request. `forward`: what is said of a
-    /// response that was generated for the request, as a version is that was made since `arrived`.
+    /// Returns the response to a request, or the reason why the service itself answers. `forward`:
+    /// the `Cache-Status` of a response that was generated for the request, such as a version that
+    /// was generated since `arrived`.
     pub(super) fn respond<B>(
         &self,
         answer: Answer,
@@ -31,39 +32,40 @@ impl RefreshLayer {
             Answer::Version(version) => {
                 let made = arrived.filter(|arrived| version.is_made_since(*arrived));
                 let made = made.map(|_| Forward {
-                    // Memory may have had nothing of what the database had.
-                    why: if version.replaces {
+                    // The database may have had a version that memory did not have.
+                    reason: if version.replaces {
                         "stale"
                     } else {
-                        forward.why
+                        forward.reason
                     },
                     stored: !version.is_unsaved(),
                     ..forward
                 });
-                return Ok(self.give(&version, parts, now, made.map(How::Forwarded)));
+                return Ok(self.give(&version, parts, now, made.map(Handling::Forwarded)));
             }
             Answer::Failed(Failure {
                 response: Some(response),
                 ..
-            }) => (response, How::Forwarded(forward.detailed("failed"))),
-            Answer::Failed(Failure { retry_in, .. }) | Answer::Unavailable { retry_in } => {
-                (outgoing::unavailable(retry_in).into(), How::Unavailable)
-            }
-            Answer::Pass(why) => return Err(Forward::because(forward.why).detailed(detail(why))),
+            }) => (response, Handling::Forwarded(forward.detailed("failed"))),
+            Answer::Failed(Failure { retry_in, .. }) | Answer::Unavailable { retry_in } => (
+                outgoing::unavailable(retry_in).into(),
+                Handling::Unavailable,
+            ),
+            Answer::Pass(why) => return Err(Forward::because(forward.reason).detailed(detail(why))),
         };
         let headers = response.headers().clone();
         let mut response = outgoing::give(&response, headers, parts.method == Method::HEAD);
-        self.say(response.headers_mut(), how);
+        self.set_cache_status(response.headers_mut(), how);
         Ok(response)
     }
 
-    /// A version, for one request; `made`: generated for it.
+    /// Returns a version for a request. `made`: the version was generated for the request.
     fn give<B>(
         &self,
         version: &Version,
         parts: &Parts,
         now: Tick,
-        made: Option<How>,
+        made: Option<Handling>,
     ) -> Response<ResponseBody<B>> {
         let page = &version.content;
         #[cfg(feature = "compression")]
@@ -73,56 +75,58 @@ impl RefreshLayer {
         let kept = &representation.content;
         let head = parts.method == Method::HEAD;
         let age = Duration::from_secs(page.age_before).saturating_add(version.age(now));
-        let said = Said {
+        let hit = HitHeaders {
             age: age.as_secs(),
-            ttl: version.ttl(now, &self.policy, &self.engine.known),
-            client: self.policy.client,
+            ttl: version.ttl(now, &self.policy, &self.engine.invalidations),
+            browser_cache: self.policy.browser_cache,
         };
-        let how = made.unwrap_or(How::Hit { ttl: said.ttl });
+        let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
         let make = || {
             let mut headers = kept.headers().clone();
-            outgoing::say_age(&mut headers, said, age);
-            self.say(&mut headers, how);
+            outgoing::set_age(&mut headers, hit, age);
+            self.set_cache_status(&mut headers, how);
             headers
         };
         let headers = |take: fn(Cow<'_, HeaderMap>) -> HeaderMap| match made {
             Some(_) => take(Cow::Owned(make())),
-            None => representation.given(said, make, take),
+            None => representation.headers_of_hit(hit, make, take),
         };
         match conditional::evaluate(&parts.headers, kept, head) {
-            Outcome::Whole => outgoing::give(kept, headers(|whole| whole.into_owned()), head),
-            Outcome::Part(part) => outgoing::part(kept, headers(|whole| whole.into_owned()), part),
-            Outcome::NotModified => {
+            Evaluation::Whole => outgoing::give(kept, headers(|whole| whole.into_owned()), head),
+            Evaluation::Part(part) => {
+                outgoing::part(kept, headers(|whole| whole.into_owned()), part)
+            }
+            Evaluation::NotModified => {
                 let headers = headers(|whole| outgoing::validating(&whole));
                 outgoing::response(StatusCode::NOT_MODIFIED, headers, Bytes::new())
             }
-            Outcome::PreconditionFailed => {
+            Evaluation::PreconditionFailed => {
                 let mut headers = HeaderMap::new();
-                // Nobody else is to get it.
+                // Other caches must not store the response.
                 headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-                self.say(&mut headers, how);
+                self.set_cache_status(&mut headers, how);
                 outgoing::response(StatusCode::PRECONDITION_FAILED, headers, Bytes::new())
             }
         }
     }
 
     /// Says how a response came about.
-    pub(super) fn say(&self, headers: &mut HeaderMap, how: How) {
+    pub(super) fn set_cache_status(&self, headers: &mut HeaderMap, how: Handling) {
         if self.engine.settings.cache_status {
             headers.append(CACHE_STATUS, how.value());
         }
     }
 }
 
-/// The reason why the service itself answers, as `Cache-Status` has it.
-fn detail(why: Pass) -> &'static str {
+/// Returns the reason in `Cache-Status` why the service itself answers.
+fn detail(why: PassReason) -> &'static str {
     match why {
-        Pass::Private => "private",
-        Pass::Vary => "vary",
-        Pass::Stream => "event-stream",
-        Pass::Status => "status",
-        Pass::TooLarge => "too-large",
-        Pass::Purged => "purged",
-        Pass::ShuttingDown => "shutting-down",
+        PassReason::Private => "private",
+        PassReason::Vary => "vary",
+        PassReason::Stream => "event-stream",
+        PassReason::Status => "status",
+        PassReason::TooLarge => "too-large",
+        PassReason::Purged => "purged",
+        PassReason::ShuttingDown => "shutting-down",
     }
 }

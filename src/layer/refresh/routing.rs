@@ -19,10 +19,12 @@ use tower_service::Service;
 
 use super::declared::{KNOWN, names};
 
-/// The private types among the extensions that axum's router adds: path parameters, and the path of a nested service. They cannot be
-/// named in code, so that their names are learned from a router that runs once in this process.
+/// The private types among the extensions of axum's router: path parameters, and the path of a
+/// nested service. Code cannot name these types, so a router that runs once in this process reveals
+/// the names.
 pub(super) struct Routing {
-    /// The private extensions of a request that matched a route without parameters, which every match adds.
+    /// The private extensions of a request that matched a route without parameters, which every
+    /// match adds.
     beside_match: usize,
     pub(super) names: Vec<String>,
 }
@@ -46,7 +48,7 @@ impl Routing {
         let mut ask = |path| {
             let mut request = Request::new(Body::empty());
             *request.uri_mut() = Uri::from_static(path);
-            // Nothing in it waits.
+            // Nothing in the router waits.
             match pin!(router.call(request)).poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(Ok(mut told)) => told.extensions_mut().remove().unwrap_or_default(),
                 Poll::Ready(Err(_)) | Poll::Pending => Vec::new(),
@@ -64,8 +66,8 @@ impl Routing {
         }
     }
 
-    /// The number of private extensions that came with a `MatchedPath`. The router adds them in the call that adds it, and no other
-    /// code can name their types to take one out.
+    /// Returns the number of private extensions that come with a `MatchedPath`. The router adds all
+    /// of them in one call, and no other code can name their types to remove one.
     pub(super) fn beside_match(&self, extensions: &Extensions) -> usize {
         match extensions.get::<MatchedPath>() {
             Some(_) => self.beside_match,
@@ -73,8 +75,8 @@ impl Routing {
         }
     }
 
-    /// The number of private extensions, by their names. Zero without an `OriginalUri`, which the router adds first, and where two
-    /// types have one name, as those of two axums have.
+    /// Returns the number of private extensions, by their names. Zero without an `OriginalUri`,
+    /// which the router adds first, and if two types have one name, as the types of two axums have.
     pub(super) fn private_in(&self, extensions: &Extensions) -> usize {
         if extensions.get::<OriginalUri>().is_none() {
             return 0;
@@ -88,7 +90,7 @@ impl Routing {
     }
 }
 
-/// Refuses a service of an axum that is not the one whose routing is known.
+/// Refuses a service of an axum whose routing is unknown.
 ///
 /// # Panics
 ///

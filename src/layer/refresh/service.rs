@@ -16,27 +16,28 @@ use super::{
     generate::{Direct, generate},
     keying::Resource,
     request,
-    target::Asked,
+    target::RequestUrl,
 };
 use crate::{
     error::BoxError,
-    http::cache_status::{Forward, How},
+    http::cache_status::{Forward, Handling},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
         future::oneshot as call,
         invalidate::{Change, is_safe},
     },
-    resource::{Answer, Generator, Seed, Target, Work},
+    resource::{Answer, Generator, GeneratorSource, Target, Work},
     timing::SYNC,
 };
 
-/// A service whose responses are kept, as [`RefreshLayer`] describes.
+/// A service with stored responses; see [`RefreshLayer`].
 pub struct RefreshService<S>(Arc<Shared<S>>);
 
-/// What all clones of a service have in common, so that cloning it, as servers do for each request, is cheap.
+/// The shared part of all clones of a service. Servers clone a service for each request, so cloning
+/// is cheap.
 pub(super) struct Shared<S> {
     pub(super) layer: RefreshLayer,
-    /// Is cloned, never called. Only what passes and what generates needs a clone.
+    /// Cloned, never called. Only a bypass and a generator need a clone.
     inner: Mutex<S>,
 }
 
@@ -74,7 +75,7 @@ where
     type Future = ResponseFuture<ResBody, S::Error>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        // Whether the inner service is ready matters only when it is called.
+        // The inner service's readiness matters only when the inner service is called.
         Poll::Ready(Ok(()))
     }
 
@@ -108,7 +109,7 @@ where
             }
             Err(stale) => {
                 layer.hints.get();
-                // Never no time at all, in which nothing would count.
+                // A period of zero would count nothing.
                 let period = layer.engine.settings.retention.max(SYNC);
                 if !stale && !layer.admission.admits(&resource.key, now, period) {
                     return pass(parts, body, Forward::bypass("too-many-keys"));
@@ -139,15 +140,15 @@ where
 {
     let mut response = call(shared.inner(), request).await?;
     if forward != Forward::METHOD {
-        shared.layer.key.say_vary(response.headers_mut());
+        shared.layer.key.add_vary(response.headers_mut());
     }
     shared
         .layer
-        .say(response.headers_mut(), How::Forwarded(forward));
+        .set_cache_status(response.headers_mut(), Handling::Forwarded(forward));
     Ok(response.map(ResponseBody::streamed))
 }
 
-/// Passes a request that may change something, and invalidates what it has changed.
+/// Passes on a request that may change data, and invalidates the changed pages.
 async fn change<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     request: Request<ReqBody>,
@@ -157,7 +158,7 @@ where
 {
     let RefreshLayer { engine, key, .. } = shared.layer.clone();
     let (parts, body) = request.into_parts();
-    let asked = Asked::of(&parts);
+    let asked = RequestUrl::of(&parts);
     let own = key.resource(&parts);
     let own = own.and_then(|key| Target::Key(&key).name().ok());
     let change = Change::of(&engine, own.into_iter().collect());
@@ -191,7 +192,8 @@ where
     };
     let (direct, mut own) = oneshot::channel();
     let make = || {
-        // Memory holds on to it, and so it must not to the service, which may hold on to the site.
+        // Memory holds the generator. A strong reference would be a cycle, as the service may hold
+        // the site.
         let (weak, again) = (Arc::downgrade(&shared), generating.clone());
         let generator = move || {
             let request = again.clone().map(|()| ReqBody::default());
@@ -199,14 +201,14 @@ where
             let run: Generator = Box::pin(generate(weak.upgrade()?, request, direct));
             Some(run)
         };
-        let seed = Seed {
+        let source = GeneratorSource {
             policy: layer.policy,
             generator: Box::new(generator),
         };
         let request = generating.map(|()| ReqBody::default());
         Work {
             generator: Box::pin(generate(Arc::clone(&shared), request, direct)),
-            seed: Some(Arc::new(seed)),
+            source: Some(Arc::new(source)),
             begun: false,
         }
     };
@@ -234,7 +236,7 @@ where
         Method::HEAD => response.map(|_| ResponseBody::default()),
         _ => response,
     };
-    let how = How::Forwarded(forward.detailed(detail));
-    layer.say(response.headers_mut(), how);
+    let how = Handling::Forwarded(forward.detailed(detail));
+    layer.set_cache_status(response.headers_mut(), how);
     Ok(response)
 }

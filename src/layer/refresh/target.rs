@@ -1,4 +1,4 @@
-//! Which resources a request by an unsafe method has changed (RFC 9111 §4.4).
+//! The resources that a request by an unsafe method has changed (RFC 9111 §4.4).
 
 use http::{HeaderMap, Uri, header, request::Parts};
 use url::Url;
@@ -6,25 +6,27 @@ use url::Url;
 use crate::{
     layer::refresh::{
         keying::Key,
-        request::{asked_uri, host},
+        request::{host, original_uri},
     },
     resource::Target,
 };
 
 /// The URI of such a request, for as long as its response is waited for.
-pub(in crate::layer) struct Asked(Option<Url>);
+pub(in crate::layer) struct RequestUrl(Option<Url>);
 
-impl Asked {
+impl RequestUrl {
     pub(in crate::layer) fn of(parts: &Parts) -> Self {
         // A request of HTTP/1.0 may have no host.
         let host = host(&parts.uri, &parts.headers).unwrap_or_else(|| b"unknown.invalid".into());
-        let (host, path) = (String::from_utf8_lossy(&host), asked_uri(parts).path());
+        let (host, path) = (String::from_utf8_lossy(&host), original_uri(parts).path());
         Self(Url::parse(&format!("http://{host}{path}")).ok())
     }
 
-    /// The names of what `Location` and `Content-Location` refer to, of the same host: others are not to be trusted with this one's.
+    /// Returns the names of the resources in `Location` and `Content-Location`, if they have the
+    /// request's host. Other hosts' resources are not this site's.
     ///
-    /// References are read as browsers read them, which then ask for what is found.
+    /// References are resolved as browsers resolve them, since browsers send the following
+    /// requests.
     pub(in crate::layer) fn names_in(&self, headers: &HeaderMap, key: &Key) -> Vec<String> {
         let fields = [header::LOCATION, header::CONTENT_LOCATION];
         let names = fields.into_iter().filter_map(|field| {
@@ -56,7 +58,7 @@ mod tests {
         let request = http::Request::builder()
             .uri("/books/7/edit?a=b")
             .header("host", "Example.com:80");
-        let asked = Asked::of(&request.body(()).expect("a request").into_parts().0);
+        let asked = RequestUrl::of(&request.body(()).expect("a request").into_parts().0);
         for (reference, expected) in [
             ("/books/7", Some("key:/books/7")),
             ("/books?b=2&a=1#c", Some("key:/books?a=1&b=2")),

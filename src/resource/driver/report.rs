@@ -11,7 +11,7 @@ impl Driver {
         match report {
             Report::Waits(time) => tracing::info!(
                 key,
-                "there is nothing to serve; another process is at it, or was when it died: its lease ends in {time:.1?}"
+                "no version can be served; another process holds the lock, or has crashed: its lease ends in {time:.1?}"
             ),
             Report::WithoutLease => tracing::debug!(key, "generating without a lease"),
             Report::Unshareable(why) => tracing::info!(
@@ -25,7 +25,7 @@ impl Driver {
             ),
             Report::TooLarge { is_servable: true } => tracing::warn!(
                 key,
-                "the response is too large to be stored; the old version goes on being served"
+                "the response is too large to be stored; the old version is still served"
             ),
             Report::Failed {
                 failure,
@@ -33,9 +33,9 @@ impl Driver {
             } => tracing::warn!(
                 key,
                 error = %failure.error,
-                again_in = ?self.policy.cooldown(),
+                again_in = ?self.policy.cooldown_time(),
                 "the generator failed{}",
-                if is_servable { "; the old version goes on being served" } else { "" }
+                if is_servable { "; the old version is still served" } else { "" }
             ),
             Report::Refused => tracing::warn!(
                 key,

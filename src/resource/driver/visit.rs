@@ -9,7 +9,7 @@ use super::Driver;
 use crate::{
     policy::Refresh,
     resource::{
-        Answer, Engine, Pass, Progress, Version, View, Work,
+        Answer, Engine, PassReason, Progress, Version, View, Work,
         state::{Event, State, Visitor, Wait},
     },
 };
@@ -29,7 +29,7 @@ impl Engine {
         let arrived = self.now();
         self.synced().await;
         let mut generate = Some(generate);
-        'anew: loop {
+        'restart: loop {
             let (mut progress, leads) = match self.join(key, policy, &mut generate) {
                 Ok(joined) => joined,
                 Err(answer) => return (answer, false),
@@ -46,10 +46,10 @@ impl Engine {
                             return (seen.lost(&self.facts(key, policy)), leads);
                         }
                     }
-                    Wait::Anew(until) => {
+                    Wait::Restart(until) => {
                         let end = async { while progress.changed().await.is_ok() {} };
                         if tokio::time::timeout(until - facts.now, end).await.is_ok() {
-                            continue 'anew;
+                            continue 'restart;
                         }
                     }
                 }
@@ -80,11 +80,11 @@ impl Engine {
         // Before the question: a shutdown that comes afterwards waits for the token.
         let token = self.locks.tasks().token();
         if self.is_closing() {
-            return Err(Answer::Pass(Pass::ShuttingDown));
+            return Err(Answer::Pass(PassReason::ShuttingDown));
         }
         let Some(generate) = generate.take() else {
             // Only a leader has taken the generator, and a leader never returns here.
-            return Err(Answer::Pass(Pass::Purged));
+            return Err(Answer::Pass(PassReason::Purged));
         };
         let newest = match view {
             Some(View::Version(version)) => Some(Version::clone(&version)),
@@ -102,7 +102,7 @@ impl Engine {
             policy: *policy,
             progress: sender,
             generator: None,
-            seed: None,
+            source: None,
             permit: None,
             lease: None,
             left: false,
@@ -110,7 +110,7 @@ impl Engine {
         let first = driver.on(Event::Begun);
         let work = generate();
         driver.state.generator_has_begun(work.begun);
-        (driver.generator, driver.seed) = (Some(work.generator), work.seed);
+        (driver.generator, driver.source) = (Some(work.generator), work.source);
         let run = async move {
             driver.run(first).await;
             drop(token);

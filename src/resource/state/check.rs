@@ -5,8 +5,8 @@
 //! `check/process.rs` does what the driver does. A second is the unit of time; each clock shows
 //! zero, and all other times are relative to it.
 //!
-//! `cargo test` explores about a million states. With a number of states in the environment, each
-//! exploration goes on until there are that many, or no others:
+//! `cargo test` explores about a million states. A number in the environment continues each
+//! exploration up to that many states:
 //!
 //! ```sh
 //! PERENNIAL_TEST_STATES=5000000 cargo test --lib state::check -- --nocapture
@@ -131,8 +131,7 @@ fn promises_hold_with_two_faults() {
     check(&Setup::new(&ALL, 2, 2), 200_000, &situations);
 }
 
-/// Where content may not be shared, each request goes to the service until something is
-/// invalidated.
+/// A key whose content may not be shared is a hit-for-pass until an invalidation.
 #[test]
 fn promises_hold_while_content_may_not_be_shared() {
     let setup = Setup::new(&[Unshareable, Invalidation, Purge], 1, 2);
@@ -143,7 +142,7 @@ fn promises_hold_while_content_may_not_be_shared() {
     check(&setup, 100_000, &situations);
 }
 
-/// Where the store is slow and refuses statements, a version is shown unsaved before it is stored.
+/// A version is served unsaved while the store is slow or refuses statements.
 #[test]
 fn promises_hold_while_the_store_fails() {
     let setup = Setup::new(&[Refused, SlowStore], 2, 2);
@@ -158,7 +157,7 @@ fn promises_hold_while_the_store_fails() {
 }
 
 #[test]
-fn promises_hold_for_a_process_that_only_generates_what_is_missing() {
+fn promises_hold_for_a_process_that_only_generates_missing_versions() {
     let setup = Setup {
         first_regenerates: false,
         ..Setup::new(&[Crash, Lost, Invalidation], 1, 1)
@@ -185,7 +184,7 @@ const COMMON: [&str; 37] = [
     "command: remove",
     "command: renew",
     "command: try",
-    "expired version is excused",
+    "expired version is served after an error",
     "late statement does something",
     "late try takes the lock",
     "phase: generating",

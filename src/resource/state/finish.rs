@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Answer, Basis, Command, Content, Decision, Event, Freshness, Origin, Outcome, Phase, Progress,
-    Publishing, Report, Version, View, backoff,
+    Answer, Basis, Command, Content, Decision, Event, Freshness, GenerationResult, Origin, Phase,
+    Progress, Publishing, Report, Version, View, backoff,
 };
 use crate::{
-    resource::Pass,
+    resource::PassReason,
     timing::{PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
 };
 
@@ -16,21 +16,21 @@ impl<C: Content> Decision<'_, C> {
         &mut self,
         lease: Option<i64>,
         basis: Basis,
-        outcome: Outcome<C>,
+        outcome: GenerationResult<C>,
     ) -> Command<C> {
-        let policy_cooldown = self.facts.policy.cooldown();
+        let policy_cooldown = self.facts.policy.cooldown_time();
         let cooldown = match outcome {
-            Outcome::Content(content) => return self.publish(lease, content),
-            Outcome::Unshareable { why, notes } => {
+            GenerationResult::Content(content) => return self.publish(lease, content),
+            GenerationResult::Unshareable { why, metadata } => {
                 // A status may change soon; the other reasons are properties of the route.
                 let time = match why {
-                    Pass::Status => policy_cooldown,
+                    PassReason::Status => policy_cooldown,
                     _ => {
                         self.report = Some(Report::Unshareable(why));
                         self.facts.policy.interval
                     }
                 };
-                self.pass(why, time, notes);
+                self.hit_for_pass(why, time, metadata);
                 if lease.is_some() {
                     // The stored version was shared before and must go. If the removal fails, the
                     // next regeneration tries again.
@@ -38,19 +38,19 @@ impl<C: Content> Decision<'_, C> {
                 }
                 Duration::ZERO
             }
-            Outcome::TooLarge if !self.is_servable() => {
+            GenerationResult::TooLarge if !self.is_servable() => {
                 self.report = Some(Report::TooLarge { is_servable: false });
-                let notes = Arc::new(C::notes_without_content(self.facts.key, basis));
-                self.pass(Pass::TooLarge, policy_cooldown, notes);
+                let metadata = Arc::new(C::metadata_without_content(self.facts.key, basis));
+                self.hit_for_pass(PassReason::TooLarge, policy_cooldown, metadata);
                 // The limit of another process may be larger.
                 Duration::ZERO
             }
-            Outcome::TooLarge => {
+            GenerationResult::TooLarge => {
                 self.report = Some(Report::TooLarge { is_servable: true });
-                self.rest(policy_cooldown);
+                self.serve_old_for(policy_cooldown);
                 policy_cooldown
             }
-            Outcome::Failed(failure) => {
+            GenerationResult::Failed(failure) => {
                 let is_servable = self.is_servable_for(policy_cooldown);
                 let report = failure.clone();
                 self.report = Some(Report::Failed {
@@ -58,7 +58,7 @@ impl<C: Content> Decision<'_, C> {
                     is_servable,
                 });
                 if is_servable {
-                    self.rest(policy_cooldown);
+                    self.serve_old_for(policy_cooldown);
                 } else {
                     self.cool_down(policy_cooldown, basis);
                     self.end_with(Answer::Failed(failure));
@@ -122,7 +122,7 @@ impl<C: Content> Decision<'_, C> {
     ) -> Command<C> {
         match event {
             Event::Renewed(true) | Event::Published(true) => {
-                self.hold(publishing.new);
+                self.set_newest(publishing.new);
                 self.end_with_newest();
                 return self.release(Duration::ZERO);
             }
@@ -170,8 +170,8 @@ impl<C: Content> Decision<'_, C> {
         self.enter(Phase::Publishing(publishing), Command::Pause)
     }
 
-    /// Answers those who have nothing with what was generated here, unless another process has
-    /// published a version that may be served: `stored`.
+    /// Answers visitors who have no version with the new version, unless another process has
+    /// published a servable version: `stored`.
     pub(super) fn overtaken(&mut self, new: &Version<C>, stored: Option<Version<C>>) -> Command<C> {
         self.adopt(stored);
         if self.is_servable() {
@@ -187,7 +187,7 @@ impl<C: Content> Decision<'_, C> {
     }
 
     /// Adopts a version, here and in memory.
-    pub(super) fn hold(&mut self, version: Version<C>) {
+    pub(super) fn set_newest(&mut self, version: Version<C>) {
         self.view = Some(View::Version(version.clone().into()));
         self.state.newest = Some(version);
     }
@@ -200,7 +200,7 @@ impl<C: Content> Decision<'_, C> {
             .newest
             .as_ref()
             .map_or(0, |version| version.fence);
-        self.hold(Version {
+        self.set_newest(Version {
             fence,
             origin: Origin::Unsaved,
             ..new.clone()
@@ -211,18 +211,18 @@ impl<C: Content> Decision<'_, C> {
     /// Returns true if the old version may be served during `cooldown`.
     pub(super) fn is_servable_for(&mut self, cooldown: Duration) -> bool {
         if let Some(newest) = &mut self.state.newest {
-            newest.excuse(cooldown, self.facts);
+            newest.grant_error_grace(cooldown, self.facts);
         }
         self.is_servable()
     }
 
     /// Ends with the old version. The process asks the store nothing about the version for `time`.
-    pub(super) fn rest(&mut self, time: Duration) {
+    pub(super) fn serve_old_for(&mut self, time: Duration) {
         let freshness = self.freshness();
         if let Some(newest) = &mut self.state.newest
             && freshness != Some(Freshness::Purged)
         {
-            newest.rest = self.facts.now + time;
+            newest.quiet_until = self.facts.now + time;
             self.view = Some(View::Version(newest.clone().into()));
         }
         match freshness {
@@ -232,21 +232,30 @@ impl<C: Content> Decision<'_, C> {
         }
     }
 
-    pub(super) fn rest_and_end(&mut self, time: Duration) -> Command<C> {
-        self.rest(time);
+    pub(super) fn serve_old_and_end(&mut self, time: Duration) -> Command<C> {
+        self.serve_old_for(time);
         Command::End
     }
 
     pub(super) fn cool_down(&mut self, time: Duration, basis: Basis) {
         self.view = Some(View::Cooldown {
             until: self.facts.now + time,
-            notes: Arc::new(C::notes_without_content(self.facts.key, basis)),
+            metadata: Arc::new(C::metadata_without_content(self.facts.key, basis)),
         });
     }
 
-    pub(super) fn pass(&mut self, why: Pass, time: Duration, notes: Arc<C::Notes>) {
+    pub(super) fn hit_for_pass(
+        &mut self,
+        why: PassReason,
+        time: Duration,
+        metadata: Arc<C::Metadata>,
+    ) {
         let until = self.facts.now + time.max(RECHECK);
-        self.view = Some(View::Pass { until, why, notes });
+        self.view = Some(View::HitForPass {
+            until,
+            why,
+            metadata,
+        });
         self.end_with(Answer::Pass(why));
     }
 
@@ -254,11 +263,11 @@ impl<C: Content> Decision<'_, C> {
         self.end_with(match &self.state.newest {
             // The purge came while the generator ran.
             Some(version) if version.invalidated(self.facts.list) == Freshness::Purged => {
-                Answer::Pass(Pass::Purged)
+                Answer::Pass(PassReason::Purged)
             }
             Some(version) => Answer::Version(version.clone().into()),
             None => Answer::Unavailable {
-                retry_in: self.facts.policy.cooldown(),
+                retry_in: self.facts.policy.cooldown_time(),
             },
         });
     }

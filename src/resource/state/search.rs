@@ -17,7 +17,7 @@ impl<C: Content> Decision<'_, C> {
     pub(super) fn permitted(&mut self, permitted: bool) -> Command<C> {
         let is_servable = self.is_servable();
         if !permitted && is_servable && self.facts.limits.regenerates {
-            return self.rest_and_end(RECHECK);
+            return self.serve_old_and_end(RECHECK);
         }
         if let Some(newest) = &mut self.state.newest
             && is_servable
@@ -29,7 +29,7 @@ impl<C: Content> Decision<'_, C> {
             if valid == Freshness::Fresh && self.facts.limits.regenerates {
                 // Unless another process has acquired the lock since, the lock's fence is the fence
                 // of this process's own version, and a probe is needless.
-                return self.enter(Phase::Trying { told: None }, Command::Try { seen });
+                return self.enter(Phase::Trying { probed_epoch: None }, Command::Try { seen });
             }
         }
         self.probe()
@@ -63,17 +63,20 @@ impl<C: Content> Decision<'_, C> {
         // After a step back of the database's clock, a lease may seem to last for years.
         let remaining = lock
             .remaining
-            .min(self.facts.policy.cooldown().max(RECHECK));
+            .min(self.facts.policy.cooldown_time().max(RECHECK));
         if lock.remaining.is_zero() {
             if is_servable && !self.facts.limits.regenerates {
-                return self.rest_and_end(RECHECK);
+                return self.serve_old_and_end(RECHECK);
             }
-            let told = Some(found.epoch);
-            return self.enter(Phase::Trying { told }, Command::Try { seen: lock.fence });
+            let probed_epoch = Some(found.epoch);
+            return self.enter(
+                Phase::Trying { probed_epoch },
+                Command::Try { seen: lock.fence },
+            );
         }
         match (lock.owned, is_servable) {
-            (true, true) => self.rest_and_end(remaining.min(RECHECK)),
-            (false, true) => self.rest_and_end(remaining),
+            (true, true) => self.serve_old_and_end(remaining.min(RECHECK)),
+            (false, true) => self.serve_old_and_end(remaining),
             (true, false) => {
                 if self.state.held_until == Tick(i64::MIN) {
                     self.report = Some(Report::Waits(lock.remaining));
@@ -84,7 +87,7 @@ impl<C: Content> Decision<'_, C> {
             (false, false) => {
                 let basis = self.basis(found.epoch);
                 if self.is_servable_for(remaining) {
-                    self.rest(remaining);
+                    self.serve_old_for(remaining);
                 } else {
                     self.cool_down(remaining, basis);
                     self.end_with(Answer::Unavailable {
@@ -111,7 +114,7 @@ impl<C: Content> Decision<'_, C> {
             }
         });
         if adopts {
-            self.hold(stored);
+            self.set_newest(stored);
         }
     }
 
@@ -133,7 +136,7 @@ impl<C: Content> Decision<'_, C> {
     /// generated without a lease and not stored.
     pub(super) fn without_store(&mut self) -> Command<C> {
         if self.is_servable() {
-            return self.rest_and_end(RECHECK);
+            return self.serve_old_and_end(RECHECK);
         }
         self.report = Some(Report::WithoutLease);
         self.generate(None, self.basis(0))

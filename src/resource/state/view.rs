@@ -2,23 +2,23 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{clock::Tick, http::terms::Terms, policy::Refresh, resource::Pass};
+use crate::{clock::Tick, http::terms::Terms, policy::Refresh, resource::PassReason};
 
 /// The content of a version, as far as decisions need to know.
 pub(crate) trait Content: Clone {
-    /// The notes beside the content: the [`Basis`] and the tags.
-    type Notes: fmt::Debug;
+    /// The metadata beside the content: the [`Basis`] and the tags.
+    type Metadata: fmt::Debug;
     /// The failure of a generator.
     type Failure: Clone + fmt::Debug;
     /// The invalidation list of a process.
-    type List: List<Self::Notes>;
+    type List: List<Self::Metadata>;
 
-    fn notes(&self) -> &Self::Notes;
+    fn metadata(&self) -> &Self::Metadata;
     fn basis(&self) -> Basis;
     fn terms(&self, policy: &Refresh) -> Terms;
     fn is_same(&self, other: &Self) -> bool;
-    /// Returns notes for a key without content.
-    fn notes_without_content(key: &str, basis: Basis) -> Self::Notes;
+    /// Returns metadata for a key without content.
+    fn metadata_without_content(key: &str, basis: Basis) -> Self::Metadata;
     /// Returns the failure of a generator that has taken longer than the policy's timeout.
     fn timed_out(policy: &Refresh) -> Self::Failure;
 }
@@ -27,14 +27,14 @@ pub(crate) trait Content: Clone {
 pub(crate) trait List<N> {
     /// The latest epoch that this process knows.
     fn latest(&self) -> i64;
-    /// The epoch in which this process's revision was first seen; 0 without a revision.
+    /// The epoch in which the revision of this process was first seen; 0 without a revision.
     fn revision(&self) -> i64;
     /// Returns [`Freshness::Fresh`] if no invalidation applies, or else `Stale` or `Purged`.
-    fn judge(&self, notes: &N) -> Freshness;
+    fn judge(&self, metadata: &N) -> Freshness;
 }
 
-/// The epoch and the revision that a process knew before a generator began. Content notes these two
-/// and nothing later, as the generator may have read data from before a later invalidation.
+/// The epoch and the revision that a process knew before a generator began. Content stores these
+/// two and nothing later, as the generator may have read data from before a later invalidation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Basis {
     pub(crate) epoch: i64,
@@ -106,8 +106,8 @@ pub(crate) struct Limits {
 pub(crate) enum Origin {
     /// The store.
     Stored,
-    /// This process has published the version. `latest`: no other process has taken the lock since,
-    /// as far as this process knows.
+    /// This process has published the version. `latest`: as far as this process knows, no other
+    /// process has taken the lock since.
     Published { latest: bool },
     /// This process has generated the version and could not publish the version.
     Unsaved,
@@ -126,10 +126,10 @@ pub(crate) struct Version<C> {
     pub(crate) undated: bool,
     /// The version replaced a servable version.
     pub(crate) replaces: bool,
-    /// This process asks the store nothing about the version before this time.
-    pub(crate) rest: Tick,
+    /// The time before which this process asks the store nothing about the version.
+    pub(crate) quiet_until: Tick,
     /// The expired version may be served until this time, as a regeneration has failed.
-    pub(crate) excused: Tick,
+    pub(crate) error_grace_until: Tick,
 }
 
 impl<C: Content> Version<C> {
@@ -141,8 +141,8 @@ impl<C: Content> Version<C> {
             origin,
             undated: false,
             replaces: false,
-            rest: Tick(i64::MIN),
-            excused: Tick(i64::MIN),
+            quiet_until: Tick(i64::MIN),
+            error_grace_until: Tick(i64::MIN),
         }
     }
 
@@ -167,17 +167,17 @@ impl<C: Content> Version<C> {
         } else {
             Freshness::Fresh
         };
-        list.judge(self.content.notes()).max(undated)
+        list.judge(self.content.metadata()).max(undated)
     }
 
     pub(crate) fn freshness(&self, facts: &Facts<'_, C>) -> Freshness {
         let terms = self.content.terms(facts.policy);
         let age = self.age(facts.now);
         let by_age = match Freshness::by_age(age, terms.interval, terms.max_stale) {
-            Freshness::Fresh if self.is_unsaved() && age >= facts.policy.cooldown() => {
+            Freshness::Fresh if self.is_unsaved() && age >= facts.policy.cooldown_time() => {
                 Freshness::Stale
             }
-            Freshness::Expired if facts.now < self.excused => Freshness::Stale,
+            Freshness::Expired if facts.now < self.error_grace_until => Freshness::Stale,
             by_age => by_age,
         };
         by_age.max(self.invalidated(facts.list))
@@ -196,12 +196,12 @@ impl<C: Content> Version<C> {
 
     /// Lets an expired version be served for `cooldown` after a failed regeneration, if the
     /// response has `stale-if-error` (RFC 5861 §4).
-    pub(super) fn excuse(&mut self, cooldown: Duration, facts: &Facts<'_, C>) {
+    pub(super) fn grant_error_grace(&mut self, cooldown: Duration, facts: &Facts<'_, C>) {
         let terms = self.content.terms(facts.policy);
         if !terms.if_error.is_zero()
             && self.age(facts.now) < terms.interval.saturating_add(terms.if_error)
         {
-            self.excused = facts.now + cooldown;
+            self.error_grace_until = facts.now + cooldown;
         }
     }
 }
@@ -213,28 +213,35 @@ pub(crate) enum View<C: Content> {
     Version(Arc<Version<C>>),
     /// Hit-for-pass: the service itself answers each request before `until`, as the responses are
     /// not stored.
-    Pass {
+    HitForPass {
         until: Tick,
-        why: Pass,
-        notes: Arc<C::Notes>,
+        why: PassReason,
+        metadata: Arc<C::Metadata>,
     },
     /// Cooldown after a failure: no version can be served, and no process tries again before
     /// `until`, unless the key is purged.
-    Cooldown { until: Tick, notes: Arc<C::Notes> },
+    Cooldown {
+        until: Tick,
+        metadata: Arc<C::Metadata>,
+    },
 }
 
 impl<C: Content> Clone for View<C> {
     fn clone(&self) -> Self {
         match self {
             Self::Version(version) => Self::Version(Arc::clone(version)),
-            Self::Pass { until, why, notes } => Self::Pass {
+            Self::HitForPass {
+                until,
+                why,
+                metadata,
+            } => Self::HitForPass {
                 until: *until,
                 why: *why,
-                notes: Arc::clone(notes),
+                metadata: Arc::clone(metadata),
             },
-            Self::Cooldown { until, notes } => Self::Cooldown {
+            Self::Cooldown { until, metadata } => Self::Cooldown {
                 until: *until,
-                notes: Arc::clone(notes),
+                metadata: Arc::clone(metadata),
             },
         }
     }
@@ -244,8 +251,8 @@ impl<C: Content> Clone for View<C> {
 #[derive(Clone, Debug)]
 pub(crate) enum Answer<C: Content> {
     Version(Arc<Version<C>>),
-    /// The service itself answers this request, for this reason.
-    Pass(Pass),
+    /// The service itself answers the request, for the reason given.
+    Pass(PassReason),
     /// The response of the failed generator, or the failure.
     Failed(C::Failure),
     /// No content yet. The visitor may try again after this time.
@@ -268,23 +275,25 @@ impl<C: Content> View<C> {
         match self {
             Self::Version(version) => match version.freshness(facts) {
                 Freshness::Fresh => Ok(Answer::Version(version)),
-                Freshness::Stale if facts.now < version.rest || is_busy() => {
+                Freshness::Stale if facts.now < version.quiet_until || is_busy() => {
                     Ok(Answer::Version(version))
                 }
                 freshness => Err(freshness != Freshness::Purged),
             },
-            Self::Pass { until, why, notes }
-                if facts.now < until && facts.list.judge(&notes) == Freshness::Fresh =>
-            {
+            Self::HitForPass {
+                until,
+                why,
+                metadata,
+            } if facts.now < until && facts.list.judge(&metadata) == Freshness::Fresh => {
                 Ok(Answer::Pass(why))
             }
-            Self::Cooldown { until, notes }
-                if facts.now < until && facts.list.judge(&notes) != Freshness::Purged =>
+            Self::Cooldown { until, metadata }
+                if facts.now < until && facts.list.judge(&metadata) != Freshness::Purged =>
             {
                 let retry_in = until - facts.now;
                 Ok(Answer::Unavailable { retry_in })
             }
-            Self::Pass { .. } | Self::Cooldown { .. } => Err(false),
+            Self::HitForPass { .. } | Self::Cooldown { .. } => Err(false),
         }
     }
 }
@@ -294,7 +303,7 @@ impl<C: Content> View<C> {
 pub(crate) enum Progress<C: Content> {
     /// The process asks the store for a version.
     Looking,
-    /// This version may be served meanwhile. `begun`: the generator runs in this process.
+    /// A version that may be served meanwhile. `begun`: the generator runs in this process.
     Stale {
         version: Arc<Version<C>>,
         begun: bool,
@@ -322,7 +331,7 @@ pub(crate) enum Wait<C: Content> {
     /// Decide again at the next progress, or at this time.
     Until(Tick),
     /// Start again when the regeneration has ended; decide again at this time.
-    Anew(Tick),
+    Restart(Tick),
 }
 
 impl<C: Content> Progress<C> {
@@ -330,18 +339,18 @@ impl<C: Content> Progress<C> {
     pub(crate) fn wait(&self, visitor: Visitor, facts: &Facts<'_, C>) -> Wait<C> {
         let Facts { policy, limits, .. } = facts;
         let limit = |limit| visitor.arrived + limit;
-        let first = limit(policy.first.limit());
+        let first = limit(policy.on_miss.limit());
         let until = match self {
             Self::Done(Answer::Version(version)) => {
                 // The version may have expired or been purged since the answer was known.
                 let is_awaited = visitor.leads || version.is_made_since(visitor.arrived);
                 return match version.freshness(facts) {
                     Freshness::Purged if visitor.leads || facts.now >= first => {
-                        Wait::Answer(Answer::Pass(Pass::Purged))
+                        Wait::Answer(Answer::Pass(PassReason::Purged))
                     }
-                    Freshness::Purged => Wait::Anew(first),
+                    Freshness::Purged => Wait::Restart(first),
                     Freshness::Expired if !is_awaited && facts.now >= first => unavailable(facts),
-                    Freshness::Expired if !is_awaited => Wait::Anew(first),
+                    Freshness::Expired if !is_awaited => Wait::Restart(first),
                     _ => Wait::Answer(Answer::Version(version.clone())),
                 };
             }
@@ -355,7 +364,7 @@ impl<C: Content> Progress<C> {
                 } else {
                     limits.patience
                 };
-                let soft = limit(policy.wait.min(patience));
+                let soft = limit(policy.soft_timeout.min(patience));
                 match (version.freshness(facts), visitor.leads) {
                     (Freshness::Fresh | Freshness::Stale, leads) => {
                         if !leads || facts.now >= soft {
@@ -366,7 +375,7 @@ impl<C: Content> Progress<C> {
                     // The purge applies to the version that is being generated, too.
                     (Freshness::Purged, true) if *begun => {
                         if facts.now >= soft {
-                            return Wait::Answer(Answer::Pass(Pass::Purged));
+                            return Wait::Answer(Answer::Pass(PassReason::Purged));
                         }
                         soft
                     }
@@ -393,7 +402,7 @@ impl<C: Content> Progress<C> {
                 Answer::Version(version)
             }
             _ => Answer::Unavailable {
-                retry_in: facts.policy.cooldown(),
+                retry_in: facts.policy.cooldown_time(),
             },
         }
     }
@@ -401,6 +410,6 @@ impl<C: Content> Progress<C> {
 
 fn unavailable<C: Content>(facts: &Facts<'_, C>) -> Wait<C> {
     Wait::Answer(Answer::Unavailable {
-        retry_in: facts.policy.cooldown(),
+        retry_in: facts.policy.cooldown_time(),
     })
 }

@@ -2,7 +2,8 @@
 
 use super::Sides;
 
-/// kind, name, known fence -> lock: fence, owned, remaining; epoch; entry: fence, age, status, headers, body, notes; lock: age
+/// kind, name, known fence -> lock: fence, owned, remaining; epoch; entry: fence, age, status,
+/// headers, body, metadata; lock: age
 pub(in crate::sql) const PROBE: Sides = Sides {
     // Another form of bytes may be the role's default.
     postgres: "WITH n AS (
@@ -10,15 +11,15 @@ pub(in crate::sql) const PROBE: Sides = Sides {
         )
         SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
             coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
-            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.notes, n.at - l.acquired_at
+            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.metadata, n.at - l.acquired_at
         FROM n
         LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
         LEFT JOIN {p}entry e ON e.kind = $1 AND e.name = $2 AND e.fence > $3",
-    // Settings for one statement have no effect there.
+    // Settings for a single statement have no effect there.
     relative: Some(PLAIN_PROBE),
     mysql: "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
             LEAST(coalesce((SELECT max(epoch) FROM {p}invalidation), 0), {committed}),
-            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.notes, n.at - l.acquired_at
+            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.metadata, n.at - l.acquired_at
         FROM (SELECT {now} AS at) n
         LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
         LEFT JOIN {p}entry e ON e.kind = $1 AND e.name = $2 AND e.fence > $3",
@@ -28,37 +29,37 @@ pub(in crate::sql) const PROBE: Sides = Sides {
 const PLAIN_PROBE: &str =
     "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
         coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
-        e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.notes, n.at - l.acquired_at
+        e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.metadata, n.at - l.acquired_at
     FROM (SELECT {now} AS at) n
     LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
     LEFT JOIN {p}entry e ON e.kind = $1 AND e.name = $2 AND e.fence > $3";
 
-/// kind, name, owner, fence, notes, keep, status, headers, body -> fence, if it was published
+/// kind, name, owner, fence, metadata, keep, status, headers, body -> fence, if it was published
 pub(in crate::sql) const PUBLISH: Sides = Sides {
-    sqlite: "INSERT INTO {p}entry AS e (kind, name, fence, generated_at, keep_until, notes, status, headers, body)
+    sqlite: "INSERT INTO {p}entry AS e (kind, name, fence, generated_at, retain_until, metadata, status, headers, body)
         SELECT $1, $2, l.fence, {now}, {now} + $6, $5, $7, $8, $9
         FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4
         ON CONFLICT (kind, name) DO UPDATE SET
             fence = excluded.fence,
             generated_at = excluded.generated_at,
-            keep_until = excluded.keep_until,
-            notes = excluded.notes,
+            retain_until = excluded.retain_until,
+            metadata = excluded.metadata,
             status = excluded.status,
             headers = excluded.headers,
             body = excluded.body
         WHERE e.fence < excluded.fence
         RETURNING fence",
-    // FOR SHARE: nobody acquires the lock while this is being done.
+    // FOR SHARE: no process acquires the lock during the statement.
     postgres: "WITH l AS (
             SELECT fence FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 FOR SHARE
         )
-        INSERT INTO {p}entry AS e (kind, name, fence, generated_at, keep_until, notes, status, headers, body)
+        INSERT INTO {p}entry AS e (kind, name, fence, generated_at, retain_until, metadata, status, headers, body)
         SELECT $1, $2, l.fence, {now}, {now} + $6, $5, $7, $8, $9 FROM l
         ON CONFLICT (kind, name) DO UPDATE SET
             fence = excluded.fence,
             generated_at = excluded.generated_at,
-            keep_until = excluded.keep_until,
-            notes = excluded.notes,
+            retain_until = excluded.retain_until,
+            metadata = excluded.metadata,
             status = excluded.status,
             headers = excluded.headers,
             body = excluded.body
@@ -66,22 +67,22 @@ pub(in crate::sql) const PUBLISH: Sides = Sides {
         RETURNING e.fence",
     relative: None,
     // FOR UPDATE: as above, whatever the isolation level.
-    mysql: "{waits}INSERT INTO {p}entry (kind, name, fence, generated_at, keep_until, notes, status, headers, `body`)
+    mysql: "{waits}INSERT INTO {p}entry (kind, name, fence, generated_at, retain_until, metadata, status, headers, `body`)
         SELECT $1, $2, LAST_INSERT_ID(l.fence), {now}, {now} + $6, $5, $7, coalesce($8, x''), coalesce($9, x'')
         FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4 FOR UPDATE
         ON DUPLICATE KEY UPDATE
             generated_at = IF({p}entry.fence < VALUES(fence), VALUES(generated_at), generated_at),
-            keep_until = IF({p}entry.fence < VALUES(fence), VALUES(keep_until), keep_until),
-            notes = IF({p}entry.fence < VALUES(fence), VALUES(notes), notes),
+            retain_until = IF({p}entry.fence < VALUES(fence), VALUES(retain_until), retain_until),
+            metadata = IF({p}entry.fence < VALUES(fence), VALUES(metadata), metadata),
             status = IF({p}entry.fence < VALUES(fence), VALUES(status), status),
             headers = IF({p}entry.fence < VALUES(fence), VALUES(headers), headers),
             `body` = IF({p}entry.fence < VALUES(fence), VALUES(`body`), `body`),
             fence = IF({p}entry.fence < VALUES(fence), LAST_INSERT_ID(VALUES(fence)), {p}entry.fence + LAST_INSERT_ID(0))",
 };
 
-/// kind, name, owner, fence, notes, keep, known fence -> fence, if it was renewed
+/// kind, name, owner, fence, metadata, keep, known fence -> fence, if it was renewed
 pub(in crate::sql) const RENEW: Sides = Sides {
-    sqlite: "UPDATE {p}entry SET fence = l.fence, generated_at = {now}, keep_until = {now} + $6, notes = $5
+    sqlite: "UPDATE {p}entry SET fence = l.fence, generated_at = {now}, retain_until = {now} + $6, metadata = $5
         FROM {p}lock l
         WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4
             AND {p}entry.kind = $1 AND {p}entry.name = $2 AND {p}entry.fence = $7 AND {p}entry.fence < $4
@@ -89,19 +90,20 @@ pub(in crate::sql) const RENEW: Sides = Sides {
     postgres: "WITH l AS (
             SELECT fence FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 FOR SHARE
         )
-        UPDATE {p}entry e SET fence = l.fence, generated_at = {now}, keep_until = {now} + $6, notes = $5
+        UPDATE {p}entry e SET fence = l.fence, generated_at = {now}, retain_until = {now} + $6, metadata = $5
         FROM l WHERE e.kind = $1 AND e.name = $2 AND e.fence = $7 AND e.fence < $4
         RETURNING e.fence",
     relative: None,
     // The table within is made first (LIMIT), and its row locked whatever the isolation level.
     mysql: "{waits}UPDATE {p}entry e JOIN (
             SELECT fence FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 LIMIT 1 FOR UPDATE
-        ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.keep_until = {now} + $6, e.notes = $5
+        ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.retain_until = {now} + $6, e.metadata = $5
         WHERE e.kind = $1 AND e.name = $2 AND e.fence = $7 AND e.fence < $4",
 };
 
-/// The lock is read without being locked: what a takeover that is not committed yet publishes has a greater fence, so that no more
-/// than an entry that the holder may remove goes, and nothing is published by it.
+/// Reads the lock without locking its row. The publish of an uncommitted takeover has a greater
+/// fence, so only an entry that the holder may remove is removed, and nothing is published.
+///
 /// kind, name, owner, fence -> one row changed, if there was one and the lease holds
 pub(in crate::sql) const REMOVE: Sides = Sides::same(
     "{waits}DELETE FROM {p}entry WHERE kind = $1 AND name = $2 AND fence <= $4
@@ -116,21 +118,21 @@ pub(in crate::sql) const FENCE: Sides =
 pub(in crate::sql) const DELETE: Sides =
     Sides::same("DELETE FROM {p}entry WHERE kind = $1 AND name = $2");
 
-/// the first name of a page's variants, the first one behind them
+/// the first name of a page's variants, the first name behind them
 pub(in crate::sql) const DELETE_VARIANTS: Sides = Sides {
     // Without the order of bytes.
     relative: Some("DELETE FROM {p}entry WHERE kind = 'page' AND substr(name, 1, length($1)) = $1"),
     ..Sides::same("DELETE FROM {p}entry WHERE kind = 'page' AND name >= $1 AND name < $2")
 };
 
-/// kind, last name -> the last one of the next few, the smallest epoch in their notes
+/// kind, last name -> the last one of the next few, the smallest epoch in their metadata
 pub(in crate::sql) const NEXT: Sides = Sides::same(
-    "SELECT max(name), min({noted}) FROM (
-        SELECT name, notes FROM {p}entry WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100
+    "SELECT max(name), min({epoch_of_metadata}) FROM (
+        SELECT name, metadata FROM {p}entry WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100
     ) n",
 );
 
 /// kind, last name, the last one of the next few
 pub(in crate::sql) const PRUNE: Sides = Sides::same(
-    "DELETE FROM {p}entry WHERE kind = $1 AND name > $2 AND name <= $3 AND keep_until < {now}",
+    "DELETE FROM {p}entry WHERE kind = $1 AND name > $2 AND name <= $3 AND retain_until < {now}",
 );

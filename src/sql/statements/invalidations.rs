@@ -2,10 +2,12 @@
 
 use super::Sides;
 
-/// They queue for one row, so that whoever sees an epoch sees all smaller ones. A revision keeps its first one.
+/// Invalidations queue for one row, so that a reader who sees an epoch sees all smaller epochs. A
+/// revision keeps its first epoch.
+///
 /// name -> the new epoch
 pub(in crate::sql) const INVALIDATE: Sides = Sides {
-    // What it reads can't change before it writes: there is one writer at a time.
+    // There is one writer at a time, so the counter cannot change between the read and the write.
     sqlite: "INSERT INTO {p}invalidation AS i (name, epoch)
         SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
         FROM (SELECT '*' AS name UNION ALL SELECT $1) n WHERE true
@@ -39,10 +41,13 @@ pub(in crate::sql) const INVALIDATE: Sides = Sides {
             IF(name LIKE 'revision:%', epoch, LAST_INSERT_ID()))",
 };
 
-/// Nothing that may yet be rolled back: its epoch would be another's afterwards.
+/// Reads committed rows only: the epoch of a row that is rolled back is given to another name
+/// later.
+///
 /// known epoch, number -> name, epoch, in the order of epochs
 pub(in crate::sql) const INVALIDATED: Sides = Sides {
-    // The counter first (STRAIGHT_JOIN): as long as its row is locked, no invalidation is under way.
+    // The counter first (STRAIGHT_JOIN): as long as its row is locked, no invalidation is under
+    // way.
     mysql: "SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
             SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2
         ) i WHERE i.epoch <= c.latest ORDER BY i.epoch",
@@ -52,8 +57,10 @@ pub(in crate::sql) const INVALIDATED: Sides = Sides {
     )
 };
 
-/// Committed ones, as above.
-/// last name, number -> name, epoch: the invalidation of everything, and in the order of names purges and revisions
+/// Reads committed rows only, as [`INVALIDATED`] does.
+///
+/// last name, number -> name, epoch: the invalidation of everything, and in the order of names
+/// purges and revisions
 pub(in crate::sql) const INVALIDATED_FOR_LONG: Sides = Sides {
     mysql: "SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
             SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
@@ -78,9 +85,10 @@ pub(in crate::sql) const NEXT: Sides = Sides::same(
     ) n",
 );
 
-/// A purge is needed as long as there are older entries.
-/// last epoch, the last one of the next few, epoch of the invalidation of everything, the time for which a purge is remembered, the
-/// smallest epoch noted in an entry
+/// Keeps a purge as long as there are older entries.
+///
+/// last epoch, the last one of the next few, epoch of the invalidation of everything, the time for
+/// which a purge is remembered, the smallest epoch of an entry
 pub(in crate::sql) const FORGET: Sides = Sides::same(
     "DELETE FROM {p}invalidation WHERE epoch > $1 AND epoch <= $2
     AND CASE WHEN substr(name, 1, 7) = 'purged:' THEN epoch < {now} - $4 AND epoch <= $5

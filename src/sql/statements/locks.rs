@@ -2,7 +2,8 @@
 
 use super::Sides;
 
-/// kind, name, owner, length, seen fence or -1 -> fence, if the lock was taken; also if this owner has it already, who was not told
+/// kind, name, owner, length, seen fence or -1 -> fence, if the lock was taken, now or by an
+/// earlier try of the same owner
 pub(in crate::sql) const TRY: Sides = Sides {
     sqlite: "INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
         SELECT $1, $2, $3, n.at, n.at, n.at + $4 FROM (SELECT {now} AS at) n WHERE true
@@ -15,8 +16,8 @@ pub(in crate::sql) const TRY: Sides = Sides {
         WHERE l.owner = $3 OR CASE WHEN l.expires_at <= excluded.acquired_at THEN $5 < 0 OR l.fence = $5
             ELSE l.acquired_at > excluded.acquired_at + {set_back} END
         RETURNING CASE WHEN owner = $3 THEN fence END",
-    // A lock that is taken is neither waited for (SKIP LOCKED) nor written to; where two insert the same name at once, the
-    // second one gives up soon.
+    // A lock that is taken is neither waited for (SKIP LOCKED) nor written to; where two insert the
+    // same name at once, the second one gives up soon.
     postgres: "WITH n AS (
             SELECT {now} AS at, set_config('lock_timeout', '50ms', true)
         ), c AS (
@@ -50,10 +51,11 @@ pub(in crate::sql) const TRY: Sides = Sides {
         WHERE l.owner = $3 OR CASE WHEN l.expires_at <= excluded.acquired_at THEN $5 < 0 OR l.fence = $5
             ELSE l.acquired_at > excluded.acquired_at + {set_back} END
         RETURNING CASE WHEN l.owner = $3 THEN l.fence END"),
-    // Assignments are made in their order: the owner, which no other acquisition has, says to the others whether the lock was taken. (No
-    // time could: two may come in the same microsecond.)
-    // The affected rows tell nothing; the fence comes back as the insert id. The comment is for MariaDB alone, where a statement
-    // can be told not to wait for a row, and the order depends on the mode.
+    // Assignments happen in their order. The owner, which no other acquisition shares, tells the
+    // later ones whether the lock was taken; two acquisitions may have the same microsecond. The
+    // fence comes back as the insert id, as the number of affected rows says nothing. The comment
+    // is for MariaDB alone, which has a setting not to wait for a row, and whose order depends on
+    // the mode.
     mysql: "/*M!100300 SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR */
         INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
         VALUES ($1, $2, $3, LAST_INSERT_ID({now}), {now}, {now} + $4)
@@ -66,28 +68,31 @@ pub(in crate::sql) const TRY: Sides = Sides {
             acquired_at = IF(owner = $3 OR acquired_at > VALUES(acquired_at) + {set_back}, VALUES(acquired_at), acquired_at)",
 };
 
-/// kind, name, owner, fence, length -> one row changed, if the lock is ours
+/// kind, name, owner, fence, length -> one row changed, if the owner has the lock
 pub(in crate::sql) const EXTEND: Sides = Sides::same(
     "UPDATE {p}lock SET expires_at = {now} + $5,
         acquired_at = CASE WHEN acquired_at > {now} THEN {now} ELSE acquired_at END
     WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 AND expires_at > {now}",
 );
 
-/// kind, name, owner, fence, cooldown -> one row changed, if the lock is ours
+/// kind, name, owner, fence, cooldown -> one row changed, if the owner has the lock
 pub(in crate::sql) const RELEASE: Sides = Sides::same(
     "UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN $5 = 0 THEN 0 ELSE {now} + $5 END
     WHERE kind = $1 AND name = $2 AND fence = $4 AND (owner = $3 OR owner IS NULL)",
 );
 
-/// Takes the lock from its holder with this fence, so that what is being made can't be published.
+/// Takes the lock from its holder with this fence, so that the holder cannot publish.
+///
 /// kind, name, fence
 pub(in crate::sql) const BREAK: Sides = Sides::same(
     "UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
     WHERE kind = $1 AND name = $2 AND fence = $3",
 );
 
-/// As [`BREAK`], whatever the fences are, by the primary key, which is ordered by bytes.
-/// the first name of a page's variants, the first one behind them
+/// Takes the locks of a page's variants from their holders, by the primary key, which is ordered by
+/// bytes.
+///
+/// the first name of the variants, the first name behind them
 pub(in crate::sql) const BREAK_VARIANTS: Sides = Sides {
     // Without the order of bytes.
     relative: Some(
@@ -100,9 +105,10 @@ pub(in crate::sql) const BREAK_VARIANTS: Sides = Sides {
     )
 };
 
-/// Moves a lock from before the clock was set back into the present, where the whole of its time begins again. A holder that lives
-/// extends its lease meanwhile, and what was left by a holder that has crashed, or is a cooldown, ends after its length and not when
-/// the clock comes there again.
+/// Moves a lock from before the clock was set back into the present, and restarts its time. A
+/// living holder extends its lease meanwhile. The lease of a crashed holder, or a cooldown, ends
+/// after its length, and not when the clock has caught up.
+///
 /// kind, name
 pub(in crate::sql) const REDATE: Sides = Sides::same(
     "UPDATE {p}lock SET expires_at = expires_at - (acquired_at - {now}), acquired_at = {now}
@@ -115,14 +121,16 @@ pub(in crate::sql) const INSPECT: Sides = Sides::same(
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = $1 AND l.name = $2",
 );
 
-/// As [`INSPECT`], but of how it is now, whatever the transaction has seen before.
+/// Reads a lock as [`INSPECT`] does, in its present state, whatever the transaction has read
+/// before.
 pub(in crate::sql) const INSPECT_NOW: Sides = Sides {
     mysql: "SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
         FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = $1 AND l.name = $2 LOCK IN SHARE MODE",
     ..INSPECT
 };
 
-/// As [`INSPECT`], of all that have not expired, without those that remember what is done once.
+/// Lists the locks as [`INSPECT`] does: those that have not expired, without the marks of completed
+/// work.
 pub(in crate::sql) const HELD: Sides = Sides::same(
     "SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.expires_at > n.at
@@ -143,11 +151,12 @@ pub(in crate::sql) const PRUNE: Sides = Sides::same(
         < {now} - CASE WHEN owner IS NULL THEN $4 ELSE $5 END",
 );
 
-/// Part of the application's own transaction. It writes at once: a transaction that reads first may be refused (SQLite), or have an
-/// old view (MySQL).
-/// name, time, 1 if something is to be done before, its name -> fence, if it was noted that this is done, for so long
+/// Marks work as done in the application's transaction. The statement writes at once: a transaction
+/// that reads first may be refused (SQLite), or see old rows (MySQL).
+///
+/// name, retention, 1 if there is preceding work, its name -> fence, if the work was marked
 pub(in crate::sql) const MARK: Sides = Sides {
-    // What is done has no owner.
+    // A mark has no owner.
     mysql: "{waits}INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
         SELECT 'once', $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT {now} AS at) n
         WHERE $3 = 0 OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.kind = 'once' AND a.name = $4 AND a.owner IS NULL AND a.expires_at > n.at LOCK IN SHARE MODE)
@@ -168,7 +177,7 @@ pub(in crate::sql) const MARK: Sides = Sides {
     RETURNING fence")
 };
 
-/// The locks of these kinds and names; as many pairs as said -> kind, name, owner, fence
+/// Returns the statement for `count` pairs of kind and name -> kind, name, owner, fence
 pub(in crate::sql) fn named(count: usize) -> String {
     let pair = |n: usize| format!("kind = ${} AND name = ${}", 2 * n - 1, 2 * n);
     let pairs: Vec<_> = (1..=count).map(pair).collect();

@@ -1,7 +1,8 @@
 //! The statements, each with its text on every database side by side.
 //!
-//! In the texts `{p}` is the table prefix, `{now}` the database's clock in microseconds since 1970, UTC, and `$n` the n-th argument
-//! of those that the statement's comment lists before the arrow. Each is one statement in autocommit, and one step of the protocol.
+//! In the texts `{p}` is the table prefix, `{now}` the database's clock in microseconds since 1970,
+//! UTC, and `$n` the n-th argument of those that the statement's comment lists before the arrow.
+//! Each is one statement in autocommit, and one step of the protocol.
 
 pub(super) mod entries;
 pub(super) mod invalidations;
@@ -32,7 +33,8 @@ pub(super) struct Sides {
 }
 
 impl Sides {
-    /// Returns the same text for every database. A statement overrides it for some by `..Sides::same(text)`.
+    /// Returns the same text for every database. A statement overrides it for some by
+    /// `..Sides::same(text)`.
     const fn same(text: &'static str) -> Self {
         Self {
             sqlite: text,
@@ -57,7 +59,7 @@ mod tests {
     use super::{super::dialect, *};
 
     #[test]
-    fn the_protocol_says_what_is_run() {
+    fn protocol_document_has_the_statements_that_run() {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let protocol = words(include_str!("../../../docs/protocol.md"));
         for dialect in [dialect::SQLITE, dialect::POSTGRES, dialect::MYSQL] {

@@ -6,12 +6,14 @@ use super::Sides;
 #[cfg(feature = "mysql")]
 pub(in crate::sql) const MYSQL_COLUMNS: [&str; 3] = [
     "SELECT kind, name, owner, fence, acquired_at, expires_at FROM {p}lock LIMIT 0",
-    "SELECT kind, name, fence, generated_at, keep_until, notes, status, headers, `body` FROM {p}entry LIMIT 0",
+    "SELECT kind, name, fence, generated_at, retain_until, metadata, status, headers, `body` FROM {p}entry LIMIT 0",
     "SELECT name, epoch FROM {p}invalidation LIMIT 0",
 ];
 
-// Names are compared as bytes: every collation finds names equal that are not the same. On PostgreSQL, `{collate}` lets an index by
-// bytes find all names that begin alike. On MySQL, a statement that makes a table commits, so that others may run it at the same time.
+// Names are compared as bytes, as every collation treats some different names as equal. On
+// PostgreSQL, `{collate}` makes an index by bytes, which finds all names with a common beginning.
+// On MySQL, a statement that makes a table commits, so other processes may run the statement at the
+// same time.
 pub(in crate::sql) const LOCK: Sides = Sides {
     sqlite: "CREATE TABLE {p}lock (
             kind TEXT NOT NULL,
@@ -49,8 +51,8 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             name TEXT NOT NULL,
             fence INTEGER NOT NULL,
             generated_at INTEGER NOT NULL,
-            keep_until INTEGER NOT NULL,
-            notes TEXT NOT NULL,
+            retain_until INTEGER NOT NULL,
+            metadata TEXT NOT NULL,
             status INTEGER NOT NULL,
             headers BLOB NOT NULL,
             body BLOB NOT NULL,
@@ -61,8 +63,8 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             name TEXT{collate} NOT NULL,
             fence BIGINT NOT NULL,
             generated_at BIGINT NOT NULL,
-            keep_until BIGINT NOT NULL,
-            notes TEXT NOT NULL,
+            retain_until BIGINT NOT NULL,
+            metadata TEXT NOT NULL,
             status BIGINT NOT NULL,
             headers BYTEA NOT NULL,
             body BYTEA NOT NULL,
@@ -75,8 +77,8 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             name VARBINARY(255) NOT NULL,
             fence BIGINT NOT NULL,
             generated_at BIGINT NOT NULL,
-            keep_until BIGINT NOT NULL,
-            notes MEDIUMBLOB NOT NULL,
+            retain_until BIGINT NOT NULL,
+            metadata MEDIUMBLOB NOT NULL,
             status BIGINT NOT NULL,
             headers MEDIUMBLOB NOT NULL,
             `body` LONGBLOB NOT NULL,

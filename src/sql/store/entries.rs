@@ -13,7 +13,7 @@ use crate::{
         statements::{Sides, entries, locks},
         wire,
     },
-    store::{Edition, Entry, LeaseRow, LockState, Probe, Pruned},
+    store::{Entry, LeaseRow, LockState, NewEntry, Probe, Pruned},
 };
 
 impl<DB: Driver> SqlStore<DB> {
@@ -24,7 +24,7 @@ impl<DB: Driver> SqlStore<DB> {
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let (mut remaining, age) = (row.number(2)?, row.int(10)?.unwrap_or_default());
         if age < -SET_BACK && remaining > 0 {
-            // Whoever waits for the lock does not try it before.
+            // A waiting request does not try before the redating.
             self.run_on(&locks::REDATE, name, &[]).await?;
             remaining += age;
         }
@@ -60,30 +60,30 @@ impl<DB: Driver> SqlStore<DB> {
             age: duration(age),
             undated: age < -SET_BACK,
             content,
-            notes: row.name(9)?,
+            metadata: row.name(9)?,
         }))
     }
 
-    pub(super) async fn publish(&self, lease: &LeaseRow, edition: &Edition<'_>) -> Answer<bool> {
-        let content = edition.content;
+    pub(super) async fn publish(&self, lease: &LeaseRow, entry: &NewEntry<'_>) -> Answer<bool> {
+        let content = entry.content;
         let headers = wire::encode(content.headers());
         let content = [
             Arg::Int(i64::from(content.status().as_u16())),
             Arg::Bytes(&headers),
             Arg::Bytes(content.body()),
         ];
-        self.write_entry(&entries::PUBLISH, lease, edition, &content)
+        self.write_entry(&entries::PUBLISH, lease, entry, &content)
             .await
     }
 
     pub(super) async fn renew(
         &self,
         lease: &LeaseRow,
-        edition: &Edition<'_>,
+        entry: &NewEntry<'_>,
         known: i64,
     ) -> Answer<bool> {
         let known = [Arg::Int(known)];
-        self.write_entry(&entries::RENEW, lease, edition, &known)
+        self.write_entry(&entries::RENEW, lease, entry, &known)
             .await
     }
 
@@ -91,14 +91,14 @@ impl<DB: Driver> SqlStore<DB> {
         &self,
         sides: &Sides,
         lease: &LeaseRow,
-        edition: &Edition<'_>,
+        entry: &NewEntry<'_>,
         rest: &[Arg<'_>],
     ) -> Answer<bool> {
-        let keep = Arg::Int(micros(edition.keep.min(FOREVER)));
-        let arguments = [&[Arg::Text(edition.notes), keep], rest].concat();
+        let retention = Arg::Int(micros(entry.retention.min(FOREVER)));
+        let arguments = [&[Arg::Text(entry.metadata), retention], rest].concat();
         let mut fence = number(&self.run_under(sides, lease, &arguments).await?)?;
         if fence.is_none() {
-            // Refused, or done by an earlier try whose answer was lost.
+            // The publish was refused, or done by an earlier try whose answer was lost.
             fence = number(&self.run_on(&entries::FENCE, &lease.name, &[]).await?)?;
         }
         Ok(fence == Some(lease.fence))

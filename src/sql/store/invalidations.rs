@@ -32,7 +32,7 @@ impl<DB: Driver> SqlStore<DB> {
         self.epochs(sides, Arg::Text(after), most).await
     }
 
-    /// Names with their epochs, after one of them.
+    /// Returns names with their epochs, from the given place on.
     async fn epochs(
         &self,
         sides: &Sides,

@@ -37,7 +37,7 @@ impl<DB: Driver> SqlStore<DB> {
             Arg::Int(seen.unwrap_or(-1)),
         ];
         let broke = AtomicBool::new(false);
-        // Who loses does not try again.
+        // A try that loses is not repeated.
         let again = |error: &_| {
             let is_broken = is_broken::<DB>(error);
             broke.fetch_or(is_broken, Relaxed);
@@ -57,7 +57,8 @@ impl<DB: Driver> SqlStore<DB> {
             if !settles || !broke.load(Relaxed) {
                 break;
             }
-            // The one whose connection broke may be taking it yet, which only its owner is told.
+            // The broken connection's statement may still take the lock, and would return the fence
+            // only to the same owner.
             tokio::time::sleep(SETTLING).await;
         }
         Ok(None)
@@ -87,7 +88,8 @@ impl<DB: Driver> SqlStore<DB> {
         rows.filter_map(Result::transpose).collect()
     }
 
-    /// Takes a lock from whoever has it now; a second run of the statement finds another fence, and takes nothing from the next one.
+    /// Takes a lock from its current holder. A second run of the statement finds another fence, and
+    /// does not affect the next holder.
     pub(super) async fn break_lock(&self, name: &LockName) -> Answer<bool> {
         let Some(row) = self.inspect(name).await? else {
             return Ok(false);
@@ -140,7 +142,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 }
 
-/// A row of [`locks::INSPECT`]; `None`: of a kind that this release does not know.
+/// Reads a row of [`locks::INSPECT`]; `None`: the lock's kind is unknown to this release.
 pub(in crate::sql) fn lock_row<DB: Driver>(row: &DB::Row) -> Answer<Option<LockRow>> {
     let kind = row.name(0)?;
     let Some(kind) = LockKind::ALL.into_iter().find(|it| it.as_str() == kind) else {

@@ -26,7 +26,7 @@ use crate::{
         schema,
         statements::Sides,
     },
-    store::{Edition, LeaseRow, LockRow, Probe, Pruned, Store, StoreFuture, Unused},
+    store::{LeaseRow, LockRow, NewEntry, Probe, Pruned, Store, StoreFuture, Unused},
 };
 pub(super) use locks::lock_row;
 
@@ -38,14 +38,15 @@ pub(super) struct SqlStore<DB: Driver> {
     prefix: String,
     /// There when the tables are.
     dialect: OnceLock<&'static Dialect>,
-    /// The last attempt to prepare them that failed, for those that came while it ran.
+    /// The error of the last failed attempt to prepare the tables, for the steps that waited for
+    /// this attempt.
     failed: Mutex<Option<Error>>,
-    /// The number of attempts that failed.
+    /// The number of failed attempts.
     failures: AtomicU64,
 }
 
 impl<DB: Driver> SqlStore<DB> {
-    /// The store, whose tables are made or upgraded before its first step.
+    /// Returns a store whose tables are made or upgraded before its first step.
     pub(super) fn lazy(pool: Pool<DB>, prefix: &str) -> Self {
         Self {
             connections: Connections(pool),
@@ -56,15 +57,15 @@ impl<DB: Driver> SqlStore<DB> {
         }
     }
 
-    /// Opens the store; makes or upgrades its tables.
+    /// Opens the store, and makes or upgrades its tables.
     pub(super) async fn open(pool: Pool<DB>, prefix: &str) -> Result<Self, Error> {
         let store = Self::lazy(pool, prefix);
         store.dialect().await?;
         Ok(store)
     }
 
-    /// Returns the server's dialect after the tables are made. If making them fails, all steps that have waited fail, and the next step tries
-    /// again.
+    /// Returns the server's dialect after the tables are made. If making them fails, all steps that
+    /// have waited fail, and the next step tries again.
     async fn dialect(&self) -> Result<&'static Dialect, Error> {
         if let Some(dialect) = self.dialect.get() {
             return Ok(dialect);
@@ -123,7 +124,7 @@ impl<DB: Driver> SqlStore<DB> {
         self.run(sides, &arguments).await
     }
 
-    /// Runs a statement on what a lease holds.
+    /// Runs a statement on the rows under a lease.
     async fn run_under(
         &self,
         sides: &Sides,
@@ -134,7 +135,7 @@ impl<DB: Driver> SqlStore<DB> {
         self.run_on(sides, &lease.name, &arguments).await
     }
 
-    /// Removes, of the rows that come next, those that are to be; returns the row of `next`, with the last of them.
+    /// Removes the prunable ones of the next rows. Returns the row of `next`, with the last name.
     async fn prune(
         &self,
         [next, remove]: [&Sides; 2],
@@ -175,8 +176,8 @@ steps! {
     try_lock(name: &'a LockName, owner: &'a str, length: Duration, seen: Option<i64>) -> Option<i64>;
     extend(lease: &'a LeaseRow, length: Duration) -> bool;
     release(lease: &'a LeaseRow, cooldown: Duration) -> bool;
-    publish(lease: &'a LeaseRow, edition: &'a Edition<'a>) -> bool;
-    renew(lease: &'a LeaseRow, edition: &'a Edition<'a>, known: i64) -> bool;
+    publish(lease: &'a LeaseRow, entry: &'a NewEntry<'a>) -> bool;
+    renew(lease: &'a LeaseRow, entry: &'a NewEntry<'a>, known: i64) -> bool;
     remove(lease: &'a LeaseRow) -> bool;
     invalidate(name: &'a str) -> i64;
     invalidated(since: i64, most: usize) -> Vec<(String, i64)>;

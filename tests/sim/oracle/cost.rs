@@ -1,4 +1,5 @@
-//! What the journal says of the number of statements: none for a hit, three a refresh, one a second beside another process; S5 and S14.
+//! The journal's statements: none for a hit, three for a refresh, one a second beside another
+//! process; S5 and S14.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,43 +10,43 @@ use perennial::testing::internal::Call;
 
 use super::{MICROS, Oracle, Under};
 use crate::{
-    ground::{Found, Outcome, epoch_of},
+    ground::{CallResult, Found, epoch_of},
     plan::LIMIT,
 };
 
-/// The most statements of one process about one key in one second.
+/// The largest number of statements of one process about one key in one second.
 const MOST: usize = 60;
 
-/// The same where each visitor causes a regeneration.
+/// The same for a page that each visitor regenerates.
 const MOST_OF_VISITORS: usize = 400;
 
 const SECOND: u64 = 1_000_000;
 
-/// A version in the memory of a process: since when, at the latest, it exists, and what it notes.
+/// A version in the memory of a process: the latest time of its creation, and its metadata.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     born: i64,
     epoch: i64,
 }
 
-/// The way of one process with one key.
+/// The knowledge of one process about one key.
 #[derive(Default)]
 pub(super) struct Way {
     version: Option<Version>,
-    /// Content that was generated later, and of which nobody knows whether it is stored.
+    /// Content that was generated later, and may be stored.
     unsaved: Option<u64>,
-    /// The fence under which content is being published, and since when.
+    /// The fence of a running publish, and its start.
     publishing: Option<(i64, u64)>,
     running: u32,
-    /// When it last asked, was answered or ended a run.
+    /// The last time at which the process asked, got an answer or ended a run.
     last: u64,
     recent: VecDeque<u64>,
-    /// Statements in all, and those of regenerations here and elsewhere.
+    /// The numbers of all statements, and of those of regenerations here and elsewhere.
     probes: u64,
     refused: u64,
 }
 
-/// What is stored of a key, and how often its lock was taken.
+/// The stored version of a key, and the number of acquisitions of its lock.
 #[derive(Default)]
 pub(super) struct Stored {
     at: Option<(i64, i64)>,
@@ -53,14 +54,15 @@ pub(super) struct Stored {
     begun: u64,
     published: u64,
     released: u64,
-    /// When the lock was last taken, and the time for which it was held in all.
+    /// The last acquisition of the lock, and the total time for which the lock was held.
     taken: u64,
     held: u64,
     first: Option<u64>,
 }
 
 impl Oracle<'_> {
-    /// What is stored, or held, and not to be regenerated: younger than the interval, and no invalidation that is known concerns it.
+    /// A version that is not to be regenerated: younger than the interval, and without a known
+    /// invalidation.
     fn is_fresh(&self, key: usize, born: i64, epoch: i64, by: Option<u32>, at: u64) -> bool {
         let resource = &self.ground.plan.resources[key];
         let knows = |index: usize| match by {
@@ -77,7 +79,7 @@ impl Oracle<'_> {
         at as i64 - born < resource.terms.interval.as_micros() as i64 && !tellings.any(means)
     }
 
-    /// The process has a version of the key that is fresh.
+    /// Returns true if the process has a fresh version of the key.
     pub(super) fn holds_fresh(&self, process: u32, key: usize, at: u64) -> bool {
         let way = self.ways.get(&(process, key));
         let version = way.filter(|way| way.unsaved.is_none());
@@ -85,7 +87,8 @@ impl Oracle<'_> {
         version.is_some_and(|it| self.is_fresh(key, it.born, it.epoch, Some(process), at))
     }
 
-    /// The process has a version of the key, fresh or not, beside the one whose lock it may be releasing.
+    /// Returns true if the process has a version of the key, fresh or not, beside the one whose
+    /// lock is being released.
     pub(super) fn holds(&self, process: u32, key: usize) -> bool {
         let way = self.ways.get(&(process, key));
         way.is_some_and(|way| way.version.is_some() || way.unsaved.is_some())
@@ -133,7 +136,7 @@ impl Oracle<'_> {
     pub(super) fn wrote(
         &mut self,
         under: &Under,
-        outcome: &Outcome,
+        outcome: &CallResult,
         at: u64,
     ) -> Result<(), String> {
         let (Some(key), process) = (under.key, under.process) else {
@@ -141,7 +144,7 @@ impl Oracle<'_> {
         };
         let calm = self.ground.plan.calm;
         match (&*under.call, outcome) {
-            (Call::TryLock { .. }, Outcome::Fence(Some(_), _)) => {
+            (Call::TryLock { .. }, CallResult::Fence(Some(_), _)) => {
                 let stored = self.stored_of(key).at;
                 // A process counts the age of a version from before it asked.
                 let slack = 2 * (self.ground.plan.latency.as_micros() as u64 + MICROS) * 2;
@@ -155,16 +158,16 @@ impl Oracle<'_> {
                 stored.taken = at;
                 *stored.won.entry(process).or_default() += 1;
             }
-            (Call::TryLock { .. }, Outcome::Fence(None, _)) => {
+            (Call::TryLock { .. }, CallResult::Fence(None, _)) => {
                 self.ways.entry((process, key)).or_default().refused += 1;
             }
-            (Call::Publish { edition, .. }, Outcome::Written(true, _)) => {
-                let epoch = epoch_of(&edition.notes);
+            (Call::Publish { entry, .. }, CallResult::Written(true, _)) => {
+                let epoch = epoch_of(&entry.metadata);
                 let stored = self.stored_of(key);
                 stored.at = Some((at as i64, epoch));
                 stored.published += 1;
             }
-            (Call::Release(..), Outcome::Done(true)) => {
+            (Call::Release(..), CallResult::Done(true)) => {
                 let stored = self.stored_of(key);
                 stored.released += 1;
                 let held = at - stored.taken;
@@ -180,11 +183,11 @@ impl Oracle<'_> {
         self.entries.entry(key).or_default()
     }
 
-    pub(super) fn hears(&mut self, under: &Under, outcome: &Outcome, at: u64) {
+    pub(super) fn hears(&mut self, under: &Under, outcome: &CallResult, at: u64) {
         if let Call::Invalidate(name) = &*under.call
             && let Some(purged) = name.strip_prefix("purged:")
         {
-            // Who purges has nothing more in memory, also if it is newer.
+            // A purge empties the memory of its process, also of newer versions.
             let mut resources = self.ground.plan.resources.iter();
             if let Some(key) = resources.position(|resource| resource.name == purged) {
                 let way = self.ways.entry((under.process, key)).or_default();
@@ -195,7 +198,7 @@ impl Oracle<'_> {
         let way = self.ways.entry((under.process, key)).or_default();
         way.last = at;
         match (&*under.call, outcome) {
-            (Call::Probe { .. }, Outcome::Found(Some(Found { epoch, age, .. }), _)) => {
+            (Call::Probe { .. }, CallResult::Found(Some(Found { epoch, age, .. }), _)) => {
                 let born = under.at as i64 - age.as_micros() as i64;
                 if way.unsaved.is_none_or(|made| (made as i64) < born) {
                     way.unsaved = None;
@@ -203,13 +206,13 @@ impl Oracle<'_> {
                     way.version = Some(Version { born, epoch });
                 }
             }
-            (Call::Publish { lease, edition, .. }, Outcome::Written(true, _)) => {
+            (Call::Publish { lease, entry, .. }, CallResult::Written(true, _)) => {
                 let born = match way.publishing {
                     Some((fence, since)) if fence == lease.fence => since as i64,
                     _ => return,
                 };
                 way.unsaved = None;
-                let epoch = epoch_of(&edition.notes);
+                let epoch = epoch_of(&entry.metadata);
                 way.version = Some(Version { born, epoch });
             }
             _ => {}
@@ -236,7 +239,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// S14: who serves a stale version asks for a newer one, or has asked not long ago.
+    /// S14: a process that serves a stale version asks for a newer one, or asked recently.
     pub(super) fn rests(&mut self, process: u32, key: usize, at: u64) {
         let Some(way) = self.ways.get(&(process, key)) else {
             return;
@@ -251,12 +254,12 @@ impl Oracle<'_> {
         // The database fails, or has not answered yet.
         let mut ends = about.map(|it| it.refused.unwrap_or(it.at + limit));
         if way.running == 0 && way.last + rest < at && !ends.any(|end| end + rest >= at) {
-            // It may be about to ask.
+            // The process may be about to ask.
             self.idle.push((process, key, at));
         }
     }
 
-    /// What was to be asked for has been, when time goes on.
+    /// S14: the due questions have been asked when time advances.
     pub(super) fn has_asked(&mut self, at: u64) -> Result<(), String> {
         if self
             .idle
@@ -278,7 +281,7 @@ impl Oracle<'_> {
         Ok(())
     }
 
-    /// Without faults the statements are those of the cost model.
+    /// S5: without faults the statements are those of the cost model.
     pub(super) fn costs(&mut self) -> Result<(), String> {
         if !self.ground.plan.calm {
             return Ok(());
@@ -294,10 +297,12 @@ impl Oracle<'_> {
             for ((process, _), way) in self.ways.iter().filter(|((_, of), _)| of == key) {
                 let own = stored.won.get(process).copied().unwrap_or_default();
                 let others = won - own;
-                // One look a second while another process generates, one for what it has generated; and those for a first version.
+                // One probe a second while another process generates, and one for the result; also
+                // those of a first version.
                 let first = 8 + 2 * stored.first.unwrap_or_default() / SECOND;
                 let held = stored.held / SECOND;
-                // Where a version expires, visitors wait for each of the next ones, and a process asks for them as for a first one.
+                // After an expiry visitors wait for each following version, and a process asks as
+                // for a first version.
                 let expires = self.ground.plan.resources[*key].terms.max_stale.is_some();
                 let waits = if expires { 6 * others + 2 * held } else { 0 };
                 let most = own + 2 * others + held + first + waits;

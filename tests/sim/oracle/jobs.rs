@@ -1,4 +1,5 @@
-//! What the journal says of work beside the pages: what is done once, what is exclusive, and how long requests wait.
+//! The journal's work beside the pages: once-only work, exclusive routes, and the waits of
+//! requests.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,17 +12,17 @@ pub(super) struct Jobs(HashMap<String, Job>);
 #[derive(Default)]
 struct Job {
     begun: u32,
-    /// The processes in which it runs.
+    /// The processes that run the work.
     running: Vec<u32>,
     fence: i64,
-    /// Somebody was told that it is done.
+    /// A caller got the answer that the work is done.
     done: bool,
-    /// The response that was sent.
+    /// The response of the service.
     body: Option<String>,
 }
 
 impl Jobs {
-    /// A process that has crashed does nothing more.
+    /// Forgets the work of a crashed process.
     pub(super) fn cut(&mut self, process: u32) {
         for job in self.0.values_mut() {
             job.running.retain(|by| *by != process);
@@ -75,7 +76,7 @@ impl Oracle<'_> {
         let (begun, calm) = (job.begun > 0, self.ground.plan.calm);
         match (kind, how) {
             (_, "refused") => return Err(format!("{name}: a request was refused as another one")),
-            // Work that is done once at most is marked before it begins.
+            // Once-only work is marked before it begins.
             ("mail", "done before") if !begun => {
                 return Err(format!(
                     "once: {name} is called done, and nobody has begun it"
@@ -88,7 +89,7 @@ impl Oracle<'_> {
             ("week" | "mail" | "pay", _) if settling && calm && !begun => {
                 return Err(format!("liveness: {name} is never begun"));
             }
-            // In the end it is done, or nobody knows.
+            // At the end the work is done, or its outcome is unknown.
             (_, "in progress" | "away" | "taken" | "lost") if settling => {
                 return Err(format!("liveness: {name} is {how} in the end"));
             }

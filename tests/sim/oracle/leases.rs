@@ -1,25 +1,28 @@
-//! What the journal says of leases and cooldowns: S4, S12, S15 and S18.
+//! The journal's leases and cooldowns: S4, S12, S15 and S18.
 
 use std::collections::HashMap;
 
-use perennial::{LockKind, LockName, testing::internal::Call};
+use perennial::{
+    locks::{LockKind, LockName},
+    testing::internal::Call,
+};
 
 use super::{MICROS, Oracle, Under};
 use crate::{
-    ground::{Outcome, Terms},
+    ground::{CallResult, Terms},
     plan::LIMIT,
 };
 
-/// A lease as its process knows it.
+/// A lease in its process's view.
 struct Lease {
     process: u32,
     owner: String,
     fence: i64,
-    /// The end of the lease, as the process counts it.
+    /// The end of the lease by the process's clock.
     until: u64,
-    /// The run of the generator under it: its beginning, and how and when it ended.
+    /// The generator's run under the lease: its start, and its end and result.
     run: Option<(u64, Option<(&'static str, u64)>)>,
-    /// The process knows of it.
+    /// The process knows the lease.
     told: bool,
     /// The lock was taken from the process.
     broken: bool,
@@ -69,7 +72,7 @@ impl Leases {
         }
     }
 
-    /// The lock was taken from whoever had it.
+    /// The lock was taken from its holder.
     fn broken(&mut self, name: &LockName) {
         self.cooldowns.remove(name);
         for lease in self.held.get_mut(name).into_iter().flatten() {
@@ -122,7 +125,7 @@ impl Leases {
     pub(super) fn applied(
         &mut self,
         under: &Under,
-        outcome: &Outcome,
+        outcome: &CallResult,
         at: u64,
     ) -> Result<(), String> {
         match (&*under.call, outcome) {
@@ -133,7 +136,7 @@ impl Leases {
                     length,
                     ..
                 },
-                Outcome::Fence(Some(fence), _),
+                CallResult::Fence(Some(fence), _),
             ) => {
                 if let Some(until) = self.cooldowns.remove(name)
                     && until > at
@@ -155,7 +158,7 @@ impl Leases {
                     over: false,
                 });
             }
-            (Call::Release(row, cooldown), Outcome::Done(true)) => {
+            (Call::Release(row, cooldown), CallResult::Done(true)) => {
                 self.cooldowns
                     .insert(row.name.clone(), at + micros(*cooldown));
             }
@@ -174,12 +177,12 @@ impl Leases {
     pub(super) fn answered(
         &mut self,
         under: &Under,
-        outcome: &Outcome,
+        outcome: &CallResult,
         at: u64,
     ) -> Result<(), String> {
         let process = under.process;
         match (&*under.call, outcome) {
-            (Call::TryLock { name, owner, .. }, Outcome::Fence(Some(fence), _)) => {
+            (Call::TryLock { name, owner, .. }, CallResult::Fence(Some(fence), _)) => {
                 let Some(lease) = self.of(name, process, *fence) else {
                     return Ok(());
                 };
@@ -189,7 +192,7 @@ impl Leases {
                     self.alone(name, owner, at)?;
                 }
             }
-            (Call::Extend(row, length), Outcome::Done(extended)) => {
+            (Call::Extend(row, length), CallResult::Done(extended)) => {
                 if let Some(lease) = self.of(&row.name, process, row.fence) {
                     match extended {
                         true => lease.until = lease.until.max(under.at + micros(*length)),
@@ -239,7 +242,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// S15: no process that lives leaves a lease that it was told of, nor one that it was not told of.
+    /// S15: no living process leaves a lease behind, whether its answer arrived or not.
     pub(super) fn idle(&self) -> Result<(), String> {
         let lives = |process: u32| !self.processes.get(&process).is_some_and(|it| it.cut);
         // The lease of an idempotent request whose outcome is unknown says so.

@@ -1,4 +1,4 @@
-//! Judges a journal: what no process may do, whatever happens.
+//! The judge of a journal: forbidden events, whatever the faults are.
 
 mod cost;
 mod jobs;
@@ -11,29 +11,29 @@ use std::{
     sync::Arc,
 };
 
-use perennial::{LockKind, testing::internal::Call};
+use perennial::{locks::LockKind, testing::internal::Call};
 
 use crate::{
-    ground::{Event, Ground, Outcome, Resource, What},
+    ground::{CallResult, Event, Ground, Resource, What},
     world::Run,
 };
 
-/// The age at which what a process knows of invalidations is asked for before an answer relies on it.
+/// The age of a sync's result that has to be renewed before an answer.
 const OVERDUE: u64 = 1_250_000;
 
-/// How long a visitor for whom there is a version waits for the database.
+/// The time that a visitor with a version waits for the database.
 const PATIENCE: u64 = 500_000;
 
 /// The grain of the runtime's timers.
 const MICROS: u64 = 1_000;
 
-/// How often things happened: a simulation in which one never happens proves nothing.
+/// The numbers of situations. A simulation without a situation proves nothing about it.
 pub(crate) type Tally = BTreeMap<&'static str, u64>;
 
-/// A broken promise: the index of the event that breaks it, and a sentence.
+/// A broken promise: the index of the event, and a sentence.
 type Verdict = Result<(), (usize, String)>;
 
-/// An invalidation in the store. What was generated of older data than `data` was so before it.
+/// An invalidation in the store. Content from data before `data` is subject to it.
 struct Telling {
     name: String,
     epoch: i64,
@@ -44,14 +44,14 @@ struct Telling {
 #[derive(Default)]
 struct Process {
     cut: bool,
-    /// When it learned of a telling, by its index.
+    /// The times at which the process learned of invalidations, by their index.
     learned: BTreeMap<usize, u64>,
-    /// When it asked what has been invalidated, as far as it was answered: the latest time.
+    /// The start of the last sync with an answer.
     asked: Option<u64>,
-    /// When such a question was last refused, and since when one has not been answered.
+    /// The time of the last refused sync, and the start of a sync without an answer.
     refused: Option<u64>,
     open: Option<u64>,
-    /// When visitors last got content of each key.
+    /// The times of the last content for visitors, by key.
     got: HashMap<usize, u64>,
 }
 
@@ -59,7 +59,7 @@ struct Process {
 struct Visit {
     process: u32,
     arrived: u64,
-    /// When the process had content last.
+    /// The time of the last content in the process.
     had: Option<u64>,
     /// The answer to the question for invalidations was overdue.
     overdue: bool,
@@ -67,12 +67,12 @@ struct Visit {
     hit: bool,
 }
 
-/// A run of a generator: the store's epoch when it began, and when it ended.
+/// A run of a generator: the store's epoch at its start, and its end.
 #[derive(Default)]
 struct Made {
     epoch: i64,
     ended: Option<u64>,
-    /// When the content was published last; 0: never.
+    /// The last publish of the content; 0: never.
     stored: u64,
 }
 
@@ -80,11 +80,11 @@ struct Under {
     process: u32,
     at: u64,
     call: Arc<Call>,
-    /// The resource that it is about.
+    /// The resource of the call.
     key: Option<usize>,
-    /// The number of tellings when it was applied, or the one that it was.
+    /// The number of invalidations at the execution of the call, or the invalidation's own number.
     tellings: usize,
-    outcome: Option<Outcome>,
+    outcome: Option<CallResult>,
     answered: bool,
     refused: Option<u64>,
 }
@@ -98,18 +98,18 @@ struct Oracle<'a> {
     visits: HashMap<u32, Visit>,
     /// By key, data and number; 0: the latest one of the same content.
     runs: HashMap<(usize, u32, u32), Made>,
-    /// The data of each key's run, and whether it was one visitor's own.
+    /// The data of each key's run, and whether the run was one visitor's own.
     numbers: HashMap<(usize, u32), (u32, bool)>,
     running: HashMap<usize, u32>,
-    /// Of what is stored: fence, epoch and process.
+    /// The fence, epoch and process of the stored version.
     stored: HashMap<String, (i64, i64, u32)>,
     set_back: bool,
     leases: leases::Leases,
     jobs: jobs::Jobs,
     settling: bool,
-    /// The fence of the named lock, and the process that holds it.
+    /// The fence of the named lock, and its holder.
     holder: Option<(i64, u32)>,
-    /// Of each process and key.
+    /// The state of each process and key.
     ways: HashMap<(u32, usize), cost::Way>,
     entries: HashMap<usize, cost::Stored>,
     /// Stale versions that were served although nothing had been asked for long.
@@ -159,7 +159,7 @@ impl Oracle<'_> {
         self.has_asked(at)?;
         let process = self.processes.entry(number).or_default();
         match &event.what {
-            What::Asked(call, what) => {
+            What::Called(call, what) => {
                 if matches!(**what, Call::Invalidated { .. }) {
                     process.open.get_or_insert(at);
                 }
@@ -246,7 +246,7 @@ impl Oracle<'_> {
                     process: number,
                     arrived: at,
                     had,
-                    // A process of a new revision asks more than one question.
+                    // A process of a new revision syncs more than once.
                     overdue: overdue || self.ground.plan.revisions,
                     hit: !overdue
                         && !self.ground.plan.revisions
@@ -329,7 +329,7 @@ impl Oracle<'_> {
         self.costs()
     }
 
-    /// The resource that a call is about.
+    /// Returns the resource of a call.
     fn key_of(&self, call: &Call) -> Option<usize> {
         let name = match call {
             Call::Probe { name, .. } | Call::TryLock { name, .. } => name,
@@ -360,7 +360,7 @@ impl Telling {
     }
 }
 
-/// The step, as the tally counts it.
+/// Returns the name of the step in the tally.
 fn kind(call: &Call) -> &'static str {
     match call {
         Call::Probe { .. } => "statements: probe",

@@ -1,4 +1,4 @@
-//! What the journal says of statements: S1, S2, S3, S10 and S11.
+//! The journal's statements: S1, S2, S3, S10 and S11.
 
 use std::sync::Arc;
 
@@ -6,12 +6,17 @@ use super::{OVERDUE, Oracle, Telling};
 use perennial::testing::internal::Call;
 
 use crate::{
-    ground::{Outcome, epoch_of},
+    ground::{CallResult, epoch_of},
     plan::LIMIT,
 };
 
 impl Oracle<'_> {
-    pub(super) fn applied(&mut self, call: u64, outcome: &Outcome, at: u64) -> Result<(), String> {
+    pub(super) fn applied(
+        &mut self,
+        call: u64,
+        outcome: &CallResult,
+        at: u64,
+    ) -> Result<(), String> {
         let tellings = self.tellings.len();
         let Some(under) = self.calls.get_mut(&call) else {
             self.count("calls applied after the caller was refused");
@@ -29,7 +34,7 @@ impl Oracle<'_> {
         let asked = Arc::clone(&under.call);
         self.calls.insert(call, under);
         match (&*asked, outcome) {
-            (Call::Invalidate(name), Outcome::Epoch(epoch, data)) => {
+            (Call::Invalidate(name), CallResult::Epoch(epoch, data)) => {
                 self.tellings.push(Telling {
                     name: name.clone(),
                     epoch: *epoch,
@@ -37,18 +42,18 @@ impl Oracle<'_> {
                     data: data.clone(),
                 });
             }
-            (Call::Publish { renews: None, .. }, Outcome::Written(false, _)) => {
+            (Call::Publish { renews: None, .. }, CallResult::Written(false, _)) => {
                 self.count("publishes refused");
             }
             (
                 Call::Publish {
                     lease,
-                    edition,
+                    entry,
                     renews,
                 },
-                Outcome::Written(true, before),
+                CallResult::Written(true, before),
             ) => {
-                let (key, epoch) = (lease.name.as_str(), epoch_of(&edition.notes));
+                let (key, epoch) = (lease.name.as_str(), epoch_of(&entry.metadata));
                 let repeated = before.fence == lease.fence;
                 if !before.holds && !repeated {
                     return Err(format!("S2: {key} was published without its lease"));
@@ -74,14 +79,9 @@ impl Oracle<'_> {
                         ));
                     }
                 }
-                self.published(
-                    key,
-                    epoch,
-                    edition.content.body(),
-                    (!repeated).then_some(at),
-                )?;
+                self.published(key, epoch, entry.content.body(), (!repeated).then_some(at))?;
             }
-            (Call::Remove(lease), Outcome::Written(true, before)) => {
+            (Call::Remove(lease), CallResult::Written(true, before)) => {
                 self.count("removals");
                 if !before.holds {
                     return Err(format!(
@@ -90,7 +90,7 @@ impl Oracle<'_> {
                     ));
                 }
             }
-            (Call::TryLock { name, seen, .. }, Outcome::Fence(fence, stored)) => {
+            (Call::TryLock { name, seen, .. }, CallResult::Fence(fence, stored)) => {
                 match fence {
                     Some(_) => self.count("tries won"),
                     None => self.count("tries refused"),
@@ -109,7 +109,7 @@ impl Oracle<'_> {
         Ok(())
     }
 
-    /// S10: a version's epoch was told before its generator began.
+    /// S10: the epoch of a version was known before its generator began.
     fn published(
         &mut self,
         key: &str,

@@ -1,10 +1,10 @@
-//! What the journal says of visitors: S6 to S9 and S13.
+//! The journal's visitors: S6 to S9 and S13.
 
 use std::time::Duration;
 
 use super::{MICROS, OVERDUE, Oracle, PATIENCE, Visit};
 use crate::{
-    ground::{Answer, Resource, Said},
+    ground::{Answer, Resource, ServedAs},
     plan::LIMIT,
 };
 
@@ -21,17 +21,19 @@ impl Oracle<'_> {
         let resource = &self.ground.plan.resources[key];
         self.count(match answer {
             Answer::Content {
-                said: Said::Nothing,
+                said: ServedAs::Nothing,
                 ..
             } => "visitors got a part",
             Answer::Content {
-                said: Said::Fresh, ..
+                said: ServedAs::Fresh,
+                ..
             } => "visitors got a fresh page",
             Answer::Content {
-                said: Said::Stale, ..
+                said: ServedAs::Stale,
+                ..
             } => "visitors got a stale page",
             Answer::Content {
-                said: Said::Forwarded,
+                said: ServedAs::Forwarded,
                 ..
             } => "visitors got a page made for them",
             Answer::Failed => "visitors got a failure",
@@ -50,7 +52,8 @@ impl Oracle<'_> {
             ));
         }
         if let Answer::Content {
-            said: Said::Stale, ..
+            said: ServedAs::Stale,
+            ..
         } = answer
             && waited.is_zero()
         {
@@ -85,7 +88,7 @@ impl Oracle<'_> {
                         *learned as f64 / 1e6
                     ));
                 }
-                Some(learned) if *learned < at && said == Said::Fresh => {
+                Some(learned) if *learned < at && said == ServedAs::Fresh => {
                     return Err(format!(
                         "S8: data {datum} is called fresh after the invalidation of {:?} that process {number} learned of at {:.3} s",
                         telling.name,
@@ -106,7 +109,7 @@ impl Oracle<'_> {
             let known = process
                 .asked
                 .is_some_and(|asked| asked + OVERDUE >= arrived);
-            // A database that hangs does not hold up each visitor.
+            // A hanging database does not delay each visitor.
             let patient = process.open.is_some_and(|since| since + PATIENCE <= at);
             if !known && !excused && !patient {
                 return Err("S9: an answer relies on invalidations that nobody asked for".into());
@@ -115,12 +118,12 @@ impl Oracle<'_> {
         self.aged(key, (datum, run), said, (arrived, at))
     }
 
-    /// S7: the age of what is served, and S8: of what is called fresh.
+    /// S7: the age of a served version. S8: the age of a version that is called fresh.
     fn aged(
         &mut self,
         key: usize,
         (datum, run): (u32, u32),
-        said: Said,
+        said: ServedAs,
         (arrived, at): (u64, u64),
     ) -> Result<(), String> {
         let terms = self.ground.plan.resources[key].terms;
@@ -131,8 +134,8 @@ impl Oracle<'_> {
         // The age counts from the publish, which may be tried for a while.
         let born = ended.max(stored);
         let limit = match (said, terms.max_stale) {
-            (Said::Fresh, _) => terms.interval,
-            // Who waited for it gets it.
+            (ServedAs::Fresh, _) => terms.interval,
+            // A visitor who waited for the version gets it.
             (_, Some(_)) if born >= arrived => return Ok(()),
             (_, Some(max_stale)) => terms.interval + max_stale,
             _ => return Ok(()),
@@ -146,12 +149,12 @@ impl Oracle<'_> {
         Ok(())
     }
 
-    /// How long a visitor may wait at most.
+    /// Returns the longest permitted wait of a visitor.
     fn longest(&self, visitor: &Visit, resource: &Resource) -> (Duration, &'static str) {
         let terms = resource.terms;
         let patience = Duration::from_micros(PATIENCE);
         let process = self.processes.get(&visitor.process);
-        // A purge that the process learns of also voids what it had generated meanwhile, without knowing.
+        // A purge that the process learns of also voids the version that was generated meanwhile.
         let purged = |since: u64| {
             process.is_some_and(|process| {
                 process.learned.iter().any(|(index, learned)| {
@@ -174,7 +177,7 @@ impl Oracle<'_> {
                 (most, "there is a version")
             }
             _ => {
-                // Its own generator may follow upon another one's, and each upon statements.
+                // The visitor's own generator may follow another one, and statements precede each.
                 let most = terms.first + 2 * terms.timeout + 8 * LIMIT + Duration::from_secs(15);
                 (most, "there is none")
             }

@@ -1,5 +1,5 @@
-//! An exhaustive check of the decisions: processes that receive requests with one key, and one store, whose
-//! statements are atomic. A bounded number of faults may come at any time.
+//! An exhaustive check of the decisions: processes that receive requests with one key, and one
+//! store, whose statements are atomic. A bounded number of faults may come at any time.
 //!
 //! The check assumes that no publish reaches the database after the database has stored that note
 //! before, and removed the note when its lifetime was over.
@@ -116,7 +116,7 @@ impl<const N: usize> Model for Check<N> {
             .map(|process| process.phase.goes_on());
         for (number, action) in actions.enumerate() {
             if let Some(action) = action {
-                // A property that does not hold is found by the steps.
+                // Taking the steps finds a property that fails.
                 let (next, _) = self.act(world, number, action).ok()?;
                 return Some((0, next.normalised()));
             }
@@ -142,7 +142,7 @@ impl<const N: usize> Check<N> {
         let (name, holds, property) = match answer {
             Answer::Replay(response) => (
                 "replayed",
-                // A request that runs again may be answered by either run.
+                // Either run may answer a request that runs again.
                 stored(&|entry| entry.sent == sent)
                     && (self.run_again || world.run.is_some_and(|run| run.fence == *response)),
                 "a replay is the first response to this request of this caller",

@@ -85,7 +85,7 @@ pub(super) struct World<const N: usize> {
     pub(super) processes: [Process; N],
     pub(super) lock: Option<Lock>,
     pub(super) entry: Option<Entry>,
-    /// A statement that its process has given up, and that the database may run later.
+    /// A statement that its process has given up. The database may run the statement later.
     pub(super) late: Option<Statement>,
     /// The lease of a try whose answer was lost.
     pub(super) stray: Fence,
@@ -208,7 +208,8 @@ impl<const N: usize> World<N> {
         lock.filter(|lock| lock.owned && lock.fence == lease)
     }
 
-    /// Runs a statement. Returns the new fence of a try, the lease of a publish or a release; `None`: refused.
+    /// Runs a statement. Returns the new fence of a try, the lease of a publish or a release;
+    /// `None`: refused.
     pub(super) fn execute(&mut self, statement: Statement) -> Option<Fence> {
         match statement {
             Statement::Try { seen } => {
@@ -244,7 +245,7 @@ impl<const N: usize> World<N> {
         }
     }
 
-    /// Runs a statement whose process is not told.
+    /// Runs a statement whose process gets no answer.
     pub(super) fn run_statement(&mut self, statement: Statement) {
         let done = self.execute(statement);
         if let (Statement::Try { .. }, Some(fence)) = (statement, done) {
@@ -252,7 +253,7 @@ impl<const N: usize> World<N> {
         }
     }
 
-    /// Frees the lock, whose fence is not its lease's any more.
+    /// Frees the lock; its fence differs from its lease's from now on.
     fn free(&mut self) {
         let fence = self.next_fence();
         self.lock = Some(Lock {
@@ -269,7 +270,7 @@ impl<const N: usize> World<N> {
         }
     }
 
-    /// Frees the lock for an operator, who says that a request without a note was not done.
+    /// Frees the lock for an operator, who has found that a request without a note was not done.
     pub(super) fn break_lock(&mut self) {
         let broken = self.lock.map_or(0, |lock| lock.fence);
         self.free();
@@ -290,7 +291,7 @@ impl<const N: usize> World<N> {
         self.lock.is_some_and(may)
     }
 
-    /// A publish that came later would store the note anew.
+    /// A later publish would store the note again.
     pub(super) fn may_prune_entry(&self) -> bool {
         let publishes = |lease: Fence| {
             let storing =
@@ -322,7 +323,7 @@ impl<const N: usize> World<N> {
                 lock.expires = LEASE;
             } else {
                 lock.expires = (lock.expires - 1).max(-RETENTION);
-                // A holder that does not extend is paused.
+                // A holder without extensions is paused.
                 self.faults = self.faults.max((lock.owned && lock.expires == 0).into());
             }
         }

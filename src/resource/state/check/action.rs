@@ -1,7 +1,7 @@
 //! The steps of all processes and of the database.
 
 use crate::resource::{
-    Pass,
+    PassReason,
     state::check::{
         process::{Doing, Process, Sleep},
         regenerate::Generated,
@@ -158,7 +158,7 @@ impl World {
                 }
                 if self.has(Fault::Unshareable) {
                     add(Action::Generated(number, Generated::TooLarge));
-                    for why in [Pass::Private, Pass::Status] {
+                    for why in [PassReason::Private, PassReason::Status] {
                         add(Action::Generated(number, Generated::Unshareable(why)));
                     }
                 }

@@ -41,7 +41,7 @@ pub(super) fn code(world: &World) -> Vec<u8> {
     code.bytes.clear();
     let mut parts = [0, 1].map(|at: usize| {
         code.process(&processes[at]);
-        // They differ if only one regenerates.
+        // The processes differ if only one regenerates.
         code.flags(&[at == 0 && !setup.first_regenerates]);
         std::mem::take(&mut code.bytes)
     });
@@ -98,7 +98,7 @@ impl Code {
         self.byte(seconds + 100);
     }
 
-    /// A time that only matters while it is in the future.
+    /// Adds a time that matters only in the future.
     pub(super) fn until(&mut self, time: Tick) {
         self.time(time.max(NOW));
     }

@@ -4,7 +4,7 @@ use crate::resource::state::{
     Answer, LEAVE_AFTER, Origin, Phase, Progress, Publishing, State, Version, View,
     check::{
         code::Code,
-        content::{Known, Text},
+        content::{ModelList, Text},
         database::Statement,
         process::{Doing, Lease, Process, Run, Waiting},
         setup::{NOW, SECOND},
@@ -20,8 +20,8 @@ impl Code {
             origin,
             undated,
             replaces,
-            rest,
-            excused,
+            quiet_until,
+            error_grace_until,
         } = version;
         self.text(*content);
         self.fence(*fence);
@@ -35,8 +35,8 @@ impl Code {
         // No decision reads this flag.
         let _ = replaces;
         self.flags(&[*undated]);
-        self.until(*rest);
-        self.until(*excused);
+        self.until(*quiet_until);
+        self.until(*error_grace_until);
     }
 
     fn maybe_version(&mut self, version: Option<&Version<Text>>) {
@@ -58,10 +58,10 @@ impl Code {
             closing,
             late,
             stray,
-            excuse,
+            error_grace,
             suspended,
         } = process;
-        let Known {
+        let ModelList {
             marks,
             complete,
             is_new,
@@ -71,22 +71,26 @@ impl Code {
         self.flags(&[complete, is_new, *purging, *closing, *suspended]);
         self.byte(sleep.map_or(0, |sleep| 1 + sleep as i64));
         self.owns(*stray);
-        self.until(*excuse);
+        self.until(*error_grace);
         match view {
             None => self.byte(0),
             Some(View::Version(version)) => {
                 self.byte(1);
                 self.version(version);
             }
-            Some(View::Pass { until, why, notes }) => {
+            Some(View::HitForPass {
+                until,
+                why,
+                metadata,
+            }) => {
                 self.byte(2 + *why as i64);
                 self.until(*until);
-                self.basis(**notes);
+                self.basis(**metadata);
             }
-            Some(View::Cooldown { until, notes }) => {
+            Some(View::Cooldown { until, metadata }) => {
                 self.byte(100);
                 self.until(*until);
-                self.basis(**notes);
+                self.basis(**metadata);
             }
         }
         for waiting in waiting {
@@ -197,9 +201,9 @@ impl Code {
             Phase::Learning => self.byte(1),
             Phase::Permitting => self.byte(2),
             Phase::Probing => self.byte(3),
-            Phase::Trying { told } => {
+            Phase::Trying { probed_epoch } => {
                 self.byte(4);
-                self.byte(told.map_or(0, |told| 1 + told));
+                self.byte(probed_epoch.map_or(0, |probed_epoch| 1 + probed_epoch));
             }
             Phase::Pausing { until } => {
                 self.byte(5);

@@ -8,7 +8,7 @@ use crate::{
     resource::state::{Basis, Content, Freshness, List},
 };
 
-/// The time after the interval for which a version may be served when its regeneration fails.
+/// The time after the interval for which a version may be served after a failed regeneration.
 pub(super) const IF_ERROR: Duration = Duration::from_secs(4);
 
 /// Generated content. Two contents that have read the same data are the same.
@@ -22,11 +22,11 @@ pub(super) struct Text {
 }
 
 impl Content for Text {
-    type Notes = Basis;
+    type Metadata = Basis;
     type Failure = ();
-    type List = Known;
+    type List = ModelList;
 
-    fn notes(&self) -> &Basis {
+    fn metadata(&self) -> &Basis {
         &self.basis
     }
 
@@ -46,7 +46,7 @@ impl Content for Text {
         self.read == other.read
     }
 
-    fn notes_without_content(_: &str, basis: Basis) -> Basis {
+    fn metadata_without_content(_: &str, basis: Basis) -> Basis {
         basis
     }
 
@@ -80,7 +80,7 @@ impl Marks {
 
 /// The invalidation list of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Known {
+pub(super) struct ModelList {
     pub(super) marks: Marks,
     /// All invalidations from before the process began are known.
     pub(super) complete: bool,
@@ -90,7 +90,7 @@ pub(super) struct Known {
     pub(super) ignores_purges: bool,
 }
 
-impl List<Basis> for Known {
+impl List<Basis> for ModelList {
     fn latest(&self) -> i64 {
         self.marks.latest
     }
@@ -99,16 +99,16 @@ impl List<Basis> for Known {
         if self.is_new { self.marks.revision } else { 0 }
     }
 
-    fn judge(&self, notes: &Basis) -> Freshness {
+    fn judge(&self, metadata: &Basis) -> Freshness {
         let Marks {
             stale,
             purged,
             revision,
             ..
         } = self.marks;
-        if purged > notes.epoch && !self.ignores_purges {
+        if purged > metadata.epoch && !self.ignores_purges {
             Freshness::Purged
-        } else if stale.max(revision) > notes.epoch || notes.revision < self.revision() {
+        } else if stale.max(revision) > metadata.epoch || metadata.revision < self.revision() {
             Freshness::Stale
         } else {
             Freshness::Fresh

@@ -1,5 +1,4 @@
-//! The store of the check: each statement is one atomic step, as the contract of the trait `Store`
-//! has it.
+//! The store of the check: each statement is one atomic step, by the contract of the trait `Store`.
 //!
 //! Times are relative: the database's clock always shows `Tick(0)`.
 
@@ -26,12 +25,12 @@ pub(super) struct Database {
     pub(super) lock: Lock,
     pub(super) entry: Option<Entry>,
     pub(super) marks: Marks,
-    /// For the properties: nobody may take the lock before this time.
+    /// For the properties: the end of the cooldown.
     pub(super) cooling: Tick,
-    /// For the properties: the fence that the lock got when it was last taken from its holder.
+    /// For the properties: the fence of the lock when it was last taken from its holder.
     pub(super) broken: i64,
-    /// For the properties: the regenerations begun under a lease for what is stored and invalidated
-    /// now.
+    /// For the properties: the number of regenerations under a lease for the present version and
+    /// invalidations.
     pub(super) begun: u8,
 }
 
@@ -80,7 +79,7 @@ pub(super) enum Reply {
     Done(bool),
 }
 
-/// An entry, as a probe answers it.
+/// An entry in the answer to a probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored {
     pub(super) fence: i64,
@@ -224,7 +223,7 @@ impl Database {
         let stored = self.entry.map_or(0, |entry| entry.fence);
         let is_holder = self.is_held_by(row) || mutant == Some(Mutant::PublishWithoutFence);
         if stored == row.fence {
-            // An earlier try has stored it, and the answer was lost.
+            // An earlier try has stored the entry, and the answer was lost.
             return Ok(true);
         }
         if !is_holder || (stored > row.fence && mutant != Some(Mutant::PublishWithoutFence)) {

@@ -1,14 +1,14 @@
-//! Defects that the check has found, and what the check cannot see as its unit of time is a second.
+//! Former defects, and properties below the check's unit of time, a second.
 
 use std::time::Duration;
 
 use crate::{
     clock::Tick,
     resource::state::{
-        Answer, Basis, Command, Event, Facts, Found, Limits, Origin, Outcome, Progress, State,
-        Step, Version, backoff,
+        Answer, Basis, Command, Event, Facts, Found, GenerationResult, Limits, Origin, Progress,
+        State, Step, Version, backoff,
         check::{
-            content::{Known, Text},
+            content::{ModelList, Text},
             setup::{NOW, POLICY, SECOND},
         },
     },
@@ -32,7 +32,7 @@ const LIMITS: Limits = Limits {
     closing: false,
 };
 
-fn facts(known: &Known) -> Facts<'_, Text> {
+fn facts(known: &ModelList) -> Facts<'_, Text> {
     Facts {
         now: NOW,
         key: "key",
@@ -52,7 +52,7 @@ fn found(version: Option<Version<Text>>) -> Event<Text> {
 
 /// Returns a regeneration of a first version after these events, and its last step.
 fn after(events: impl IntoIterator<Item = Event<Text>>) -> (State<Text>, Step<Text>) {
-    let known = Known::default();
+    let known = ModelList::default();
     let facts = facts(&known);
     let mut state = State::new(None, &facts);
     let mut step = state.on(&facts, Event::Begun);
@@ -70,7 +70,7 @@ fn expired_version_is_not_given_to_the_leader_that_the_other_process_has_overtak
         Event::Permitted(true),
         found(None),
         Event::Tried(Some(1)),
-        Event::Generated(Outcome::Content(TEXT)),
+        Event::Generated(GenerationResult::Content(TEXT)),
         Event::Published(false),
         found(Some(stored)),
     ]);
@@ -94,8 +94,8 @@ fn pauses_double_up_to_the_longest() {
 
 #[test]
 fn seconds_until_a_version_is_stale_are_rounded_down_and_negative_after_an_invalidation() {
-    let mut known = Known::default();
-    let ttl = |known: &Known, age: i64| {
+    let mut known = ModelList::default();
+    let ttl = |known: &ModelList, age: i64| {
         let version = Version::new(TEXT, 1, Tick(-age), Origin::Stored);
         version.ttl(NOW, &POLICY, known)
     };

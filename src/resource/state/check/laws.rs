@@ -40,7 +40,7 @@ impl Process {
                     "no visitor waits for another one's regeneration while there is a servable version",
                 );
             }
-            if is_servable && waited >= POLICY.wait {
+            if is_servable && waited >= POLICY.soft_timeout {
                 return Err(
                     "S13: no leader waits longer than the soft timeout while there is a servable version",
                 );
@@ -52,7 +52,7 @@ impl Process {
         Ok(())
     }
 
-    /// Tests the versions that the process knows.
+    /// Tests the versions of the process.
     pub(super) fn versions(&self, setup: &Setup, database: &Database) -> Result<(), Broken> {
         let view = match &self.view {
             Some(View::Version(version)) => Some(&**version),
@@ -80,7 +80,7 @@ impl Process {
         if basis.epoch > read {
             return Err("S10: the epoch of a version was known before its generator began");
         }
-        if version.rest > NOW + RECHECK.max(POLICY.cooldown()) {
+        if version.quiet_until > NOW + RECHECK.max(POLICY.cooldown_time()) {
             return Err("S14: a process asks again after a second or the cooldown");
         }
         let stored = database
@@ -97,7 +97,7 @@ impl Process {
         Ok(())
     }
 
-    /// Tests that an event that nobody has asked for changes nothing.
+    /// Tests that an unexpected event changes nothing.
     fn is_deaf(&self, setup: &Setup) -> Result<(), Broken> {
         let Some(run) = &self.run else { return Ok(()) };
         let facts = self.facts(setup);

@@ -61,7 +61,7 @@ impl Model for Setup {
             // A violation is found by the steps.
             next.act(action, &mut seen).ok()?;
             next.forget_late();
-            // A request that is answered from memory changes nothing.
+            // An answer from memory changes nothing.
             if !matches!(action, Action::Ask(..)) || *world != next {
                 return Some((u16::from(action == Action::Tick(None)), next));
             }
@@ -141,7 +141,7 @@ impl Process {
         })
     }
 
-    /// Something is to be done before time goes on.
+    /// Returns true if an action is due before time advances.
     pub(super) fn is_urgent(&self, setup: &Setup) -> bool {
         let is_overdue = |doing: &Doing| match doing {
             Doing::Statement { asked, .. } => asked.0 <= -SECOND,

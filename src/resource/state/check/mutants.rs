@@ -1,9 +1,9 @@
-//! Defects in the surroundings of the decisions. Each is found by a property of its own, so that
-//! the check can fail.
+//! Defects in the surroundings of the decisions. A property of its own finds each defect, so the
+//! check can fail.
 //!
-//! Two conditions of the statements have none, as others imply them here: a publish over a greater
-//! fence (the lock has that fence, too), and a try while there is a holder (the lock's fence is
-//! then another one than the one seen).
+//! Two conditions of the statements have no mutant, as other conditions imply them here: a publish
+//! over a greater fence (the lock has that fence, too), and a try while there is a holder (the
+//! lock's fence then differs from the fence seen).
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::{
     search::explore_some,
 };
 
-/// Panics unless the property is the first one that fails.
+/// Panics unless this property is the first to fail.
 fn is_found(mutant: Mutant, faults: &[Fault], property: &str) {
     let begun = Instant::now();
     let setup = Setup {

@@ -1,4 +1,4 @@
-//! The names of what has occurred, so that a check that misses something does not go unnoticed.
+//! The names of situations, so that a check that misses a situation fails.
 
 use crate::resource::state::{Answer, Command, Phase, Publishing, Report, check::content::Text};
 
@@ -8,8 +8,10 @@ pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
         Phase::Learning => "phase: learning",
         Phase::Permitting => "phase: permitting",
         Phase::Probing => "phase: probing",
-        Phase::Trying { told: None } => "phase: trying without a probe",
-        Phase::Trying { told: Some(_) } => "phase: trying",
+        Phase::Trying { probed_epoch: None } => "phase: trying without a probe",
+        Phase::Trying {
+            probed_epoch: Some(_),
+        } => "phase: trying",
         Phase::Pausing { .. } => "phase: pausing",
         Phase::Generating { lease: None, .. } => "phase: generating without a lease",
         Phase::Generating { .. } => "phase: generating",

@@ -3,10 +3,10 @@
 use crate::{
     clock::Tick,
     resource::state::{
-        Command, Event, Facts, Found, Limits, Origin, Outcome, Progress, State, Version, View,
-        Visitor,
+        Command, Event, Facts, Found, GenerationResult, Limits, Origin, Progress, State, Version,
+        View, Visitor,
         check::{
-            content::{Known, Text},
+            content::{ModelList, Text},
             database::{Database, Reply, Row, Statement},
             setup::{NOW, POLICY, SECOND, Setup},
         },
@@ -17,22 +17,22 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     pub(super) number: usize,
-    pub(super) known: Known,
+    pub(super) known: ModelList,
     pub(super) view: Option<View<Text>>,
     pub(super) run: Option<Run>,
     /// The leader, and a follower.
     pub(super) waiting: [Option<Waiting>; 2],
     pub(super) sleep: Option<Sleep>,
-    /// A purge has been noted, and the stored version not been removed yet.
+    /// A purge has been judged, and the stored version not been removed yet.
     pub(super) purging: bool,
     pub(super) closing: bool,
-    /// A statement whose caller has given up.
+    /// A statement that its caller has given up.
     pub(super) late: Option<Statement>,
     /// The owner of the latest try without an answer; 0: none.
     pub(super) stray: u32,
     /// For the properties: a failure is known until then.
-    pub(super) excuse: Tick,
-    /// For the properties: this process's clock has stood still.
+    pub(super) error_grace: Tick,
+    /// For the properties: the clock of this process has stood still.
     pub(super) suspended: bool,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Around<'a> {
     pub(super) seen: &'a mut Vec<&'static str>,
 }
 
-pub(super) fn facts<'a>(setup: &Setup, known: &'a Known, limits: Limits) -> Facts<'a, Text> {
+pub(super) fn facts<'a>(setup: &Setup, known: &'a ModelList, limits: Limits) -> Facts<'a, Text> {
     Facts {
         now: NOW,
         key: "key",
@@ -109,9 +109,9 @@ impl Process {
     pub(super) fn new(number: usize, is_new: bool, late: Option<Statement>) -> Self {
         Self {
             number,
-            known: Known {
+            known: ModelList {
                 is_new,
-                ..Known::default()
+                ..ModelList::default()
             },
             view: None,
             run: None,
@@ -121,7 +121,7 @@ impl Process {
             closing: false,
             late,
             stray: 0,
-            excuse: NOW,
+            error_grace: NOW,
             suspended: false,
         }
     }
@@ -130,7 +130,7 @@ impl Process {
         facts(setup, &self.known, setup.limits(self.number, self.closing))
     }
 
-    /// Begins a regeneration, which the visitor leads.
+    /// Begins a regeneration with the visitor as its leader.
     pub(super) fn start(
         &mut self,
         visitor: Visitor,
@@ -197,7 +197,7 @@ impl Process {
         self.serve(around)
     }
 
-    /// The time has come that the regeneration has named.
+    /// Delivers the regeneration's [`Event::Due`].
     pub(super) fn due(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
         let is_alone = self.waiting.iter().all(Option::is_none);
         let is_pausing = self.run.as_ref().is_some_and(|run| run.state.is_pausing());
@@ -232,20 +232,20 @@ impl Process {
         Ok(())
     }
 
-    /// Notes until when a failure excuses an expired version.
+    /// Metadata until when a failure excuses an expired version.
     fn note_failure(&mut self, event: &Event<Text>) {
         let is_generating = |run: &Run| matches!(run.doing, Doing::Generating { .. });
-        let cooldown = POLICY.cooldown();
-        let excused = match event {
-            Event::Generated(Outcome::Failed(())) => cooldown,
+        let cooldown = POLICY.cooldown_time();
+        let grace = match event {
+            Event::Generated(GenerationResult::Failed(())) => cooldown,
             Event::Due if self.run.as_ref().is_some_and(is_generating) => cooldown,
             Event::Probed(Found { lock, .. }) if !lock.owned => lock.remaining.min(cooldown),
             _ => return,
         };
-        self.excuse = self.excuse.max(NOW + excused);
+        self.error_grace = self.error_grace.max(NOW + grace);
     }
 
-    /// Lets a second go by on this process's clock.
+    /// Advances the clock of this process by a second.
     pub(super) fn tick(&mut self) {
         let past = |time: &mut Tick| time.0 = time.0.saturating_sub(SECOND);
         self.times(past);

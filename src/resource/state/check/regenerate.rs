@@ -3,9 +3,9 @@
 use crate::{
     clock::Tick,
     resource::{
-        Pass,
+        PassReason,
         state::{
-            Command, Event, Found, Origin, Outcome, Version,
+            Command, Event, Found, GenerationResult, Origin, Version,
             check::{
                 content::Text,
                 database::{Reply, Row, Statement, Stored},
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Process {
-    /// Carries out a command. Returns the event that ends it if that comes at once.
+    /// Carries out a command. Returns the event of an action that ends at once.
     pub(super) fn carry_out(
         &mut self,
         command: Command<Text>,
@@ -76,7 +76,7 @@ impl Process {
                 }
                 if basis.epoch < newest && !early {
                     return Err(
-                        "S10: a version notes no older epoch than the one that it replaces",
+                        "S10: a version metadata no older epoch than the one that it replaces",
                     );
                 }
                 run.doing = Doing::Generating(Text { read, basis, early });
@@ -133,7 +133,7 @@ impl Process {
         Ok(())
     }
 
-    /// Ends the regeneration. Visitors who still wait get the answer that is left, or begin anew.
+    /// Ends the regeneration. Waiting visitors get the last answer, or start again.
     fn end(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
         let Some(run) = self.run.take() else {
             return Ok(());
@@ -147,7 +147,7 @@ impl Process {
         Ok(())
     }
 
-    /// Takes in the answer of the statement that has run.
+    /// Delivers the answer of the statement.
     pub(super) fn answer(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
         let Some(run) = &mut self.run else {
             return Ok(());
@@ -209,7 +209,7 @@ impl Process {
             return Ok(());
         };
         run.is_away = true;
-        // A release that fails is made once more.
+        // A failed release is tried once more.
         let is_release = matches!(statement, Statement::Release { .. });
         if self.late.is_none() && (late || is_release) {
             self.late = Some(statement);
@@ -238,12 +238,12 @@ impl Process {
             text.basis.epoch = self.known.marks.latest.max(text.basis.epoch);
         }
         let outcome = match result {
-            Generated::Content => Outcome::Content(text),
-            Generated::Failed => Outcome::Failed(()),
-            Generated::TooLarge => Outcome::TooLarge,
-            Generated::Unshareable(why) => Outcome::Unshareable {
+            Generated::Content => GenerationResult::Content(text),
+            Generated::Failed => GenerationResult::Failed(()),
+            Generated::TooLarge => GenerationResult::TooLarge,
+            Generated::Unshareable(why) => GenerationResult::Unshareable {
                 why,
-                notes: text.basis.into(),
+                metadata: text.basis.into(),
             },
         };
         self.on(Event::Generated(outcome), around)
@@ -256,7 +256,7 @@ pub(super) enum Generated {
     Content,
     Failed,
     TooLarge,
-    Unshareable(Pass),
+    Unshareable(PassReason),
 }
 
 fn found(entry: Stored, asked: Tick) -> Version<Text> {

@@ -4,33 +4,33 @@ use std::time::Duration;
 
 use crate::{
     clock::Tick,
-    policy::{First, Refresh},
+    policy::{OnMiss, Refresh},
     resource::state::Limits,
 };
 
-/// The time that each clock shows: all other times are relative to it.
+/// The time on each clock; all other times are relative to this one.
 pub(super) const NOW: Tick = Tick(0);
 
 /// In the unit of a [`Tick`].
 pub(super) const SECOND: i64 = 1_000_000;
 
-/// No decision tells older times from this one.
+/// The oldest time that decisions tell apart.
 pub(super) const OLDEST: i64 = -7 * SECOND;
 
 pub(super) const LEASE: Duration = Duration::from_secs(2);
 
 pub(super) const POLICY: Refresh = Refresh::every(Duration::from_secs(2))
-    .wait(Duration::from_secs(1))
-    .first(First::Wait(Duration::from_secs(3)))
+    .soft_timeout(Duration::from_secs(1))
+    .on_miss(OnMiss::Wait(Duration::from_secs(3)))
     .timeout(Duration::from_secs(2))
     .lease(LEASE)
-    .retry_after(Duration::from_secs(1))
+    .cooldown(Duration::from_secs(1))
     .max_stale(Duration::from_secs(2));
 
 /// An event that a check bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// A process dies, and another one begins.
+    /// A process crashes, and another one starts.
     Crash,
     /// A process with a new revision of the code takes the place of one.
     Deploy,
@@ -38,9 +38,9 @@ pub(super) enum Fault {
     Close,
     /// A process does nothing while time goes by.
     Pause,
-    /// As `Pause`, and the clock of the process stands still.
+    /// The process is paused, and its clock stands still.
     Suspend,
-    /// The answer of a statement that has run is lost.
+    /// The answer of a completed statement is lost.
     Lost,
     /// A statement runs after its caller has given up.
     Late,
@@ -98,9 +98,9 @@ pub(super) struct Setup {
     /// The number of faults in all.
     pub(super) all: u8,
     pub(super) mutant: Option<Mutant>,
-    /// The first process regenerates; otherwise that process only generates what is missing.
+    /// The first process regenerates; otherwise that process generates missing versions only.
     pub(super) first_regenerates: bool,
-    /// The processes do not know the invalidations when they begin.
+    /// The processes do not know the invalidations at the start.
     pub(super) cold: bool,
     /// Each state is compared with the same state after the processes have changed places.
     pub(super) swaps: bool,
@@ -122,7 +122,7 @@ impl Setup {
         setup
     }
 
-    /// The policy that the decisions follow.
+    /// Returns the policy of all decisions.
     pub(super) fn policy(&self) -> &'static Refresh {
         const WITHOUT_END: Refresh = POLICY.max_stale(Duration::MAX);
         match self.mutant {

@@ -70,7 +70,7 @@ impl World {
                 f.write_str(", view ")?;
                 self.version(process, version, f)?;
             }
-            Some(View::Pass { until, why, .. }) => {
+            Some(View::HitForPass { until, why, .. }) => {
                 write!(f, ", pass {why:?} until {}", seconds(*until))?;
             }
             Some(View::Cooldown { until, .. }) => {
@@ -132,19 +132,23 @@ impl World {
             fence,
             born,
             origin,
-            rest,
-            excused,
+            quiet_until,
+            error_grace_until,
             ..
         } = version;
         let freshness: Freshness = version.freshness(&process.facts(self.setup));
-        let (age, rest, excused) = (-seconds(*born), seconds(*rest), seconds(*excused));
+        let (age, quiet, grace) = (
+            -seconds(*born),
+            seconds(*quiet_until),
+            seconds(*error_grace_until),
+        );
         write!(f, "{fence} {origin:?} {freshness:?} {age} s old ")?;
         text(f, *content)?;
-        if rest > 0 {
-            write!(f, " rests {rest} s")?;
+        if quiet > 0 {
+            write!(f, " quiet {quiet} s")?;
         }
-        if excused > 0 {
-            write!(f, " excused {excused} s")?;
+        if grace > 0 {
+            write!(f, " error grace {grace} s")?;
         }
         Ok(())
     }
@@ -165,5 +169,5 @@ fn marks(f: &mut fmt::Formatter<'_>, marks: Marks) -> fmt::Result {
 
 fn text(f: &mut fmt::Formatter<'_>, text: Text) -> fmt::Result {
     let Text { read, basis, .. } = text;
-    write!(f, "read {read} notes {}/{}", basis.epoch, basis.revision)
+    write!(f, "read {read} metadata {}/{}", basis.epoch, basis.revision)
 }

@@ -16,10 +16,10 @@ use crate::{
 impl Process {
     /// Changes each time.
     pub(super) fn times(&mut self, change: impl Fn(&mut Tick)) {
-        change(&mut self.excuse);
+        change(&mut self.error_grace);
         match &mut self.view {
             Some(View::Version(version)) => of_version(Arc::make_mut(version), &change),
-            Some(View::Pass { until, .. } | View::Cooldown { until, .. }) => change(until),
+            Some(View::HitForPass { until, .. } | View::Cooldown { until, .. }) => change(until),
             None => {}
         }
         for waiting in self.waiting.iter_mut().flatten() {
@@ -45,8 +45,8 @@ impl Process {
 
 fn of_version(version: &mut Version<Text>, change: &impl Fn(&mut Tick)) {
     change(&mut version.born);
-    change(&mut version.rest);
-    change(&mut version.excused);
+    change(&mut version.quiet_until);
+    change(&mut version.error_grace_until);
 }
 
 fn of_state(state: &mut State<Text>, change: &impl Fn(&mut Tick)) {

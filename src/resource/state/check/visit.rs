@@ -15,7 +15,7 @@ use crate::{
     search::Broken,
 };
 
-/// The way in which a request comes.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Ordinary,
@@ -33,14 +33,14 @@ impl Process {
             Some(view) => view.look(&self.facts(around.setup), || is_busy),
             None => Err(false),
         };
-        // A version that is generated in this second is older than the visitor.
+        // A version of this second is older than the visitor.
         let is_new = |version: &Version<Text>| version.born == NOW;
         let seen = self.run.as_ref().and_then(Run::version);
         let visitor = Visitor {
             arrived: Tick(i64::from(seen.is_some_and(is_new))),
             leads: false,
         };
-        if let Some(View::Pass { until, .. }) = &self.view
+        if let Some(View::HitForPass { until, .. }) = &self.view
             && *until > NOW
             && answer.is_err()
         {
@@ -52,7 +52,7 @@ impl Process {
         }
     }
 
-    /// Joins the regeneration that runs, or starts one.
+    /// Joins the running regeneration, or starts one.
     fn join(
         &mut self,
         visitor: Visitor,
@@ -86,7 +86,7 @@ impl Process {
                 continue;
             };
             let facts = self.facts(around.setup);
-            let is_late = NOW >= waiting.visitor.arrived + POLICY.first.limit();
+            let is_late = NOW >= waiting.visitor.arrived + POLICY.on_miss.limit();
             if waiting.anew && !is_late {
                 continue;
             }
@@ -95,7 +95,7 @@ impl Process {
                     self.waiting[place] = None;
                     self.answered(&answer, Some(waiting.visitor), around)?;
                 }
-                Wait::Anew(_) => {
+                Wait::Restart(_) => {
                     self.waiting[place] = Some(Waiting {
                         anew: true,
                         ..waiting
@@ -110,7 +110,7 @@ impl Process {
         Ok(())
     }
 
-    /// The regeneration that the visitor watched has ended.
+    /// Handles the end of the regeneration that the visitor watched.
     pub(super) fn leave_ended(
         &mut self,
         run: &Run,
@@ -135,7 +135,7 @@ impl Process {
         }
     }
 
-    /// Tests the answer that a visitor gets now.
+    /// Tests the visitor's answer.
     fn answered(
         &self,
         answer: &Answer<Text>,
@@ -150,9 +150,9 @@ impl Process {
                     around.seen.push("unsaved version is served");
                 }
                 if version.age(NOW) > POLICY.interval + Duration::from_secs(2) {
-                    around.seen.push("expired version is excused");
+                    around.seen.push("expired version is served after an error");
                 }
-                // The answer to a visitor who has waited for this very version.
+                // The answer to a visitor who has waited for this version.
                 if visitor.is_some_and(|it| version.is_made_since(it.arrived)) {
                     return self.may_share(version);
                 }
@@ -173,9 +173,10 @@ impl Process {
     pub(super) fn may_serve(&self, version: &Version<Text>, now: Tick) -> Result<(), Broken> {
         self.may_share(version)?;
         let age = version.age(now);
-        let is_excused = now < self.excuse && age < POLICY.interval + IF_ERROR + POLICY.cooldown();
+        let is_in_error_grace =
+            now < self.error_grace && age < POLICY.interval + IF_ERROR + POLICY.cooldown_time();
         let max_stale = POLICY.max_stale.unwrap_or(Duration::MAX);
-        if age > POLICY.interval.saturating_add(max_stale) && !is_excused {
+        if age > POLICY.interval.saturating_add(max_stale) && !is_in_error_grace {
             return Err("S7: no expired version is served, unless a failure excuses it");
         }
         Ok(())
@@ -188,7 +189,7 @@ impl Process {
         }
     }
 
-    /// Tests a version that is called fresh.
+    /// Tests a version that the decisions call fresh.
     pub(super) fn may_be_fresh(&self, version: &Version<Text>, now: Tick) -> Result<(), Broken> {
         let age = version.age(now);
         let Marks {
@@ -207,13 +208,13 @@ impl Process {
         if basis.revision < self.known.revision() {
             return Err("S8: no version of older code is fresh");
         }
-        if version.origin == Origin::Unsaved && age >= POLICY.cooldown() {
+        if version.origin == Origin::Unsaved && age >= POLICY.cooldown_time() {
             return Err("S8: no unsaved version is fresh for longer than the cooldown");
         }
         Ok(())
     }
 
-    /// Tests what is in memory, now and at each later time without an event.
+    /// Tests memory, now and at each later time without an event.
     pub(super) fn memory(&self, setup: &Setup) -> Result<(), Broken> {
         let Some(view) = &self.view else {
             return Ok(());
@@ -246,7 +247,7 @@ impl Process {
 }
 
 impl Run {
-    /// The version that visitors are shown.
+    /// Returns the version that visitors see.
     fn version(&self) -> Option<&Version<Text>> {
         self.state.newest.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Two processes and a store, with all that may happen to them.
+//! Two processes and a store, with all their faults.
 
 use std::hash::{Hash, Hasher};
 
@@ -107,7 +107,7 @@ impl World {
         Ok(next)
     }
 
-    /// Forgets late statements that can do nothing any more.
+    /// Forgets late statements without any possible effect.
     pub(super) fn forget_late(&mut self) {
         for process in &mut self.processes {
             let is_over = |statement: &Statement| self.database.is_over(*statement);
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// The statement of a process that is under way.
+    /// Returns the running statement of a process.
     pub(super) fn statement(&self, number: usize) -> Option<(Statement, Option<Reply>)> {
         match self.processes[number].run.as_ref()?.doing {
             Doing::Statement {

@@ -1,4 +1,5 @@
-//! What a process knows of a lease, and the step that follows: functions of values, with the time as an argument.
+//! A process's knowledge of a lease, and the next step: functions of values, with the time as an
+//! argument.
 
 use std::time::Duration;
 
@@ -6,18 +7,18 @@ use tokio::time::Instant;
 
 use crate::timing;
 
-/// How a lock is held.
+/// The settings of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hold {
+pub(super) struct LeaseSettings {
     /// The length of the lease.
     pub(super) lease: Duration,
-    /// The time for which nobody else gets the lock, also if it is released before.
+    /// The minimum time between two acquisitions, even after a release.
     pub(super) at_least: Duration,
     /// The lease is extended in the background.
     pub(super) extends: bool,
 }
 
-impl Hold {
+impl LeaseSettings {
     pub(super) const DEFAULT: Self = Self {
         lease: timing::LEASE,
         at_least: Duration::ZERO,
@@ -25,17 +26,17 @@ impl Hold {
     };
 }
 
-/// A lease, in this process's time.
+/// A lease in this process's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Term {
-    hold: Hold,
+    settings: LeaseSettings,
     /// The time of the try that took the lock.
     since: Instant,
-    /// The time until which the lease holds at least; `None`: it is lost.
+    /// The time until which the lease holds at least; `None`: the lease is lost.
     until: Option<Instant>,
 }
 
-/// What came of the latest extension.
+/// The result of the latest extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extension {
     Done,
@@ -46,9 +47,9 @@ pub(super) enum Extension {
 }
 
 impl Term {
-    pub(super) fn new(hold: Hold, since: Instant) -> Self {
+    pub(super) fn new(settings: LeaseSettings, since: Instant) -> Self {
         let mut term = Self {
-            hold,
+            settings,
             since,
             until: None,
         };
@@ -58,18 +59,18 @@ impl Term {
 
     /// The length to ask for now.
     pub(super) fn length(&self, now: Instant) -> Duration {
-        self.hold.lease.max(self.rest(now))
+        self.settings.lease.max(self.minimum_left(now))
     }
 
     /// The cooldown of a release now.
     pub(super) fn cooldown(&self, asked: Duration, now: Instant) -> Duration {
-        asked.max(self.rest(now))
+        asked.max(self.minimum_left(now))
     }
 
-    /// The rest of the time for which the lock is held at least.
-    fn rest(&self, now: Instant) -> Duration {
+    /// Returns the remaining part of the minimum time between two acquisitions.
+    fn minimum_left(&self, now: Instant) -> Duration {
         let held = now.duration_since(self.since);
-        self.hold.at_least.saturating_sub(held)
+        self.settings.at_least.saturating_sub(held)
     }
 
     pub(super) fn until(&self) -> Option<Instant> {
@@ -80,33 +81,35 @@ impl Term {
         self.until.map_or(Duration::ZERO, |until| until - now)
     }
 
-    /// Notes an extension that was asked for at this time. Returns `false` when the lease was lost before: a holder who was told so is not
-    /// told otherwise.
+    /// Records an extension that was requested at this time. Returns `false` if the lease was lost
+    /// before: a loss that the holder has seen is final.
     pub(super) fn extend(&mut self, asked: Instant) -> bool {
         let until = asked + self.length(asked);
         self.until = self.until.map(|before| before.max(until));
         self.until.is_some()
     }
 
-    /// Notes that the lease is lost, and returns whether that is new.
+    /// Records the loss of the lease. Returns true if the loss is new.
     pub(super) fn lose(&mut self) -> bool {
         self.until.take().is_some()
     }
 
-    /// Notes that the lease is lost, if it has ended, and returns whether that is new.
+    /// Records the loss of a lease that has ended. Returns true if the loss is new.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         self.until.is_some_and(|until| until <= now) && self.lose()
     }
 
     /// Returns the pause before the next extension, or why the lease is lost.
     pub(super) fn next(&self, last: Extension, now: Instant) -> Result<Duration, &'static str> {
-        let third = self.hold.lease / 3;
+        let third = self.settings.lease / 3;
         match last {
             Extension::Done => Ok(third),
-            Extension::Refused => Err("somebody has taken the lock over, or broken it"),
-            // Without the pause, an error that comes at once would be followed by the next one.
+            Extension::Refused => {
+                Err("another holder has taken the lock over, or the lock was broken")
+            }
+            // Without the pause, an immediate error would be followed by the next one.
             Extension::Failed if !self.remaining(now).is_zero() => Ok(third / 4),
-            Extension::Failed => Err("it could not be extended in time"),
+            Extension::Failed => Err("the lease could not be extended in time"),
         }
     }
 }
@@ -117,8 +120,8 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    fn hold(lease: Duration, at_least: Duration) -> Hold {
-        Hold {
+    fn settings(lease: Duration, at_least: Duration) -> LeaseSettings {
+        LeaseSettings {
             lease,
             at_least,
             extends: true,
@@ -128,7 +131,7 @@ mod tests {
     #[test]
     fn lease_is_extended_at_a_third_and_after_a_failure_at_a_twelfth_of_its_length() {
         let start = Instant::now();
-        let term = Term::new(hold(12 * S, S), start);
+        let term = Term::new(settings(12 * S, S), start);
         assert_eq!(term.next(Extension::Done, start + 11 * S), Ok(4 * S));
         assert_eq!(term.next(Extension::Failed, start + 11 * S), Ok(S));
         assert!(term.next(Extension::Failed, start + 12 * S).is_err());
@@ -138,11 +141,11 @@ mod tests {
     #[test]
     fn lease_holds_from_the_time_at_which_it_was_asked_for() {
         let start = Instant::now();
-        let mut term = Term::new(hold(12 * S, Duration::ZERO), start);
+        let mut term = Term::new(settings(12 * S, Duration::ZERO), start);
         assert_eq!(term.remaining(start + 5 * S), 7 * S);
         assert!(term.extend(start + 4 * S));
         assert_eq!(term.until(), Some(start + 16 * S));
-        // An answer that was overtaken by that of a later question.
+        // The answer to a later request came first.
         assert!(term.extend(start + 3 * S));
         assert_eq!(term.until(), Some(start + 16 * S));
         assert_eq!(term.remaining(start + 20 * S), Duration::ZERO);
@@ -151,7 +154,7 @@ mod tests {
     #[test]
     fn lost_lease_stays_lost() {
         let start = Instant::now();
-        let mut term = Term::new(hold(12 * S, Duration::ZERO), start);
+        let mut term = Term::new(settings(12 * S, Duration::ZERO), start);
         assert!(!term.expire(start + 11 * S));
         assert!(term.expire(start + 12 * S));
         assert!(!term.expire(start + 13 * S) && !term.lose());
@@ -165,7 +168,7 @@ mod tests {
     #[test]
     fn lock_is_held_for_its_least_time_by_a_longer_lease_and_then_by_a_cooldown() {
         let start = Instant::now();
-        let term = Term::new(hold(12 * S, 60 * S), start);
+        let term = Term::new(settings(12 * S, 60 * S), start);
         assert_eq!(term.remaining(start), 60 * S);
         assert_eq!(term.length(start + 50 * S), 12 * S);
         assert_eq!(term.cooldown(Duration::ZERO, start + 50 * S), 10 * S);

@@ -11,14 +11,15 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     error::Error,
-    locks::{Holder, Lease, LockInfo, LockName, Locks},
+    lock::{Holder, Lease, LockInfo, LockName, Locks},
     timing::{Backoff, LOCK_PAUSES},
 };
 
-/// How many try for a name at a time in one process; the others queue. So a crowd of visitors doesn't become one of statements.
+/// The number of attempts that try for one name at a time in one process; further attempts queue. A
+/// crowd of visitors therefore does not become a crowd of statements.
 const AT_ONCE: usize = 8;
 
-/// The queues of this process, by the lock's name, each with the number of attempts in it.
+/// The queues of this process, by the lock's name, each with the number of its attempts.
 #[derive(Default)]
 pub(super) struct Queues(Mutex<HashMap<LockName, (usize, Arc<Semaphore>)>>);
 
@@ -40,7 +41,7 @@ impl Queues {
     }
 }
 
-/// One attempt in a queue. The last one to leave removes the queue.
+/// An attempt in a queue. The last attempt to leave removes the queue.
 struct Queued<'a> {
     queues: &'a Queues,
     name: &'a LockName,
@@ -61,17 +62,18 @@ impl Drop for Queued<'_> {
 
 /// A lock to be waited for; from [`Locks::lock`]. To be awaited, which gives the [`Lease`].
 ///
-/// The database is asked about 13 times a second, at irregular times, by at most eight for a name in one process; the others queue for
-/// that. Of those who ask each has the same chance, so that nobody is passed over for long.
+/// The attempts of a process ask the database about 13 times a second each, at irregular times. At
+/// most eight attempts for a name ask at a time; further ones queue. Each asking attempt has the
+/// same chance, so that none starves.
 ///
 /// # Errors
 ///
-/// [Taken](Error::is_taken): it was not free in time; the message says what was asked for, by whom it is held, for how long and what
-/// for. Or the database fails.
+/// [Taken](Error::is_taken): the lock was not free in time. The message names the lock, its holder,
+/// the time since the lock was acquired, and the holder's action. Or the database fails.
 ///
 /// # Cancel safety
 ///
-/// Dropped before it is done, it may have taken the lock, which is then released.
+/// An attempt that is dropped may have taken the lock, which is then released.
 #[derive(Clone, Debug)]
 #[must_use = "a lock is taken when its attempt is awaited"]
 pub struct LockAttempt {
@@ -82,19 +84,20 @@ pub struct LockAttempt {
 }
 
 impl LockAttempt {
-    /// How long it is waited for. Default: 10 s. With zero it is tried once, and not even that while eight in this process wait for it.
+    /// Sets the time that the attempt waits for the lock. Default: 10 s. Zero means a single try,
+    /// and no try at all while eight attempts of this process wait for the lock.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = limit;
         self
     }
 
-    /// What the lock is taken for, as others are told; the first 100 bytes count.
+    /// Sets the purpose of the lock, which others see. At most 100 bytes are stored.
     pub fn action(mut self, action: &str) -> Self {
         self.action = action.to_owned();
         self
     }
 
-    /// `None`: it was not free in time.
+    /// Returns the lease; `None`: the lock was not free in time.
     pub(crate) async fn taken(&self) -> Result<Option<Lease>, Error> {
         let mut backoff = pauses().limit(self.wait);
         let queued = self.locks.queues.enter(&self.name);
@@ -123,7 +126,7 @@ impl LockAttempt {
     }
 }
 
-/// Describes what a lock is wanted for, to continue a message.
+/// Describes the purpose of a lock, to continue a message.
 fn purpose(action: &str) -> String {
     match action {
         "" => String::new(),
@@ -169,7 +172,8 @@ mod tests {
         let queues = Queues::default();
         let name = LockName::from("a");
         let (first, second) = (queues.enter(&name), queues.enter(&name));
-        // As between the two steps of a thread that has left the queue, and has not let go of it yet.
+        // The state between the two steps of a thread that has left the queue and still holds the
+        // semaphore.
         let leaving = Arc::clone(&first.turns);
         drop(first);
         assert_eq!(queues.queues().len(), 1);

@@ -30,24 +30,23 @@ use crate::{
 };
 
 use attempt::Queues;
-use state::{Hold, Term};
+use state::{LeaseSettings, Term};
 
 pub use crate::name::{LockKind, LockName};
 pub use attempt::LockAttempt;
 #[cfg(feature = "_sql")]
 pub use claims::{Claim, Claims};
 pub use lease::Lease;
-#[cfg(feature = "_sql")]
-pub use once::changed_one;
-pub use once::{Once, OnceRetried, Outcome};
+pub use once::{Once, OnceOutcome, OnceRetried};
 #[cfg(feature = "_sql")]
 pub use session::SessionLock;
 
 /// Locks by name, shared by all processes on the database.
 ///
-/// One lease at a time on a name, while leases are honoured: time is the database's, and a holder that is paused for longer
-/// than its lease may overlap with the next one, which its smaller [`fence`](Lease::fence) gives away. Names are bytes: `a`, `A` and
-/// `a ` are three. Perennial's own locks are of other [kinds](LockKind), which have their own names.
+/// A name has one lease at a time while leases are honoured, by the database's clock. A holder that
+/// is paused for longer than its lease may overlap with the next one, and is recognised by its
+/// smaller [`fence`](Lease::fence). Names are compared as bytes: `a`, `A` and `a ` are three names.
+/// Perennial's own locks have other [kinds](LockKind), with names of their own.
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial, customer: &str) -> Result<(), perennial::Error> {
@@ -60,7 +59,7 @@ pub use session::SessionLock;
 #[derive(Clone)]
 pub struct Locks {
     common: Common,
-    hold: Hold,
+    settings: LeaseSettings,
     label: Arc<str>,
     queues: Arc<Queues>,
 }
@@ -69,21 +68,21 @@ pub struct Locks {
 #[derive(Clone)]
 struct Common {
     store: Guarded,
-    /// The tasks that go on when their callers have gone, and that a shutdown waits for.
+    /// The tasks that continue without their callers, and that a shutdown waits for.
     tasks: TaskTracker,
-    /// The tries whose answers were lost, each of which may have taken its lock, or may take it yet.
+    /// The tries whose answers were lost. Each may have taken its lock, or may still take it.
     strays: Arc<Strays<LeaseRow>>,
 }
 
 impl Common {
-    /// Frees the lock that this stray may have taken, or takes later.
+    /// Frees the lock that this stray has taken or takes later.
     fn stray(&self, stray: LeaseRow) {
         let first = timing::STRAY_PAUSES[0];
         self.strays.add(stray, first, self.store.clone());
     }
 }
 
-/// The longest text of a label and of an action that is kept, in bytes.
+/// The length of the longest stored label and action, in bytes.
 const TEXT: usize = 100;
 
 impl Locks {
@@ -94,17 +93,18 @@ impl Locks {
                 tasks: TaskTracker::new(),
                 strays: Arc::default(),
             },
-            hold: Hold::DEFAULT,
+            settings: LeaseSettings::DEFAULT,
             label: format!("process {}", std::process::id()).into(),
             queues: Arc::default(),
         }
     }
 
-    /// The locks of a database, for an application that keeps no content; makes or upgrades Perennial's tables.
+    /// The locks of a database, for an application that keeps no content; makes or upgrades
+    /// Perennial's tables.
     ///
     /// # Errors
     ///
-    /// As for [`Perennial::new`](crate::Perennial::new).
+    /// The errors of [`Perennial::with_pool`](crate::Perennial::with_pool).
     #[cfg(feature = "_sql")]
     pub async fn new(pool: impl IntoDatabase) -> Result<Self, Error> {
         let database = pool.into_database();
@@ -119,57 +119,65 @@ impl Locks {
         )))
     }
 
-    /// How long a holder that has fallen silent keeps the lock. Default: 15 s; taken into 10 ms to a year.
+    /// Sets the time after which the lock of a silent holder is free. Default: 15 s. Clamped to 10
+    /// ms – 1 year.
     #[must_use = "returns the locks with this lease"]
     pub fn lease(mut self, length: Duration) -> Self {
-        self.hold.lease = bounded_lease(length);
+        self.settings.lease = bounded_lease(length);
         self
     }
 
-    /// How long nobody else gets a lock that was taken, even if it is released before, or its holder crashes: for a job that is not to run twice
-    /// in a short while on servers that begin it at nearly the same time. Default: zero; at most a year.
+    /// Sets the minimum time between two acquisitions of a lock, even if the lock is released
+    /// earlier or its holder crashes. For a job that several servers start at nearly the same time
+    /// and that must not run twice. Default: zero. At most a year.
     #[must_use = "returns the locks with this time"]
     pub fn hold_at_least(mut self, time: Duration) -> Self {
-        self.hold.at_least = time.min(bounded_lease(Duration::MAX));
+        self.settings.at_least = time.min(bounded_lease(Duration::MAX));
         self
     }
 
-    /// Leases are not extended by themselves: they are [lost](Lease::lost) when they end, unless [`Lease::extend`] is called.
+    /// Turns the extension in the background off: a lease is [lost](Lease::lost) at its end, unless
+    /// the caller calls [`Lease::extend`].
     #[must_use = "returns the locks whose leases end"]
-    pub fn without_extension(mut self) -> Self {
-        self.hold.extends = false;
+    pub fn manual_extension(mut self) -> Self {
+        self.settings.extends = false;
         self
     }
 
-    /// Who holds the locks that are taken by this, as others are told; the first 100 bytes count. Default: `process` and its number.
+    /// Sets the holder's label, which others see. At most 100 bytes are stored. Default: `process`
+    /// and its number.
     #[must_use = "returns the locks with this label"]
     pub fn label(mut self, label: &str) -> Self {
         self.label = label.into();
         self
     }
 
-    /// Takes the lock if it is free; `None` if somebody holds it. Never waits for the holder.
+    /// Takes the lock if it is free, without waiting. Returns `None` if another holder has the
+    /// lock.
     ///
-    /// Keep the lease for as long as you work (`if let Some(lease) = …`): `is_some()` alone drops it, and the lock is free.
+    /// Keep the lease for as long as you work (`if let Some(lease) = …`): `is_some()` alone drops
+    /// it, and the lock is free.
     ///
     /// # Errors
     ///
     /// The database fails or does not answer within the statement limit.
     ///
-    /// After an error the database may run the statement later, and take the lock for nobody. So the lock is checked six times in the next 21 minutes, and freed;
-    /// a statement that arrives even later holds it for the lease.
+    /// After an error the database may run the statement later, and take the lock without a holder.
+    /// Therefore the process checks the lock six times in the next 21 minutes, and frees the lock.
+    /// A statement that arrives even later holds the lock for the length of the lease.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, it may have taken the lock, which is then released.
+    /// A call that is dropped before it returns may have taken the lock, which is then released.
     pub async fn try_lock(&self, name: impl Into<LockName>) -> Result<Option<Lease>, Error> {
         self.take(&name.into(), "", None).await
     }
 
-    /// Takes the lock, and waits for it if somebody holds it: 10 s, unless [told otherwise](LockAttempt::wait). To be awaited.
+    /// Returns an attempt that takes the lock when awaited, and waits for the lock up to 10 s or
+    /// the [limit](LockAttempt::wait).
     ///
     /// ```
-    /// # async fn f(locks: perennial::Locks) -> Result<(), perennial::Error> {
+    /// # async fn f(locks: perennial::locks::Locks) -> Result<(), perennial::Error> {
     /// use std::time::Duration;
     ///
     /// let lease = locks.lock("album/7").wait(Duration::from_secs(5)).action("upload").await?;
@@ -189,10 +197,10 @@ impl Locks {
     /// ```
     /// # async fn send() {}
     /// # async fn f(site: perennial::Perennial, order: &str) -> Result<(), perennial::Error> {
-    /// use perennial::Outcome;
+    /// use perennial::locks::OnceOutcome;
     ///
     /// let mail = site.locks().once(["mail", order]);
-    /// if let Outcome::AlreadyDone { since } = mail.run(|| async { send().await }).await? {
+    /// if let OnceOutcome::AlreadyDone { since } = mail.run(|| async { send().await }).await? {
     ///     println!("was sent {since:?} ago");
     /// }
     /// # Ok(()) }
@@ -209,39 +217,45 @@ impl Locks {
         &self.common.tasks
     }
 
-    /// Waits for requests that are being done [once](Self::idempotency) though their clients have gone, for their responses to be stored, and for the locks of dropped
-    /// [leases](Lease) to be released. Call it after the server has
-    /// drained; [`Perennial::shutdown`](crate::Perennial::shutdown) does. A request has no limit of its own: put a timeout beneath its layer, or around this. A response that
-    /// cannot be stored while the database is away is given up half a minute later, and the release of a lock after the [statement limit](crate::Builder::statement_limit).
+    /// Waits for [idempotent requests](Self::idempotency) that continue without their clients, for
+    /// the storing of their responses, and for the release of the locks of dropped [leases](Lease).
+    /// Call `shutdown` after the server has drained;
+    /// [`Perennial::shutdown`](crate::Perennial::shutdown) does.
+    ///
+    /// A request has no limit of its own: put a timeout inside its layer, or around `shutdown`.
+    /// While the database is away, the storing of a response is given up after half a minute, and
+    /// the release of a lock after the [statement timeout](crate::Builder::statement_timeout).
     ///
     /// The locks of a site shut down with the site: the site begins no further regeneration.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, it cancels none of them.
+    /// Dropping the future cancels none of the tasks.
     pub async fn shutdown(&self) {
         self.common.tasks.close();
         self.common.tasks.wait().await;
     }
 
-    /// Takes a lock of housekeeping, for no longer than needed, whatever the application's locks are.
+    /// Takes a lock of housekeeping, for no longer than needed, whatever the application's locks
+    /// are.
     pub(crate) async fn take_housekeeping(&self, name: &str) -> Result<Option<Lease>, Error> {
         let (mut locks, name) = (self.clone(), LockName::of(LockKind::Housekeeping, name));
-        locks.hold = Hold::DEFAULT;
+        locks.settings = LeaseSettings::DEFAULT;
         locks.take(&name, "", None).await
     }
 
-    /// Takes the lock if it is free and, where a fence was `seen`, still has that fence.
+    /// Takes the lock if it is free and, with `seen`, still has that fence.
     pub(crate) async fn take(
         &self,
         name: &LockName,
         action: &str,
         seen: Option<i64>,
     ) -> Result<Option<Lease>, Error> {
-        // In a task of its own: if this is dropped meanwhile, so is the lease that the task ends with, and is released.
+        // The task ends with a lease even if the caller has dropped this future. Dropping that
+        // lease releases the lock.
         let (locks, name, action) = (self.clone(), name.clone(), action.to_owned());
         let token = self.tasks().token();
-        // A shutdown waits until the lease is in its caller's hands, or its release is under way.
+        // A shutdown waits until the caller has the lease, or its release has begun.
         let task = async move { (locks.take_now(name, &action, seen).await, token) };
         match tokio::spawn(task.in_current_span()).await {
             Ok((taken, _token)) => taken,
@@ -262,7 +276,7 @@ impl Locks {
         let owner = format!("{} {}\t{}", id.simple(), plain(&self.label), plain(action));
         // The lease counts from before the attempt: its answer may be late.
         let since = Instant::now();
-        let length = Term::new(self.hold, since).length(since);
+        let length = Term::new(self.settings, since).length(since);
         let sending = Sending::default();
         let tried = self.store().call("try_lock", |store| {
             store.try_lock(&name, &owner, length, seen)
@@ -275,7 +289,13 @@ impl Locks {
         if let Ok(Some(fence)) = tried {
             let row = LeaseRow { name, owner, fence };
             let common = self.common.clone();
-            return Ok(Some(Lease::keep(common, row, self.hold, since, is_stray)));
+            return Ok(Some(Lease::start(
+                common,
+                row,
+                self.settings,
+                since,
+                is_stray,
+            )));
         }
         if is_stray {
             self.common.stray(LeaseRow::lost(&name, &owner));
@@ -283,7 +303,7 @@ impl Locks {
         tried.map(|_| None)
     }
 
-    /// What is known of a lock; `None`: it was never held, or not for so long that it was forgotten.
+    /// Returns the state of a lock; `None`: the lock was never held, or was pruned.
     ///
     /// # Errors
     ///
@@ -297,8 +317,8 @@ impl Locks {
         Ok(row.map(LockInfo::from))
     }
 
-    /// Returns the locks of all kinds that are held or in cooldown, in the order of kinds and names, without the marks of what is
-    /// [done](Self::once).
+    /// Returns the locks of all kinds that are held or in cooldown, sorted by kind and name,
+    /// without the marks of [completed work](Self::once).
     ///
     /// # Errors
     ///
@@ -308,10 +328,12 @@ impl Locks {
         Ok(rows.into_iter().map(LockInfo::from).collect())
     }
 
-    /// Takes a lock from whoever holds it, and ends a cooldown: it is free. `false`: there is no such lock. [`LockName::of`] names the lock of a
-    /// page, of work that is done once or of a request.
+    /// Takes a lock from its holder and ends a cooldown, so that the lock is free. Returns false if
+    /// there is no such lock. [`LockName::of`] names the lock of a page, of once-only work or of a
+    /// request.
     ///
-    /// The holder finds out when it extends its lease, at a third of its length, or when it releases it: it is [lost](Lease::lost).
+    /// The holder's lease is [lost](Lease::lost): the holder learns of the loss at its next
+    /// extension, after a third of the lease's length, or at its release.
     ///
     /// # Errors
     ///
@@ -323,17 +345,20 @@ impl Locks {
             .await
     }
 
-    /// Forgets the locks that nobody has held for so long, so that the table doesn't grow by names that are used once.
+    /// Removes the locks without a holder for this time, so that names that are used once do not
+    /// fill the table.
     ///
-    /// Fences go on growing all the same, as they follow the database's clock. What is [done](Self::once) is not forgotten; nor, for an hour, that a
-    /// [request](Self::idempotency) was done, and for 90 days that nobody knows what has come of one.
+    /// Fences still grow, as they follow the database's clock. The marks of [completed
+    /// work](Self::once) stay. The lock of a [request](Self::idempotency) stays for an hour after
+    /// its completion, and for 90 days while its outcome is unknown.
     ///
     /// # Errors
     ///
     /// The database fails: some may have been forgotten.
     pub async fn prune(&self, unused: Duration) -> Result<(), Error> {
         for kind in LockKind::ALL {
-            // The lock of a request outlives the look for a response that finds none; without a note, nobody knows what came of it.
+            // A request's lock outlives the time between a probe that finds no response and the
+            // try. Without a note, the request's outcome is unknown.
             let (released, expired) = match kind {
                 LockKind::Request => (REQUEST_DONE, unused.max(UNKNOWN_OUTCOME)),
                 _ => (unused, unused),
@@ -355,31 +380,32 @@ impl Locks {
     }
 }
 
-/// What fits into an owner: the first bytes, without control characters.
+/// Returns the first bytes of a text, without control characters, for the column `owner`.
 fn plain(text: &str) -> String {
     let text = &text[..text.floor_char_boundary(TEXT)];
     text.replace(char::is_control, " ")
 }
 
-/// What [`Locks::inspect`] and [`Locks::list`] tell of a lock. Times are by the database's clock.
+/// The state of a lock, from [`Locks::inspect`] and [`Locks::list`]. Times are by the database's
+/// clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// Its kind.
+    /// The lock's kind.
     pub kind: LockKind,
-    /// Its name; of one longer than 180 bytes the beginning and a digest.
+    /// The lock's name; for a name longer than 180 bytes, its beginning and a digest.
     pub name: String,
-    /// The fence of its latest lease.
+    /// The fence of the lock's latest lease.
     pub fence: i64,
-    /// Who holds it.
+    /// The holder; `None`: the lock is free or in cooldown.
     pub holder: Option<Holder>,
-    /// The time since it was taken.
+    /// The time since the lock was acquired.
     pub age: Duration,
-    /// The time until it can be taken again, unless the lease is extended; zero when it is free.
+    /// The time until the lease expires or the cooldown ends; zero if the lock is free.
     pub remaining: Duration,
 }
 
-/// Who holds a lock, as it has said itself.
+/// The holder of a lock, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
@@ -414,7 +440,7 @@ impl From<LockRow> for LockInfo {
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locks")
-            .field("hold", &self.hold)
+            .field("hold", &self.settings)
             .field("label", &self.label)
             .finish_non_exhaustive()
     }

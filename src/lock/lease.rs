@@ -8,69 +8,72 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
-    locks::{
+    lock::{
         Common,
-        state::{Extension, Hold, Term},
+        state::{Extension, LeaseSettings, Term},
     },
     store::{LeaseRow, Reclaim},
 };
 
-/// A lock that is held, extended in the background at a third of its length until it is released, dropped or [lost](Self::lost).
+/// A held lock. The lease is extended in the background at a third of its length until it is
+/// released, dropped or [lost](Self::lost).
 ///
-/// Dropping it releases the lock in a task of its own, not before drop returns; where no runtime is left to do so, the
-/// lock is free after the lease. [`Perennial::shutdown`](crate::Perennial::shutdown) and [`Locks::shutdown`](crate::Locks::shutdown) wait for that
-/// task. [`release`](Self::release) tells when the lock is released.
+/// Dropping it releases the lock in a task of its own, not before drop returns; where no runtime is
+/// left to do so, the lock is free after the lease.
+/// [`Perennial::shutdown`](crate::Perennial::shutdown) and
+/// [`Locks::shutdown`](crate::locks::Locks::shutdown) wait for that task.
+/// [`release`](Self::release) tells when the lock is released.
 #[must_use = "the lock is released when the lease is dropped: keep it in a variable, as in `let _lease`; `let _` and `is_some()` drop it at once"]
 pub struct Lease {
-    held: Held,
+    core: LeaseCore,
     /// Extends the lease, unless the caller does.
-    keeper: Option<AbortOnDropHandle<()>>,
+    extender: Option<AbortOnDropHandle<()>>,
     dropped: Dropped,
-    /// A try for it had no answer, and was made again: it may yet arrive.
+    /// A try without an answer was repeated, and may still arrive at the database.
     is_stray: bool,
 }
 
 /// The effect on the lock of dropping its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dropped {
-    /// Nothing: it has been released.
+    /// Nothing: the lock has been released.
     Released,
-    /// Nothing: its end has to come, with an owner.
+    /// Nothing: the lease has to expire with its owner.
     Leave,
-    /// Releases it, with this cooldown.
+    /// Releases the lock with this cooldown.
     Release(Duration),
-    /// Frees it, and lets a release that is still under way do nothing.
+    /// Frees the lock, so that an unfinished release has no effect.
     Revoke,
 }
 
-/// What a lease and its keeper know. Cheap to clone.
+/// The shared part of a lease and its extender. Cheap to clone.
 #[derive(Clone)]
-struct Held {
+struct LeaseCore {
     common: Common,
     row: Arc<LeaseRow>,
     term: watch::Sender<Term>,
 }
 
 impl Lease {
-    pub(super) fn keep(
+    pub(super) fn start(
         common: Common,
         row: LeaseRow,
-        hold: Hold,
+        settings: LeaseSettings,
         since: Instant,
         is_stray: bool,
     ) -> Self {
-        let held = Held {
+        let core = LeaseCore {
             common,
             row: Arc::new(row),
-            term: watch::Sender::new(Term::new(hold, since)),
+            term: watch::Sender::new(Term::new(settings, since)),
         };
-        let keeper = hold.extends.then(|| {
-            let keeper = held.clone().keep();
-            AbortOnDropHandle::new(tokio::spawn(keeper.in_current_span()))
+        let extender = settings.extends.then(|| {
+            let extender = core.clone().extend_until_lost();
+            AbortOnDropHandle::new(tokio::spawn(extender.in_current_span()))
         });
         Self {
-            held,
-            keeper,
+            core,
+            extender,
             dropped: Dropped::Release(Duration::ZERO),
             is_stray,
         }
@@ -78,81 +81,63 @@ impl Lease {
 
     /// The lock's name.
     pub fn name(&self) -> &str {
-        self.held.row.name.as_str()
+        self.core.row.name.as_str()
     }
 
-    /// The fencing token: greater than that of every earlier lease on this name.
+    /// Returns the fencing token, which is greater than the token of every earlier lease on this
+    /// name.
     ///
-    /// Whoever is written to under the lock can refuse a holder that has been overtaken, by the greatest fence it has seen.
-    /// In SQL, beside what is written, as in `examples/locks.rs`; no row is changed when a later fence has written:
+    /// A system that is written to under the lock can refuse an overtaken holder by the greatest
+    /// fence so far. In SQL, the statement writes the fence beside the data, and changes no row
+    /// after a write with a later fence; see `examples/locks.rs`:
     ///
     /// ```sql
     /// UPDATE document SET text = $1, fence = $2 WHERE id = $3 AND fence <= $2
     /// ```
     pub fn fence(&self) -> i64 {
-        self.held.row.fence
-    }
-
-    /// Whether what was written under the [fence](Self::fence) has been: as the result of sqlx's statement says, which changes no row when a later holder has written.
-    ///
-    /// ```
-    /// # #[cfg(feature = "sqlite")]
-    /// # async fn f(pool: sqlx::SqlitePool, lease: perennial::Lease) -> Result<(), Box<dyn std::error::Error>> {
-    /// let write = sqlx::query("UPDATE document SET text = 'new', fence = ?1 WHERE id = 7 AND fence <= ?1");
-    /// lease.written(write.bind(lease.fence()).execute(&pool).await?)?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// It tells no more than that. A holder that was overtaken by one that has not written yet can still write; where even that is too late, `docs/protocol.md` has a statement that
-    /// asks for the lock, too.
-    ///
-    /// # Errors
-    ///
-    /// [Lost](Error::is_lost): no row was changed. (So does a row that isn't there: write it before, with the fence 0.)
-    #[cfg(feature = "_sql")]
-    pub fn written(&self, result: impl Into<crate::sql::Changed>) -> Result<(), Error> {
-        match result.into().0 {
-            0 => Err(Error::lost(self.name())),
-            _ => Ok(()),
-        }
+        self.core.row.fence
     }
 
     pub(crate) fn row(&self) -> &LeaseRow {
-        &self.held.row
+        &self.core.row
     }
 
-    /// How long it holds at least, unless it is extended: counted from before the attempt, or the extension, by this process's
-    /// monotonic clock. Zero when it is lost.
+    /// Returns the time for which the lease holds unless extended, counted from before the attempt
+    /// or the extension by this process's monotonic clock. Zero if the lease is lost.
     pub fn remaining(&self) -> Duration {
-        self.held.term.borrow().remaining(Instant::now())
+        self.core.term.borrow().remaining(Instant::now())
     }
 
-    /// Lets the lease run for its whole length again from now. Rarely needed, as it is extended by itself.
+    /// Extends the lease to its whole length from now. Rarely needed, as leases are extended in the
+    /// background.
     ///
     /// # Errors
     ///
-    /// [Lost](Error::is_lost), or the database fails: then it stands as it was.
+    /// [Lost](Error::is_lost), or the database fails and the lease's end is unchanged.
     pub async fn extend(&self) -> Result<(), Error> {
-        self.held.extend().await
+        self.core.extend().await
     }
 
-    /// If it is dropped, the lock is not released, but runs out with an owner: nobody knows what has come of that.
+    /// Lets the lease expire with its owner when dropped, without a release: the outcome of the
+    /// work is unknown.
     pub(crate) fn left_when_dropped(mut self) -> Self {
         self.dropped = Dropped::Leave;
         self
     }
 
-    /// The contrary, when it is known.
+    /// Releases the lock when the lease is dropped, as by default.
     pub(crate) fn released_when_dropped(mut self) -> Self {
         self.dropped = Dropped::Release(Duration::ZERO);
         self
     }
 
-    /// Gives the lock up, at once for the next one to take, unless it is to be [held at least](crate::Locks::hold_at_least) for longer.
+    /// Releases the lock, at once unless [`hold_at_least`](crate::locks::Locks::hold_at_least)
+    /// delays the release.
     ///
     /// # Errors
     ///
-    /// [Lost](Error::is_lost): somebody has taken it over. Or the database fails: it is free after the lease.
+    /// [Lost](Error::is_lost): another holder has taken the lock over. Or the database fails, and
+    /// the lock is free when the lease expires.
     ///
     /// # Cancel safety
     ///
@@ -161,23 +146,23 @@ impl Lease {
         self.release_after(Duration::ZERO).await
     }
 
-    /// Gives the lock up, but nobody may take it before `cooldown`.
+    /// Releases the lock with a cooldown, in which no process can take the lock.
     pub(crate) async fn release_after(self, cooldown: Duration) -> Result<(), Error> {
         self.end(cooldown, Dropped::Release(cooldown)).await
     }
 
-    /// As [`release_after`](Self::release_after). If that fails or is dropped, the lock is free, also when the database comes to the release
-    /// later.
+    /// Releases the lock with a cooldown. If the release fails or is dropped, the lock is freed
+    /// without one, also if the database runs the release later.
     pub(crate) async fn release_after_or_revoke(self, cooldown: Duration) -> Result<(), Error> {
         self.end(cooldown, Dropped::Revoke).await
     }
 
-    /// Releases the lock; if that fails or is dropped, it is as if the lease were `dropped`.
+    /// Releases the lock. A release that fails or is dropped has the effect of `dropped`.
     async fn end(mut self, cooldown: Duration, dropped: Dropped) -> Result<(), Error> {
         self.dropped = dropped;
-        // From now on it may be lost without that being worth a word.
-        self.keeper = None;
-        let released = self.held.release(cooldown).await?;
+        // A loss after this point is no news.
+        self.extender = None;
+        let released = self.core.release(cooldown).await?;
         self.dropped = Dropped::Released;
         if released {
             Ok(())
@@ -186,25 +171,27 @@ impl Lease {
         }
     }
 
-    /// Resolves when the lease can no longer be relied on: another process has taken the lock over, or the lease has ended
-    /// without an extension. Never, while the lease holds.
+    /// Resolves when the lease can no longer be relied on: another process has taken the lock over,
+    /// or the lease has ended without an extension. Never, while the lease holds.
     ///
-    /// A lease is extended on the runtime on which its lock was taken. When that runtime has ended, or does not run, the lease ends
-    /// too; `lost` resolves on any runtime.
+    /// A lease is extended on the runtime on which its lock was taken. If that runtime has ended or
+    /// stands still, the lease ends, too; `lost` resolves on any runtime.
     ///
-    /// The clock of a lease stands still while the machine is suspended: `lost` resolves at the next extension after that, at most a
-    /// third of the lease's length later.
+    /// The clock of a lease stands still while the machine is suspended: `lost` resolves at the
+    /// next extension after that, at most a third of the lease's length later.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe; can be awaited any number of times.
     pub async fn lost(&self) {
-        self.held.lost().await;
+        self.core.lost().await;
     }
 
-    /// Runs a future for as long as the lease holds: when it is [lost](Self::lost), the future is dropped.
+    /// Runs a future for as long as the lease holds: when it is [lost](Self::lost), the future is
+    /// dropped.
     ///
-    /// It can't be stopped before its next `await`: what must not be done twice needs the [fence](Self::fence) as well.
+    /// A future can only be stopped at its next `await`. For work that must not be done twice,
+    /// check the [fence](Self::fence) as well.
     ///
     /// # Errors
     ///
@@ -221,21 +208,21 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (held, dropped) = (self.held.clone(), self.dropped);
-            let tasks = &self.held.common.tasks;
+            let (core, dropped) = (self.core.clone(), self.dropped);
+            let tasks = &self.core.common.tasks;
             match dropped {
                 Dropped::Released | Dropped::Leave => {}
                 Dropped::Release(cooldown) => drop(tasks.spawn_on(
-                    // Unreleased, it expires.
-                    async move { drop(held.release(cooldown).await) },
+                    // An unreleased lock expires.
+                    async move { drop(core.release(cooldown).await) },
                     &runtime,
                 )),
-                Dropped::Revoke => drop(tasks.spawn_on(held.revoke(), &runtime)),
+                Dropped::Revoke => drop(tasks.spawn_on(core.revoke(), &runtime)),
             }
         }
         if self.is_stray && self.dropped != Dropped::Leave {
-            let LeaseRow { name, owner, .. } = &*self.held.row;
-            self.held.common.stray(LeaseRow::lost(name, owner));
+            let LeaseRow { name, owner, .. } = &*self.core.row;
+            self.core.common.stray(LeaseRow::lost(name, owner));
         }
     }
 }
@@ -243,14 +230,14 @@ impl Drop for Lease {
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
-            .field("name", &self.held.row.name)
-            .field("fence", &self.held.row.fence)
-            .field("term", &*self.held.term.borrow())
+            .field("name", &self.core.row.name)
+            .field("fence", &self.core.row.fence)
+            .field("term", &*self.core.term.borrow())
             .finish_non_exhaustive()
     }
 }
 
-impl Held {
+impl LeaseCore {
     async fn extend(&self) -> Result<(), Error> {
         let asked = Instant::now();
         let length = self.term.borrow().length(asked);
@@ -280,7 +267,8 @@ impl Held {
         }
     }
 
-    /// Waits for the end of the lease. The caller's own runtime measures the time: the keeper's may have ended.
+    /// Waits for the end of the lease. The caller's own runtime measures the time: the extender's
+    /// may have ended.
     async fn lost(&self) {
         let mut term = self.term.subscribe();
         loop {
@@ -299,13 +287,13 @@ impl Held {
     }
 
     /// Extends the lease until it is lost.
-    async fn keep(self) {
+    async fn extend_until_lost(self) {
         let mut last = Extension::Done;
         loop {
             let (term, now) = (*self.term.borrow(), Instant::now());
             let (pause, until) = match (term.next(last, now), term.until()) {
                 (Ok(pause), Some(until)) => (pause, until),
-                // Whoever has extended it has been told.
+                // The caller of `extend` has got the error.
                 (Ok(_), None) => return,
                 (Err(why), _) => {
                     tracing::warn!(name = self.row.name.as_str(), "the lease is lost: {why}");

@@ -1,4 +1,4 @@
-//! What is noted of a version beside its response.
+//! The metadata beside a version's response, which every process reads.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,19 +6,19 @@ use form_urlencoded::Serializer;
 
 use crate::clock::{duration, micros};
 
-/// Noted with each edition, and read by every process.
+/// The metadata of a stored version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Notes {
-    /// Made when this was the latest epoch: what has been invalidated since makes it stale.
+pub(crate) struct Metadata {
+    /// The latest epoch before the generator began. Later invalidations apply to the version.
     pub(crate) epoch: i64,
-    /// Made by the revision that was first seen in this epoch; 0: by none.
+    /// The epoch in which the generating process's revision was first seen; 0 without a revision.
     pub(crate) revision: i64,
     pub(crate) tags: Arc<[String]>,
-    /// The interval, where the generator has said it.
+    /// The interval, if the generator set one.
     pub(crate) refresh_after: Option<Duration>,
 }
 
-impl Notes {
+impl Metadata {
     pub(crate) fn encode(&self) -> String {
         let mut pairs = Serializer::new(String::new());
         pairs.append_pair("epoch", &self.epoch.to_string());
@@ -34,20 +34,21 @@ impl Notes {
         pairs.finish()
     }
 
-    /// What can't be read says nothing; without an epoch it is as old as can be.
+    /// Reads a text. Unreadable parts are ignored, and a version without an epoch counts as older
+    /// than every invalidation.
     pub(crate) fn decode(text: &str) -> Self {
-        let (mut notes, mut tags) = (Self::default(), Vec::new());
+        let (mut metadata, mut tags) = (Self::default(), Vec::new());
         for (name, value) in form_urlencoded::parse(text.as_bytes()) {
             match &*name {
-                "epoch" => notes.epoch = value.parse().unwrap_or_default(),
-                "revision" => notes.revision = value.parse().unwrap_or_default(),
-                "refresh_after" => notes.refresh_after = value.parse().ok().map(duration),
+                "epoch" => metadata.epoch = value.parse().unwrap_or_default(),
+                "revision" => metadata.revision = value.parse().unwrap_or_default(),
+                "refresh_after" => metadata.refresh_after = value.parse().ok().map(duration),
                 "tag" => tags.push(value.into_owned()),
                 _ => {}
             }
         }
-        notes.tags = tags.into();
-        notes
+        metadata.tags = tags.into();
+        metadata
     }
 }
 
@@ -59,18 +60,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn notes_come_back_as_they_were(
+        fn metadata_comes_back_unchanged(
             epoch: i64, revision: i64, tags: Vec<String>, after in proptest::option::of(0..i64::MAX),
         ) {
-            let notes = Notes { epoch, revision, tags: tags.into(), refresh_after: after.map(duration) };
-            let text = notes.encode();
+            let metadata = Metadata { epoch, revision, tags: tags.into(), refresh_after: after.map(duration) };
+            let text = metadata.encode();
             prop_assert!(text.is_ascii() && !text.is_empty());
-            prop_assert_eq!(Notes::decode(&text), notes);
+            prop_assert_eq!(Metadata::decode(&text), metadata);
         }
 
         #[test]
         fn garbage_never_panics(text: String) {
-            let _ = Notes::decode(&text);
+            let _ = Metadata::decode(&text);
         }
     }
 }

@@ -1,0 +1,65 @@
+//! The treatment of a response.
+
+use http::{HeaderMap, HeaderName, StatusCode, header, response::Parts};
+
+use crate::{
+    http::{
+        fields::list,
+        stored::{is_event_stream, is_heuristically_cacheable, is_shareable},
+    },
+    layer::refresh::keying::Key,
+    resource::PassReason,
+};
+
+/// The treatment of a response, by its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disposition {
+    /// Stored.
+    Content,
+    /// The response is given to no visitor: the service itself answers each request.
+    Pass(PassReason),
+    /// The response is not stored. Waiting visitors get a shareable one; any other goes to the
+    /// visitor whose request caused the response.
+    Failure { shareable: bool },
+}
+
+/// Decides the treatment. `from_cache_control`: the response's own freshness headers decide.
+pub(super) fn disposition(head: &Parts, key: &Key, from_cache_control: bool) -> Disposition {
+    let (status, headers) = (head.status, &head.headers);
+    let unshareable = if !is_shareable(headers, from_cache_control) {
+        Some(PassReason::Private)
+    } else if is_event_stream(headers) {
+        Some(PassReason::Stream)
+    } else if !varies_by_key(headers, key) {
+        Some(PassReason::Vary)
+    } else {
+        None
+    };
+    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        let shareable = unshareable.is_none();
+        return Disposition::Failure { shareable };
+    }
+    match unshareable {
+        Some(why) => Disposition::Pass(why),
+        None if is_heuristically_cacheable(status) => Disposition::Content,
+        None => Disposition::Pass(PassReason::Status),
+    }
+}
+
+/// Returns true if every header in `Vary` is in the key (RFC 9111 §4.1). `Accept-Encoding` is
+/// ignored if the response has no content coding, as every client can read such a response.
+fn varies_by_key(headers: &HeaderMap, key: &Key) -> bool {
+    let plain = !headers.contains_key(header::CONTENT_ENCODING);
+    let missing = list(headers, &header::VARY).find(|field| {
+        let name = field.parse::<HeaderName>();
+        let counts = |name| key.has(&name) || (plain && name == header::ACCEPT_ENCODING);
+        !field.is_empty() && !name.is_ok_and(counts)
+    });
+    if let Some(field) = &missing {
+        tracing::warn!(
+            "a response has `Vary: {field}`, and the header is not in the key, so the response is not stored. To store a version for \
+             each value, add `.key(Key::new().header(…))` for `{field}` to the layer"
+        );
+    }
+    missing.is_none()
+}
