@@ -1,4 +1,84 @@
-#![doc = include_str!("../README.md")]
+//! Site content that regrows by itself.
+//!
+//! A Tower layer stores a route's generated response in the site's own SQL database (SQLite,
+//! PostgreSQL, MySQL or MariaDB, through sqlx), serves it from memory, and checks its age on each
+//! request. When a request finds the response stale, exactly one request across all processes takes
+//! a non-blocking lock in that database and regenerates it. All other requests get the old response
+//! at once (stale-while-revalidate). A lock left by a crash is taken over. There is no scheduler, no
+//! Redis and no daemon.
+//!
+//! # Quick start
+//!
+//! ```no_run
+//! # #[cfg(feature = "sqlite")]
+//! # mod shop {
+//! use axum::{Router, routing::get};
+//! use perennial::{DAY, Perennial, Refresh};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let site = Perennial::open("sqlite://site.db").await?; // or Perennial::with_pool(pool)
+//!     let best_sellers = get(best_sellers).layer(site.layer(Refresh::every(30 * DAY)));
+//!     let app = Router::new().route("/best-sellers", best_sellers);
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app).await?;
+//!     Ok(())
+//! }
+//!
+//! async fn best_sellers() -> String {
+//!     "generated from the orders, which takes its time".to_owned()
+//! }
+//! # }
+//! ```
+//!
+//! The first request generates the page, and every process serves the page from memory from then on.
+//! After 30 days one request regenerates the page. The response's `Cache-Status` header shows how
+//! each response came about: `perennial; fwd=miss; stored`, then `perennial; hit; ttl=2591999`.
+//!
+//! # Where to read on
+//!
+//! | you want to | read |
+//! |---|---|
+//! | choose when a page is stale, and how long visitors wait | [`Refresh`] |
+//! | see which responses are stored, and what the handler sees of a request | [`layer::RefreshLayer`] |
+//! | serve logged-in users | [Logged-in users](layer::RefreshLayer#logged-in-users) |
+//! | name the query parameters or headers that make a page | [`Key`] |
+//! | make pages stale when data changes | [`Perennial::invalidate_tag`], [`Perennial::invalidate_on_success`] |
+//! | store a part of a page | [`Perennial::content`] |
+//! | set limits and timeouts for the whole site | [`Builder`] |
+//! | run a route, a job or a payment once | [`locks`] |
+//! | test your application | `testing`, with the feature of that name |
+//! | use the lock from another language | `docs/protocol.md` in the repository |
+//!
+//! # Modules, in reading order
+//!
+//! - The root: [`Perennial`] and its [`Builder`], the policy [`Refresh`], [`Key`], [`Tags`] and
+//!   [`Error`].
+//! - [`layer`]: the Tower layers and their services.
+//! - [`locks`]: locks by name, once-only work, exclusive routes, idempotent requests, claims.
+//! - `sql`: the application's own pool and transactions, with a database's feature.
+//! - `testing`: a site in memory, a clock that the test moves, faults on demand.
+//!
+//! # Features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `sqlite` | yes | the store in an SQLite database |
+//! | `postgres` | | the store in PostgreSQL |
+//! | `mysql` | | the store in MySQL or MariaDB |
+//! | `axum` | yes | the extensions of axum 0.8's routing, so that its routes are cached |
+//! | `compression` | | pages in `br`, `zstd` and `gzip`, compressed once a version |
+//! | `testing` | | sites in memory for the tests of applications |
+//!
+//! A site needs the feature of at least one database, except in tests.
+//!
+//! # Promises
+//!
+//! One regeneration at a time while leases are honoured; at most one publish for each fence; stored
+//! content never goes backwards; a crashed process delays the next regeneration by at most its lease;
+//! no request waits for another one's regeneration while a servable version exists. Not promised: that
+//! a generator never runs twice, as a crash repeats a run and a paused process overlaps.
+
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -52,8 +132,23 @@ pub use layer::refresh::keying::Key;
 pub use policy::{BrowserCache, DAY, OnMiss, Refresh};
 pub use site::{Builder, Content, Perennial};
 
-/// Locks by name in the site's database, and everything that is built on them.
 pub mod locks {
+    //! Locks by name in the site's database. For any work that must not run twice at once.
+    //!
+    //! | the work | use |
+    //! |---|---|
+    //! | a job or a sync that one process at a time may run | [`Locks::try_lock`], [`Locks::lock`] |
+    //! | a route that may run once at a time for each name | [`Locks::exclusive`] |
+    //! | a mail or an import that happens at most once | [`Locks::once`] |
+    //! | a payment that clients may send repeatedly | [`Locks::idempotency`] |
+    //! | a table of jobs that several workers share | `Claims` |
+    //! | long work for as long as a database connection lives | `SessionLock` |
+    //!
+    //! [`Perennial::locks`](crate::Perennial::locks) returns the locks of a site;
+    //! `Locks::new(pool)` does without a site. A lease expires when its holder dies, and another
+    //! process takes the lock over. The [fence](Lease::fence) refuses the late writes of a holder that
+    //! was paused.
+
     #[cfg(feature = "_sql")]
     pub use crate::lock::{Claim, Claims, SessionLock};
     pub use crate::{
@@ -68,3 +163,8 @@ pub mod locks {
         },
     };
 }
+
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,4 +1,8 @@
-//! The stores in SQL databases: the application's own pool, or one of ours from a URL.
+//! The store in SQL databases. For an application that shares its own pool with Perennial, or that
+//! marks work in its own transactions.
+//!
+//! [`Perennial::with_pool`](crate::Perennial::with_pool) takes an `SqlitePool`, a `PgPool` or a
+//! `MySqlPool` of sqlx 0.9. [`Database`] is any of the three, with a statement timeout.
 
 pub(crate) mod claims;
 pub(crate) mod connection;
