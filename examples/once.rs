@@ -1,4 +1,4 @@
-//! Once-only work: a mail for each order from the first server, and then its follow-up.
+//! Once-only work: several servers try to send a mail for each order, and then a follow-up; one server sends each.
 //!
 //! ```text
 //! cargo run --example once

@@ -32,7 +32,7 @@ pub enum ErrorKind {
     Schema,
     /// The caller no longer holds the lease.
     Lost,
-    /// Another holder has the lock.
+    /// The lock was not free in time: another holder has the lock, or it is in cooldown.
     Taken,
     /// The generator failed and there is no older version.
     Generator,
@@ -61,7 +61,8 @@ impl Error {
         self.kind() == ErrorKind::Lost
     }
 
-    /// Returns true if another holder has the lock.
+    /// Returns true if the lock was not free in time: another holder has the lock, or it is in
+    /// cooldown.
     pub fn is_taken(&self) -> bool {
         self.kind() == ErrorKind::Taken
     }
@@ -85,7 +86,8 @@ impl Error {
         self.kind() == ErrorKind::Generator
     }
 
-    /// Returns true if there is no version yet.
+    /// Returns true if no version can be served yet, or if
+    /// [`regenerate_now`](crate::Perennial::regenerate_now) found no new version in time.
     pub fn is_unavailable(&self) -> bool {
         self.kind() == ErrorKind::Unavailable
     }

@@ -47,6 +47,7 @@
 //! | store a part of a page | [`Perennial::content`] |
 //! | set limits and timeouts for the whole site | [`Builder`] |
 //! | run a route, a job or a payment once | [`locks`] |
+//! | see regenerations, failures and hit counts | [`event`] |
 //! | test your application | `testing`, with the feature of that name |
 //! | use the lock from another language | `docs/protocol.md` in the repository |
 //!
@@ -55,6 +56,7 @@
 //! - The root: [`Perennial`] and its [`Builder`], the policy [`Refresh`], [`Key`], [`Tags`] and
 //!   [`Error`].
 //! - [`layer`]: the Tower layers and their services.
+//! - [`event`]: events, counters, and the filters of the log.
 //! - [`locks`]: locks by name, once-only work, exclusive routes, idempotent requests, claims.
 //! - `sql`: the application's own pool and transactions, with a database's feature.
 //! - `testing`: a site in memory, a clock that the test moves, faults on demand.
@@ -88,7 +90,7 @@
 )]
 
 // The rooms, in reading order for a newcomer: the public entry points first, then floor by floor
-// downward. A room uses only rooms below it, which `tests/structure.rs` checks. (The blank lines
+// downward. `tests/structure.rs` fails if two rooms use each other. (The blank lines
 // keep rustfmt from sorting.)
 
 mod policy; // when a page is stale, and the limits of each wait
@@ -99,6 +101,8 @@ mod site; // the entry point
 pub mod testing; // a site without a database, for tests
 
 pub mod layer; // the Tower layers
+
+pub mod event; // what a site reports: events, counters
 
 mod resource; // the heart: a resource between memory, generator and store
 
@@ -127,6 +131,7 @@ mod clock; // the monotonic time of this process
 mod error; // the one error type
 
 pub use error::{Error, ErrorKind};
+pub use event::Event;
 pub use extensions::{RefreshAfter, Tags};
 pub use layer::refresh::keying::Key;
 pub use policy::{BrowserCache, DAY, OnMiss, Refresh};

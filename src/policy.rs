@@ -20,7 +20,7 @@ pub const DAY: Duration = Duration::from_hours(24);
 /// | limit | default | bounds |
 /// |---|---|---|
 /// | [`Builder::database_patience`](crate::Builder::database_patience) | 0.5 s | the wait for a database that does not answer |
-/// | [`wait`](Self::wait), the soft timeout | 1 s | the wait of the visitor whose request regenerates |
+/// | [`soft_timeout`](Self::soft_timeout) | 1 s | the wait of the visitor whose request regenerates |
 /// | an outer timeout, such as tower-http's `TimeoutLayer` | – | one request; the regeneration goes on |
 /// | [`timeout`](Self::timeout) | 60 s | one run of the generator |
 ///
@@ -32,7 +32,7 @@ pub const DAY: Duration = Duration::from_hours(24);
 ///
 /// ```
 /// use std::time::Duration;
-/// use perennial::{DAY, First, Refresh};
+/// use perennial::{DAY, OnMiss, Refresh};
 ///
 /// const TOP_TEN: Refresh = Refresh::every(DAY)
 ///     .in_background()
@@ -244,7 +244,8 @@ impl Refresh {
             return self.interval;
         }
         let seconds = self.interval.as_secs_f64() * (1.0 - self.jitter * unit);
-        // The longest intervals are rounded up beyond the range of a duration.
+        // A conversion by `f64` may round the longest intervals up to more than a `Duration` can
+        // hold.
         Duration::try_from_secs_f64(seconds).unwrap_or(self.interval)
     }
 }

@@ -219,7 +219,8 @@ struct Search<'a, M: Model> {
     seen: HashSet<u64, Fingerprints>,
     /// For each state but the start: the number of the state before it, and the action.
     parents: Vec<(u32, M::Action)>,
-    /// The cost until the system has settled, by the fingerprint of a state.
+    /// For each state that was visited, the number of time steps of [`Model::settle`] until the model
+    /// has nothing left to do.
     costs: HashMap<u64, u16, Fingerprints>,
     settled: u16,
 }

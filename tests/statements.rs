@@ -104,8 +104,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Statements {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hit_costs_no_statement_refresh_three_and_another_process_one_each_recheck()
- {
+async fn hit_costs_no_statement_refresh_three_and_another_process_one_each_recheck() {
     let statements = Statements::default();
     let subscriber = tracing_subscriber::registry().with(statements.clone());
     tracing::subscriber::set_global_default(subscriber).expect("the only one");

@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue};
 
-use crate::http::fields::ascii;
+use crate::{event::Served, http::fields::ascii};
 
 pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
@@ -55,6 +55,23 @@ impl Forward {
 }
 
 impl Handling {
+    /// Returns the counter of the request.
+    #[inline]
+    pub(crate) fn served(self) -> Served {
+        match self {
+            Self::Hit { ttl } if ttl < 0 => Served::Stale,
+            Self::Hit { .. } => Served::Hit,
+            Self::Unavailable => Served::Unavailable,
+            Self::Forwarded(Forward { reason, .. }) if matches!(reason, "bypass" | "method") => {
+                Served::Bypass
+            }
+            Self::Forwarded(Forward {
+                collapsed: true, ..
+            }) => Served::Collapsed,
+            Self::Forwarded(_) => Served::Generated,
+        }
+    }
+
     /// Returns Perennial's member of the list. Each cache on the way appends its own member (§2).
     pub(crate) fn value(self) -> HeaderValue {
         ascii(match self {

@@ -18,7 +18,7 @@ pub(crate) struct Terms {
     pub(crate) if_error: Duration,
 }
 
-/// The directives for the site's own caches, not for those of its visitors (RFC 9213 §3.1).
+/// The directives for the site's own caches, not for those of its visitors (RFC 9213 §3).
 const CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-control");
 
 /// Returns the policy's interval for a response of this status: at most a minute for 404, 405, 410

@@ -305,8 +305,8 @@ impl Claim {
         self.table.complete(&self.lock_id, None).await
     }
 
-    /// Marks a row as completed. Returns false if another worker has claimed the row, or the row
-    /// was released.
+    /// Marks a row as completed. Returns false if the claim does not have the row: another worker
+    /// has claimed it, or it was released.
     ///
     /// # Errors
     ///

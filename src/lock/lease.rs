@@ -8,6 +8,7 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
+    event::Event,
     lock::{
         Common,
         state::{Extension, LeaseSettings, Term},
@@ -171,8 +172,7 @@ impl Lease {
         }
     }
 
-    /// Resolves when the lease can no longer be relied on: another process has taken the lock over,
-    /// or the lease has ended without an extension. Never, while the lease holds.
+    /// Resolves when the lease can no longer be relied on: another process has taken the lock over or broken it, or the lease has ended without an extension. Never, while the lease holds.
     ///
     /// A lease is extended on the runtime on which its lock was taken. If that runtime has ended or
     /// stands still, the lease ends, too; `lost` resolves on any runtime.
@@ -295,8 +295,14 @@ impl LeaseCore {
                 (Ok(pause), Some(until)) => (pause, until),
                 // The caller of `extend` has got the error.
                 (Ok(_), None) => return,
-                (Err(why), _) => {
-                    tracing::warn!(name = self.row.name.as_str(), "the lease is lost: {why}");
+                (Err(reason), _) => {
+                    let LeaseRow { name, fence, .. } = &*self.row;
+                    self.common.store.observer().emit(Event::LockLost {
+                        kind: name.kind(),
+                        name: name.as_str().into(),
+                        fence: *fence,
+                        reason,
+                    });
                     self.term.send_if_modified(Term::lose);
                     return;
                 }

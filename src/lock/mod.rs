@@ -17,6 +17,7 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
+    event::{Event, Frequent, Observer},
     policy::bounded_lease,
     store::{Guarded, LeaseRow, LockRow, Sending, Strays, Unused},
     timing::{self, REQUEST_DONE, UNKNOWN_OUTCOME},
@@ -43,7 +44,7 @@ pub use session::SessionLock;
 
 /// Locks by name, shared by all processes on the database.
 ///
-/// A name has one lease at a time while leases are honoured, by the database's clock. A holder that
+/// A name has one lease at a time, by the database's clock, as long as each holder stops when its lease ends. A holder that
 /// is paused for longer than its lease may overlap with the next one, and is recognised by its
 /// smaller [`fence`](Lease::fence). Names are compared as bytes: `a`, `A` and `a ` are three names.
 /// Perennial's own locks have other [kinds](LockKind), with names of their own.
@@ -173,8 +174,8 @@ impl Locks {
         self.take(&name.into(), "", None).await
     }
 
-    /// Returns an attempt that takes the lock when awaited, and waits for the lock up to 10 s or
-    /// the [limit](LockAttempt::wait).
+    /// Returns an attempt. Awaited, the attempt takes the lock, and waits for the lock up to its
+    /// [limit](LockAttempt::wait). Default: 10 s.
     ///
     /// ```
     /// # async fn f(locks: perennial::locks::Locks) -> Result<(), perennial::Error> {
@@ -211,6 +212,10 @@ impl Locks {
 
     pub(crate) fn store(&self) -> &Guarded {
         &self.common.store
+    }
+
+    pub(crate) fn observer(&self) -> &Observer {
+        self.store().observer()
     }
 
     pub(crate) fn tasks(&self) -> &TaskTracker {
@@ -287,6 +292,12 @@ impl Locks {
             Err(_) => !sending.is_settled(),
         };
         if let Ok(Some(fence)) = tried {
+            self.observer()
+                .emit_if_watched(Frequent::Lock, || Event::LockAcquired {
+                    kind: name.kind(),
+                    name: name.as_str().into(),
+                    fence,
+                });
             let row = LeaseRow { name, owner, fence };
             let common = self.common.clone();
             return Ok(Some(Lease::start(
@@ -299,6 +310,13 @@ impl Locks {
         }
         if is_stray {
             self.common.stray(LeaseRow::lost(&name, &owner));
+        }
+        if tried.is_ok() {
+            self.observer()
+                .emit_if_watched(Frequent::Lock, || Event::LockContended {
+                    kind: name.kind(),
+                    name: name.as_str().into(),
+                });
         }
         tried.map(|_| None)
     }
@@ -340,9 +358,15 @@ impl Locks {
     /// The database fails.
     pub async fn break_lock(&self, name: impl Into<LockName>) -> Result<bool, Error> {
         let name = name.into();
-        self.store()
+        let store = self.store();
+        let broken = store
             .call("break_lock", |store| store.break_lock(&name))
-            .await
+            .await?;
+        if broken {
+            let (kind, name) = (name.kind(), name.as_str().into());
+            self.observer().emit(Event::LockBroken { kind, name });
+        }
+        Ok(broken)
     }
 
     /// Removes the locks without a holder for this time, so that names that are used once do not

@@ -117,7 +117,7 @@ impl SessionLock {
         let digest = Sha256::digest(name.as_str());
         let (first, _) = digest.split_first_chunk().expect("has 32 bytes");
         let named = SessionLockName {
-            // The least number could not be written in a statement.
+            // PostgreSQL could not parse `i64::MIN` as a literal in a statement.
             number: i64::from_be_bytes(*first).max(-i64::MAX),
             name: hex(&digest),
             holder: uuid::Uuid::new_v4().simple().to_string(),

@@ -172,7 +172,10 @@ impl Engine {
         // An encoder that panics would panic again.
         let made = made.ok().flatten();
         let bytes = made.as_ref().map(|made| made.body().len());
-        tracing::debug!(key, coding = coding.token(), bytes, "compressed");
+        tracing::debug!(
+            target: "perennial::compression",
+            key, coding = coding.token(), bytes, "compressed"
+        );
         self.memory.change(key, |held| {
             if is_for(held) {
                 codings.put(coding, made);

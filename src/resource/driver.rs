@@ -24,14 +24,19 @@ use crate::{
     store::NewEntry,
 };
 
+use report::Measured;
+
 /// The running action, with the lease that the action acquires.
 type Action = Pin<Box<dyn Future<Output = (Event<Arc<Page>>, Option<Lease>)> + Send>>;
 
 /// A running regeneration.
 struct Driver {
     engine: Arc<Engine>,
-    key: String,
+    key: Arc<str>,
+    /// The name of the layer, for events.
+    layer: Arc<str>,
     policy: Refresh,
+    measured: Measured,
     state: State<Arc<Page>>,
     progress: watch::Sender<Progress>,
     generator: Option<Generator>,
@@ -83,6 +88,7 @@ impl Driver {
             .state
             .newest()
             .map(|newest| Arc::clone(&newest.content));
+        self.measure(&event);
         let facts = self.engine.facts(&self.key, &self.policy);
         let Step {
             command,
@@ -91,7 +97,7 @@ impl Driver {
             report,
         } = self.state.on(&facts, event);
         if let Some(report) = report {
-            self.log(report);
+            self.report(report);
         }
         if let Some(view) = view {
             self.engine.memory.insert(&self.key, view);
@@ -212,6 +218,7 @@ impl Driver {
             .newest()
             .map(|newest| Arc::clone(&newest.content));
         let fence = self.lease.as_ref().map(Lease::fence);
+        self.started(fence);
         Box::pin(async move {
             let generated = match (&mut task).await {
                 Ok(generated) => generated,
@@ -288,13 +295,13 @@ impl Driver {
         if self.progress.receiver_count() > 0 {
             return false;
         }
-        running.remove(&self.key);
+        running.remove(&*self.key);
         self.left = true;
         true
     }
 
     fn lock_name(&self) -> LockName {
-        LockName::of(LockKind::Page, &self.key)
+        LockName::of(LockKind::Page, &*self.key)
     }
 }
 
@@ -302,7 +309,7 @@ impl Drop for Driver {
     /// Lets another request start a regeneration, after a panic, too.
     fn drop(&mut self) {
         if !self.left {
-            self.engine.running().remove(&self.key);
+            self.engine.running().remove(&*self.key);
         }
     }
 }

@@ -7,6 +7,7 @@ use tracing::Instrument;
 
 use crate::{
     error::{Error, ErrorKind},
+    event::Event,
     resource::{
         Answer, Engine, Generated, Generator, GeneratorSource, Target, Work, state::Content,
     },
@@ -38,8 +39,11 @@ impl Engine {
             .store
             .call("invalidate", |store| store.invalidate(name))
             .await?;
-        tracing::debug!(name, epoch, "invalidated");
         self.invalidations.add(name, epoch);
+        let target = name.into();
+        self.store
+            .observer()
+            .emit(Event::Invalidated { target, epoch });
         Ok(epoch)
     }
 
@@ -91,6 +95,8 @@ impl Engine {
         self.invalidate(Target::Purged(key)).await?;
         self.memory.remove(key);
         self.store.call("purge", |store| store.purge(key)).await?;
+        let purged = Event::Purged { key: key.into() };
+        self.store.observer().emit(purged);
         // A regeneration in the meantime may have seen a cooldown that the purge had not ended yet.
         self.note(&Target::Purged(key).name()?).await.map(drop)
     }
@@ -135,6 +141,8 @@ impl Engine {
                     generator: told,
                     source: Some(Arc::clone(source)),
                     begun: false,
+                    layer: Arc::clone(&source.layer),
+                    is_requested: true,
                 };
                 let policy = policy.soft_timeout(Duration::MAX);
                 let (answer, _) = self.visit(key, &policy, generate).await;

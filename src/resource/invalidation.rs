@@ -301,7 +301,7 @@ impl List {
 
     fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
         let since = |epoch: Option<i64>| epoch.is_some_and(|epoch| epoch > metadata.epoch);
-        // The key, and the shorter keys whose variant the key is.
+        // The key itself, and the part before each `#`: the keys that have this key as a variant.
         let ends = key.match_indices('#').map(|(at, _)| at);
         let names: Vec<_> = ends
             .chain([key.len()])
@@ -411,8 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_revision_replaces_pages_of_the_older_one_only()
-     {
+    fn newer_revision_replaces_pages_of_the_older_one_only() {
         let [old, new] = ["old", "new"].map(|name| Invalidations::new(Some(name.to_owned())));
         assert_eq!(old.unseen_revision(), Some("revision:old".to_owned()));
         let seen = [

@@ -55,6 +55,15 @@ impl Memory {
         ))
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the approximate size of all entries, in bytes.
+    pub(crate) fn weight(&self) -> u64 {
+        self.0.weight()
+    }
+
     pub(crate) fn get(&self, key: &str) -> Option<View> {
         self.0.get(key)
     }

@@ -25,6 +25,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::{
     clock::{Clock, Tick},
+    event::{Observer, Stats},
     lock::Locks,
     policy::Refresh,
     store::Guarded,
@@ -60,6 +61,8 @@ pub(crate) struct Engine {
     /// The keys that this process regenerates, with the progress that visitors watch.
     running: Mutex<Running>,
     limits: Limits,
+    /// The name of content in events, in place of a layer's.
+    pub(crate) content_layer: Arc<str>,
     /// Bounds the regenerations at once.
     permits: Arc<Semaphore>,
     #[cfg(feature = "compression")]
@@ -102,6 +105,7 @@ impl Engine {
             settings,
             running: Mutex::default(),
             limits,
+            content_layer: "content".into(),
             permits: Arc::new(Semaphore::new(regenerations)),
             #[cfg(feature = "compression")]
             compressions: codings::Compressions::default(),
@@ -120,6 +124,22 @@ impl Engine {
         let task = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(listening));
         // Is called once.
         let _ = self.listening.set(task);
+    }
+
+    pub(crate) fn observer(&self) -> &Observer {
+        self.store.observer()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let observer = self.observer();
+        Stats {
+            requests: observer.requests(),
+            regenerations: observer.regenerations(),
+            running: self.running().len(),
+            memory_entries: self.memory.len(),
+            memory_bytes: self.memory.weight(),
+            memory_capacity: self.settings.memory_capacity,
+        }
     }
 
     pub(crate) fn locks(&self) -> Locks {

@@ -27,9 +27,9 @@ const REQUESTS_LOCK: &str = "prune-requests";
 
 const FOLD_LOCK: &str = "fold";
 
-/// Removes entries whose time is over and locks that were unused for `retention`, unless another
-/// process holds the lock `name`, or did so within `pause`. `forget` gets the smallest epoch that
-/// is noted in an entry.
+/// Removes entries whose retention is over, and locks without a holder for `retention`. Does
+/// nothing while another run holds the housekeeping lock `name`, or if a run has completed within
+/// `pause`. `forget` gets the smallest epoch of an entry.
 async fn prune(
     locks: &Locks,
     name: &str,
@@ -133,7 +133,7 @@ impl Engine {
             engine.forget(i64::MIN).await?;
             lease.release_after(FOLD).await
         };
-        // The store has logged a failure; the next question tries again.
+        // The store has logged a failure; the next sync tries again.
         let fold = async { drop::<Result<(), Error>>(fold.await) };
         self.locks.tasks().spawn(fold.in_current_span());
     }

@@ -9,17 +9,26 @@
 #[cfg(test)]
 mod check;
 mod finish;
+mod report;
 mod search;
 mod view;
+mod wait;
 
 use std::{mem, sync::Arc, time::Duration};
 
-use crate::{clock::Tick, resource::PassReason, store::LockState, timing::RECHECK};
-
-pub(crate) use view::{
-    Answer, Basis, Content, Facts, Freshness, Limits, List, Origin, Progress, Version, View,
-    Visitor, Wait,
+use crate::{
+    clock::Tick,
+    event::{Outcome, Skip},
+    resource::PassReason,
+    store::LockState,
+    timing::RECHECK,
 };
+
+pub(crate) use report::{Ended, Report};
+pub(crate) use view::{
+    Answer, Basis, Content, Facts, Freshness, Limits, List, Origin, Version, View,
+};
+pub(crate) use wait::{Progress, Visitor, Wait};
 
 /// The number of [`POLL_PAUSES`](crate::timing::POLL_PAUSES) after which a regeneration without
 /// visitors ends; one second in all.
@@ -103,7 +112,7 @@ pub(crate) enum Command<C> {
     Try {
         seen: i64,
     },
-    /// Run the generator, with or without a lease. The content metadata this basis.
+    /// Run the generator, with or without a lease. The content stores this basis.
     Generate {
         basis: Basis,
     },
@@ -124,26 +133,6 @@ pub(crate) enum Command<C> {
     },
     /// The regeneration is over.
     End,
-}
-
-/// A message for operators.
-#[derive(Clone, Debug)]
-pub(crate) enum Report<C: Content> {
-    /// No version can be served, and another process holds the lease for this time.
-    Waits(Duration),
-    /// The database is away, and the generator runs without a lease.
-    WithoutLease,
-    /// The response is not stored: each request goes to the service.
-    Unshareable(PassReason),
-    TooLarge {
-        is_servable: bool,
-    },
-    Failed {
-        failure: C::Failure,
-        is_servable: bool,
-    },
-    /// The publish was refused, as another process has taken the lock over.
-    Refused,
 }
 
 /// The effect of an event.
@@ -326,7 +315,7 @@ impl<C: Content> Decision<'_, C> {
             }
             (Phase::Trying { probed_epoch: None }, Event::Tried(None)) => self.probe(),
             (Phase::Trying { .. }, Event::Tried(None)) => match self.is_servable() {
-                true => self.serve_old_and_end(RECHECK),
+                true => self.skip(Skip::OtherProcess, RECHECK),
                 false => self.poll(),
             },
             (Phase::Learning | Phase::Probing | Phase::Trying { .. }, Event::Away) => {
@@ -347,9 +336,14 @@ impl<C: Content> Decision<'_, C> {
             }
             (Phase::Generating { lease, basis, .. }, Event::Due) => {
                 let failed = GenerationResult::Failed(C::timed_out(self.facts.policy));
-                self.generated(lease, basis, failed)
+                let command = self.generated(lease, basis, failed);
+                if let Some(Report::Ended(ended)) = &mut self.report {
+                    ended.outcome = Outcome::TimedOut;
+                }
+                command
             }
             (Phase::Generating { gives_up: true, .. }, Event::LeaseLost) => {
+                self.report = Some(Report::ended(Outcome::LeaseLost));
                 self.serve_old_for(RECHECK);
                 self.release(Duration::ZERO)
             }

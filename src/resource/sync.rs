@@ -265,7 +265,8 @@ impl Engine {
             self.invalidations.add_all(&page);
             progress.send_replace(Progress::Alive(self.now()));
             match page.last() {
-                // The invalidation of everything stands on each page besides.
+                // Each answer also has the invalidation of everything, if there is one, beyond the
+                // `PAGE` names.
                 Some((last, _)) if page.len() >= PAGE => after.clone_from(last),
                 _ => break,
             }

@@ -13,15 +13,21 @@ pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
 /// The generator that a request brings.
 pub(crate) struct Work {
     pub(crate) generator: Generator,
-    /// The generator of the content without a visitor.
+    /// The means to run the generator again later, without a visitor.
     pub(crate) source: Option<Arc<GeneratorSource>>,
-    /// A part of the generator has run already: it may have read data.
+    /// The caller's closure has run before the lease was taken, and may have read data. The version
+    /// then counts as of the closure's call.
     pub(crate) begun: bool,
+    /// The name of the layer, for events.
+    pub(crate) layer: Arc<str>,
+    /// The application has requested the regeneration.
+    pub(crate) is_requested: bool,
 }
 
 /// The generator of a resource for regenerations without a visitor.
 pub(crate) struct GeneratorSource {
     pub(crate) policy: Refresh,
+    pub(crate) layer: Arc<str>,
     /// Returns a run of the generator. `None`: the service is no more.
     pub(crate) generator: Box<dyn Fn() -> Option<Generator> + Send + Sync>,
 }
@@ -60,6 +66,11 @@ pub(crate) enum PassReason {
 }
 
 impl PassReason {
+    /// Returns true for a property of the route, and false for a state that soon changes.
+    pub(super) fn is_of_the_route(self) -> bool {
+        matches!(self, Self::Private | Self::Vary | Self::Stream)
+    }
+
     /// The reason in a log line.
     pub(super) fn reason(self) -> &'static str {
         match self {

@@ -132,8 +132,7 @@ impl Builder {
     /// Lets PostgreSQL notify this process of invalidations (LISTEN and NOTIFY). The process then
     /// knows an invalidation after some 50 ms instead of a second. Default: no.
     ///
-    /// The process takes a connection of the pool for good; a pooler must not share this connection
-    /// by the transaction. A lost connection loses no invalidation, as requests ask in any case.
+    /// The process takes one connection of the pool for good. The connection must reach PostgreSQL without a pooler in transaction mode. While the connection is lost, the process learns of invalidations by its sync, once a second.
     /// Opening another kind of database with `listen` is an error. CockroachDB and YugabyteDB
     /// accept the setting and never notify.
     #[cfg(feature = "postgres")]
@@ -295,6 +294,14 @@ impl Builder {
 
     fn site(self, store: Box<dyn Store>, limit: Duration, prefix: Option<String>) -> Perennial {
         let store = Guarded::new(store, limit, self.database_patience, prefix);
+        tracing::info!(
+            target: "perennial",
+            version = env!("CARGO_PKG_VERSION"),
+            tables = self.table_prefix,
+            revision = self.settings.revision,
+            memory = self.settings.memory_capacity,
+            "the site is open"
+        );
         let engine = Engine::new(store, self.settings);
         Perennial {
             engine: Arc::new(engine),

@@ -1,6 +1,6 @@
 //! Content that is smaller than a whole response.
 
-use std::{borrow::Cow, fmt, ops::Deref};
+use std::{borrow::Cow, fmt, ops::Deref, sync::Arc};
 
 use bytes::Bytes;
 use http::Response;
@@ -124,6 +124,8 @@ impl Perennial {
                         generator: Box::pin(generator),
                         source: None,
                         begun: true,
+                        layer: Arc::clone(&engine.content_layer),
+                        is_requested: false,
                     }
                 };
                 engine.visit(key, policy, work).await.0

@@ -9,6 +9,7 @@ use std::{fmt, sync::Arc};
 use crate::sql::{Database, IntoDatabase};
 use crate::{
     error::Error,
+    event::{Events, Stats},
     extensions::Tags,
     key,
     layer::{InvalidateLayer, RefreshLayer, refresh::declared::Declared},
@@ -232,6 +233,29 @@ impl Perennial {
         let database = self.database.clone();
         database
             .ok_or_else(|| Error::invalid("the site is open in memory, and has no SQL database"))
+    }
+
+    /// Returns the [events](crate::event) of this site in this process, from now on.
+    ///
+    /// The number of subscribers is not limited. Dropping the subscription ends it.
+    pub fn subscribe(&self) -> Events {
+        self.engine.observer().subscribe()
+    }
+
+    /// Returns the figures of this site in this process: requests, regenerations and memory. Runs no
+    /// statement.
+    ///
+    /// ```
+    /// # fn f(site: perennial::Perennial) {
+    /// use perennial::event::Outcome;
+    ///
+    /// let stats = site.stats();
+    /// println!("{} hits, {} stale", stats.requests.hit, stats.requests.stale);
+    /// println!("{} failures", stats.regenerations(Outcome::Failed));
+    /// # }
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
     }
 
     /// Begins no further regeneration and waits for the running ones, which release their leases.

@@ -112,7 +112,7 @@ impl Table {
         for filter in &self.filters {
             conditions.push(self.condition(filter, &mut arguments)?);
         }
-        // The text of a key has another name than the key, which may be in the order.
+        // The key's text gets an alias of its own, as `ORDER BY` may name the column of the key.
         let text = self.text(&id);
         let mut read = format!("SELECT {text} AS claimed_id FROM {table} WHERE {lock} = $1");
         if let Some((column, after)) = &self.expiry {

@@ -49,8 +49,8 @@ pub(crate) enum Connect {
     Lazily,
 }
 
-/// A database for Perennial: made [from](From) the application's own sqlx pool, or a site's own
-/// ([`Perennial::database`](crate::Perennial::database)).
+/// A database for Perennial. `From` makes one from the application's own sqlx pool, and
+/// [`Perennial::database`](crate::Perennial::database) returns the site's.
 #[derive(Clone, Debug)]
 pub struct Database {
     sql: Arc<dyn Sql>,

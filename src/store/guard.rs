@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     error::Error,
+    event::{Event, Observer},
     store::{LeaseRow, Reclaim, Store, StoreFuture},
     timing::within,
 };
@@ -24,6 +25,7 @@ struct Inner {
     prefix: Option<String>,
     /// The steps whose latest call failed.
     failing: Mutex<BTreeSet<&'static str>>,
+    observer: Observer,
 }
 
 impl Guarded {
@@ -39,7 +41,12 @@ impl Guarded {
             patience,
             prefix,
             failing: Mutex::default(),
+            observer: Observer::default(),
         }))
+    }
+
+    pub(crate) fn observer(&self) -> &Observer {
+        &self.0.observer
     }
 
     /// Returns the prefix of the tables' names.
@@ -87,12 +94,14 @@ impl Guarded {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         match error {
-            Some(error) if failing.insert(step) => tracing::error!(
-                %error,
-                "the database fails; versions in memory are still served (logged once until the database works again)"
-            ),
-            Some(error) => tracing::debug!(%error, "the database still fails"),
-            None if failing.remove(step) => tracing::info!(step, "the database works again"),
+            Some(error) if failing.insert(step) => self.observer().emit(Event::DatabaseAway {
+                step,
+                error: error.to_string().into(),
+            }),
+            Some(error) => {
+                tracing::debug!(target: "perennial::database", %error, "the database still fails");
+            }
+            None if failing.remove(step) => self.observer().emit(Event::DatabaseBack { step }),
             None => {}
         }
     }

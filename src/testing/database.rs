@@ -81,7 +81,7 @@ impl Database {
         builder.with_store(Box::new(Linked(self.clone())))
     }
 
-    /// Lets each call return an error at once. Nothing is read or written.
+    /// Makes each call of a site to this database return an error at once.
     pub fn fail(&self) {
         self.set(Condition::Fails);
     }
@@ -109,7 +109,7 @@ impl Database {
     /// Lets calls succeed again. Hanging calls are carried out now.
     ///
     /// A site may take some seconds to notice: after a failure a process tries again when its pause
-    /// or [cooldown](crate::Refresh::retry_after) is over.
+    /// or [cooldown](crate::Refresh::cooldown) is over.
     pub fn recover(&self) {
         self.set(Condition::Well);
     }

@@ -82,7 +82,7 @@
 //!   it jumps to the next timer. A handler that sleeps for a minute takes no time, and a timeout of
 //!   a second around the handler still ends first.
 //! - A regeneration in the background has ended when [`advance`] returns, if the generator takes
-//!   less time than that.
+//!   less time than `advance` was given.
 //! - A socket is no timer. While a task waits for a server, or for the application's own SQL pool,
 //!   the clock jumps, and timeouts end at once. Call the router with `tower::ServiceExt::oneshot`,
 //!   as above, and open pools before `tokio::time::pause()`; or leave the clock running in such a

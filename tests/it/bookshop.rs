@@ -70,7 +70,8 @@ async fn two_shops_on_one_database_are_one_site(db: Db) {
             .text()
             .contains("A &lt;new&gt; book's &quot;title&quot;")
     };
-    // While the database is slow, this process serves the old list a moment longer.
+    // The process that added the book waits at most 5 s for its own invalidation. With a slow
+    // database, it may serve the old list a moment longer.
     for address in &addresses {
         until("its list shows the book", async || {
             shows(&get(*address, "/new-releases").await)

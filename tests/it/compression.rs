@@ -284,7 +284,7 @@ pub(crate) fn listener<S>() -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
-    let target = Targets::new().with_target("perennial::resource::coded", tracing::Level::DEBUG);
+    let target = Targets::new().with_target("perennial::compression", tracing::Level::DEBUG);
     Compressed.with_filter(target)
 }
 

@@ -150,7 +150,8 @@ impl Site {
         }
     }
 
-    /// Stops at the next call of this step.
+    /// Makes the store stop at the next call of this step. The receiver gets a [`GoOn`] when the
+    /// step is reached.
     fn stop_at(&self, step: &'static str) -> mpsc::Receiver<GoOn> {
         let (sender, reached) = mpsc::channel(1);
         self.stops
@@ -160,8 +161,8 @@ impl Site {
         reached
     }
 
-    /// Visitors who return again and again: none is refused, none waits and, with `in_order`, none
-    /// sees an older version than before.
+    /// One visitor who returns again and again. No visit fails, none takes as long as a statement
+    /// may, and with `in_order` none sees an older version than the visit before.
     fn visitors(&self, path: &'static str, in_order: bool) -> JoinHandle<()> {
         let address = self.address;
         tokio::spawn(async move {

@@ -21,6 +21,7 @@ mod content;
 mod database;
 mod epochs;
 mod event_stream;
+mod events;
 mod examples;
 mod exclusive;
 mod extensions;

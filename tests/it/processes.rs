@@ -329,7 +329,7 @@ async fn a_graceful_shutdown_under_load_drops_nobody_and_leaves_no_lease(db: Db)
             .and_then(|run| run.parse().ok())
             .expect("a run");
         assert!(run > held, "{path}: {stored}");
-        // The other process need not wait for anything.
+        // The remaining process answers.
         assert_eq!(get(b.address, path).await.status, 200);
     }
 }

@@ -180,7 +180,7 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
     }
 }
 
-/// A server that accepts connections and never answers.
+/// The test's server accepts connections and never answers.
 async fn many_steps_share_one_attempt_to_prepare_the_tables(db: Db) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
     let listener = listener.expect("a port");
@@ -230,8 +230,8 @@ async fn a_role_that_may_not_make_tables_is_told_what_to_do(db: Db) {
         )
     };
     db.execute(&make).await;
-    // MySQL admits no user without rights, and PostgreSQL grants rights on existing tables only:
-    // the second round has the rights.
+    // PostgreSQL grants rights on existing tables only. The second grant, after the tables are
+    // made, includes them.
     db.execute(&grant).await;
     let (_, rest) = db.url().split_once('@').expect("names a user");
     let scheme = if postgres { "postgres" } else { "mysql" };
@@ -408,8 +408,8 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     }
     assert_eq!(least, 1);
 
-    // Another process, during a regeneration, probes once a second and syncs once a second. The
-    // process first tries to replace its own version.
+    // While one process regenerates, a second process probes once a second and syncs once a second.
+    // The second process published the stale version, so it first tries the lease without a probe.
     let other = Proxy::before(db.url()).await;
     let second = patient().open(&other.url(db.url())).await.expect("opens");
     refresh(&second).await;

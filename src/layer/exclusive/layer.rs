@@ -22,8 +22,9 @@ use crate::{
 ///
 /// A request that does not get the lock in time gets 409 Conflict, or 429 with
 /// [`too_many_requests`](Self::too_many_requests). If the database fails, the request gets 503.
-/// Both responses have `Retry-After` and a problem body (RFC 9457) with `title`, `status`,
-/// `detail`, `resource` and `action`. The service's own errors are passed on.
+/// These responses have `Retry-After` and a problem body (RFC 9457) with `title`, `status`,
+/// `detail`, and `resource` and `action` unless empty. Responses and errors of the service itself
+/// are passed on.
 ///
 /// **The name must be the one that the service uses**, not the text of the path: `/albums/7`,
 /// `/albums/07` and `/albums/%37` may be one album. Decode and parse the path as the service does;

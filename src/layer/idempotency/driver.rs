@@ -12,6 +12,7 @@ use tracing::Instrument;
 use crate::{
     clock::Clock,
     error::Error,
+    event::{Event, Frequent},
     http::stored,
     layer::{
         ResponseBody,
@@ -126,7 +127,15 @@ impl Driver {
     {
         let lease = match self.acquire().await {
             Ok(lease) => lease.left_when_dropped(),
-            Err(answer) => return Ok(answer.into_response(self.name.as_str())),
+            Err(answer) => {
+                if matches!(answer, Answer::Replay(_)) {
+                    let name = self.name.as_str().into();
+                    let replay = || Event::IdempotentReplay { name };
+                    let observer = self.layer.locks.observer();
+                    observer.emit_if_watched(Frequent::Request, replay);
+                }
+                return Ok(answer.into_response(self.name.as_str()));
+            }
         };
         self.layer.pruner.prune();
         let (head, body) = oneshot(service, request).await?.into_parts();

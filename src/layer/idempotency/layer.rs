@@ -38,19 +38,22 @@ use crate::{lock::Locks, policy::DAY, resource::Pruner};
 ///
 /// # Callers
 ///
-/// A key belongs to one path, one host and one caller. Set [`scope`](Self::scope) to identify
-/// callers where an outer layer knows them. Without a scope, the credentials identify the caller:
-/// `Authorization`, `Cookie` and all headers with words such as `account`, `auth`, `cert`,
-/// `client`, `email`, `token` or `user` in their names (and the public key of a `DPoP` proof). So
-/// no caller gets another caller's response. A client whose cookies have changed is refused by 422.
-/// Callers that differ in something else, an address say, need a scope. A layer without a scope
-/// logs a warning, once.
+/// A key belongs to one path, one host and one caller, so that no caller gets another caller's
+/// response. If an outer layer knows the callers, set [`scope`](Self::scope).
+///
+/// Without a scope, the credentials identify the caller: `Authorization`, `Cookie`, the public key
+/// of a `DPoP` proof, and headers with a word such as `account`, `auth`, `cert`, `client`, `email`,
+/// `token` or `user` in the name, except `User-Agent` and headers of the connection. A repeat with
+/// other credentials, for example with a changed cookie, is refused by 422. Callers that differ only
+/// in something else, such as their address, count as one caller: these sites need a scope. A layer
+/// without a scope logs a warning once.
 ///
 /// # Crashes
 ///
 /// The service runs in a task of its own: a client that disconnects cancels nothing, and gets the
-/// response when the client asks again. A lock with a lease notes that the service runs; one
-/// statement then stores the response as the note that the request was done.
+/// response when the client repeats the request. While the service runs, a lease is held. Afterwards
+/// one statement stores the response, or, if the response cannot be stored, a note without one. The
+/// stored row means that the request was done.
 ///
 /// The outcome is unknown if the process dies in between, or if the service panics or returns an
 /// error. Repeats are then answered as in progress until the lease has expired, and refused for at
@@ -72,9 +75,10 @@ use crate::{lock::Locks, policy::DAY, resource::Pruner};
 /// the database refuses a response, because of its size say, the response is dropped, and repeats
 /// are told that the request was done.
 ///
-/// A [shutdown](crate::Perennial::shutdown) waits for responses to be stored, for half a minute at
-/// most after their services have answered. The lock of a request that ran is never released before
-/// the note is stored, even if the database answers that another process has taken the lock over.
+/// A [shutdown](crate::Perennial::shutdown) waits until the responses of finished requests are
+/// stored, for half a minute at most with the default statement timeout. The lock of a request that
+/// ran is released only after its response or note is stored. Without a stored row the lock expires
+/// instead, and the outcome counts as unknown.
 ///
 /// # Order of layers
 ///

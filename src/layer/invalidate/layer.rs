@@ -15,8 +15,8 @@ use crate::{extensions::Tags, resource::Engine};
 /// change with a 4xx, and not with a redirection back to the form. The service's own error
 /// invalidates nothing.
 ///
-/// The response waits for the invalidation, for at most 5 s, so that the visitor's next request to
-/// this process sees the change. A failed invalidation is tried again for a minute.
+/// The response waits for the invalidation, for at most 5 s, so that this process knows the
+/// invalidation at the visitor's next request. A failed invalidation is tried again for a minute.
 ///
 /// # Cancel safety
 ///

@@ -18,8 +18,8 @@ pub(super) enum Disposition {
     Content,
     /// The response is given to no visitor: the service itself answers each request.
     Pass(PassReason),
-    /// The response is not stored. Waiting visitors get a shareable one; any other goes to the
-    /// visitor whose request caused the response.
+    /// The response is not stored. If shareable, all waiting visitors get the response; otherwise
+    /// only the visitor whose request caused it.
     Failure { shareable: bool },
 }
 

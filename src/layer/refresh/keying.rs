@@ -148,7 +148,7 @@ impl Key {
         let resource = self.of(parts)?;
         Some(match &self.base {
             Base::Name(name) => name.to_string(),
-            // The part after `#` is the path inside a nested router.
+            // The parts after `#` are the inner path, the host and the headers.
             Base::Uri(_) | Base::By(_) => resource.key.split('#').next()?.to_owned(),
         })
     }

@@ -230,6 +230,7 @@ pub struct RefreshLayer {
     pub(super) tags: Tags,
     pub(super) admission: Arc<Admission>,
     pub(super) invalidates: bool,
+    pub(super) name: Option<Arc<str>>,
 }
 
 type BypassIf = dyn Fn(&Parts) -> bool + Send + Sync;
@@ -246,7 +247,15 @@ impl RefreshLayer {
             admission: Arc::new(Admission::new(MAX_KEYS)),
             engine,
             invalidates: false,
+            name: None,
         }
+    }
+
+    /// Sets the name of the layer in [events](crate::Event) and in the log. Default: the path of the
+    /// route in axum, such as `/books/{id}`, or else `other`.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
     }
 
     /// Sets the key of a request, which is all that the generator sees of the request. Default: the
@@ -256,8 +265,9 @@ impl RefreshLayer {
         self
     }
 
-    /// A tag of all that the layer keeps, to be [invalidated](crate::Perennial::invalidate_tag) by;
-    /// may be called several times. A handler can add its own by [`Tags`].
+    /// Adds a tag to all pages of the layer, for
+    /// [`invalidate_tag`](crate::Perennial::invalidate_tag). A handler can add further tags by
+    /// [`Tags`].
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tags = self.tags.and(&[tag.into()]);
         self

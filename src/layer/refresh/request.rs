@@ -66,12 +66,14 @@ pub(in crate::layer) fn route(parts: &Parts) -> &str {
     parts.uri.path()
 }
 
-/// Returns the path before any nested router or middleware changed the path.
+/// Returns the path of the request as axum's outermost router got the request, without the changes
+/// by nested routers. Without axum, the present path.
 pub(in crate::layer) fn original_path(parts: &Parts) -> &str {
     original_uri(parts).path()
 }
 
-/// Returns the URI before any nested router or middleware changed the URI.
+/// Returns the URI of the request as axum's outermost router got the request. Without axum, the
+/// present URI.
 pub(in crate::layer) fn original_uri(parts: &Parts) -> &Uri {
     #[cfg(feature = "axum")]
     if let Some(OriginalUri(asked)) = parts.extensions.get() {

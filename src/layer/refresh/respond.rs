@@ -1,13 +1,17 @@
 //! The layer's response to a request.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http::{
+    Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header,
+    request::Parts,
+};
 
 use super::outgoing;
 use crate::{
     clock::Tick,
+    event::{Event, Frequent},
     http::{
         cache_status::{CACHE_STATUS, Forward, Handling},
         conditional::{self, Evaluation},
@@ -53,6 +57,7 @@ impl RefreshLayer {
             ),
             Answer::Pass(why) => return Err(Forward::because(forward.reason).detailed(detail(why))),
         };
+        self.served(how);
         let headers = response.headers().clone();
         let mut response = outgoing::give(&response, headers, parts.method == Method::HEAD);
         self.set_cache_status(response.headers_mut(), how);
@@ -81,6 +86,7 @@ impl RefreshLayer {
             browser_cache: self.policy.browser_cache,
         };
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
+        self.served(how);
         let make = || {
             let mut headers = kept.headers().clone();
             outgoing::set_age(&mut headers, hit, age);
@@ -108,6 +114,38 @@ impl RefreshLayer {
                 outgoing::response(StatusCode::PRECONDITION_FAILED, headers, Bytes::new())
             }
         }
+    }
+
+    /// Emits the event of a request that goes to the service.
+    pub(super) fn bypassed<B>(&self, request: &Request<B>, forward: Forward) {
+        let Some(detail) = forward.detail else { return };
+        let observer = self.engine.observer();
+        observer.emit_if_watched(Frequent::Request, || Event::Bypassed {
+            path: request.uri().path().into(),
+            layer: self.name_in(request.extensions()),
+            detail,
+        });
+    }
+
+    /// Returns the name of the layer for a request with these extensions.
+    pub(super) fn name_in(&self, extensions: &Extensions) -> Arc<str> {
+        if let Some(name) = &self.name {
+            return Arc::clone(name);
+        }
+        #[cfg(feature = "axum")]
+        if let Some(path) = extensions.get::<axum::extract::MatchedPath>() {
+            return path.as_str().into();
+        }
+        #[cfg(not(feature = "axum"))]
+        let _ = extensions;
+        // The path would be another one for each visitor.
+        "other".into()
+    }
+
+    /// Counts a request by the terms of its `Cache-Status`.
+    #[inline]
+    pub(super) fn served(&self, how: Handling) {
+        self.engine.observer().served(how.served());
     }
 
     /// Says how a response came about.

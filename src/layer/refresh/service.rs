@@ -138,13 +138,14 @@ async fn pass<S, ReqBody, ResBody>(
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
+    shared.layer.bypassed(&request, forward);
     let mut response = call(shared.inner(), request).await?;
     if forward != Forward::METHOD {
         shared.layer.key.add_vary(response.headers_mut());
     }
-    shared
-        .layer
-        .set_cache_status(response.headers_mut(), Handling::Forwarded(forward));
+    let how = Handling::Forwarded(forward);
+    shared.layer.served(how);
+    shared.layer.set_cache_status(response.headers_mut(), how);
     Ok(response.map(ResponseBody::streamed))
 }
 
@@ -191,6 +192,7 @@ where
         }
     };
     let (direct, mut own) = oneshot::channel();
+    let name = layer.name_in(&parts.extensions);
     let make = || {
         // Memory holds the generator. A strong reference would be a cycle, as the service may hold
         // the site.
@@ -203,6 +205,7 @@ where
         };
         let source = GeneratorSource {
             policy: layer.policy,
+            layer: Arc::clone(&name),
             generator: Box::new(generator),
         };
         let request = generating.map(|()| ReqBody::default());
@@ -210,6 +213,8 @@ where
             generator: Box::pin(generate(Arc::clone(&shared), request, direct)),
             source: Some(Arc::new(source)),
             begun: false,
+            layer: name,
+            is_requested: false,
         }
     };
     let arrived = layer.engine.now();
@@ -237,6 +242,7 @@ where
         _ => response,
     };
     let how = Handling::Forwarded(forward.detailed(detail));
+    layer.served(how);
     layer.set_cache_status(response.headers_mut(), how);
     Ok(response)
 }

@@ -1,46 +1,135 @@
-//! The log lines of a regeneration.
+//! The events of a regeneration.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::Driver;
-use crate::resource::{Page, state::Report};
+use crate::{
+    clock::Tick,
+    event::{self, Outcome, Reason, Regeneration},
+    resource::{
+        Facts, Page, Version,
+        state::{Ended, Event, Found, Freshness, GenerationResult, Report},
+    },
+};
+
+/// The part of a regeneration's events that the driver measures.
+pub(super) struct Measured {
+    pub(super) reason: Reason,
+    began: Option<Tick>,
+    took: Duration,
+    bytes: usize,
+    /// The last probe found the expired lease of another holder.
+    found_expired: bool,
+}
+
+impl Measured {
+    pub(super) fn new(reason: Reason) -> Self {
+        Self {
+            reason,
+            began: None,
+            took: Duration::ZERO,
+            bytes: 0,
+            found_expired: false,
+        }
+    }
+}
+
+/// Returns the reason for a regeneration, from the newest version before.
+pub(super) fn reason(newest: Option<&Version>, facts: &Facts<'_>) -> Reason {
+    let Some(newest) = newest else {
+        return Reason::Miss;
+    };
+    match newest.freshness(facts) {
+        Freshness::Purged => Reason::Purged,
+        Freshness::Expired => Reason::Expired,
+        _ if newest.invalidated(facts.list) != Freshness::Fresh => Reason::Invalidated,
+        Freshness::Fresh | Freshness::Stale => Reason::Stale,
+    }
+}
 
 impl Driver {
-    pub(super) fn log(&self, report: Report<Arc<Page>>) {
-        let key = &*self.key;
+    /// Measures an event before the state decides about the event.
+    pub(super) fn measure(&mut self, event: &Event<Arc<Page>>) {
+        match event {
+            Event::Probed(Found { lock, .. }) => {
+                self.measured.found_expired = lock.owned && lock.remaining.is_zero();
+            }
+            Event::Tried(Some(fence)) if self.measured.found_expired => {
+                self.emit(event::Event::LeaseTakenOver {
+                    key: self.key.clone(),
+                    fence: *fence,
+                });
+            }
+            Event::Generated(result) => {
+                self.ran();
+                if let GenerationResult::Content(page) = result {
+                    self.measured.bytes = page.response().body().len();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn started(&mut self, fence: Option<i64>) {
+        self.measured.began = Some(self.engine.now());
+        self.emit(event::Event::RegenerationStarted {
+            key: self.key.clone(),
+            layer: self.layer.clone(),
+            reason: self.measured.reason,
+            fence,
+        });
+    }
+
+    /// Sets the time of the generator, once.
+    fn ran(&mut self) {
+        if let Some(began) = self.measured.began.take() {
+            self.measured.took = self.engine.now() - began;
+        }
+    }
+
+    pub(super) fn report(&mut self, report: Report<Arc<Page>>) {
         match report {
             Report::Waits(time) => tracing::info!(
-                key,
+                target: "perennial::regeneration",
+                key = &*self.key,
                 "no version can be served; another process holds the lock, or has crashed: its lease ends in {time:.1?}"
             ),
-            Report::WithoutLease => tracing::debug!(key, "generating without a lease"),
-            Report::Unshareable(why) => tracing::info!(
-                key,
-                "the response is not stored, as {}: each request goes to the service",
-                why.reason()
-            ),
-            Report::TooLarge { is_servable: false } => tracing::info!(
-                key,
-                "the response is too large to be stored: each request goes to the service"
-            ),
-            Report::TooLarge { is_servable: true } => tracing::warn!(
-                key,
-                "the response is too large to be stored; the old version is still served"
-            ),
-            Report::Failed {
-                failure,
-                is_servable,
-            } => tracing::warn!(
-                key,
-                error = %failure.error,
-                again_in = ?self.policy.cooldown_time(),
-                "the generator failed{}",
-                if is_servable { "; the old version is still served" } else { "" }
-            ),
-            Report::Refused => tracing::warn!(
-                key,
-                "the publish was refused: another process has taken the lock over"
-            ),
+            Report::Skipped(skip) => self.emit(event::Event::RegenerationSkipped {
+                key: self.key.clone(),
+                layer: self.layer.clone(),
+                skip,
+            }),
+            Report::Ended(ended) => self.ended(ended),
         }
+    }
+
+    fn ended(&mut self, ended: Ended<Arc<Page>>) {
+        self.ran();
+        let why = ended.why.filter(|why| why.is_of_the_route());
+        let error = match ended.failure {
+            Some(failure) => Some(failure.error.to_string().into()),
+            None => why.map(|why| why.reason().into()),
+        };
+        let has_content = matches!(
+            ended.outcome,
+            Outcome::Stored | Outcome::Unchanged | Outcome::Unsaved | Outcome::Refused
+        );
+        let regeneration = Regeneration {
+            key: self.key.clone(),
+            layer: self.layer.clone(),
+            reason: self.measured.reason,
+            outcome: ended.outcome,
+            took: self.measured.took,
+            bytes: if has_content { self.measured.bytes } else { 0 },
+            fence: self.lease.as_ref().map(crate::lock::Lease::fence),
+            error,
+            serves_old: ended.serves_old,
+            cooldown: self.policy.cooldown_time(),
+        };
+        self.emit(event::Event::RegenerationEnded(regeneration.into()));
+    }
+
+    fn emit(&self, event: event::Event) {
+        self.engine.store.observer().emit(event);
     }
 }

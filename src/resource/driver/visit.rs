@@ -5,8 +5,12 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tracing::Instrument;
 
-use super::Driver;
+use super::{
+    Driver,
+    report::{Measured, reason},
+};
 use crate::{
+    event::Reason,
     policy::Refresh,
     resource::{
         Answer, Engine, PassReason, Progress, Version, View, Work,
@@ -95,10 +99,13 @@ impl Engine {
         drop(running);
         // The driver exists before the caller's closure runs: if the closure panics, the drop of
         // the driver lets another request start.
+        let facts = self.facts(key, policy);
         let mut driver = Driver {
-            state: State::new(newest, &self.facts(key, policy)),
+            measured: Measured::new(reason(newest.as_ref(), &facts)),
+            state: State::new(newest, &facts),
             engine: Arc::clone(self),
-            key: key.to_owned(),
+            key: key.into(),
+            layer: Arc::from(""),
             policy: *policy,
             progress: sender,
             generator: None,
@@ -110,6 +117,10 @@ impl Engine {
         let first = driver.on(Event::Begun);
         let work = generate();
         driver.state.generator_has_begun(work.begun);
+        driver.layer = work.layer;
+        if work.is_requested {
+            driver.measured.reason = Reason::Requested;
+        }
         (driver.generator, driver.source) = (Some(work.generator), work.source);
         let run = async move {
             driver.run(first).await;

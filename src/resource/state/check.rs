@@ -166,7 +166,7 @@ fn promises_hold_for_a_process_that_only_generates_missing_versions() {
 }
 
 /// Situations near to the beginning.
-const COMMON: [&str; 37] = [
+const COMMON: [&str; 42] = [
     "answer: failed",
     "answer: pass",
     "answer: unavailable",
@@ -202,6 +202,11 @@ const COMMON: [&str; 37] = [
     "report: publish refused",
     "report: too large",
     "report: unshareable",
-    "report: without a lease",
+    "report: skipped, another process regenerates",
+    "report: skipped, no permit",
+    "report: skipped, the database is away",
+    "report: stored",
+    "report: unchanged",
+    "report: unsaved",
     "visitor begins anew",
 ];

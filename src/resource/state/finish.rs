@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Answer, Basis, Command, Content, Decision, Event, Freshness, GenerationResult, Origin, Phase,
-    Progress, Publishing, Report, Version, View, backoff,
+    Answer, Basis, Command, Content, Decision, Ended, Event, Freshness, GenerationResult, Origin,
+    Phase, Progress, Publishing, Report, Version, View, backoff,
 };
 use crate::{
+    event::{Outcome, Skip},
     resource::PassReason,
     timing::{PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
 };
@@ -25,11 +26,14 @@ impl<C: Content> Decision<'_, C> {
                 // A status may change soon; the other reasons are properties of the route.
                 let time = match why {
                     PassReason::Status => policy_cooldown,
-                    _ => {
-                        self.report = Some(Report::Unshareable(why));
-                        self.facts.policy.interval
-                    }
+                    _ => self.facts.policy.interval,
                 };
+                self.report = Some(Report::Ended(Ended {
+                    outcome: Outcome::Unshareable,
+                    why: Some(why),
+                    failure: None,
+                    serves_old: false,
+                }));
                 self.hit_for_pass(why, time, metadata);
                 if lease.is_some() {
                     // The stored version was shared before and must go. If the removal fails, the
@@ -39,25 +43,31 @@ impl<C: Content> Decision<'_, C> {
                 Duration::ZERO
             }
             GenerationResult::TooLarge if !self.is_servable() => {
-                self.report = Some(Report::TooLarge { is_servable: false });
+                self.report = Some(Report::ended(Outcome::TooLarge));
                 let metadata = Arc::new(C::metadata_without_content(self.facts.key, basis));
                 self.hit_for_pass(PassReason::TooLarge, policy_cooldown, metadata);
                 // The limit of another process may be larger.
                 Duration::ZERO
             }
             GenerationResult::TooLarge => {
-                self.report = Some(Report::TooLarge { is_servable: true });
+                self.report = Some(Report::Ended(Ended {
+                    outcome: Outcome::TooLarge,
+                    why: None,
+                    failure: None,
+                    serves_old: true,
+                }));
                 self.serve_old_for(policy_cooldown);
                 policy_cooldown
             }
             GenerationResult::Failed(failure) => {
-                let is_servable = self.is_servable_for(policy_cooldown);
-                let report = failure.clone();
-                self.report = Some(Report::Failed {
-                    failure: report,
-                    is_servable,
-                });
-                if is_servable {
+                let serves_old = self.is_servable_for(policy_cooldown);
+                self.report = Some(Report::Ended(Ended {
+                    outcome: Outcome::Failed,
+                    why: None,
+                    failure: Some(failure.clone()),
+                    serves_old,
+                }));
+                if serves_old {
                     self.serve_old_for(policy_cooldown);
                 } else {
                     self.cool_down(policy_cooldown, basis);
@@ -84,6 +94,7 @@ impl<C: Content> Decision<'_, C> {
         new.replaces =
             newest.is_some_and(|newest| newest.invalidated(self.facts.list) != Freshness::Purged);
         let Some(fence) = lease else {
+            self.report = Some(Report::ended(Outcome::Unsaved));
             self.serve_unsaved(&new);
             return Command::End;
         };
@@ -122,6 +133,10 @@ impl<C: Content> Decision<'_, C> {
     ) -> Command<C> {
         match event {
             Event::Renewed(true) | Event::Published(true) => {
+                self.report = Some(Report::ended(match event {
+                    Event::Renewed(_) => Outcome::Unchanged,
+                    _ => Outcome::Stored,
+                }));
                 self.set_newest(publishing.new);
                 self.end_with_newest();
                 return self.release(Duration::ZERO);
@@ -132,7 +147,7 @@ impl<C: Content> Decision<'_, C> {
             }
             // Another process has published a version, or soon will.
             Event::Published(false) => {
-                self.report = Some(Report::Refused);
+                self.report = Some(Report::ended(Outcome::Refused));
                 if publishing.shown {
                     return self.release(Duration::ZERO);
                 }
@@ -156,6 +171,7 @@ impl<C: Content> Decision<'_, C> {
             Event::Away => {
                 let retry = self.facts.policy.lease.min(PUBLISH_RETRY);
                 if self.facts.now > publishing.new.born + retry {
+                    self.report = Some(Report::ended(Outcome::Unsaved));
                     return self.release(Duration::ZERO);
                 }
             }
@@ -163,6 +179,7 @@ impl<C: Content> Decision<'_, C> {
         }
         if !self.is_servable() {
             // The next visitor starts another regeneration.
+            self.report = Some(Report::ended(Outcome::Unsaved));
             return self.release(Duration::ZERO);
         }
         publishing.again = Some(self.facts.now + backoff(PUBLISH_PAUSES, publishing.tries));
@@ -232,7 +249,9 @@ impl<C: Content> Decision<'_, C> {
         }
     }
 
-    pub(super) fn serve_old_and_end(&mut self, time: Duration) -> Command<C> {
+    /// Ends with the old version and without a regeneration.
+    pub(super) fn skip(&mut self, skip: Skip, time: Duration) -> Command<C> {
+        self.report = Some(Report::Skipped(skip));
         self.serve_old_for(time);
         Command::End
     }

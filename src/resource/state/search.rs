@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     clock::Tick,
+    event::Skip,
     timing::{POLL_PAUSES, RECHECK},
 };
 
@@ -17,7 +18,7 @@ impl<C: Content> Decision<'_, C> {
     pub(super) fn permitted(&mut self, permitted: bool) -> Command<C> {
         let is_servable = self.is_servable();
         if !permitted && is_servable && self.facts.limits.regenerates {
-            return self.serve_old_and_end(RECHECK);
+            return self.skip(Skip::Limit, RECHECK);
         }
         if let Some(newest) = &mut self.state.newest
             && is_servable
@@ -66,7 +67,7 @@ impl<C: Content> Decision<'_, C> {
             .min(self.facts.policy.cooldown_time().max(RECHECK));
         if lock.remaining.is_zero() {
             if is_servable && !self.facts.limits.regenerates {
-                return self.serve_old_and_end(RECHECK);
+                return self.skip(Skip::Limit, RECHECK);
             }
             let probed_epoch = Some(found.epoch);
             return self.enter(
@@ -75,8 +76,8 @@ impl<C: Content> Decision<'_, C> {
             );
         }
         match (lock.owned, is_servable) {
-            (true, true) => self.serve_old_and_end(remaining.min(RECHECK)),
-            (false, true) => self.serve_old_and_end(remaining),
+            (true, true) => self.skip(Skip::OtherProcess, remaining.min(RECHECK)),
+            (false, true) => self.skip(Skip::Cooldown, remaining),
             (true, false) => {
                 if self.state.held_until == Tick(i64::MIN) {
                     self.report = Some(Report::Waits(lock.remaining));
@@ -136,9 +137,8 @@ impl<C: Content> Decision<'_, C> {
     /// generated without a lease and not stored.
     pub(super) fn without_store(&mut self) -> Command<C> {
         if self.is_servable() {
-            return self.serve_old_and_end(RECHECK);
+            return self.skip(Skip::DatabaseAway, RECHECK);
         }
-        self.report = Some(Report::WithoutLease);
         self.generate(None, self.basis(0))
     }
 

@@ -34,7 +34,9 @@ const PLAIN_PROBE: &str =
     LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
     LEFT JOIN {p}entry e ON e.kind = $1 AND e.name = $2 AND e.fence > $3";
 
-/// kind, name, owner, fence, metadata, keep, status, headers, body -> fence, if it was published
+/// Stores an entry under the lease, over an entry with a smaller fence.
+///
+/// kind, name, owner, fence, metadata, retention, status, headers, body -> fence, if the entry was published
 pub(in crate::sql) const PUBLISH: Sides = Sides {
     sqlite: "INSERT INTO {p}entry AS e (kind, name, fence, generated_at, retain_until, metadata, status, headers, body)
         SELECT $1, $2, l.fence, {now}, {now} + $6, $5, $7, $8, $9
@@ -80,7 +82,9 @@ pub(in crate::sql) const PUBLISH: Sides = Sides {
             fence = IF({p}entry.fence < VALUES(fence), LAST_INSERT_ID(VALUES(fence)), {p}entry.fence + LAST_INSERT_ID(0))",
 };
 
-/// kind, name, owner, fence, metadata, keep, known fence -> fence, if it was renewed
+/// Renews the age of the entry with the known fence, under the lease.
+///
+/// kind, name, owner, fence, metadata, retention, known fence -> fence, if the entry was renewed
 pub(in crate::sql) const RENEW: Sides = Sides {
     sqlite: "UPDATE {p}entry SET fence = l.fence, generated_at = {now}, retain_until = {now} + $6, metadata = $5
         FROM {p}lock l
@@ -118,7 +122,7 @@ pub(in crate::sql) const FENCE: Sides =
 pub(in crate::sql) const DELETE: Sides =
     Sides::same("DELETE FROM {p}entry WHERE kind = $1 AND name = $2");
 
-/// the first name of a page's variants, the first name behind them
+/// the lower bound of the variants' names, the upper bound (excluded)
 pub(in crate::sql) const DELETE_VARIANTS: Sides = Sides {
     // Without the order of bytes.
     relative: Some("DELETE FROM {p}entry WHERE kind = 'page' AND substr(name, 1, length($1)) = $1"),

@@ -41,8 +41,7 @@ pub(in crate::sql) const INVALIDATE: Sides = Sides {
             IF(name LIKE 'revision:%', epoch, LAST_INSERT_ID()))",
 };
 
-/// Reads committed rows only: the epoch of a row that is rolled back is given to another name
-/// later.
+/// Reads committed rows only: a rolled-back row's epoch may be given to another name later.
 ///
 /// known epoch, number -> name, epoch, in the order of epochs
 pub(in crate::sql) const INVALIDATED: Sides = Sides {

@@ -92,7 +92,7 @@ pub(in crate::sql) const BREAK: Sides = Sides::same(
 /// Takes the locks of a page's variants from their holders, by the primary key, which is ordered by
 /// bytes.
 ///
-/// the first name of the variants, the first name behind them
+/// the lower bound of the variants' names, the upper bound (excluded)
 pub(in crate::sql) const BREAK_VARIANTS: Sides = Sides {
     // Without the order of bytes.
     relative: Some(

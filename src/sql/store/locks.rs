@@ -57,8 +57,8 @@ impl<DB: Driver> SqlStore<DB> {
             if !settles || !broke.load(Relaxed) {
                 break;
             }
-            // The broken connection's statement may still take the lock, and would return the fence
-            // only to the same owner.
+            // The statement on the broken connection may still be running. After a pause, the next
+            // try with the same owner gets the fence if that statement has taken the lock.
             tokio::time::sleep(SETTLING).await;
         }
         Ok(None)
@@ -142,7 +142,8 @@ impl<DB: Driver> SqlStore<DB> {
     }
 }
 
-/// Reads a row of [`locks::INSPECT`]; `None`: the lock's kind is unknown to this release.
+/// Reads a row of a lock, in the columns of [`locks::INSPECT`]. `None`: this version of the crate
+/// does not know the lock's kind.
 pub(in crate::sql) fn lock_row<DB: Driver>(row: &DB::Row) -> Answer<Option<LockRow>> {
     let kind = row.name(0)?;
     let Some(kind) = LockKind::ALL.into_iter().find(|it| it.as_str() == kind) else {

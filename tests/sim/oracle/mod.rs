@@ -1,4 +1,5 @@
-//! The judge of a journal: forbidden events, whatever the faults are.
+//! Judges the journal of a simulation: a run fails if an event breaks a promise, or if an expected
+//! event is missing at the end.
 
 mod cost;
 mod jobs;

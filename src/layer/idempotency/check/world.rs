@@ -117,7 +117,7 @@ impl<const N: usize> Default for World<N> {
 }
 
 impl Phase {
-    /// Returns the lease of a service that runs or has run.
+    /// Returns the lease that the process holds for the request, until the release.
     fn lease(self) -> Option<Fence> {
         match self {
             Self::Locked(lease) | Self::Running(lease) => Some(lease),

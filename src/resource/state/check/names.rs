@@ -1,6 +1,9 @@
 //! The names of situations, so that a check that misses a situation fails.
 
-use crate::resource::state::{Answer, Command, Phase, Publishing, Report, check::content::Text};
+use crate::{
+    event::{Outcome, Skip},
+    resource::state::{Answer, Command, Ended, Phase, Publishing, Report, check::content::Text},
+};
 
 pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
     match phase {
@@ -47,15 +50,30 @@ pub(super) fn command(command: &Command<Text>) -> &'static str {
 pub(super) fn report(report: &Report<Text>) -> &'static str {
     match report {
         Report::Waits(_) => "report: waits",
-        Report::WithoutLease => "report: without a lease",
-        Report::Unshareable(_) => "report: unshareable",
-        Report::TooLarge { is_servable: true } => "report: too large, the old version is served",
-        Report::TooLarge { .. } => "report: too large",
-        Report::Failed {
-            is_servable: true, ..
-        } => "report: failed, the old version is served",
-        Report::Failed { .. } => "report: failed",
-        Report::Refused => "report: publish refused",
+        Report::Skipped(Skip::Limit) => "report: skipped, no permit",
+        Report::Skipped(Skip::OtherProcess) => "report: skipped, another process regenerates",
+        Report::Skipped(Skip::Cooldown) => "report: skipped, cooldown",
+        Report::Skipped(Skip::DatabaseAway) => "report: skipped, the database is away",
+        Report::Ended(Ended {
+            outcome,
+            serves_old: true,
+            ..
+        }) => match outcome {
+            Outcome::Failed => "report: failed, the old version is served",
+            Outcome::TimedOut => "report: timed out, the old version is served",
+            _ => "report: too large, the old version is served",
+        },
+        Report::Ended(Ended { outcome, .. }) => match outcome {
+            Outcome::Stored => "report: stored",
+            Outcome::Unchanged => "report: unchanged",
+            Outcome::Unsaved => "report: unsaved",
+            Outcome::Refused => "report: publish refused",
+            Outcome::Unshareable => "report: unshareable",
+            Outcome::TooLarge => "report: too large",
+            Outcome::Failed => "report: failed",
+            Outcome::TimedOut => "report: timed out",
+            Outcome::LeaseLost => "report: lease lost",
+        },
     }
 }
 

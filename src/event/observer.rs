@@ -1,0 +1,144 @@
+//! The one path of events: counters first, then the log, then subscribers.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::broadcast::{self, error::RecvError};
+
+use super::{
+    Event, Requests,
+    counters::{Counters, Served},
+    log::{is_logged, log},
+};
+use crate::event::Outcome;
+
+/// The number of events that a slow subscriber may be behind.
+const BUFFER: usize = 1024;
+
+/// The observer of a site or of locks without one. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observer(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    counters: Counters,
+    /// Made for the first subscriber.
+    subscribers: OnceLock<broadcast::Sender<Event>>,
+}
+
+impl Observer {
+    pub(crate) fn emit(&self, event: Event) {
+        if let Event::RegenerationEnded(ended) = &event {
+            self.0.counters.regenerated(ended.outcome);
+        }
+        log(&event);
+        if let Some(subscribers) = self.0.subscribers.get() {
+            // An error means that no subscriber is left.
+            let _ = subscribers.send(event);
+        }
+    }
+
+    /// Emits an event of a frequent kind, which is created only for a subscriber or for the log.
+    pub(crate) fn emit_if_watched(&self, target: Frequent, event: impl FnOnce() -> Event) {
+        let subscribers = self.0.subscribers.get();
+        if subscribers.is_some_and(|it| it.receiver_count() > 0) || is_logged(target) {
+            self.emit(event());
+        }
+    }
+
+    /// Counts a request.
+    #[inline]
+    pub(crate) fn served(&self, served: Served) {
+        self.0.counters.served(served);
+    }
+
+    pub(crate) fn requests(&self) -> Requests {
+        self.0.counters.requests()
+    }
+
+    pub(crate) fn regenerations(&self) -> [u64; Outcome::ALL.len()] {
+        self.0.counters.regenerations()
+    }
+
+    pub(crate) fn subscribe(&self) -> Events {
+        let subscribers = &self.0.subscribers;
+        let sender = subscribers.get_or_init(|| broadcast::Sender::new(BUFFER));
+        Events(sender.subscribe())
+    }
+}
+
+/// The frequent kinds of events, by the target of their log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frequent {
+    Lock,
+    Request,
+}
+
+/// The events of a site in this process, from now on; from
+/// [`Perennial::subscribe`](crate::Perennial::subscribe).
+///
+/// A subscriber may be 1,024 events behind. A slower one gets [`Event::Missed`] in place of the
+/// oldest events, and the site never waits for a subscriber.
+#[derive(Debug)]
+pub struct Events(broadcast::Receiver<Event>);
+
+impl Events {
+    /// Waits for the next event. `None`: the site is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no event.
+    pub async fn next(&mut self) -> Option<Event> {
+        match self.0.recv().await {
+            Ok(event) => Some(event),
+            Err(RecvError::Lagged(events)) => Some(Event::Missed { events }),
+            Err(RecvError::Closed) => None,
+        }
+    }
+
+    /// Returns the next event if there is one, without waiting.
+    pub fn try_next(&mut self) -> Option<Event> {
+        match self.0.try_recv() {
+            Ok(event) => Some(event),
+            Err(broadcast::error::TryRecvError::Lagged(events)) => Some(Event::Missed { events }),
+            Err(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn purged(n: usize) -> Event {
+        Event::Purged {
+            key: format!("/{n}").into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn slow_subscriber_learns_how_many_events_it_has_missed() {
+        let observer = Observer::default();
+        observer.emit(purged(0));
+        let (mut slow, mut quick) = (observer.subscribe(), observer.subscribe());
+        for n in 1..=BUFFER + 7 {
+            observer.emit(purged(n));
+            assert_eq!(quick.next().await, Some(purged(n)));
+        }
+        assert_eq!(slow.next().await, Some(Event::Missed { events: 7 }));
+        assert_eq!(slow.next().await, Some(purged(8)));
+        drop(observer);
+        assert_eq!(quick.next().await, None);
+        assert_eq!(quick.try_next(), None);
+    }
+
+    #[test]
+    fn frequent_event_without_a_watcher_is_not_created() {
+        let observer = Observer::default();
+        observer.emit_if_watched(Frequent::Request, || panic!("has no watcher"));
+        drop(observer.subscribe());
+        observer.emit_if_watched(Frequent::Lock, || panic!("has no watcher"));
+        let mut events = observer.subscribe();
+        observer.emit_if_watched(Frequent::Lock, || purged(1));
+        assert_eq!(events.try_next(), Some(purged(1)));
+    }
+}

@@ -1,0 +1,41 @@
+//! Reports of the decisions, for events.
+
+use std::time::Duration;
+
+use super::view::Content;
+use crate::{
+    event::{Outcome, Skip},
+    resource::PassReason,
+};
+
+/// A report for the log, the counters and the subscribers.
+#[derive(Clone, Debug)]
+pub(crate) enum Report<C: Content> {
+    /// No version can be served, and another process holds the lease for this time.
+    Waits(Duration),
+    /// The stale version is served without a regeneration.
+    Skipped(Skip),
+    /// The generator has ended, and its result is stored, served or dropped.
+    Ended(Ended<C>),
+}
+
+/// The end of a regeneration.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended<C: Content> {
+    pub(crate) outcome: Outcome,
+    /// The reason why the response is not stored.
+    pub(crate) why: Option<PassReason>,
+    pub(crate) failure: Option<C::Failure>,
+    pub(crate) serves_old: bool,
+}
+
+impl<C: Content> Report<C> {
+    pub(super) fn ended(outcome: Outcome) -> Self {
+        Self::Ended(Ended {
+            outcome,
+            why: None,
+            failure: None,
+            serves_old: false,
+        })
+    }
+}

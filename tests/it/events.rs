@@ -1,0 +1,293 @@
+//! Events and counters of a site, in virtual time: each regeneration, invalidation and lock once.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{Router, body::Body, http::Request, response::IntoResponse, routing::get};
+use perennial::{
+    Event, Perennial, Refresh,
+    event::{Events, Outcome, Reason, Skip},
+    locks::LockKind,
+    testing::{self, advance},
+};
+use tower::ServiceExt;
+
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Returns all events that are waiting.
+fn drain(events: &mut Events) -> Vec<Event> {
+    std::iter::from_fn(|| events.try_next()).collect()
+}
+
+async fn visit(app: &Router, path: &str) {
+    let request = Request::get(path).body(Body::empty()).expect("a request");
+    let response = app.clone().oneshot(request).await.expect("answers");
+    drop(response.into_response());
+}
+
+/// Returns outcome and reason of each regeneration that has ended.
+fn ended(events: &[Event]) -> Vec<(Outcome, Reason)> {
+    let ended = events.iter().filter_map(|event| match event {
+        Event::RegenerationEnded(ended) => Some((ended.outcome, ended.reason)),
+        _ => None,
+    });
+    ended.collect()
+}
+
+fn app(site: &Perennial, policy: Refresh) -> Router {
+    let changing = site.layer(policy).tag("books");
+    let number = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let page = async move || {
+        number
+            .fetch_add(1, std::sync::atomic::Ordering::SeqCst)
+            .to_string()
+    };
+    let fails = async || (axum::http::StatusCode::INTERNAL_SERVER_ERROR, "no");
+    let private = async || ([("cache-control", "private")], "mine");
+    Router::new()
+        .route("/page/{id}", get(page).layer(changing))
+        .route("/same", get(async || "same").layer(site.layer(policy)))
+        .route(
+            "/fails",
+            get(fails).layer(site.layer(policy).name("failing")),
+        )
+        .route("/private", get(private).layer(site.layer(policy)))
+        // As `axum::serve` does: otherwise each request creates the layers again.
+        .with_state(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
+    let database = testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let mut events = site.subscribe();
+    let app = app(&site, Refresh::every(INTERVAL));
+    visit(&app, "/page/1").await;
+    let first = drain(&mut events);
+    let Some(Event::RegenerationStarted {
+        key,
+        layer,
+        reason,
+        fence,
+    }) = first
+        .iter()
+        .find(|event| matches!(event, Event::RegenerationStarted { .. }))
+    else {
+        panic!("{first:?}");
+    };
+    assert_eq!(
+        (&**key, &**layer, *reason),
+        ("/page/1", "/page/{id}", Reason::Miss)
+    );
+    assert!(fence.is_some());
+    let Some(Event::RegenerationEnded(stored)) = first
+        .iter()
+        .find(|event| matches!(event, Event::RegenerationEnded(_)))
+    else {
+        panic!("{first:?}");
+    };
+    assert_eq!(
+        (stored.outcome, stored.bytes, stored.fence),
+        (Outcome::Stored, 1, *fence)
+    );
+    visit(&app, "/page/1").await;
+    assert_eq!(drain(&mut events), [], "a hit is no event");
+    advance(INTERVAL).await;
+    visit(&app, "/page/1").await;
+    assert_eq!(
+        ended(&drain(&mut events)),
+        [(Outcome::Stored, Reason::Stale)]
+    );
+    site.invalidate_tag("books").await.expect("answers");
+    visit(&app, "/page/1").await;
+    let invalidated = drain(&mut events);
+    assert!(
+        matches!(&invalidated[0], Event::Invalidated { target, epoch } if &**target == "tag:books" && *epoch > 0)
+    );
+    assert_eq!(
+        ended(&invalidated),
+        [(Outcome::Stored, Reason::Invalidated)]
+    );
+    site.purge("/page/1").await.expect("answers");
+    visit(&app, "/page/1").await;
+    let purged = drain(&mut events);
+    assert!(
+        purged
+            .iter()
+            .any(|event| matches!(event, Event::Purged { key } if &**key == "/page/1"))
+    );
+    assert_eq!(ended(&purged).len(), 1);
+    assert!(site.regenerate_now("/page/1").await.expect("answers"));
+    assert_eq!(
+        ended(&drain(&mut events)),
+        [(Outcome::Stored, Reason::Requested)]
+    );
+    visit(&app, "/same").await;
+    advance(INTERVAL).await;
+    visit(&app, "/same").await;
+    let same = ended(&drain(&mut events));
+    assert_eq!(
+        same,
+        [
+            (Outcome::Stored, Reason::Miss),
+            (Outcome::Unchanged, Reason::Stale)
+        ]
+    );
+    visit(&app, "/fails").await;
+    let failed = drain(&mut events);
+    let Some(Event::RegenerationEnded(failed)) = failed.last() else {
+        panic!("{failed:?}");
+    };
+    assert_eq!(
+        (failed.outcome, &*failed.layer),
+        (Outcome::Failed, "failing")
+    );
+    assert!(
+        failed
+            .error
+            .as_deref()
+            .is_some_and(|error| error.contains("500"))
+    );
+    visit(&app, "/private").await;
+    let private = drain(&mut events);
+    assert_eq!(ended(&private), [(Outcome::Unshareable, Reason::Miss)]);
+    assert!(
+        private.iter().any(|event| matches!(event, Event::Bypassed { path, detail: "private", .. } if &**path == "/private"))
+    );
+    let stats = site.stats();
+    assert_eq!(stats.regenerations(Outcome::Stored), 6);
+    assert_eq!(stats.regenerations(Outcome::Unchanged), 1);
+    assert_eq!(stats.regenerations(Outcome::Failed), 1);
+    assert_eq!(stats.memory_entries, 4);
+    assert!(stats.memory_bytes > 0 && stats.memory_bytes < stats.memory_capacity);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_request_is_counted_once_by_its_cache_status() {
+    let database = testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let app = app(&site, Refresh::every(INTERVAL).in_background());
+    for _ in 0..3 {
+        visit(&app, "/page/1").await;
+    }
+    advance(INTERVAL + Duration::from_secs(1)).await;
+    visit(&app, "/page/1").await;
+    visit(&app, "/private").await;
+    visit(&app, "/private").await;
+    visit(&app, "/fails").await;
+    visit(&app, "/fails").await;
+    // The first request to the private page is a miss that goes to the service.
+    let requests = site.stats().requests;
+    assert_eq!(
+        (requests.generated, requests.hit, requests.stale),
+        (3, 2, 1),
+        "{requests:?}"
+    );
+    assert_eq!(
+        (requests.bypass, requests.unavailable),
+        (1, 1),
+        "{requests:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn database_that_fails_and_returns_is_two_events() {
+    let database = testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let app = app(&site, Refresh::every(INTERVAL).in_background());
+    visit(&app, "/page/1").await;
+    let mut events = site.subscribe();
+    advance(INTERVAL).await;
+    database.fail();
+    visit(&app, "/page/1").await;
+    advance(Duration::from_secs(2)).await;
+    visit(&app, "/page/1").await;
+    advance(Duration::from_secs(2)).await;
+    let away = drain(&mut events);
+    let count = |events: &[Event], step: &str| {
+        let of_step = events.iter().filter(|event| {
+            matches!(event, Event::DatabaseAway { step: it, .. } | Event::DatabaseBack { step: it } if *it == step)
+        });
+        of_step.count()
+    };
+    assert_eq!(count(&away, "sync"), 1, "{away:?}");
+    assert!(
+        away.iter().any(|event| matches!(
+            event,
+            Event::RegenerationSkipped {
+                skip: Skip::DatabaseAway,
+                ..
+            }
+        )),
+        "{away:?}"
+    );
+    database.recover();
+    visit(&app, "/page/1").await;
+    advance(Duration::from_secs(2)).await;
+    assert_eq!(count(&drain(&mut events), "sync"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_are_reported_as_acquired_contended_broken_and_lost() {
+    let database = testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let mut events = site.subscribe();
+    let locks = site.locks();
+    let lease = locks
+        .try_lock("job")
+        .await
+        .expect("answers")
+        .expect("is free");
+    assert!(locks.try_lock("job").await.expect("answers").is_none());
+    let fence = lease.fence();
+    let name: Arc<str> = "job".into();
+    let kind = LockKind::Lock;
+    assert_eq!(
+        drain(&mut events),
+        [
+            Event::LockAcquired {
+                kind,
+                name: name.clone(),
+                fence
+            },
+            Event::LockContended {
+                kind,
+                name: name.clone()
+            },
+        ]
+    );
+    assert!(locks.break_lock("job").await.expect("answers"));
+    lease.lost().await;
+    let lost = drain(&mut events);
+    assert_eq!(
+        lost[0],
+        Event::LockBroken {
+            kind,
+            name: name.clone()
+        }
+    );
+    assert!(
+        matches!(&lost[1], Event::LockLost { name: it, fence: it_fence, .. } if *it == name && *it_fence == fence),
+        "{lost:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_of_a_crashed_process_is_reported_as_taken_over() {
+    let database = testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let app = app(&site, Refresh::every(INTERVAL));
+    let other = database.open(Perennial::builder()).expect("opens");
+    let name = perennial::locks::LockName::of(LockKind::Page, "/page/1");
+    let lease = other.locks().manual_extension().try_lock(name).await;
+    std::mem::forget(lease.expect("answers").expect("is free"));
+    advance(Duration::from_secs(16)).await;
+    let mut events = site.subscribe();
+    visit(&app, "/page/1").await;
+    let events = drain(&mut events);
+    assert!(
+        events
+            .iter()
+            .any(|event| matches!(event, Event::LeaseTakenOver { key, .. } if &**key == "/page/1")),
+        "{events:?}"
+    );
+}
