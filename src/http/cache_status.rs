@@ -62,9 +62,10 @@ impl Handling {
             Self::Hit { ttl } if ttl < 0 => Served::Stale,
             Self::Hit { .. } => Served::Hit,
             Self::Unavailable => Served::Unavailable,
-            Self::Forwarded(Forward { reason, .. }) if matches!(reason, "bypass" | "method") => {
-                Served::Bypass
-            }
+            Self::Forwarded(Forward {
+                reason: "bypass" | "method",
+                ..
+            }) => Served::Bypass,
             Self::Forwarded(Forward {
                 collapsed: true, ..
             }) => Served::Collapsed,

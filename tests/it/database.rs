@@ -263,7 +263,7 @@ async fn a_failing_database_is_logged_once_and_so_is_its_return() {
     let log = log.text();
     let ours: Vec<_> = log
         .lines()
-        .filter(|line| line.contains("perennial") && !line.contains("DEBUG"))
+        .filter(|line| line.contains("perennial::database") && !line.contains("DEBUG"))
         .collect();
     assert_eq!(ours.len(), 2, "{ours:#?}");
     assert!(

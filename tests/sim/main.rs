@@ -14,6 +14,7 @@ mod random;
 mod world;
 
 use std::{
+    cell::Cell,
     env,
     fmt::Write,
     panic,
@@ -105,11 +106,18 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// Panics of simulated generators are part of the simulation, and are not printed.
-fn quiet_panics() {
+thread_local! {
+    /// A task on this thread has panicked that is not part of the simulation.
+    static PANICKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Panics of simulated generators are part of the simulation, and are not printed. Any other panic
+/// fails the seed, also in a task of the engine, where tokio catches the panic.
+fn watch_panics() {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         if !info.payload().is::<process::Intended>() {
+            PANICKED.set(true);
             hook(info);
         }
     }));
@@ -118,6 +126,9 @@ fn quiet_panics() {
 /// Simulates a seed and judges it. `Err`: the failure, and the end of the journal.
 fn simulate(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let run = world::run(seed);
+    if PANICKED.take() {
+        return Err(format!("seed {seed}: a task of the engine panicked\n"));
+    }
     oracle::judge(&run, tally).map_err(|(index, broken)| {
         let mut text = format!("seed {seed}: {broken}\n");
         let last = &run.journal[index.saturating_sub(60)..=index];
@@ -163,7 +174,7 @@ fn seed_is_repeated() {
     let Some(seed) = number(SEED) else {
         return;
     };
-    quiet_panics();
+    watch_panics();
     let run = world::run(seed);
     for event in &run.journal {
         println!("{event}");
@@ -180,7 +191,7 @@ fn digest_of_each_seed_is_printed() {
     let Some(count) = number(DIGEST) else {
         return;
     };
-    quiet_panics();
+    watch_panics();
     let is_seen = |what: &&str| {
         let kinds = [
             "statements",
@@ -217,7 +228,7 @@ fn promises_are_kept_whatever_happens() {
     if number(SEED).is_some() || number(DIGEST).is_some() {
         return;
     }
-    quiet_panics();
+    watch_panics();
     let begun = Instant::now();
     let failed_once = FAILED_ONCE.lines().filter_map(|line| {
         let seed = line.split_whitespace().next()?;

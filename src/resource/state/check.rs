@@ -17,6 +17,7 @@ mod code;
 mod code_run;
 mod content;
 mod database;
+mod exact;
 mod kept;
 mod laws;
 mod model;
