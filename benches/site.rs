@@ -241,7 +241,7 @@ async fn million(statements: &Statements) {
     let name = format!("{} stored pages of 1 KiB, memory of 64 MiB", EXTENT.pages);
     for (which, pages) in [("any of them", EXTENT.pages), ("any of 10,000", 10_000)] {
         let mut time = Duration::ZERO;
-        // One round before, so that the pages that fit are in memory.
+        // A first round fills the memory.
         for _ in 0..2 {
             statements.take();
             let start = Instant::now();

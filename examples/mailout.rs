@@ -1,4 +1,4 @@
-//! A mailing that several workers share, one of which is killed in the middle.
+//! A mailing by several workers. The example kills a worker in the middle of its work.
 //!
 //! ```text
 //! cargo run --example mailout
@@ -26,7 +26,7 @@ const MAILS: usize = 300;
 const WORKERS: usize = 3;
 const CLAIM: Duration = Duration::from_secs(3);
 
-/// A mailing that several workers share, one of which is killed in the middle.
+/// A mailing by several workers. The example kills a worker in the middle of its work.
 #[derive(Parser)]
 struct Options {
     /// The database, as in postgres://user:password@host/database. Default: a temporary file.
@@ -47,7 +47,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let file = format!("sqlite://{}/mail.db?mode=rwc", folder.path().display());
     let url = options.database.unwrap_or(file);
-    // Opens the file in the mode in which several processes can write.
+    // Opens the file in WAL mode, for several writing processes.
     let database = Database::open(&url).await?;
     let pool = AnyPool::connect(&url).await?;
     match options.worker {

@@ -1,4 +1,5 @@
-//! Once-only work: several servers try to send a mail for each order, and then a follow-up; one server sends each.
+//! Once-only work: several servers try to send a mail for each order, and then a follow-up; one
+//! server sends each.
 //!
 //! ```text
 //! cargo run --example once

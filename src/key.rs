@@ -46,8 +46,8 @@ pub(crate) fn canonical(key: &str) -> Cow<'_, str> {
         return Cow::Borrowed(key);
     }
     // The text after a `#` belongs to a variant.
-    let (asked, variant) = key.split_at(key.find('#').unwrap_or(key.len()));
-    match asked.split_once('?') {
+    let (uri, variant) = key.split_at(key.find('#').unwrap_or(key.len()));
+    match uri.split_once('?') {
         None => Cow::Borrowed(key),
         Some((path, "")) => Cow::Owned(format!("{path}{variant}")),
         Some((_, query)) if is_sorted(query) => Cow::Borrowed(key),

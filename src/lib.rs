@@ -4,8 +4,8 @@
 //! PostgreSQL, MySQL or MariaDB, through sqlx), serves it from memory, and checks its age on each
 //! request. When a request finds the response stale, exactly one request across all processes takes
 //! a non-blocking lock in that database and regenerates it. All other requests get the old response
-//! at once (stale-while-revalidate). A lock left by a crash is taken over. There is no scheduler, no
-//! Redis and no daemon.
+//! at once (stale-while-revalidate). A lock left by a crash is taken over. There is no scheduler,
+//! no Redis and no daemon.
 //!
 //! # Quick start
 //!
@@ -31,9 +31,9 @@
 //! # }
 //! ```
 //!
-//! The first request generates the page, and every process serves the page from memory from then on.
-//! After 30 days one request regenerates the page. The response's `Cache-Status` header shows how
-//! each response came about: `perennial; fwd=miss; stored`, then `perennial; hit; ttl=2591999`.
+//! The first request generates the page, and every process serves the page from memory from then
+//! on. After 30 days one request regenerates the page. The response's `Cache-Status` header shows
+//! how each response came about: `perennial; fwd=miss; stored`, then `perennial; hit; ttl=2591999`.
 //!
 //! # Where to read on
 //!
@@ -77,9 +77,10 @@
 //! # Promises
 //!
 //! One regeneration at a time while leases are honoured; at most one publish for each fence; stored
-//! content never goes backwards; a crashed process delays the next regeneration by at most its lease;
-//! no request waits for another one's regeneration while a servable version exists. Not promised: that
-//! a generator never runs twice, as a crash repeats a run and a paused process overlaps.
+//! content never goes backwards; a crashed process delays the next regeneration by at most its
+//! lease; no request waits for another one's regeneration while a servable version exists. Not
+//! promised: that a generator never runs twice, as a crash repeats a run and a paused process
+//! overlaps.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -90,8 +91,8 @@
 )]
 
 // The rooms, in reading order for a newcomer: the public entry points first, then floor by floor
-// downward. `tests/structure.rs` fails if two rooms use each other. (The blank lines
-// keep rustfmt from sorting.)
+// downward. `tests/structure.rs` fails if two rooms use each other. (The blank lines keep rustfmt
+// from sorting.)
 
 mod policy; // when a page is stale, and the limits of each wait
 
@@ -151,8 +152,8 @@ pub mod locks {
     //!
     //! [`Perennial::locks`](crate::Perennial::locks) returns the locks of a site;
     //! `Locks::new(pool)` does without a site. A lease expires when its holder dies, and another
-    //! process takes the lock over. The [fence](Lease::fence) refuses the late writes of a holder that
-    //! was paused.
+    //! process takes the lock over. The [fence](Lease::fence) refuses the late writes of a holder
+    //! that was paused.
 
     #[cfg(feature = "_sql")]
     pub use crate::lock::{Claim, Claims, SessionLock};

@@ -98,8 +98,9 @@ impl Refresh {
     /// The interval of a 404, 405, 410 or 414 is at most one minute, unless the response has a
     /// [`RefreshAfter`](crate::RefreshAfter).
     ///
-    /// With [`Duration::ZERO`] a version is always stale: every request gets the version, and one
-    /// request at a time regenerates the page.
+    /// With [`Duration::ZERO`] a version is always stale. Each request gets the stored version, and
+    /// one request at a time regenerates the page; the visitor of that request waits up to the soft
+    /// timeout.
     pub const fn every(interval: Duration) -> Self {
         Self {
             interval,

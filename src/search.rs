@@ -154,7 +154,7 @@ type Fingerprints = BuildHasherDefault<Fingerprint>;
 
 const HASH: FixedState = FixedState::with_seed(0);
 
-/// The number of the start among the parents.
+/// The parent of the first state, which has none.
 const START: u32 = u32::MAX;
 
 /// Visits every reachable state of the model.
@@ -219,8 +219,8 @@ struct Search<'a, M: Model> {
     seen: HashSet<u64, Fingerprints>,
     /// For each state but the start: the number of the state before it, and the action.
     parents: Vec<(u32, M::Action)>,
-    /// For each state that was visited, the number of time steps of [`Model::settle`] until the model
-    /// has nothing left to do.
+    /// For each state that was visited, the number of time steps of [`Model::settle`] until the
+    /// model has nothing left to do.
     costs: HashMap<u64, u16, Fingerprints>,
     settled: u16,
 }

@@ -129,7 +129,7 @@ while true; do
         [ "$(($(micros) - begun))" -ge $((lease * 1000000)) ] || break
         give_back
     fi
-    [ "$SECONDS" -lt "$end" ] || { echo "the lock $name is held by somebody else" >&2; exit 75; }
+    [ "$SECONDS" -lt "$end" ] || { echo "the lock $name is held by another holder" >&2; exit 75; }
     sleep "0.$((RANDOM % 9 + 1))"
 done
 ours="kind = 'lock' AND name = $n AND owner = $o AND fence = $fence"

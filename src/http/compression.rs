@@ -182,12 +182,12 @@ impl Accepted {
             };
             // Of two entries for one coding, a refusal wins.
             *of = match *of {
-                Some(said) if said == 0 || weight == 0 => Some(0),
-                said => said.max(Some(weight)),
+                Some(other) if other == 0 || weight == 0 => Some(0),
+                other => other.max(Some(weight)),
             };
         }
         Self {
-            codings: codings.map(|said| said.or(others).unwrap_or(0)),
+            codings: codings.map(|weight| weight.or(others).unwrap_or(0)),
             // No coding is acceptable unless denied, and the last choice unless named.
             identity: identity.unwrap_or(u16::from(others != Some(0))),
         }

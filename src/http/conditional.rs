@@ -26,15 +26,15 @@ pub(crate) enum Evaluation {
 ///
 /// Preconditions apply only to a response that would be a success (§13.2.1). A range header is
 /// ignored unless it names a single satisfiable range of bytes, as §14.2 permits.
-pub(crate) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) -> Evaluation {
-    if !kept.status().is_success() || !request.keys().any(is_conditional) {
+pub(crate) fn evaluate(request: &HeaderMap, stored: &Response<Bytes>, head: bool) -> Evaluation {
+    if !stored.status().is_success() || !request.keys().any(is_conditional) {
         return Evaluation::Whole;
     }
-    if is_revalidation(request, kept) {
+    if is_revalidation(request, stored) {
         return Evaluation::NotModified;
     }
-    let etag = tags::<ETag>(kept.headers());
-    let modified = || kept.headers().typed_get::<LastModified>();
+    let etag = tags::<ETag>(stored.headers());
+    let modified = || stored.headers().typed_get::<LastModified>();
 
     if let Some(condition) = tags::<IfMatch>(request) {
         let passes = |etag| condition.precondition_passes(etag);
@@ -64,8 +64,8 @@ pub(crate) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) 
 
     // §14.2: a Range is ignored for methods other than GET and for responses other than 200, and if
     // the response refuses ranges (§14.3).
-    let ranges = kept.headers().get(header::ACCEPT_RANGES);
-    if head || kept.status() != StatusCode::OK || ranges.is_some_and(|unit| unit == "none") {
+    let ranges = stored.headers().get(header::ACCEPT_RANGES);
+    if head || stored.status() != StatusCode::OK || ranges.is_some_and(|unit| unit == "none") {
         return Evaluation::Whole;
     }
     let applies = match tags::<IfRange>(request) {
@@ -74,17 +74,19 @@ pub(crate) fn evaluate(request: &HeaderMap, kept: &Response<Bytes>, head: bool) 
         None => !request.contains_key(header::IF_RANGE),
     };
     match single_range(request).filter(|_| applies) {
-        Some(range) => part(&range, kept.body().len()).map_or(Evaluation::Whole, Evaluation::Part),
+        Some(range) => {
+            part(&range, stored.body().len()).map_or(Evaluation::Whole, Evaluation::Part)
+        }
         None => Evaluation::Whole,
     }
 }
 
 /// Returns true for the revalidation that browsers send: an `If-None-Match` with the current tag
 /// alone. Needs no parser.
-fn is_revalidation(request: &HeaderMap, kept: &Response<Bytes>) -> bool {
+fn is_revalidation(request: &HeaderMap, stored: &Response<Bytes>) -> bool {
     let mut conditions = request.iter().filter(|(name, _)| is_conditional(name));
     let (first, more) = (conditions.next(), conditions.next());
-    let tag = kept.headers().get(header::ETAG);
+    let tag = stored.headers().get(header::ETAG);
     more.is_none()
         && first.is_some_and(|(name, value)| *name == header::IF_NONE_MATCH && Some(value) == tag)
 }
@@ -149,9 +151,9 @@ mod tests {
     }
 
     fn outcome_of(status: StatusCode, head: bool, request: &[(&str, &str)]) -> Evaluation {
-        let mut kept = Response::new(Bytes::from_static(b"0123456789"));
-        *kept.status_mut() = status;
-        let headers = kept.headers_mut();
+        let mut stored = Response::new(Bytes::from_static(b"0123456789"));
+        *stored.status_mut() = status;
+        let headers = stored.headers_mut();
         headers.insert("etag", "\"v1\"".parse().expect("a value"));
         headers.insert("last-modified", MODIFIED.parse().expect("a value"));
         let mut map = HeaderMap::new();
@@ -159,7 +161,7 @@ mod tests {
             let name: HeaderName = name.parse().expect("a name");
             map.append(name, value.parse().expect("a value"));
         }
-        evaluate(&map, &kept, head)
+        evaluate(&map, &stored, head)
     }
 
     /// RFC 9110 §13.1 and §13.2.2.

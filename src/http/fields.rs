@@ -24,7 +24,7 @@ pub(crate) fn members<'a>(
 
 /// Adds the request header to `Vary` (RFC 9110 §12.5.5), unless `Vary` has it.
 pub(crate) fn add_vary(headers: &mut HeaderMap, field: &HeaderName) {
-    if !list(headers, &header::VARY).any(|said| said.eq_ignore_ascii_case(field.as_str())) {
+    if !list(headers, &header::VARY).any(|name| name.eq_ignore_ascii_case(field.as_str())) {
         headers.append(header::VARY, HeaderValue::from(field.clone()));
     }
 }

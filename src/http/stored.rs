@@ -51,13 +51,13 @@ pub(crate) fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
     let mut lengths = list(headers, &header::CONTENT_LENGTH).peekable();
     let mut codings = list(headers, &header::TRANSFER_ENCODING).peekable();
     (lengths.peek().is_none() || codings.peek().is_none())
-        && lengths.all(|said| said == length)
+        && lengths.all(|other| other == length)
         && codings.all(|coding| coding.eq_ignore_ascii_case("chunked"))
 }
 
 /// Returns the response without the headers of one connection or one moment, for storing or for
 /// several visitors.
-pub(crate) fn keepable(head: &Parts, body: Bytes) -> Response<Bytes> {
+pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
     let length = HeaderValue::from(body.len());
     let mut response = Response::new(body);
     *response.status_mut() = head.status;

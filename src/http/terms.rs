@@ -100,7 +100,8 @@ pub(crate) fn age(headers: &HeaderMap) -> u64 {
     first.and_then(|age| delta_seconds(&age)).unwrap_or(0)
 }
 
-/// Returns the number of seconds, at most the largest number that is told apart (RFC 9111 §1.2.2).
+/// Returns the number of seconds. A number that does not fit 64 bits counts as 2^31 (RFC 9111
+/// §1.2.2).
 fn delta_seconds(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(1 << 31))

@@ -172,7 +172,8 @@ impl Lease {
         }
     }
 
-    /// Resolves when the lease can no longer be relied on: another process has taken the lock over or broken it, or the lease has ended without an extension. Never, while the lease holds.
+    /// Resolves when the lease can no longer be relied on: another process has taken the lock over
+    /// or broken it, or the lease has ended without an extension. Never, while the lease holds.
     ///
     /// A lease is extended on the runtime on which its lock was taken. If that runtime has ended or
     /// stands still, the lease ends, too; `lost` resolves on any runtime.
@@ -239,13 +240,13 @@ impl fmt::Debug for Lease {
 
 impl LeaseCore {
     async fn extend(&self) -> Result<(), Error> {
-        let asked = Instant::now();
-        let length = self.term.borrow().length(asked);
+        let requested = Instant::now();
+        let length = self.term.borrow().length(requested);
         let store = &self.common.store;
         let extended = store.call("extend", |store| store.extend(&self.row, length));
         let (extended, mut holds) = (extended.await?, false);
         self.term.send_if_modified(|term| {
-            holds = extended && term.extend(asked);
+            holds = extended && term.extend(requested);
             holds || term.lose()
         });
         match holds {

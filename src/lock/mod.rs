@@ -44,10 +44,11 @@ pub use session::SessionLock;
 
 /// Locks by name, shared by all processes on the database.
 ///
-/// A name has one lease at a time, by the database's clock, as long as each holder stops when its lease ends. A holder that
-/// is paused for longer than its lease may overlap with the next one, and is recognised by its
-/// smaller [`fence`](Lease::fence). Names are compared as bytes: `a`, `A` and `a ` are three names.
-/// Perennial's own locks have other [kinds](LockKind), with names of their own.
+/// A name has one lease at a time, by the database's clock, as long as each holder stops when its
+/// lease ends. A holder that is paused for longer than its lease may overlap with the next one, and
+/// is recognised by its smaller [`fence`](Lease::fence). Names are compared as bytes: `a`, `A` and
+/// `a ` are three names. Perennial's own locks have other [kinds](LockKind), with names of their
+/// own.
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial, customer: &str) -> Result<(), perennial::Error> {
@@ -441,10 +442,10 @@ pub struct Holder {
 
 impl From<LockRow> for LockInfo {
     fn from(row: LockRow) -> Self {
-        let held = !row.remaining.is_zero();
-        let holder = row.owner.filter(|_| held).map(|owner| {
-            let (_, said) = owner.split_once(' ').unwrap_or_default();
-            let (label, action) = said.split_once('\t').unwrap_or((said, ""));
+        let is_held = !row.remaining.is_zero();
+        let holder = row.owner.filter(|_| is_held).map(|owner| {
+            let (_, texts) = owner.split_once(' ').unwrap_or_default();
+            let (label, action) = texts.split_once('\t').unwrap_or((texts, ""));
             Holder {
                 label: label.to_owned(),
                 action: action.to_owned(),

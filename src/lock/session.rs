@@ -58,15 +58,16 @@ use crate::{
 /// # Ok(()) }
 /// ```
 ///
-/// Dropping it closes the connection, and so gives the lock up, a moment after. So does the end of
-/// the runtime.
+/// Dropping the lock closes its connection, and the server frees the lock a moment later. The end
+/// of the runtime has the same effect.
 #[derive(Debug)]
 #[must_use = "the lock is given up when this is dropped"]
 pub struct SessionLock {
     name: LockName,
-    /// Set when the lock is to be given up, and closed when the task has ended.
+    /// True after a request for the release; closed when the task has ended.
     released: watch::Sender<bool>,
-    /// Holds the connection. Returns whether the lock was held until it was given up.
+    /// The task that holds the connection. Returns true if the connection held the lock until the
+    /// release.
     task: AbortOnDropHandle<bool>,
 }
 
@@ -160,7 +161,7 @@ impl SessionLock {
         }
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
@@ -197,7 +198,7 @@ impl SessionLock {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the lock is given up all the same.
+    /// The lock is also released if the future is dropped.
     pub async fn release(self) -> Result<(), Error> {
         self.released.send_replace(true);
         match self.task.await {

@@ -160,12 +160,14 @@ impl Engine {
         let Ok(_permit) = self.compressions.running.acquire().await else {
             return;
         };
-        let is_for = |held: &Page| {
-            let held = held.codings.as_ref();
-            held.is_some_and(|held| Arc::ptr_eq(held, codings))
+        let is_for = |cached: &Page| {
+            let cached = cached.codings.as_ref();
+            cached.is_some_and(|cached| Arc::ptr_eq(cached, codings))
         };
         let content = match self.memory.get(key) {
-            Some(View::Version(held)) if is_for(&held.content) => held.content.response().clone(),
+            Some(View::Version(cached)) if is_for(&cached.content) => {
+                cached.content.response().clone()
+            }
             _ => return,
         };
         let made = task::spawn_blocking(move || coding.encoded(&content)).await;
@@ -176,8 +178,8 @@ impl Engine {
             target: "perennial::compression",
             key, coding = coding.token(), bytes, "compressed"
         );
-        self.memory.change(key, |held| {
-            if is_for(held) {
+        self.memory.change(key, |cached| {
+            if is_for(cached) {
                 codings.put(coding, made);
             }
         });

@@ -42,7 +42,7 @@ struct State {
     next_prune: Option<Tick>,
 }
 
-/// Handling far an attempt has come.
+/// The progress of a sync.
 enum Progress {
     /// The attempt is running, and had its last answer from the database at this time.
     Alive(Tick),
@@ -186,14 +186,15 @@ impl Engine {
             state.next_prune = Some(now + interval / 8);
         }
         let looked = look(&mut state);
-        // A runtime that has ended drops the task at once, and `End` takes the lock.
+        // Dropping `End` locks this mutex, and a runtime that has ended drops its task at once,
+        // inside `spawn`.
         drop(state);
         // Made here, as the task may be dropped before it has begun.
         let mut end = End {
             engine: Arc::clone(self),
             progress,
             result: None,
-            asked: now,
+            since: now,
         };
         let run = async move {
             let engine = Arc::clone(&end.engine);
@@ -288,14 +289,14 @@ struct End {
     progress: watch::Sender<Progress>,
     /// `None`: cancelled.
     result: Option<Result<(), Arc<Error>>>,
-    asked: Tick,
+    since: Tick,
 }
 
 impl Drop for End {
     fn drop(&mut self) {
         let mut state = self.engine.sync_state();
         if let Some(Ok(())) = self.result {
-            state.answered = state.answered.max(self.asked);
+            state.answered = state.answered.max(self.since);
             if !state.is_overdue(self.engine.now()) {
                 state.waiting_since = None;
             }
@@ -306,7 +307,7 @@ impl Drop for End {
             state.running = None;
         }
         // Under the lock: no request finds that nothing is running, and no reason to be quiet.
-        self.engine.sync.quiet_until(self.asked + SYNC);
+        self.engine.sync.quiet_until(self.since + SYNC);
         drop(state);
         if let Some(result) = self.result.take() {
             self.progress.send_replace(Progress::Ended(result));

@@ -132,9 +132,10 @@ impl Builder {
     /// Lets PostgreSQL notify this process of invalidations (LISTEN and NOTIFY). The process then
     /// knows an invalidation after some 50 ms instead of a second. Default: no.
     ///
-    /// The process takes one connection of the pool for good. The connection must reach PostgreSQL without a pooler in transaction mode. While the connection is lost, the process learns of invalidations by its sync, once a second.
-    /// Opening another kind of database with `listen` is an error. CockroachDB and YugabyteDB
-    /// accept the setting and never notify.
+    /// The process takes one connection of the pool for good. The connection must reach PostgreSQL
+    /// without a pooler in transaction mode. While the connection is lost, the process learns of
+    /// invalidations by its sync, once a second. Opening another kind of database with `listen` is
+    /// an error. CockroachDB and YugabyteDB accept the setting and never notify.
     #[cfg(feature = "postgres")]
     pub fn listen(mut self, listen: bool) -> Self {
         self.listen = listen;

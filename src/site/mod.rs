@@ -194,6 +194,8 @@ impl Perennial {
     /// regenerates the resource:
     ///
     /// - This process has no page of the resource in memory. Another process may have one.
+    /// - The new response may not be stored, the resource was purged meanwhile, or the site is
+    ///   shutting down.
     /// - The router with the page's route was dropped.
     /// - The resource is [content](Self::content), whose generator comes with a call.
     ///
@@ -242,8 +244,8 @@ impl Perennial {
         self.engine.observer().subscribe()
     }
 
-    /// Returns the figures of this site in this process: requests, regenerations and memory. Runs no
-    /// statement.
+    /// Returns the figures of this site in this process: requests, regenerations and memory. Runs
+    /// no statement.
     ///
     /// ```
     /// # fn f(site: perennial::Perennial) {

@@ -222,8 +222,9 @@ pub(super) const POSTGRES: Dialect = Dialect {
     forbidden: &["42501"],
 };
 
-/// PostgreSQL for its relatives: CockroachDB, which refuses to change a table twice in a statement,
-/// and YugabyteDB. Settings for a single statement have no effect there.
+/// PostgreSQL's dialect for CockroachDB, which refuses to change a table twice in a statement, and
+/// for YugabyteDB. Their statements are written without `set_config` for a single statement, which
+/// has no effect there.
 #[cfg(feature = "postgres")]
 pub(super) const POSTGRES_RELATIVE: Dialect = Dialect {
     side: Side::Relative,

@@ -67,7 +67,7 @@ pub struct Database {
     note = "for a pool of another version of sqlx, use sqlx 0.9 in Cargo.toml; for a `PgPool` or a `MySqlPool`, enable perennial's feature `postgres` or `mysql`; for a reference, write `pool.clone()`"
 )]
 pub trait IntoDatabase: sealed::Sealed {
-    /// The database.
+    /// Returns the database.
     fn into_database(self) -> Database;
 }
 
@@ -212,7 +212,7 @@ impl Database {
     }
 }
 
-/// The statements that make the tables in a database of the URL's kind.
+/// Returns the statements that make the tables in a database of the URL's kind.
 pub(crate) fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
     schema::check_prefix(prefix)?;
     let dialect = match url.split(':').next().unwrap_or_default() {
@@ -227,7 +227,7 @@ pub(crate) fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
     Ok(schema::script(dialect, prefix))
 }
 
-/// Opens a small pool on a server.
+/// Opens a small pool of connections to a server.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 async fn open<DB: sqlx::Database>(url: &str, connect: Connect) -> Result<sqlx::Pool<DB>, Error> {
     use sqlx::{ConnectOptions, Connection};
@@ -250,7 +250,8 @@ async fn open<DB: sqlx::Database>(url: &str, connect: Connect) -> Result<sqlx::P
     Ok(sqlx::pool::PoolOptions::new()
         .max_connections(CONNECTIONS)
         .acquire_timeout(CONNECT_LIMIT)
-        // A pool tests each connection when it comes back; twice would be a round trip more.
+        // A pool tests each connection on its return. A second test before its use would cost a
+        // round trip.
         .test_before_acquire(false)
         .connect_lazy_with(options))
 }

@@ -311,7 +311,7 @@ pub(super) fn is_contended<DB: Driver>(error: &sqlx::Error) -> bool {
     has_code::<DB>(error, DB::DIALECT.contended)
 }
 
-/// The connection is of no more use; whether the statement was done is not known.
+/// Returns true if the connection is broken, and the statement may have been done or not.
 pub(super) fn is_broken<DB: Driver>(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => true,

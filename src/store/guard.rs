@@ -66,7 +66,7 @@ impl Guarded {
         self.0.patience
     }
 
-    /// Bounds a step on a connection of the pool or the application's own.
+    /// Runs a step in the database with the statement timeout.
     pub(crate) async fn limited<T>(
         &self,
         step: &'static str,

@@ -112,7 +112,10 @@ pub trait Store: Send + Sync + 'static {
     /// epoch, in the order of epochs.
     fn invalidated(&self, since: i64, most: usize) -> StoreFuture<'_, Vec<(String, i64)>>;
 
-    /// Returns the names that are still needed after an invalidation of everything: the name of the invalidation of everything itself (`prefix:`), if there is one, and the first `most` names after `after`, in the order of bytes, that begin with `purged:` or `revision:`. The first call has `after` equal to `purged:`.
+    /// Returns the names that are still needed after an invalidation of everything: the name of the
+    /// invalidation of everything itself (`prefix:`), if there is one, and the first `most` names
+    /// after `after`, in the order of bytes, that begin with `purged:` or `revision:`. The first
+    /// call has `after` equal to `purged:`.
     fn invalidated_for_long<'a>(
         &'a self,
         after: &'a str,

@@ -150,7 +150,7 @@ tokio::task_local! {
     static SENDING: Sending;
 }
 
-/// The note on whether a statement was sent whose answer is not known. The store writes the note,
+/// The note on whether a statement without an answer was sent. The store writes the note,
 /// and the store's caller reads the note, also when the call was cancelled.
 #[derive(Clone, Default)]
 pub(crate) struct Sending(Arc<AtomicU8>);

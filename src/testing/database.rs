@@ -86,17 +86,17 @@ impl Database {
         self.set(Condition::Fails);
     }
 
-    /// Lets calls wait until another condition is set.
+    /// Makes calls wait until another condition is set.
     ///
-    /// A call that the site gives up before, as after the [statement
-    /// limit](Builder::statement_timeout), is not carried out.
+    /// A call is not carried out if the site has given it up by then, for example after the
+    /// [statement timeout](Builder::statement_timeout).
     pub fn hang(&self) {
         self.set(Condition::Hangs);
     }
 
     /// Delays each call by `delay`.
     ///
-    /// A call that the site gives up before is not carried out.
+    /// A call is not carried out if the site has given it up by then.
     pub fn slow_down(&self, delay: Duration) {
         self.set(Condition::Slow(delay));
     }
@@ -106,7 +106,7 @@ impl Database {
         self.set(Condition::LosesReplies);
     }
 
-    /// Lets calls succeed again. Hanging calls are carried out now.
+    /// Makes calls succeed again, and carries out the calls that hang.
     ///
     /// A site may take some seconds to notice: after a failure a process tries again when its pause
     /// or [cooldown](crate::Refresh::cooldown) is over.
@@ -116,8 +116,8 @@ impl Database {
 
     /// Sets the database's clock forward, as an administrator does. Tokio's clock does not change.
     ///
-    /// A process carries the age of a cached version on by Tokio's clock, so that such a version
-    /// does not become stale by this. To let time pass, use [`advance`](super::advance).
+    /// A cached version ages by Tokio's clock, so a version in memory does not become stale. To
+    /// make time pass for both clocks, use [`advance`](super::advance).
     pub fn set_clock_forward(&self, by: Duration) {
         self.0.memory.move_clock(micros(by));
     }

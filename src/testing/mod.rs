@@ -116,8 +116,8 @@ mod rows;
 
 pub use database::{Database, advance};
 
-/// The store as Perennial's own tests drive it. No part of the public API: anything here may change
-/// in any release.
+/// The internals of the store, for Perennial's own tests. Not part of the public API: anything here
+/// may change in any release.
 #[doc(hidden)]
 pub mod internal {
     /// The error of a store.

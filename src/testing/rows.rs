@@ -234,7 +234,8 @@ impl Rows {
             None => fence.is_none_or(|fence| fence < lease.fence),
         };
         if !holds || !allowed {
-            // An earlier try has done so, and its answer was lost.
+            // True if an earlier call of this publish has stored the entry, and its answer was
+            // lost.
             return fence == Some(lease.fence);
         }
         let page = Page {

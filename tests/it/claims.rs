@@ -74,7 +74,7 @@ async fn rows_are_claimed_in_order_read_completed_and_released(db: Db) {
     );
     assert!(
         !first.complete_by_row("7").await.expect("answers"),
-        "is somebody else's"
+        "another worker has the row"
     );
     assert!(!first.complete_by_row("1 OR 1=1").await.expect("answers"));
     first.release_by_row("2").await.expect("answers");

@@ -245,7 +245,7 @@ async fn nothing_is_compressed_twice_by_a_layer_beneath_or_above() {
         };
         read(&ask(address, "").await);
         for coding in CODINGS {
-            // The layer's own response is recognised by its tag.
+            // A response that Perennial compressed has the coding in its entity tag.
             until("there is ours", async || {
                 let reply = ask(address, coding).await;
                 read(&reply);

@@ -178,7 +178,7 @@ impl Db {
             .rows_affected()
     }
 
-    /// Returns a transaction that has changed one row. Open until dropped.
+    /// Returns a transaction with a changed row. Open until dropped.
     pub(crate) async fn uncommitted(&self, change: &str) -> Transaction<'static, sqlx::Any> {
         let mut transaction = self.pool().await.begin().await.expect("begins");
         let done = sqlx::query(AssertSqlSafe(change)).execute(&mut *transaction);

@@ -418,7 +418,7 @@ async fn private_response_is_given_to_one_visitor_alone() {
             assert_eq!(values.len(), 100, "a cookie was given twice");
         }
         assert_eq!(stored(&folder).await, 0);
-        // One run found the reason, and each visitor had a run of their own.
+        // The generator's run found the reason, and each visitor had a run of their own.
         assert_eq!(runs.load(SeqCst), 101, "{name}: {value}");
     }
 }

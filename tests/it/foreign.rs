@@ -152,7 +152,7 @@ async fn a_lease_of_another_language_is_respected_and_the_other_way_round(db: Db
         .expect("is free");
     assert!(lease.fence() > first);
     assert_eq!(told(&mut python, "try a"), "");
-    // A client neither extends nor releases a lock that it has lost.
+    // A client neither extends nor releases a lost lock.
     assert_eq!(told(&mut python, "extend a"), "False");
     assert_eq!(told(&mut python, "release a"), "False");
     let write = format!(

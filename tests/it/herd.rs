@@ -1,5 +1,4 @@
-//! One of many contenders wins a lock, on each database: processes with many connections, and
-//! holders that sleep past their leases.
+//! One contender of many wins a lock, on each database: processes with many connections, and holders asleep past their leases.
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -251,7 +251,7 @@ async fn clients_are_told_what_they_may_do_unless_the_generator_says_it() {
     }
 }
 
-/// A process whose page has this `Cache-Control`, and whose origin can fail.
+/// A process with an origin that can fail, and a page with this `Cache-Control`.
 fn honest(shared: &Shared, cache_control: &'static str) -> (Origin, Here) {
     let origin = Origin::default();
     let page = {

@@ -131,11 +131,11 @@ async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
         let reply = pay(b.address, "k").await;
         assert_eq!(reply.status, 409, "{reply:?}");
         assert_eq!(reply.headers["content-type"], "application/problem+json");
-        reply.text().contains("not known")
+        reply.text().contains("is unknown")
     })
     .await;
     assert_eq!(get(b.address, "/charges").await.text(), "0\n");
-    // An operator who has found that the charge was not made lets the request run.
+    // The operator has found no charge, and lets the request run.
     assert!(
         locks
             .break_lock(LockName::of(LockKind::Request, ["", "/pay", "k"]))
@@ -391,7 +391,7 @@ async fn panicked_or_crashed_request_is_refused_or_runs_again(db: Db) {
         let panicked = tokio::spawn(async move { pay(address, key).await });
         panicked.await.expect_err("the connection breaks");
         db.execute("UPDATE perennial_lock SET expires_at = 1").await;
-        let said = if again { "done" } else { "not known" };
+        let said = if again { "done" } else { "is unknown" };
         until(said, async || {
             let reply = pay(address, key).await;
             assert!([200, 409].contains(&reply.status), "{reply:?}");
@@ -417,7 +417,7 @@ async fn what_is_too_large_is_told_so(db: Db) {
     );
     let again = route.send("/a", &key, &body).await;
     assert_eq!(again.status, 409, "{again:?}");
-    assert!(again.text().contains("is not kept"), "{again:?}");
+    assert!(again.text().contains("is not stored"), "{again:?}");
     assert_eq!(route.runs(), 1);
 }
 
@@ -447,7 +447,7 @@ async fn request_with_an_unreadable_response_does_not_run_again(db: Db) {
     db.execute("UPDATE perennial_entry SET status = 7").await;
     let again = route.send("/a", &key, "x").await;
     assert_eq!(again.status, 409, "{again:?}");
-    assert!(again.text().contains("is not kept"), "{again:?}");
+    assert!(again.text().contains("is not stored"), "{again:?}");
 }
 
 /// A route that answers `done` when released, with a count of its runs.
@@ -560,7 +560,7 @@ async fn key_is_not_new_when_a_publish_was_refused(db: Db) {
         let address = serve(Router::new().route("/pay", route.layer(layer))).await;
         lag.store(refusals, SeqCst);
         assert_eq!(pay(address, key).await.text(), "done");
-        let said = if refusals == 1 { "done" } else { "not known" };
+        let said = if refusals == 1 { "done" } else { "is unknown" };
         until(said, async || {
             let reply = pay(address, key).await;
             assert!([200, 409].contains(&reply.status), "{reply:?}");
@@ -588,7 +588,7 @@ async fn repeat_of_a_request_with_a_refused_response_gets_409(db: Db) {
     assert_eq!(first.status, 201, "{first:?}");
     let again = route.send("/a", &key, &"x".repeat(100)).await;
     assert_eq!(again.status, 409, "{again:?}");
-    assert!(again.text().contains("is not kept"), "{again:?}");
+    assert!(again.text().contains("is not stored"), "{again:?}");
     assert_eq!(route.runs(), 1);
 }
 
@@ -609,7 +609,7 @@ async fn request_with_an_unknown_outcome_outlives_other_locks(db: Db) {
     })
     .await;
     let again = pay(address, "k").await;
-    assert!(again.text().contains("is not known"), "{again:?}");
+    assert!(again.text().contains("is unknown"), "{again:?}");
 }
 
 async fn a_layer_beneath_itself_lets_the_request_pass(db: Db) {

@@ -161,8 +161,7 @@ impl Site {
         reached
     }
 
-    /// One visitor who returns again and again. No visit fails, none takes as long as a statement
-    /// may, and with `in_order` none sees an older version than the visit before.
+    /// A returning visitor. No visit fails, and each visit takes less than the statement timeout. With `in_order`, each visit sees the version of the visit before or a newer version.
     fn visitors(&self, path: &'static str, in_order: bool) -> JoinHandle<()> {
         let address = self.address;
         tokio::spawn(async move {
@@ -216,7 +215,7 @@ async fn lost_in_each_step(kind: ServerKind) {
             site.origin.let_go();
             sites.push((site, visitors));
         }
-        // A time in which some requests find the database away.
+        // Time for some requests without the database.
         tokio::time::sleep(2 * INTERVAL).await;
         server.again().await;
         let back = Instant::now();
@@ -302,7 +301,7 @@ async fn publish_with_a_lost_reply_is_not_repeated(db: Db) {
     assert_eq!(get(site.address, "/").await.run(), 1);
     tokio::time::sleep(INTERVAL).await;
     site.deaf.store(true, SeqCst);
-    // A visitor who has waited half a second for a slow database gets the former version.
+    // After half a second of a slow database, a visitor gets the former version.
     until("it regrows", async || {
         get(site.address, "/").await.run() == 2
     })

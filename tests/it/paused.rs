@@ -27,7 +27,7 @@ use crate::support::{Ask, Origin, every, page, patient};
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<(Memory, Mutex<String>)>);
 
-/// A store that answers at once, and that can refuse to publish one key.
+/// A store with immediate answers, which can refuse to publish a key.
 impl Link for Shared {
     async fn send(&self, call: Call) -> Result<Reply, BoxError> {
         let (memory, unpublishable) = &*self.0;

@@ -388,7 +388,7 @@ async fn failed_regeneration_does_not_extend_max_stale() {
     assert_eq!(get(address, "/").await.run(), 1);
     site.invalidate("/").await.expect("is done");
     origin.status(500);
-    // A visitor who arrives while the first regeneration is ending gets its version.
+    // During the end of the first regeneration, a visitor gets the first version.
     until("it has failed", async || {
         assert_eq!(get(address, "/").await.run(), 1);
         origin.ended() == 2

@@ -44,8 +44,7 @@ async fn site_with(folder: &Folder, head: &[(&str, &str)], policy: Refresh) -> S
     serve(Router::new().fallback_service(page.layer(layer))).await
 }
 
-/// Returns the seconds for which the page is fresh, by a second visitor's response; `None`: not
-/// stored.
+/// Returns the page's remaining seconds of freshness in a second visitor's response; `None`: not stored.
 async fn fresh_for(address: SocketAddr) -> Option<i64> {
     get(address, "/").await;
     let reply = get(address, "/").await;
@@ -59,8 +58,7 @@ async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
     let every = Refresh::every(Duration::from_secs(1200));
     let general = ("cache-control", "max-age=300");
     let cdn = "cdn-cache-control";
-    // The head, and the seconds for which the page is fresh if the response decides, and if the
-    // policy decides.
+    // The head, and the page's seconds of freshness by the response's decision and by the policy's.
     for (head, honoured, otherwise) in [
         (vec![general], Some(300), Some(1200)),
         (vec![general, (cdn, "max-age=900")], Some(900), Some(1200)),
@@ -126,8 +124,8 @@ async fn date_is_the_generation_time_and_age_the_time_since() {
         assert!(date(&reply) <= made + Duration::from_secs(1), "{reply:?}");
         let age: u64 = text(&reply, "age").parse().expect("a number");
         assert!(age >= 3, "{reply:?}");
-        // RFC 9111 §4.2.3: of the apparent age and the age value the greater counts; they are the
-        // same, but for whole seconds.
+        // RFC 9111 §4.2.3: a cache takes the greater of the apparent age (the time since `Date`)
+        // and `Age`. Here the two differ by less than a second.
         let apparent = SystemTime::now()
             .duration_since(date(&reply))
             .expect("is past");
@@ -146,7 +144,7 @@ async fn date_is_the_generation_time_and_age_the_time_since() {
         "{reply:?}"
     );
 
-    // The same for a page that was old when it arrived, and for one older than its interval.
+    // The same for a page with an `Age` on arrival, and for a page beyond its interval.
     let before = httpdate::fmt_http_date(SystemTime::now() - Duration::from_secs(3000));
     for (head, past) in [(("date", &*before), 3000), (("age", "2147483648"), 1 << 31)] {
         let folder = Folder::new();

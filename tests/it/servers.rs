@@ -383,7 +383,7 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let (asked, begun) = (proxy.asked(), origin.begun());
-        // A visitor who arrives while the regeneration before is ending gets the former version.
+        // During the end of the regeneration before, a visitor gets the former version.
         until("it is made", async || {
             refresh(&site).await;
             origin.begun() > begun

@@ -332,7 +332,7 @@ mod on_servers {
         process_learns_of_invalidations_made_while_its_database_was_away
     }
 
-    /// A client in another language invalidates in a transaction of its own, which it leaves open.
+    /// A client in another language invalidates in an open transaction.
     async fn invalidation_that_is_committed_late_is_not_missed(db: Db) {
         let origin = Origin::default();
         let brief = Refresh::every(Duration::from_millis(500));

@@ -25,7 +25,7 @@ pub(crate) struct Ground {
     pub(crate) store: Arc<Memory>,
     start: Instant,
     journal: Mutex<Vec<Event>>,
-    /// The version of the data of each key, and its generator's runs.
+    /// For each key, the number of changes of its data, and the number of its generator's runs.
     data: Mutex<Vec<(u32, u32)>>,
     /// From then on there are no faults.
     pub(crate) quiet: AtomicBool,

@@ -90,18 +90,17 @@ impl ExclusiveLayer {
                     "" => "this",
                     action => action,
                 };
-                let detail = format!(
-                    "somebody else is at {name:?}: {action:?} was not begun; try again later"
-                );
+                let detail =
+                    format!("{name:?} is in use: {action:?} was not begun; try again later");
                 (self.refusal, detail, Some(self.wait))
             }
             Some(error) if error.is_lost() => {
-                let detail = "the lock was lost meanwhile; what has been done is not known";
+                let detail = "the lock was lost meanwhile; the outcome is unknown";
                 (StatusCode::INTERNAL_SERVER_ERROR, detail.to_owned(), None)
             }
             // The store has logged the error.
             Some(_) => {
-                let detail = "the lock can't be taken at the moment".to_owned();
+                let detail = "the lock cannot be taken at the moment".to_owned();
                 (StatusCode::SERVICE_UNAVAILABLE, detail, Some(self.wait))
             }
         };

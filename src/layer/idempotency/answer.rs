@@ -22,18 +22,18 @@ impl Answer<Response<Bytes>> {
             }
             Self::NotStored => (
                 StatusCode::CONFLICT,
-                "the first request with this `Idempotency-Key` was done, and its response is not kept",
+                "the first request with this `Idempotency-Key` was done, and its response is not stored",
                 None,
             ),
             Self::OtherRequest => (
                 StatusCode::UNPROCESSABLE_ENTITY,
-                "this `Idempotency-Key` was another request's, with another body, query or `Content-Type`: send a new key for each thing to be done, and the same request again for the same thing",
+                "another request had this `Idempotency-Key`, with another body, query or `Content-Type`: send a new key for each new request, and repeat a request unchanged",
                 None,
             ),
             Self::OtherCaller => {
                 tracing::warn!(
                     name,
-                    "an `Idempotency-Key` came again with other credentials or to another host; where credentials may change, tell callers apart by `IdempotencyLayer::scope`"
+                    "an `Idempotency-Key` was repeated with other credentials or to another host; if credentials may change, identify callers by `IdempotencyLayer::scope`"
                 );
                 (
                     StatusCode::UNPROCESSABLE_ENTITY,
@@ -43,7 +43,7 @@ impl Answer<Response<Bytes>> {
             }
             Self::InProgress => (
                 StatusCode::CONFLICT,
-                "the first request with this `Idempotency-Key` is still being served: ask again",
+                "the first request with this `Idempotency-Key` is still being served: repeat the request later",
                 Some(RETRY_IN_PROGRESS),
             ),
             Self::UnknownOutcome => {
@@ -53,7 +53,7 @@ impl Answer<Response<Bytes>> {
                 );
                 (
                     StatusCode::CONFLICT,
-                    "the first request with this `Idempotency-Key` was begun, and its outcome is not known, so the request does not run again. Ask the operator of this service; with a new key the request runs again",
+                    "the first request with this `Idempotency-Key` was begun, and its outcome is unknown, so the request does not run again. Ask the operator of this service; with a new key the request runs again",
                     None,
                 )
             }

@@ -58,7 +58,7 @@ impl IdempotencyLayer {
                 return Ok(oneshot(service, request).await?.map(ResponseBody::streamed));
             }
             Ok(None) => {
-                let detail = "the `Idempotency-Key` header is missing: send one that is new for each thing to be done, a UUID say";
+                let detail = "the `Idempotency-Key` header is missing: send a new one for each new request, such as a UUID";
                 return refused(StatusCode::BAD_REQUEST, detail);
             }
             Err(detail) => return refused(StatusCode::BAD_REQUEST, detail),
@@ -142,7 +142,7 @@ impl Driver {
         let (whole, body) = match read(body, self.layer.max_body).await {
             Ok(Read::Whole(body)) => {
                 let whole = stored::is_well_framed(&head.headers, &body);
-                let whole = whole.then(|| stored::keepable(&head, body.clone()));
+                let whole = whole.then(|| stored::storable(&head, body.clone()));
                 (whole, Ok(ResponseBody::stored(body)))
             }
             Ok(Read::TooLarge(body)) => (None, Ok(body)),
@@ -204,7 +204,7 @@ impl Driver {
                     tracing::warn!(
                         name,
                         error,
-                        "the database does not take a response: repeats are told that the request was done, and do not get the response"
+                        "the database refuses a response: repeats get 409, as the request was done and its response is not stored"
                     );
                     storing
                 }
@@ -225,7 +225,7 @@ impl Driver {
                     tracing::error!(
                         name,
                         error,
-                        "neither a response nor the note that its request was done could be stored: repeats are told that the outcome is unknown"
+                        "neither a response nor the note that its request was done could be stored: repeats get 409, as the outcome is unknown"
                     );
                     return;
                 }
@@ -420,15 +420,15 @@ mod tests {
         }
 
         /// Pays again, which is answered by the stored response, or by a problem in these words.
-        async fn again(&self, said: &str) {
+        async fn again(&self, expected_text: &str) {
             let (status, body) = self.pay().await;
-            let expected = match said {
+            let expected = match expected_text {
                 "charge 1" => 200,
                 "not done" => 503,
                 _ => 409,
             };
             assert!(
-                status == expected && body.contains(said),
+                status == expected && body.contains(expected_text),
                 "{status}: {body}"
             );
             assert_eq!(self.charges.load(SeqCst), 1);
@@ -457,7 +457,7 @@ mod tests {
         }
         // A short note gets through, as the database is not away.
         sleep(MINUTE + SOON).await;
-        site.again("is not kept").await;
+        site.again("is not stored").await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -476,7 +476,7 @@ mod tests {
         site.again("still being served").await;
         sleep(MINUTE).await;
         for _ in 0..3 {
-            site.again("not known").await;
+            site.again("is unknown").await;
             sleep(30 * MINUTE).await;
         }
         assert!(site.database.is_owned());
@@ -487,7 +487,7 @@ mod tests {
         let site =
             Site::new(|database| database.tell(|faults| faults.rejects = Some(Rejects::ByAnswer)));
         site.first().await;
-        site.again("is not kept").await;
+        site.again("is not stored").await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -495,7 +495,7 @@ mod tests {
         let site = Site::new(|database| database.away_for(30 * MINUTE));
         site.first().await;
         sleep(31 * MINUTE).await;
-        site.again("not known").await;
+        site.again("is unknown").await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -516,7 +516,7 @@ mod tests {
     async fn shutdown_waits_for_the_response_to_be_stored_but_not_for_ever() {
         let brief: fn(&Database) = |database| database.away_for(SOON);
         let long: fn(&Database) = |database| database.away_for(5 * MINUTE);
-        for (outage, said) in [(brief, "charge 1"), (long, "not known")] {
+        for (outage, said) in [(brief, "charge 1"), (long, "is unknown")] {
             let site = Site::new(outage);
             site.first().await;
             let asked = Instant::now();

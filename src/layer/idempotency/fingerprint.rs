@@ -151,8 +151,9 @@ fn request(parts: &Parts, body: &Bytes) -> String {
     ])
 }
 
-/// Returns the digest by which callers differ. A scoped request counts its host only: two sites may
-/// know different users by one name.
+/// Returns the digest by which callers differ. If the layer has a scope, the lock's name identifies
+/// the caller within a host, and only the host is digested: two hosts may use the same scope for
+/// different callers.
 fn caller(parts: &Parts, scoped: bool) -> String {
     // The host is the same in every version of HTTP.
     let mut values = vec![host(&parts.uri, &parts.headers).unwrap_or_default()];

@@ -44,16 +44,16 @@ use crate::{lock::Locks, policy::DAY, resource::Pruner};
 /// Without a scope, the credentials identify the caller: `Authorization`, `Cookie`, the public key
 /// of a `DPoP` proof, and headers with a word such as `account`, `auth`, `cert`, `client`, `email`,
 /// `token` or `user` in the name, except `User-Agent` and headers of the connection. A repeat with
-/// other credentials, for example with a changed cookie, is refused by 422. Callers that differ only
-/// in something else, such as their address, count as one caller: these sites need a scope. A layer
-/// without a scope logs a warning once.
+/// other credentials, for example with a changed cookie, is refused by 422. Callers that differ
+/// only in something else, such as their address, count as one caller: these sites need a scope. A
+/// layer without a scope logs a warning once.
 ///
 /// # Crashes
 ///
 /// The service runs in a task of its own: a client that disconnects cancels nothing, and gets the
-/// response when the client repeats the request. While the service runs, a lease is held. Afterwards
-/// one statement stores the response, or, if the response cannot be stored, a note without one. The
-/// stored row means that the request was done.
+/// response when the client repeats the request. While the service runs, a lease is held.
+/// Afterwards one statement stores the response, or, if the response cannot be stored, a note
+/// without one. The stored row means that the request was done.
 ///
 /// The outcome is unknown if the process dies in between, or if the service panics or returns an
 /// error. Repeats are then answered as in progress until the lease has expired, and refused for at

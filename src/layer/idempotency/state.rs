@@ -272,7 +272,7 @@ mod tests {
             Err(Error::database("publish", Unfit("is too large".into()))),
             Err(Error::timeout("publish", SECOND)),
         ];
-        // The next steps by the answers: release, retry, retry without the response, or leave.
+        // For each answer above, the expected next step.
         for (whole, late, refused, expected) in [
             (true, false, 0, "release retry without retry"),
             (true, false, REFUSALS - 1, "release leave without retry"),

@@ -110,7 +110,7 @@ impl Declared {
     }
 
     /// Returns true if each extension is a known one: nothing is inferred from the presence of
-    /// another. RequestUrl before a generator is given the extensions.
+    /// another. Checked before a generator gets the extensions.
     pub(super) fn knows_exactly(&self, extensions: &Extensions) -> bool {
         let named = self.types.iter().filter(|it| it.is_in(extensions)).count();
         #[cfg(feature = "axum")]
@@ -125,7 +125,7 @@ impl Declared {
         }
     }
 
-    /// The names of the types that are not known, for the log.
+    /// Returns the names of the unknown types, for the log.
     pub(super) fn unknown(&self, extensions: &Extensions) -> Vec<String> {
         let mut names = names(extensions);
         names.retain(|name| !self.types.iter().any(|it| it.name == name));

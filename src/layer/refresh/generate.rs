@@ -98,7 +98,7 @@ where
         }
         Err(error) => return failed(error.into(), None),
     };
-    let mut response = stored::keepable(&head, body);
+    let mut response = stored::storable(&head, body);
     if disposition != Disposition::Content {
         let retry_after = response.headers_mut().entry(header::RETRY_AFTER);
         retry_after.or_insert_with(|| seconds(retry_in).into());

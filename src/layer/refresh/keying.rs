@@ -143,7 +143,8 @@ impl Key {
         self
     }
 
-    /// Returns the key of the request without its variant.
+    /// Returns the key of the request without the parts for headers, host and nesting: the key that
+    /// `invalidate` takes.
     pub(super) fn resource(&self, parts: &Parts) -> Option<String> {
         let resource = self.of(parts)?;
         Some(match &self.base {

@@ -251,8 +251,8 @@ impl RefreshLayer {
         }
     }
 
-    /// Sets the name of the layer in [events](crate::Event) and in the log. Default: the path of the
-    /// route in axum, such as `/books/{id}`, or else `other`.
+    /// Sets the name of the layer in [events](crate::Event) and in the log. Default: the path of
+    /// the route in axum, such as `/books/{id}`, or else `other`.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.into());
         self
@@ -295,7 +295,7 @@ impl RefreshLayer {
     /// [`Key::by`](crate::Key::by) the layer invalidates the key of the request alone. The response
     /// waits for the invalidation, 5 s at most; if the database fails, the process tries again for
     /// a minute. For pages that a request does not name, use tags:
-    /// [`invalidates`](crate::Perennial::invalidates).
+    /// [`invalidate_on_success`](crate::Perennial::invalidate_on_success).
     ///
     /// Every visitor who may send such a request can cause a regeneration, and a row in the
     /// database for each URI.

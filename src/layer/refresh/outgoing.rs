@@ -53,11 +53,11 @@ pub(super) fn response<B>(
 
 /// Returns a 206 with a part of a stored response (RFC 9110 §15.3.7.1).
 pub(super) fn part<B>(
-    kept: &Response<Bytes>,
+    stored: &Response<Bytes>,
     mut headers: HeaderMap,
     part: Range<usize>,
 ) -> Response<ResponseBody<B>> {
-    let all = kept.body().len();
+    let all = stored.body().len();
     let content_range = format!("bytes {}-{}/{all}", part.start, part.end - 1);
     headers.insert(header::CONTENT_RANGE, ascii(content_range));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
@@ -68,7 +68,7 @@ pub(super) fn part<B>(
     response(
         StatusCode::PARTIAL_CONTENT,
         headers,
-        kept.body().slice(part),
+        stored.body().slice(part),
     )
 }
 
@@ -106,16 +106,16 @@ fn freshness(hit: HitHeaders) -> HeaderValue {
 
 /// Returns the stored response with these headers. `head`: without the body.
 pub(super) fn give<B>(
-    kept: &Response<Bytes>,
+    stored: &Response<Bytes>,
     headers: HeaderMap,
     head: bool,
 ) -> Response<ResponseBody<B>> {
     let body = if head {
         Bytes::new()
     } else {
-        kept.body().clone()
+        stored.body().clone()
     };
-    response(kept.status(), headers, body)
+    response(stored.status(), headers, body)
 }
 
 /// 503 with `Retry-After` (RFC 9110 §15.6.4).

@@ -76,8 +76,8 @@ pub(in crate::layer) fn original_path(parts: &Parts) -> &str {
 /// present URI.
 pub(in crate::layer) fn original_uri(parts: &Parts) -> &Uri {
     #[cfg(feature = "axum")]
-    if let Some(OriginalUri(asked)) = parts.extensions.get() {
-        return asked;
+    if let Some(OriginalUri(original)) = parts.extensions.get() {
+        return original;
     }
     &parts.uri
 }
@@ -107,13 +107,13 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
 /// example. The key then has the original path and, after a `#`, which no path contains, the path
 /// that the service sees.
 pub(super) fn key_of_original<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {
-    let asked = original_uri(parts);
+    let original = original_uri(parts);
     // The usual case.
-    if std::ptr::eq(asked, &parts.uri) || asked.path() == parts.uri.path() {
+    if std::ptr::eq(original, &parts.uri) || original.path() == parts.uri.path() {
         return seen;
     }
     let (path, query) = seen.split_at(seen.find('?').unwrap_or(seen.len()));
-    Cow::Owned(format!("{}{query}#{path}", asked.path()))
+    Cow::Owned(format!("{}{query}#{path}", original.path()))
 }
 
 /// Returns the generator's request for a resource: a GET with the key's path, query and headers, an

@@ -77,7 +77,7 @@ impl RefreshLayer {
         let representation = self.engine.represent(page, &parts.headers);
         #[cfg(not(feature = "compression"))]
         let representation = &page.plain;
-        let kept = &representation.content;
+        let stored = &representation.content;
         let head = parts.method == Method::HEAD;
         let age = Duration::from_secs(page.age_before).saturating_add(version.age(now));
         let hit = HitHeaders {
@@ -88,7 +88,7 @@ impl RefreshLayer {
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
         self.served(how);
         let make = || {
-            let mut headers = kept.headers().clone();
+            let mut headers = stored.headers().clone();
             outgoing::set_age(&mut headers, hit, age);
             self.set_cache_status(&mut headers, how);
             headers
@@ -97,10 +97,10 @@ impl RefreshLayer {
             Some(_) => take(Cow::Owned(make())),
             None => representation.headers_of_hit(hit, make, take),
         };
-        match conditional::evaluate(&parts.headers, kept, head) {
-            Evaluation::Whole => outgoing::give(kept, headers(|whole| whole.into_owned()), head),
+        match conditional::evaluate(&parts.headers, stored, head) {
+            Evaluation::Whole => outgoing::give(stored, headers(|whole| whole.into_owned()), head),
             Evaluation::Part(part) => {
-                outgoing::part(kept, headers(|whole| whole.into_owned()), part)
+                outgoing::part(stored, headers(|whole| whole.into_owned()), part)
             }
             Evaluation::NotModified => {
                 let headers = headers(|whole| outgoing::validating(&whole));

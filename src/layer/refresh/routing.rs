@@ -50,7 +50,9 @@ impl Routing {
             *request.uri_mut() = Uri::from_static(path);
             // Nothing in the router waits.
             match pin!(router.call(request)).poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(Ok(mut told)) => told.extensions_mut().remove().unwrap_or_default(),
+                Poll::Ready(Ok(mut response)) => {
+                    response.extensions_mut().remove().unwrap_or_default()
+                }
                 Poll::Ready(Err(_)) | Poll::Pending => Vec::new(),
             }
         };

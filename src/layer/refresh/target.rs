@@ -37,10 +37,10 @@ impl RequestUrl {
     }
 
     fn resolve(&self, reference: &str) -> Option<Uri> {
-        let asked = self.0.as_ref()?;
-        let url = asked.join(reference).ok()?;
+        let base = self.0.as_ref()?;
+        let url = base.join(reference).ok()?;
         // A default port is none in the scheme of the reference.
-        let mut own = asked.clone();
+        let mut own = base.clone();
         own.set_scheme(url.scheme()).ok()?;
         let is_http = matches!(url.scheme(), "http" | "https");
         let is_same_host = url.host() == own.host() && url.port() == own.port();
@@ -58,7 +58,7 @@ mod tests {
         let request = http::Request::builder()
             .uri("/books/7/edit?a=b")
             .header("host", "Example.com:80");
-        let asked = RequestUrl::of(&request.body(()).expect("a request").into_parts().0);
+        let url = RequestUrl::of(&request.body(()).expect("a request").into_parts().0);
         for (reference, expected) in [
             ("/books/7", Some("key:/books/7")),
             ("/books?b=2&a=1#c", Some("key:/books?a=1&b=2")),
@@ -82,9 +82,9 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert("location", reference.parse().expect("a value"));
-            let names = asked.names_in(&headers, &Key::new());
+            let names = url.names_in(&headers, &Key::new());
             assert_eq!(names.first().map(String::as_str), expected, "{reference}");
         }
-        assert!(asked.names_in(&HeaderMap::new(), &Key::new()).is_empty());
+        assert!(url.names_in(&HeaderMap::new(), &Key::new()).is_empty());
     }
 }

@@ -36,7 +36,8 @@ const PLAIN_PROBE: &str =
 
 /// Stores an entry under the lease, over an entry with a smaller fence.
 ///
-/// kind, name, owner, fence, metadata, retention, status, headers, body -> fence, if the entry was published
+/// kind, name, owner, fence, metadata, retention, status, headers, body -> fence, if the entry was
+/// published
 pub(in crate::sql) const PUBLISH: Sides = Sides {
     sqlite: "INSERT INTO {p}entry AS e (kind, name, fence, generated_at, retain_until, metadata, status, headers, body)
         SELECT $1, $2, l.fence, {now}, {now} + $6, $5, $7, $8, $9
@@ -105,8 +106,9 @@ pub(in crate::sql) const RENEW: Sides = Sides {
         WHERE e.kind = $1 AND e.name = $2 AND e.fence = $7 AND e.fence < $4",
 };
 
-/// Reads the lock without locking its row. The publish of an uncommitted takeover has a greater
-/// fence, so only an entry that the holder may remove is removed, and nothing is published.
+/// Removes an entry under the lease. Unlike a publish, the statement need not lock the lock's row
+/// against a takeover that commits at the same time: the new holder's entry has a greater fence,
+/// which the statement does not match.
 ///
 /// kind, name, owner, fence -> one row changed, if there was one and the lease holds
 pub(in crate::sql) const REMOVE: Sides = Sides::same(

@@ -1,5 +1,5 @@
-//! The journal's statements: none for a hit, three for a refresh, one a second beside another
-//! process; S5 and S14.
+//! The number of statements in a journal: none for a hit, three for a refresh, and one a second
+//! while another process regenerates the key; S5 and S14 of the list in [`super`].
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,10 +14,10 @@ use crate::{
     plan::LIMIT,
 };
 
-/// The largest number of statements of one process about one key in one second.
+/// The largest number of statements of a process about a key in a second.
 const MOST: usize = 60;
 
-/// The same for a page that each visitor regenerates.
+/// The same number, if each visitor regenerates the page.
 const MOST_OF_VISITORS: usize = 400;
 
 const SECOND: u64 = 1_000_000;
@@ -29,7 +29,7 @@ struct Version {
     epoch: i64,
 }
 
-/// The knowledge of one process about one key.
+/// A process's knowledge of a key.
 #[derive(Default)]
 pub(super) struct Way {
     version: Option<Version>,
@@ -54,7 +54,7 @@ pub(super) struct Stored {
     begun: u64,
     published: u64,
     released: u64,
-    /// The last acquisition of the lock, and the total time for which the lock was held.
+    /// The last acquisition of the lock, and the lock's total time with a holder.
     taken: u64,
     held: u64,
     first: Option<u64>,
@@ -297,8 +297,7 @@ impl Oracle<'_> {
             for ((process, _), way) in self.ways.iter().filter(|((_, of), _)| of == key) {
                 let own = stored.won.get(process).copied().unwrap_or_default();
                 let others = won - own;
-                // One probe a second while another process generates, and one for the result; also
-                // those of a first version.
+                // A probe a second during another process's generator, and a probe for the result; also the statements of a first version.
                 let first = 8 + 2 * stored.first.unwrap_or_default() / SECOND;
                 let held = stored.held / SECOND;
                 // After an expiry visitors wait for each following version, and a process asks as

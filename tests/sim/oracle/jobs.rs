@@ -1,5 +1,5 @@
-//! The journal's work beside the pages: once-only work, exclusive routes, and the waits of
-//! requests.
+//! The promises about work beside the pages in a journal: once-only work, exclusive routes, and the
+//! waits of requests.
 
 use std::{collections::HashMap, time::Duration};
 

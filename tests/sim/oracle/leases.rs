@@ -1,4 +1,5 @@
-//! The journal's leases and cooldowns: S4, S12, S15 and S18.
+//! The promises about leases and cooldowns in a journal: S4, S12, S15 and S18 of the list in
+//! [`super`].
 
 use std::collections::HashMap;
 
@@ -245,7 +246,8 @@ impl Oracle<'_> {
     /// S15: no living process leaves a lease behind, whether its answer arrived or not.
     pub(super) fn idle(&self) -> Result<(), String> {
         let lives = |process: u32| !self.processes.get(&process).is_some_and(|it| it.cut);
-        // The lock of an idempotent request keeps its owner if the request's outcome is unknown: this lock is expected to remain.
+        // The lock of an idempotent request keeps its owner if the request's outcome is unknown:
+        // this lock is expected to remain.
         let held = self.leases.held.iter();
         for (name, leases) in held.filter(|(name, _)| name.kind() != LockKind::Request) {
             if let Some(lease) = leases.iter().find(|it| !it.over && lives(it.process)) {

@@ -1,5 +1,28 @@
 //! Judges the journal of a simulation: a run fails if an event breaks a promise, or if an expected
 //! event is missing at the end.
+//!
+//! | | promise |
+//! |---|---|
+//! | S1 | each publish of a key has a greater fence than the entry before |
+//! | S2 | a publish, a renewal or a removal happens only while the lock carries the lease's fence |
+//! | S3 | a try with a fence seen succeeds only if no publish has happened since |
+//! | S4 | two processes never rely on one lease at once, unless a clock stood still |
+//! | S5 | without faults, each stale version is generated again once, with the statements of the cost model |
+//! | S6 | a purged version is not served by a process that has learned of the purge |
+//! | S7 | an expired version is not served, except for a cooldown after a failure |
+//! | S8 | a version that is called fresh is younger than the interval, and no known invalidation applies |
+//! | S9 | an invalidation reaches each process before the first answer after the sync interval |
+//! | S10 | the epoch of a version was known before its generator began |
+//! | S11 | an unsaved version is replaced by the next published one |
+//! | S12 | no try succeeds during a cooldown, unless the key was purged or the lock broken |
+//! | S13 | each visitor is answered within the limits of the policy |
+//! | S14 | a process that serves a stale version asks for a newer one, and none asks in a busy loop |
+//! | S15 | a process leaves no lease behind |
+//! | S16 | an answer that comes too late changes nothing |
+//! | S18 | a process generates without a lease only while the database is away |
+//!
+//! `src/resource/state/check` proves the same list, with S17: a view of memory never allows what S6
+//! to S8 forbid, at any later time.
 
 mod cost;
 mod jobs;

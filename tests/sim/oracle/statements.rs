@@ -1,4 +1,5 @@
-//! The journal's statements: S1, S2, S3, S10 and S11.
+//! The promises about stored versions in a journal: S1, S2, S3, S10 and S11 of the list in
+//! [`super`].
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The journal's visitors: S6 to S9 and S13.
+//! The promises to visitors in a journal: S6 to S9 and S13 of the list in [`super`].
 
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ impl Oracle<'_> {
         let born = ended.max(stored);
         let limit = match (said, terms.max_stale) {
             (ServedAs::Fresh, _) => terms.interval,
-            // A visitor who waited for the version gets it.
+            // A waiting visitor gets the new version.
             (_, Some(_)) if born >= arrived => return Ok(()),
             (_, Some(max_stale)) => terms.interval + max_stale,
             _ => return Ok(()),
