@@ -104,8 +104,8 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The name of the lock that a change of an album takes: by the number that the handler goes by,
-/// however the path is written.
+/// The name of the lock that a change of an album takes. The name contains the album's number, as
+/// two paths can be written differently (`7`, `07`) and mean the same album.
 fn album(parts: &Parts) -> LockName {
     let id = segment(parts).parse::<i64>();
     // The handler refuses an album that is not a number.

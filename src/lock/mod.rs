@@ -351,8 +351,9 @@ impl Locks {
     /// there is no such lock. [`LockName::of`] names the lock of a page, of once-only work or of a
     /// request.
     ///
-    /// The holder's lease is [lost](Lease::lost): the holder learns of the loss at its next
-    /// extension, after a third of the lease's length, or at its release.
+    /// The holder's lease is [lost](Lease::lost). The holder learns of the loss at its next
+    /// extension, at most a third of the lease's length later, or at its release. With
+    /// [`manual_extension`](LockAttempt::manual_extension) the next extension is the holder's own.
     ///
     /// # Errors
     ///

@@ -216,8 +216,8 @@ impl Once {
     }
 }
 
-/// Returns the time since the work began if the lock marks completed work: the lock has no holder
-/// and cannot be taken.
+/// Returns the time since the work began if the work is marked as done: the lock has no holder, and
+/// cannot be taken.
 fn done(lock: Option<&LockInfo>) -> Option<Duration> {
     lock.filter(|lock| lock.holder.is_none() && !lock.remaining.is_zero())
         .map(|lock| lock.age)

@@ -32,10 +32,10 @@ use crate::{
 ///
 /// - **No fence.** A holder that has lost the connection without noticing can write after the next
 ///   holder has begun. [`lost`](Self::lost) resolves within some seconds.
-/// - **No poolers** that share connections by the transaction (PgBouncer, Pgpool): the lock would
-///   belong to a connection that other clients use, too. A second session lock on such a shared
-///   connection is an error. The first one cannot detect the pooler, and the pooler's connection
-///   keeps the lock when its client leaves.
+/// - **No poolers** that share connections by the transaction (PgBouncer with `pool_mode =
+///   transaction`): the lock would belong to a connection that other clients use, too. A second
+///   session lock on such a shared connection is an error. The first session lock cannot detect the
+///   pooler. When the process of the first lock leaves, the pooler's connection can keep the lock.
 /// - **No Galera**, which has no such locks; taking one is an error. Replicas do not share such a
 ///   lock either: the lock belongs to one server and ends with the server.
 /// - **No SQLite, CockroachDB or YugabyteDB**: an error, which recommends a lease.

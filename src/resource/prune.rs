@@ -21,8 +21,8 @@ use crate::{
 /// The lock of the process that prunes for a site.
 const PRUNE_LOCK: &str = "prune";
 
-/// The lock of the process that prunes the stored responses of idempotent requests, which need no
-/// site.
+/// The lock of the process that prunes for idempotent requests: their layer also works in a process
+/// without a site.
 const REQUESTS_LOCK: &str = "prune-requests";
 
 const FOLD_LOCK: &str = "fold";

@@ -222,7 +222,7 @@ impl<C: Content> State<C> {
         state
     }
 
-    /// Metadata whether a part of the generator has run by now.
+    /// Records whether a part of the generator has run by now.
     pub(crate) fn generator_has_begun(&mut self, begun: bool) {
         self.begun_in = self.begun_in.filter(|_| begun);
     }

@@ -56,8 +56,8 @@ pub(super) struct Dialect {
     pub(super) session: Option<Statements>,
     /// The codes of errors after which nothing was done, as another statement was faster.
     pub(super) contended: &'static [&'static str],
-    /// The codes of errors of a server that ends, or that is not the primary: the connection is
-    /// closed.
+    /// The codes of errors after which the connection is closed: the server ends, is not the primary,
+    /// or does not know whether the statement was done.
     pub(super) gone: &'static [&'static str],
     /// The codes of errors with which a working server refuses content: the content is too large,
     /// or an administrator's constraint or trigger forbids the row.
@@ -210,10 +210,10 @@ pub(super) const POSTGRES: Dialect = Dialect {
     }),
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
-    // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout;
-    // read_only_sql_transaction: the primary has become a standby, or the name leads to another
-    // server now
-    gone: &["57P01", "57P02", "57P03", "57P05", "25006"],
+    // statement_completion_unknown: CockroachDB's ambiguous result; admin_shutdown, crash_shutdown,
+    // cannot_connect_now, idle_session_timeout; read_only_sql_transaction: the primary has become a
+    // standby, or the name leads to another server now
+    gone: &["40003", "57P01", "57P02", "57P03", "57P05", "25006"],
     // string_data_right_truncation, character_not_in_repertoire, untranslatable_character,
     // check_violation, program_limit_exceeded, raise_exception
     unfit: &["22001", "22021", "22P05", "23514", "54000", "P0001"],

@@ -72,7 +72,8 @@ impl<DB: Driver> Connections<DB> {
         let sent = store::sends();
         let done = DB::run(connection, statement, arguments).await;
         if !matches!(&done, Err(error) if is_broken::<DB>(error)) {
-            // A statement that the database has refused has done nothing.
+            // A refused statement has done nothing. A statement without an answer may have taken a
+            // lock, and remains to be checked (`store::Strays`).
             if !matches!(&done, Err(error) if error.as_database_error().is_none()) {
                 sent.answered();
             }

@@ -61,9 +61,9 @@ pub trait Store: Send + Sync + 'static {
     /// Takes the lock `name` for `length`, if the lock is free: never held, expired or released,
     /// and not in cooldown.
     ///
-    /// With `seen`, the lock must still have that fence; a lock that was never held has any fence.
-    /// Returns the new fence, or `None` if the lock was not taken. An owner that already holds the
-    /// lock (its answer was lost) gets its fence again.
+    /// With `seen`, the lock is taken only if it still has that fence. A lock without a row has no
+    /// fence, and is taken with any `seen`. Returns the new fence, or `None` if the lock was not
+    /// taken. An owner that already holds the lock (its answer was lost) gets its fence again.
     fn try_lock<'a>(
         &'a self,
         name: &'a LockName,
@@ -214,7 +214,8 @@ pub struct NewEntry<'a> {
     pub content: &'a Response<Bytes>,
     /// Perennial's metadata, which a probe returns unchanged.
     pub metadata: &'a str,
-    /// The minimum retention, unless another entry is published.
+    /// The shortest time until the entry may be pruned. A purge, a removal or the next publish ends
+    /// the entry earlier.
     pub retention: Duration,
 }
 

@@ -15,8 +15,8 @@ use tracing::Instrument;
 
 use crate::timing::{STRAY_AGAIN, STRAY_END, STRAY_PAUSES, STRAY_SILENCE};
 
-/// The most strays that a process remembers. Beyond this number, the strays with the most checks
-/// are given up.
+/// The most strays that a process remembers. Beyond this number, the stray with the latest next
+/// check is given up.
 const MOST: usize = 10_000;
 
 /// The most strays in one check.
@@ -47,8 +47,8 @@ pub(crate) trait Reclaim: Send + Sync + 'static {
     /// The identity of a lost statement.
     type Lost: Send + Sync + 'static;
 
-    /// Undoes the effects so far of these statements, at most [`BATCH`] of them; `false`: the
-    /// database fails.
+    /// Undoes what these statements have done so far; `false`: the database fails. `lost` has at
+    /// most [`BATCH`] statements.
     fn reclaim(&self, lost: &[&Self::Lost]) -> impl Future<Output = bool> + Send;
 }
 
@@ -211,7 +211,8 @@ impl<T> State<T> {
         self.next += 1;
         self.due.insert((due, self.next), stray);
         if self.due.len() > MOST {
-            // The last stray in the order has the most checks.
+            // The pauses grow with each check: the stray with the latest next check has usually had
+            // the most checks.
             self.due.pop_last();
         }
     }

@@ -46,7 +46,7 @@ macro_rules! on_database {
     };
 }
 
-/// Runs a block with a pool of sqlx's own for the database, as `pool`.
+/// Runs a block. In the block, the variable `$pool` is a pool of sqlx for the database.
 macro_rules! with_pool {
     ($db:expr, $pool:ident => $block:block) => {
         match $db.url().split(':').next().unwrap_or_default() {

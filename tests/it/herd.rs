@@ -94,7 +94,7 @@ async fn no_row_is_claimed_twice_by_a_herd(db: Db) {
     assert_eq!(claimed, (0..ROWS).collect::<Vec<_>>());
 }
 
-/// A process that runs a command on each of its connections at once.
+/// A process that tries for locks and rows on request, as commands on its input.
 pub(crate) struct Contender {
     process: Child,
     input: ChildStdin,

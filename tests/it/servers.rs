@@ -477,6 +477,29 @@ async fn a_connection_to_a_server_that_may_only_be_read_is_not_kept() {
     assert!(lease.expect("is tried again").is_some());
 }
 
+/// CockroachDB's ambiguous result, SQLSTATE 40003: the statement may have been done or not.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_with_an_unknown_result_runs_again() {
+    let Some(db) = Db::postgres().await else {
+        return;
+    };
+    let locks = db.site().await.locks();
+    // A sequence keeps its value when the statement is undone.
+    for sql in [
+        "CREATE SEQUENCE tries",
+        "CREATE FUNCTION unknown() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF nextval('tries') = 1 THEN RAISE 'unknown' USING ERRCODE = '40003'; END IF;
+            RETURN NEW; END $$",
+        "CREATE TRIGGER t BEFORE INSERT OR UPDATE ON perennial_lock
+            FOR EACH ROW EXECUTE FUNCTION unknown()",
+    ] {
+        db.execute(sql).await;
+    }
+    let lease = locks.try_lock("a").await;
+    assert!(lease.expect("is tried again").is_some());
+}
+
 #[cfg(feature = "mysql")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_to_a_mariadb_that_may_only_be_read_is_not_kept() {

@@ -43,7 +43,7 @@ impl Random {
         grain * self.below(grains as u64 + 1) as u32
     }
 
-    /// Returns up to three turns in the runtime's queue, which is otherwise in order.
+    /// Lets the other tasks run `count` times, so that tasks do not always run in the same order.
     pub(crate) async fn turns(count: u64) {
         for _ in 0..count {
             tokio::task::yield_now().await;

@@ -310,8 +310,8 @@ impl RefreshLayer {
     }
 
     /// Lets a request for which the function returns `true` bypass the cache: the request goes to
-    /// the service unchanged, and the response to its visitor alone. Default: none. One of several
-    /// functions suffices.
+    /// the service unchanged, and the response to its visitor alone. Default: no function. After
+    /// several calls, a request bypasses the cache if any of the functions returns `true`.
     ///
     /// Logged-in visitors are the usual case. A GET or HEAD for which every function returns
     /// `false` is served from the cache, or generates the page without the visitor's cookies and

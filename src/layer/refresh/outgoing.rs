@@ -72,7 +72,8 @@ pub(super) fn part<B>(
     )
 }
 
-/// Sets `Age`, and also `Date` and `Cache-Control` unless the response has them.
+/// Sets `Age`. Sets `Date` unless the response has one, and `Cache-Control` unless the response has
+/// `Cache-Control` or `Expires`.
 ///
 /// `Date` is the time of the generation (RFC 9110 §6.6.1), not of the hit. A recipient takes the
 /// greater of `Age` and the time since `Date` (RFC 9111 §4.2.3), and here the two are equal.

@@ -9,7 +9,7 @@ pub(super) mod invalidations;
 pub(super) mod locks;
 pub(super) mod tables;
 
-/// The side of a statement that a database runs.
+/// The text of a statement that a database runs, as a field of [`Sides`].
 #[derive(Clone, Copy)]
 #[allow(
     dead_code,
