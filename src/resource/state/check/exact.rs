@@ -511,3 +511,56 @@ fn version_that_was_purged_while_it_was_published_answers_nobody() {
         "{step:?}"
     );
 }
+
+#[test]
+fn visitor_gets_an_expired_version_only_of_this_process_and_only_from_after_the_arrival() {
+    let process = Process::new();
+    let version = |origin| process.version(5 * S, origin);
+    let arrived = |ago: Duration| process.now - ago;
+    for (origin, ago, expected) in [
+        (Origin::Unsaved, 5 * S, true),
+        (Origin::Unsaved, 4 * S, false),
+        (Origin::Published { latest: true }, 6 * S, true),
+        (Origin::Stored, 6 * S, false),
+    ] {
+        let is_made = version(origin).is_made_since(arrived(ago));
+        assert_eq!(is_made, expected, "{origin:?}, {ago:?}");
+    }
+}
+
+#[test]
+fn visitors_get_a_servable_version_after_a_panic_of_the_regeneration() {
+    let process = Process::new();
+    let lost = |age| {
+        let progress = Progress::Stale {
+            version: Arc::new(process.version(age, Origin::Stored)),
+            begun: false,
+        };
+        progress.lost(&process.facts())
+    };
+    assert!(matches!(lost(3 * S), Answer::Version(_)));
+    let unavailable =
+        |answer: &_| matches!(answer, Answer::Unavailable { retry_in } if *retry_in == S);
+    assert!(unavailable(&lost(5 * S)));
+    assert!(unavailable(&Progress::First.lost(&process.facts())));
+    let known = Progress::Done(Answer::Pass(PassReason::TooLarge));
+    let answer = known.lost(&process.facts());
+    assert!(matches!(answer, Answer::Pass(PassReason::TooLarge)));
+}
+
+#[test]
+fn published_version_replaces_an_older_one_unless_that_was_purged() {
+    let replaces = |process: &Process, newest| {
+        let mut state = process.generating(newest);
+        let content = Event::Generated(GenerationResult::Content(text(1)));
+        match process.on(&mut state, content).command {
+            Command::Publish { version } => version.replaces,
+            command => panic!("{command:?}"),
+        }
+    };
+    let process = Process::new();
+    let stale = process.version(3 * S, Origin::Stored);
+    assert!(!replaces(&process, None));
+    assert!(replaces(&process, Some(stale.clone())));
+    assert!(!replaces(&Process::purged(), Some(stale)));
+}

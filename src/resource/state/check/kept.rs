@@ -78,7 +78,7 @@ fn expired_version_is_not_given_to_the_leader_that_the_other_process_has_overtak
         panic!("{step:?}");
     };
     assert_eq!((version.born, version.origin), (NOW, Origin::Unsaved));
-    assert_eq!(state.newest.map(|newest| newest.fence), Some(2));
+    assert_eq!(state.newest().map(|newest| newest.fence), Some(2));
     assert!(matches!(step.command, Command::Release { .. }));
 }
 
@@ -96,8 +96,10 @@ fn pauses_double_up_to_the_longest() {
 fn seconds_until_a_version_is_stale_are_rounded_down_and_negative_after_an_invalidation() {
     let mut known = ModelList::default();
     let ttl = |known: &ModelList, age: i64| {
-        let version = Version::new(TEXT, 1, Tick(-age), Origin::Stored);
-        version.ttl(NOW, &POLICY, known)
+        // Not zero: a time with the wrong sign would not be noticed.
+        let now = Tick(1000 * SECOND);
+        let version = Version::new(TEXT, 1, Tick(now.0 - age), Origin::Stored);
+        version.ttl(now, &POLICY, known)
     };
     for (age, expected) in [
         (0, 2),
