@@ -253,7 +253,10 @@ async fn another_request_with_the_key_is_refused_and_so_is_a_missing_one(db: Db)
         let reply = route.send(path, &headers, body).await;
         assert_eq!(reply.status, 422, "{reply:?}");
         assert_eq!(reply.headers["content-type"], "application/problem+json");
-        assert!(reply.text().contains("another request had this"), "{reply:?}");
+        assert!(
+            reply.text().contains("another request had this"),
+            "{reply:?}"
+        );
     }
     let patch = exchange(route.address, "PATCH", "/a?x=1", &[key], "photo").await;
     assert_eq!(patch.status, 422, "{patch:?}");
