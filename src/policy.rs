@@ -127,8 +127,8 @@ impl Refresh {
     ///   subtracted instead if that time is longer than `Age` and than 5 s.
     /// - A valid, non-empty `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also for
     ///   the question whether the response may be stored (RFC 9213 §2.2). An invalid
-    ///   `CDN-Cache-Control` is ignored (§2.1). The layer passes the header on to clients, for
-    ///   further caches on the way (§3.1).
+    ///   `CDN-Cache-Control` is ignored (§2.1), except for a `private` or `no-store` in it. The
+    ///   layer passes the header on to clients, for further caches on the way (§3.1).
     /// - A stale version is served for as long as `stale-while-revalidate` allows, and after a
     ///   failed regeneration for as long as `stale-if-error` allows (RFC 5861).
     /// - With `no-cache`, `must-revalidate` or `proxy-revalidate` a stale version is not served:

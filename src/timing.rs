@@ -210,7 +210,8 @@ pub(crate) async fn within<T>(
     done.map_err(|_| Error::timeout(step, limit))
 }
 
-/// The pauses between tries: each pause is twice the pause before, up to a limit.
+/// The pauses between tries: each pause is twice the pause before, up to a limit. With
+/// [`random`](Self::random), a pause is between half of that and the whole.
 pub(crate) struct Backoff {
     next: Duration,
     longest: Duration,

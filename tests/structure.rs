@@ -1,4 +1,4 @@
-//! The crate's rooms stand one above the other, and a room uses only rooms below it.
+//! The crate's rooms stand one above the other: no two rooms use each other, also through others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

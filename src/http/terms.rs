@@ -309,8 +309,8 @@ mod tests {
 
     #[test]
     fn either_field_forbids_storing_unless_the_targeted_one_is_honoured() {
-        // `Cache-Control`, `CDN-Cache-Control`; forbidden with the targeted header honoured, and
-        // without.
+        // The columns: `Cache-Control`, `CDN-Cache-Control`, whether storing is forbidden with
+        // `from_cache_control`, and whether storing is forbidden without it.
         let table = [
             ("", "", false, false),
             ("private", "", true, true),

@@ -116,8 +116,8 @@ impl Engine {
         prune(&self.locks, PRUNE_LOCK, retention, pause, forget).await
     }
 
-    /// Replaces all known names by an invalidation of everything, so that the names can be
-    /// forgotten. Runs in the background, in one process.
+    /// Folds the invalidation list: one invalidation of everything replaces the invalidated keys,
+    /// prefixes and tags. Purges and revisions stay. Runs in the background, in one process.
     pub(super) fn fold(self: &Arc<Self>) {
         let engine = Arc::clone(self);
         let fold = async move {
@@ -125,8 +125,8 @@ impl Engine {
                 return Ok(());
             };
             tracing::warn!(
-                "more names have been invalidated than a process stores: everything is invalidated in their place. If this happens often, use fewer \
-                 tags, or prefixes"
+                "more names have been invalidated than a process stores: everything is \
+                 invalidated in their place. If this happens often, use fewer tags, or prefixes"
             );
             engine.invalidate(Target::Prefix("")).await?;
             // Purges stay.

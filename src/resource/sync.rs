@@ -246,9 +246,9 @@ impl Engine {
         }
     }
 
-    /// Reads purges and revisions, which outlive an invalidation of everything. Then skips the other
-    /// invalidations up to the last invalidation of everything. If too many remain, this process
-    /// folds them: an invalidation of everything takes their place.
+    /// Reads purges and revisions, which outlive an invalidation of everything. Then skips the
+    /// other invalidations up to the last invalidation of everything. If too many remain, this
+    /// process folds them: an invalidation of everything takes their place.
     async fn catch_up(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
         // A name without an entry: each probe returns the epoch.
         let nothing = LockName::of(LockKind::Housekeeping, "-");

@@ -41,11 +41,13 @@ pub(super) struct Dialect {
     pub(super) schema_table: &'static [&'static str],
     /// The codes of errors from another process that makes the tables at the same time.
     pub(super) raced: &'static [&'static str],
-    /// The tables: each element leads from the version of its index to the next version. No element
-    /// is edited after a release.
+    /// The statements that make the tables: the first element makes them, and each later element
+    /// leads from a version of the tables to the next version. No element is edited after a
+    /// release.
     pub(super) schema: &'static [&'static [&'static str]],
-    /// The settings before and after a mark, with the limit in milliseconds of the wait for another
-    /// transaction.
+    /// Two statements around the mark of once-only work in a caller's transaction. The first limits
+    /// the wait for other transactions (milliseconds -> nothing), and the second restores the limit
+    /// from before (nothing -> nothing).
     pub(super) bounds: Option<[&'static str; 2]>,
     /// The epoch in an entry's metadata, for `{epoch_of_metadata}`; NULL without an epoch.
     pub(super) epoch_of_metadata: &'static str,
@@ -56,8 +58,8 @@ pub(super) struct Dialect {
     pub(super) session: Option<Statements>,
     /// The codes of errors after which nothing was done, as another statement was faster.
     pub(super) contended: &'static [&'static str],
-    /// The codes of errors after which the connection is closed: the server ends, is not the primary,
-    /// or does not know whether the statement was done.
+    /// The codes of errors after which the connection is closed: the server ends, is not the
+    /// primary, or does not know whether the statement was done.
     pub(super) gone: &'static [&'static str],
     /// The codes of errors with which a working server refuses content: the content is too large,
     /// or an administrator's constraint or trigger forbids the row.

@@ -19,8 +19,8 @@ const VERSION: &str = "SELECT version FROM {p}schema WHERE id = 1";
 /// Stores the version.
 const NOTE: &str = "UPDATE {p}schema SET version = $1 WHERE id = 1";
 
-/// Refuses a prefix unless it has a form that every database accepts: lowercase letters, digits and
-/// `_`.
+/// Refuses a prefix unless every database accepts it: up to 40 lowercase letters, digits and `_`,
+/// and no digit first.
 pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
     let fits = prefix.len() <= 40
         && prefix.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')

@@ -1,4 +1,5 @@
-//! One contender of many wins a lock, on each database: processes with many connections, and holders asleep past their leases.
+//! One contender of many wins a lock, on each database: processes with many connections, and
+//! holders asleep past their leases.
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -105,7 +105,8 @@ async fn an_invalidated_key_and_its_variants_regrow_in_every_process(db: Db) {
     let (plain, runs) = (a.run("/p?x=1").await, origin.begun());
 
     a.site.invalidate("/p?x=1").await.expect("is done");
-    // The leader waits for the new version, unless the regeneration before is still ending.
+    // One request may not be enough: it gets the old version while the regeneration before still
+    // ends.
     let new_plain = hears(&a, "/p?x=1", plain).await;
     until("its variant regrows", async || kind(&a).await != blue).await;
     let new_blue = kind(&a).await;

@@ -397,9 +397,10 @@ async fn any_tower_service_works_and_is_polled_ready_before_each_call() {
     }
 }
 
-/// The path of a nested router ends like the original path.
+/// In a nested router, the path that the service sees is the end of the original path. A rewritten
+/// path may be such an end, too, and then has a key of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_rewritten_to_its_end_is_a_resource_of_its_own() {
+async fn a_path_that_middleware_has_rewritten_has_a_key_of_its_own() {
     async fn rewrite(mut request: Request, next: Next) -> axum::response::Response {
         if !request.headers().contains_key("cookie") {
             *request.uri_mut() = "/".parse().expect("a URI");

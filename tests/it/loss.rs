@@ -161,7 +161,8 @@ impl Site {
         reached
     }
 
-    /// A returning visitor. No visit fails, and each visit takes less than the statement timeout. With `in_order`, each visit sees the version of the visit before or a newer version.
+    /// A returning visitor. No visit fails, and each visit takes less than the statement timeout.
+    /// With `in_order`, each visit sees the version of the visit before or a newer version.
     fn visitors(&self, path: &'static str, in_order: bool) -> JoinHandle<()> {
         let address = self.address;
         tokio::spawn(async move {

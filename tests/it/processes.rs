@@ -157,7 +157,8 @@ async fn a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_else
     lost.abort();
 }
 
-/// In each round the leader's process sleeps past its lease, another process publishes, and the leader's process wakes up.
+/// In each round the leader's process sleeps past its lease, another process publishes, and the
+/// leader's process wakes up.
 ///
 /// Without an old version the generator continues and its publish is refused; with one the
 /// generator is cancelled.

@@ -818,7 +818,7 @@ async fn equal_names_of_different_kinds_are_different_locks_and_entries(db: Db) 
     for name in ["/a", &"long".repeat(100)] {
         let mut leases = Vec::new();
         for kind in kinds {
-            // A lock of another kind with this name would be taken.
+            // Fails if the kinds had one lock together: the lock of the kind before is still held.
             let lease = lock(&*store, LockName::of(kind, name), LEASE).await;
             assert!(publish(&*store, &lease, &content(kind.as_str())).await);
             leases.push(lease);

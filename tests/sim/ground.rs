@@ -199,7 +199,7 @@ pub(crate) enum Answer {
     Content {
         datum: u32,
         run: u32,
-        /// The visit, if the service ran for this visitor alone.
+        /// The number of the visit, which the service writes into a response for one visitor alone.
         own: Option<u32>,
         said: ServedAs,
     },

@@ -19,8 +19,8 @@ pub(super) enum Disposition {
     /// The response is given to no visitor: the service itself answers each request.
     Pass(PassReason),
     /// The response is not stored, and an old version stays. Without an old version, all waiting
-    /// visitors get the response if it is shareable; otherwise only the visitor whose request caused
-    /// it.
+    /// visitors get the response if it is shareable; otherwise only the visitor whose request
+    /// caused it.
     Failure { shareable: bool },
 }
 

@@ -276,10 +276,10 @@ impl RefreshLayer {
     /// Sets the number of keys that the layer stores, so that visitors who invent keys do not fill
     /// the database. Default: 10,000.
     ///
-    /// Each process counts the keys of its own requests, in the current
-    /// [retention](crate::Builder::retention) period and the one before. The service itself answers
-    /// requests for further keys, and their responses are not stored; a warning says so once a
-    /// minute. Choose a limit well above the number of existing pages.
+    /// Each process counts the keys that were requested when its memory had no version of them, in
+    /// the current [retention](crate::Builder::retention) period and the one before. The service
+    /// itself answers requests for further keys, and their responses are not stored; a warning says
+    /// so once a minute. Choose a limit well above the number of existing pages.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
         self

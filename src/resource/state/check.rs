@@ -132,7 +132,8 @@ fn promises_hold_with_two_faults() {
     check(&Setup::new(&ALL, 2, 2), 200_000, &situations);
 }
 
-/// A key whose content may not be shared is a hit-for-pass until an invalidation or a purge, or until its time ends.
+/// A key whose content may not be shared is a hit-for-pass until an invalidation or a purge, or
+/// until its time ends.
 #[test]
 fn promises_hold_while_content_may_not_be_shared() {
     let setup = Setup::new(&[Unshareable, Invalidation, Purge], 1, 2);

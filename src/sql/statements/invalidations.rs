@@ -84,7 +84,8 @@ pub(in crate::sql) const NEXT: Sides = Sides::same(
     ) n",
 );
 
-/// Keeps a purge as long as there are older entries.
+/// Deletes invalidations that an invalidation of everything replaces, and purges that are older
+/// than `$4` and than every stored entry. Keeps revisions.
 ///
 /// last epoch, the last one of the next few, epoch of the invalidation of everything, the time for
 /// which a purge is remembered, the smallest epoch of an entry

@@ -297,7 +297,8 @@ impl Oracle<'_> {
             for ((process, _), way) in self.ways.iter().filter(|((_, of), _)| of == key) {
                 let own = stored.won.get(process).copied().unwrap_or_default();
                 let others = won - own;
-                // A probe a second during another process's generator, and a probe for the result; also the statements of a first version.
+                // A probe a second during another process's generator, and a probe for the result;
+                // also the statements of a first version.
                 let first = 8 + 2 * stored.first.unwrap_or_default() / SECOND;
                 let held = stored.held / SECOND;
                 // After an expiry visitors wait for each following version, and a process asks as

@@ -1,4 +1,4 @@
-//! The steps of a process, which take the decisions of the real state machine.
+//! The steps of a modelled process. The real state machine decides each step.
 
 use std::{sync::LazyLock, time::Duration};
 
