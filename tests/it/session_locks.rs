@@ -188,7 +188,10 @@ async fn a_pooler_that_shares_its_connections_is_an_error(db: Db) {
         match SessionLock::try_lock(pool, name).await {
             Ok(None) => assert_eq!(name, one, "by another of the pooler's connections"),
             Ok(Some(_)) => assert_eq!(name, "two", "by another of the pooler's connections"),
-            Err(error) => assert!(error.to_string().contains("a pooler's"), "{error}"),
+            Err(error) => assert!(
+                error.to_string().contains("a pooler shares the connection"),
+                "{error}"
+            ),
         }
     }
     drop(first);
