@@ -18,8 +18,8 @@ pub(crate) const YEAR: Duration = Duration::from_hours(365 * 24);
 /// A time longer than any retention. The sum with any date still fits a column.
 pub(crate) const FOREVER: Duration = Duration::from_hours(1000 * 365 * 24);
 
-/// The shortest suspension of the machine that counts. The time between two reads of the clocks
-/// looks like a shorter one.
+/// The shortest suspension of the machine that counts. The clocks are read one after the other, and
+/// the time between the two reads looks like a suspension of less than a second.
 const SUSPENSION: Duration = Duration::from_secs(1);
 
 /// The monotonic clock, which stands still while the machine is suspended, and the time of

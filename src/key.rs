@@ -28,7 +28,7 @@ pub(crate) fn of_uri<'a>(uri: &'a Uri, counts: &Query) -> Option<Cow<'a, str>> {
     };
     Some(match &*query {
         "" => Cow::Borrowed(whole.path()),
-        // `http://host?query` has the path `/` without the character.
+        // The path of `http://host?query` is `/`, but its text has no such character to borrow.
         query
             if is_sorted(query)
                 && whole.query() == Some(query)
@@ -89,8 +89,8 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the place of a key in a spread, from 0 to 1: the same in every process, build and
-/// release.
+/// Returns a number from 0 to 1 that depends on the key alone, for the jitter: the same in every
+/// process, build and release.
 pub(crate) fn unit(key: &str) -> f64 {
     let digest = Sha256::digest(key);
     let [a, b, c, d, ..] = digest.0;

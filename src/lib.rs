@@ -151,9 +151,9 @@ pub mod locks {
     //! | long work for as long as a database connection lives | `SessionLock` |
     //!
     //! [`Perennial::locks`](crate::Perennial::locks) returns the locks of a site;
-    //! `Locks::new(pool)` does without a site. A lease expires when its holder dies, and another
-    //! process takes the lock over. The [fence](Lease::fence) refuses the late writes of a holder
-    //! that was paused.
+    //! `Locks::new(pool)` does without a site. The lease of a holder that has died expires after
+    //! its length (15 s by default), and then another process can take the lock. The
+    //! [fence](Lease::fence) refuses the late writes of a holder that was paused.
 
     #[cfg(feature = "_sql")]
     pub use crate::lock::{Claim, Claims, SessionLock};

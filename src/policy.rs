@@ -67,8 +67,8 @@ pub enum BrowserCache {
     /// §5.2.2.1), and for this time afterwards while the client asks (`stale-while-revalidate`, RFC
     /// 5861 §3). Zero announces no `stale-while-revalidate`.
     ///
-    /// The site cannot revoke this permission: a client sees a version that is regenerated earlier
-    /// only when the announced time is over.
+    /// The site cannot revoke this permission: if a version is regenerated earlier, a client still
+    /// uses its old copy until the announced time is over.
     UntilStale(Duration),
 }
 

@@ -28,7 +28,7 @@ pub(crate) trait Model {
     /// state.
     fn settle(&self, state: &Self::State) -> Option<(u16, Self::State)>;
 
-    /// The highest sum of the costs until the system has settled.
+    /// The limit of the sum of the costs until the system has settled.
     const PATIENCE: u16;
 }
 

@@ -83,8 +83,8 @@ pub(crate) const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 #[cfg(feature = "_sql")]
 pub(crate) const SHORTEST_CLAIM: Duration = Duration::from_millis(100);
 
-/// The pauses between the checks for the effect of a lost statement: each is about five times the
-/// pause before, up to the quarter of an hour for which TCP may resend a message.
+/// The pauses between the checks for the effect of a lost statement: each is three to five times
+/// the pause before, up to the quarter of an hour for which TCP may resend a message.
 pub(crate) const STRAY_PAUSES: [Duration; 6] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
@@ -155,12 +155,12 @@ pub(crate) const INVALIDATE_WAIT: Duration = Duration::from_secs(5);
 /// takes half a minute.
 pub(crate) const RESPONSE_RETRY: Duration = Duration::from_mins(10);
 
-/// The same time during a shutdown, counted from its beginning.
+/// The longest time for which a process that shuts down tries to store a response.
 pub(crate) const RESPONSE_RETRY_AT_SHUTDOWN: Duration = Duration::from_secs(10);
 
 /// The longest time between the probe for an idempotent request and the answer of the try. The lock
-/// of a completed request is removed an hour after its release; a process that was paused for as
-/// long would acquire the lock whatever fence the probe returned.
+/// of a completed request is removed an hour after its acquisition at the earliest; a process that
+/// was paused for as long would acquire the lock whatever fence the probe returned.
 pub(crate) const PROBE_VALID: Duration = Duration::from_mins(1);
 
 /// The part of a response's age that may come from clocks that differ and from dates in whole

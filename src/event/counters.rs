@@ -34,7 +34,8 @@ pub struct Requests {
     pub generated: u64,
     /// Requests that waited for another request's regeneration.
     pub collapsed: u64,
-    /// Requests that went to the service.
+    /// Requests that the layer forwarded to the service without the cache, with `fwd=bypass` or
+    /// `fwd=method`.
     pub bypass: u64,
     /// Requests without a version in time: 503.
     pub unavailable: u64,
@@ -49,9 +50,10 @@ pub struct Stats {
     pub requests: Requests,
     /// The regenerations that are running.
     pub running: usize,
-    /// The keys in memory.
+    /// The number of keys in memory.
     pub memory_entries: usize,
-    /// The approximate size of the keys in memory, in bytes.
+    /// The approximate size of the versions in memory, in bytes, with their headers and compressed
+    /// forms.
     pub memory_bytes: u64,
     /// The capacity of memory, in bytes.
     pub memory_capacity: u64,

@@ -11,8 +11,8 @@
 //!
 //! # The log
 //!
-//! Every event is also a line of [tracing](https://docs.rs/tracing), with the event's fields. The
-//! filters are those of `tracing_subscriber::EnvFilter`:
+//! Every event but [`Missed`](Event::Missed) is also a line of [tracing](https://docs.rs/tracing),
+//! with the event's fields. The filters are those of `tracing_subscriber::EnvFilter`:
 //!
 //! | filter | shows |
 //! |---|---|

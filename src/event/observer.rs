@@ -14,7 +14,7 @@ use crate::event::Outcome;
 /// The number of events that a slow subscriber may be behind.
 const BUFFER: usize = 1024;
 
-/// The observer of a site or of locks without one. Cheap to clone.
+/// The observer of a site, or of `Locks` that were opened without a site. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observer(Arc<Inner>);
 

@@ -43,7 +43,7 @@ impl Coding {
 
     /// Returns the content in this coding with its headers. `None`: the result would be no smaller.
     ///
-    /// The result has an entity tag of its own (§8.8.3.3) and no `Accept-Ranges`, as another
+    /// The result has an entity tag of its own (§8.8.3.3) and `Accept-Ranges: none`, as another
     /// release of an encoder may produce other bytes.
     pub(crate) fn encoded(self, content: &Response<Bytes>) -> Option<Response<Bytes>> {
         let body = match self.encode(content.body()) {
@@ -66,8 +66,8 @@ impl Coding {
         Some(encoded)
     }
 
-    /// Returns the entity tag of this coding of the content with the tag `plain`. `None`: `plain`
-    /// is not an entity tag.
+    /// Returns the entity tag of the compressed content: `"v1"` becomes `"v1-br"`. `plain`: the tag
+    /// of the uncompressed content. `None`: `plain` is not an entity tag.
     fn tag(self, plain: &HeaderValue) -> Option<HeaderValue> {
         let plain = plain.as_bytes().strip_suffix(b"\"")?;
         let tag = [plain, b"-", self.token().as_bytes(), b"\""].concat();
@@ -152,8 +152,8 @@ fn is_text(kind: &str) -> bool {
     suffixes.iter().any(|suffix| kind.ends_with(suffix)) || types.contains(&kind)
 }
 
-/// The preferences of a request (RFC 9110 §12.5.3): the weight of each coding and of no coding, in
-/// thousandths.
+/// The preferences of a request (RFC 9110 §12.5.3): the weight of each coding and of the
+/// uncompressed content (`identity`), in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accepted {
     codings: [u16; 3],
@@ -188,7 +188,8 @@ impl Accepted {
         }
         Self {
             codings: codings.map(|weight| weight.or(others).unwrap_or(0)),
-            // No coding is acceptable unless denied, and the last choice unless named.
+            // The uncompressed content is acceptable unless it is denied, and is the last choice
+            // unless it is named.
             identity: identity.unwrap_or(u16::from(others != Some(0))),
         }
     }
@@ -311,7 +312,7 @@ mod tests {
             ),
             ("br", &["*;q=0.5, gzip;q=0.4", "br, gzip;q=0.9, *;q=0"]),
             ("identity", &["*;q=0, identity", "*;q=0, identity;q=0.1"]),
-            // No coding is available: the same as without the header.
+            // The request accepts no coding that exists: the same as without the header.
             (
                 "identity",
                 &[

@@ -69,7 +69,7 @@ pub(crate) fn evaluate(request: &HeaderMap, stored: &Response<Bytes>, head: bool
         return Evaluation::Whole;
     }
     let applies = match tags::<IfRange>(request) {
-        // A date is too coarse: two versions may have the same second (§13.1.5).
+        // A date never matches: two versions may be from the same second (§13.1.5).
         Some(condition) => !condition.is_modified(etag.as_ref(), None),
         None => !request.contains_key(header::IF_RANGE),
     };

@@ -85,7 +85,7 @@ pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
     if head.status == StatusCode::NO_CONTENT {
         headers.remove(header::CONTENT_LENGTH);
     } else {
-        // A response to HEAD has no body to count.
+        // The length is stored, as a later response to HEAD has no body to measure.
         headers.insert(header::CONTENT_LENGTH, length);
     }
     response

@@ -34,8 +34,9 @@ pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
 ///
 /// With `from_cache_control`, a targeted header decides alone (RFC 9213 §2.2), and
 /// `must-understand` overrides `no-store` (RFC 9111 §5.2.2.3), as Perennial understands each status
-/// that it stores. Without, any such directive in either header forbids storing. The directives of
-/// an invalid targeted header forbid, too: a cache need not store.
+/// that it stores. Without `from_cache_control`, `private` or `no-store` in either header forbids
+/// storing. In both cases these two forbid storing also in an invalid targeted header, since no
+/// cache is obliged to store.
 pub(crate) fn forbid_storing(headers: &HeaderMap, from_cache_control: bool) -> bool {
     let forbid = |directives: &[(String, String)]| {
         let has = |name: &str| directives.iter().any(|(it, _)| it == name);
@@ -56,8 +57,8 @@ pub(crate) fn forbid_storing(headers: &HeaderMap, from_cache_control: bool) -> b
 ///
 /// A stale version is served only as `stale-while-revalidate` and `stale-if-error` allow, and not
 /// if `no-cache`, `must-revalidate` or `proxy-revalidate` forbids it. `s-maxage` implies
-/// `proxy-revalidate` (RFC 9111 §5.2.2.10), but forbids only where no `stale-…` directive allows:
-/// origins combine the two in this way.
+/// `proxy-revalidate` (RFC 9111 §5.2.2.10), but a `stale-…` directive beside `s-maxage` has
+/// precedence: origins combine the two in this way.
 pub(crate) fn declared(headers: &HeaderMap) -> Option<Terms> {
     let (directives, expires) = match targeted(headers) {
         Some(targeted) => (targeted, None),
@@ -93,8 +94,8 @@ pub(crate) fn declared(headers: &HeaderMap) -> Option<Terms> {
     })
 }
 
-/// Returns the age of the response when it was received, in seconds: the first member, and zero if
-/// that is no number (RFC 9111 §5.1).
+/// Returns the age of the response when it was received, in seconds: the first member of the header
+/// `Age`, or zero if it is missing or is not a number (RFC 9111 §5.1).
 pub(crate) fn age(headers: &HeaderMap) -> u64 {
     let first = list(headers, &header::AGE).next();
     first.and_then(|age| delta_seconds(&age)).unwrap_or(0)

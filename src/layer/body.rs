@@ -125,6 +125,7 @@ where
             return Ok(Read::TooLarge(ResponseBody::resumed(bytes.into(), body)));
         }
     }
-    // A boxed slice has no spare capacity, which the weight would not count.
+    // A boxed slice has no spare capacity. The memory cache counts the length of a body, not its
+    // capacity.
     Ok(Read::Whole(bytes.into_boxed_slice().into()))
 }

@@ -172,8 +172,8 @@ mod tests {
         let queues = Queues::default();
         let name = LockName::from("a");
         let (first, second) = (queues.enter(&name), queues.enter(&name));
-        // The state between the two steps of a thread that has left the queue and still holds the
-        // semaphore.
+        // A thread that drops its place leaves the queue first, and then drops the semaphore. This
+        // is the state in between.
         let leaving = Arc::clone(&first.turns);
         drop(first);
         assert_eq!(queues.queues().len(), 1);

@@ -159,7 +159,8 @@ impl Claims {
     /// # Errors
     ///
     /// - [`Invalid`](crate::ErrorKind::Invalid): a name of a table or column cannot be used, or a
-    ///   column does not hold the written value.
+    ///   column does not hold what was written into it (the lock column needs 33 characters, and an
+    ///   expiry a BIGINT).
     /// - The database fails, or does not answer within its [statement
     ///   timeout](crate::sql::Database::statement_timeout).
     /// - A key cannot be read as text.
@@ -170,8 +171,7 @@ impl Claims {
     ///
     /// # Cancel safety
     ///
-    /// A claim that is dropped before it returns may have claimed rows, which are released soon
-    /// after.
+    /// If the future is dropped, rows may have been claimed; they are released soon after.
     pub async fn claim(&self, most: u32) -> Result<Claim, Error> {
         let mut claim = Claim {
             table: self.table.clone(),
@@ -263,7 +263,8 @@ impl fmt::Debug for Claims {
 /// does nothing. Rows that are neither completed nor released can be claimed again when the claim
 /// expires, if the table has an expiry.
 ///
-/// A worker's statements on its rows are safe from an overtaken worker with `AND lock_id = …`.
+/// A worker adds `AND lock_id = …` to its own statements on the rows: those of an overtaken worker
+/// then change no row.
 #[derive(Clone, Debug)]
 #[must_use = "the rows stay claimed until they are completed or released"]
 pub struct Claim {
@@ -274,7 +275,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Returns the lock id in the rows' column, of 32 characters.
+    /// Returns the lock id, which the column of the claimed rows contains: 32 characters.
     pub fn lock_id(&self) -> &str {
         &self.lock_id
     }
@@ -284,17 +285,18 @@ impl Claim {
         &self.ids
     }
 
-    /// Returns the time for which the claim holds unless extended, counted from before the claim by
-    /// this process's monotonic clock. `None`: forever.
+    /// Returns the time for which the claim holds unless extended, by this process's monotonic
+    /// clock. The time counts from before the claim or its last extension. `None`: forever.
     pub fn remaining(&self) -> Option<Duration> {
         let (_, after) = self.table.expiry.as_ref()?;
         Some(after.saturating_sub(self.begun.elapsed()))
     }
 
     /// Marks all rows as completed, so that no worker claims them again. Returns the number of
-    /// completed rows; other workers have claimed the missing ones.
+    /// completed rows. Rows that were released, or that another worker has claimed since, are not
+    /// completed and do not count.
     ///
-    /// Their lock's column then has the lock id with a `-` in front, and the expiry's NULL.
+    /// The lock column of a completed row contains `-` and the lock id, and the expiry column NULL.
     ///
     /// # Errors
     ///

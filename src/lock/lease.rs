@@ -39,7 +39,7 @@ pub struct Lease {
 enum Dropped {
     /// Nothing: the lock has been released.
     Released,
-    /// Nothing: the lease has to expire with its owner.
+    /// Nothing: the lease has to expire, and the row to keep its owner.
     Leave,
     /// Releases the lock with this cooldown.
     Release(Duration),
@@ -119,8 +119,8 @@ impl Lease {
         self.core.extend().await
     }
 
-    /// Lets the lease expire with its owner when dropped, without a release: the outcome of the
-    /// work is unknown.
+    /// Lets a dropped lease expire without a release. The lock's row keeps its owner, which means
+    /// that the outcome of the work is unknown.
     pub(crate) fn left_when_dropped(mut self) -> Self {
         self.dropped = Dropped::Leave;
         self
@@ -137,12 +137,13 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [Lost](Error::is_lost): another holder has taken the lock over. Or the database fails, and
-    /// the lock is free when the lease expires.
+    /// [Lost](Error::is_lost): another holder has taken the lock over, or the lock was
+    /// [broken](crate::locks::Locks::break_lock). Or the database fails, and the lock is free when
+    /// the lease expires.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it returns, the lock is released as when the lease is dropped.
+    /// If the future is dropped, the lock is released as when the lease is dropped.
     pub async fn release(self) -> Result<(), Error> {
         self.release_after(Duration::ZERO).await
     }

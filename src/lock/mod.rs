@@ -164,9 +164,10 @@ impl Locks {
     ///
     /// The database fails or does not answer within the statement limit.
     ///
-    /// After an error the database may run the statement later, and take the lock without a holder.
-    /// Therefore the process checks the lock six times in the next 21 minutes, and frees the lock.
-    /// A statement that arrives even later holds the lock for the length of the lease.
+    /// After an error the database may run the statement later, and take the lock for an attempt
+    /// that has ended. Therefore the process checks the lock six times in the next 21 minutes, and
+    /// frees the lock. A statement that arrives even later holds the lock for the length of the
+    /// lease.
     ///
     /// # Cancel safety
     ///
@@ -232,7 +233,8 @@ impl Locks {
     /// While the database is away, the storing of a response is given up after half a minute, and
     /// the release of a lock after the [statement timeout](crate::Builder::statement_timeout).
     ///
-    /// The locks of a site shut down with the site: the site begins no further regeneration.
+    /// A site and its locks shut down together, by either call: the site then begins no further
+    /// regeneration.
     ///
     /// # Cancel safety
     ///
@@ -257,8 +259,8 @@ impl Locks {
         action: &str,
         seen: Option<i64>,
     ) -> Result<Option<Lease>, Error> {
-        // The task ends with a lease even if the caller has dropped this future. Dropping that
-        // lease releases the lock.
+        // The task runs to its end even if the caller has dropped this future. A lease that nobody
+        // receives is dropped with the task's result, which releases the lock.
         let (locks, name, action) = (self.clone(), name.clone(), action.to_owned());
         let token = self.tasks().token();
         // A shutdown waits until the caller has the lease, or its release has begun.
@@ -347,9 +349,9 @@ impl Locks {
         Ok(rows.into_iter().map(LockInfo::from).collect())
     }
 
-    /// Takes a lock from its holder and ends a cooldown, so that the lock is free. Returns false if
-    /// there is no such lock. [`LockName::of`] names the lock of a page, of once-only work or of a
-    /// request.
+    /// Takes a lock from its holder, or ends a cooldown, so that the lock is free. Returns false if
+    /// the lock has no row: it was never acquired, or was pruned. [`LockName::of`] names the lock
+    /// of a page, of once-only work or of a request.
     ///
     /// The holder's lease is [lost](Lease::lost). The holder learns of the loss at its next
     /// extension, at most a third of the lease's length later, or at its release. With
@@ -371,8 +373,8 @@ impl Locks {
         Ok(broken)
     }
 
-    /// Removes the locks without a holder for this time, so that names that are used once do not
-    /// fill the table.
+    /// Removes locks that have had no holder for at least `unused`, so that names that are used
+    /// once do not fill the table.
     ///
     /// Fences still grow, as they follow the database's clock. The marks of [completed
     /// work](Self::once) stay. The lock of a [request](Self::idempotency) stays for an hour after
@@ -380,11 +382,12 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The database fails: some may have been forgotten.
+    /// The database fails: some of the locks may have been removed.
     pub async fn prune(&self, unused: Duration) -> Result<(), Error> {
         for kind in LockKind::ALL {
             // A request's lock outlives the time between a probe that finds no response and the
-            // try. Without a note, the request's outcome is unknown.
+            // try. A lock that expired with an owner shows that the request's outcome is unknown,
+            // and stays for long.
             let (released, expired) = match kind {
                 LockKind::Request => (REQUEST_DONE, unused.max(UNKNOWN_OUTCOME)),
                 _ => (unused, unused),

@@ -47,7 +47,7 @@ pub enum OnceOutcome<T> {
 
 impl Once {
     pub(super) fn new(mut locks: Locks, name: LockName) -> Self {
-        // A lock that cannot be taken means completed work.
+        // A cooldown marks completed work, so a failed run must not leave one.
         locks.settings.at_least = Duration::ZERO;
         Self {
             locks,
@@ -150,8 +150,8 @@ impl Once {
     /// # Cancel safety
     ///
     /// The effect of a call that is dropped or that [times out](crate::ErrorKind::Timeout) is
-    /// unknown: roll back. On MySQL and MariaDB also close the connection, whose
-    /// `innodb_lock_wait_timeout` may still be shortened.
+    /// unknown: roll back. On MySQL and MariaDB also close the connection: its
+    /// `innodb_lock_wait_timeout` may still have the short value that this call has set.
     #[cfg(feature = "_sql")]
     pub async fn mark_in(
         &self,
@@ -182,7 +182,8 @@ impl Once {
         Ok(done(self.locks.inspect(self.name.clone()).await?.as_ref()))
     }
 
-    /// Removes the mark, so that the work can be done again. Returns false if there was none.
+    /// Removes the mark, so that the work can be done again, and takes the lock from running work.
+    /// Returns false if the work has no row: it was never begun, or was pruned.
     ///
     /// # Errors
     ///
@@ -229,8 +230,8 @@ impl OnceRetried {
     ///
     /// # Errors
     ///
-    /// The database fails, or the [lease is lost](Error::is_lost) meanwhile: the work was
-    /// cancelled, or has been done without that being remembered.
+    /// The database fails, or the [lease is lost](Error::is_lost) meanwhile. The work may not have
+    /// run, may have been cancelled, or may have been done without a mark.
     ///
     /// # Cancel safety
     ///

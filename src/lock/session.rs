@@ -40,8 +40,8 @@ use crate::{
 ///   lock either: the lock belongs to one server and ends with the server.
 /// - **No SQLite, CockroachDB or YugabyteDB**: an error, which recommends a lease.
 /// - **Names** are numbers of 64 bits on PostgreSQL, the first bits of the SHA-256. Two names with
-///   the same number would exclude one another; such a pair is as hard to find as to guess the
-///   number.
+///   the same number would exclude one another. A second name for a given name's number takes about
+///   2^64 tries to find.
 ///
 /// On PostgreSQL, each database has its own session locks. On MySQL and MariaDB, they belong to the
 /// server. They are separate from [`Locks`](crate::locks::Locks) with the same names.
@@ -166,8 +166,9 @@ impl SessionLock {
         self.name.as_str()
     }
 
-    /// Resolves when the connection has ended or cannot be reached, within some seconds. Never
-    /// resolves while the lock is held.
+    /// Resolves when the connection has ended or cannot be reached, within some seconds. Does not
+    /// resolve while the checks of the connection succeed. An unreachable server may hold the lock
+    /// for up to 15 s longer.
     ///
     /// # Cancel safety
     ///
@@ -194,7 +195,8 @@ impl SessionLock {
     ///
     /// # Errors
     ///
-    /// [Lost](Error::is_lost): the connection no longer held the lock.
+    /// [Lost](Error::is_lost): the connection no longer held the lock, or the server did not
+    /// confirm the release. The server then frees the lock when it closes the connection.
     ///
     /// # Cancel safety
     ///

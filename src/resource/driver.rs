@@ -49,7 +49,7 @@ struct Driver {
 }
 
 impl Driver {
-    /// Runs to the end, with or without visitors.
+    /// Runs to the end, also without visitors, once its own generator has begun.
     async fn run(mut self, first: Command<Arc<Page>>) {
         let mut doing = self.carry_out(first);
         loop {

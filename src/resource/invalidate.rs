@@ -97,12 +97,14 @@ impl Engine {
         self.store.call("purge", |store| store.purge(key)).await?;
         let purged = Event::Purged { key: key.into() };
         self.store.observer().emit(purged);
-        // A regeneration in the meantime may have seen a cooldown that the purge had not ended yet.
+        // Once more: since the first invalidation a regeneration may have read a cooldown that the
+        // purge ended only now, and memory would keep that cooldown as if it were later.
         self.note(&Target::Purged(key).name()?).await.map(drop)
     }
 
-    /// Regenerates a resource in this process's memory, fresh or not. Returns false if memory has
-    /// no page of the resource, or no generator without a visitor.
+    /// Invalidates a resource, and regenerates each page of it in this process's memory, also a
+    /// fresh one. Returns false if nothing was regenerated: memory has no such page, or the page's
+    /// generator cannot run without a visitor.
     pub(crate) async fn regenerate_now(self: &Arc<Self>, key: &str) -> Result<bool, Error> {
         let epoch = self.invalidate(Target::Key(key)).await?;
         let mut made = false;

@@ -204,11 +204,12 @@ impl Invalidations {
         }
     }
 
-    /// Continues after `epoch`. The caller has added all purges and revisions up to that epoch.
+    /// Skips the names up to `epoch`. The caller has added all purges and revisions up to that
+    /// epoch.
     ///
-    /// Without `folds`, the skipped names have to be older than an invalidation of everything. With
-    /// `folds`, all versions from before `epoch` are stale, in place of the skipped names and the
-    /// known ones.
+    /// Without `folds`, only names that are older than an invalidation of everything are skipped.
+    /// With `folds`, all versions from before `epoch` are stale, in place of the skipped names and
+    /// the known ones.
     pub(super) fn skip_to(&self, epoch: i64, folds: bool) {
         self.change(|list| {
             let epoch = if folds {
@@ -497,7 +498,8 @@ mod tests {
         assert_eq!(known.judge("/a", &metadata(8, &[])), Freshness::Stale);
         known.learn(&[]);
         assert_eq!(known.seen(), 9);
-        // The process's own invalidation, before the earlier ones of other processes.
+        // The process adds its own invalidation of epoch 12 before it learns the epochs 10 and 11
+        // of other processes.
         known.add("key:/b", 12);
         assert_eq!((known.seen(), known.latest()), (9, 12));
         assert_eq!(known.judge("/b", &metadata(9, &[])), Freshness::Stale);

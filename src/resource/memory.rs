@@ -101,7 +101,7 @@ impl Memory {
     /// Changes a page, whose weight may change.
     #[cfg(feature = "compression")]
     pub(super) fn change(&self, key: &str, change: impl FnOnce(&Page)) {
-        // With no time to wait: nothing here leaves a place to be filled later.
+        // Without a wait: quick_cache waits only for a placeholder, and this crate makes none.
         let _ = self.0.entry(key, Some(Duration::ZERO), |_, view| {
             if let View::Version(version) = view {
                 change(&version.content);

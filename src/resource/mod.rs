@@ -61,13 +61,15 @@ pub(crate) struct Engine {
     /// The keys that this process regenerates, with the progress that visitors watch.
     running: Mutex<Running>,
     limits: Limits,
-    /// The name of content in events, in place of a layer's.
+    /// The name in events, in place of a layer's, of what
+    /// [`Perennial::content`](crate::Perennial::content) returns.
     pub(crate) content_layer: Arc<str>,
     /// Bounds the regenerations at once.
     permits: Arc<Semaphore>,
     #[cfg(feature = "compression")]
     compressions: codings::Compressions,
-    /// Hears of invalidations, if it is to, until the engine is dropped.
+    /// The task that listens for invalidations, if the site listens. Dropping the engine ends the
+    /// task.
     #[cfg(feature = "postgres")]
     listening: std::sync::OnceLock<tokio_util::task::AbortOnDropHandle<()>>,
 }
@@ -169,8 +171,8 @@ impl Engine {
         }
     }
 
-    /// Answers from memory where that is all there is to do: no I/O, no task, no wait. `Err`:
-    /// [`Engine::visit`] is to be asked; `true`: there is a version.
+    /// Answers from memory, without a statement or a wait; a sync that is due begins in a task.
+    /// `Err`: the request goes on to [`Engine::visit`]; `true`: memory has a version.
     pub(crate) fn look(
         self: &Arc<Self>,
         key: &str,

@@ -85,7 +85,8 @@ pub(crate) struct Page {
     pub(super) codings: Option<Arc<Codings>>,
     /// The generator for later regenerations without a visitor.
     source: Option<Arc<GeneratorSource>>,
-    /// The freshness lifetime in the response's own headers.
+    /// The interval and the limits of staleness that the response's headers declare; `None`: they
+    /// declare nothing.
     declared: Option<Terms>,
     /// The `Age` header of the generated response, in seconds.
     pub(crate) age_before: u64,

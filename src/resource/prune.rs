@@ -27,9 +27,9 @@ const REQUESTS_LOCK: &str = "prune-requests";
 
 const FOLD_LOCK: &str = "fold";
 
-/// Removes entries whose retention is over, and locks without a holder for `retention`. Does
-/// nothing while another run holds the housekeeping lock `name`, or if a run has completed within
-/// `pause`. `forget` gets the smallest epoch of an entry.
+/// Removes entries whose own retention is over, and locks that have had no holder for the time
+/// `retention`. Does nothing while another run holds the housekeeping lock `name`, or if a run has
+/// completed within `pause`. `forget` is called with the smallest epoch of all entries.
 async fn prune(
     locks: &Locks,
     name: &str,
@@ -40,8 +40,8 @@ async fn prune(
     let Some(lease) = locks.take_housekeeping(name).await? else {
         return Ok(());
     };
-    // A version that is published after this scan began after the forgotten purges, which are at
-    // least an hour old.
+    // The forgotten purges are at least an hour old. The generator of a version that is published
+    // after this scan began later than they did, so the version does not need them.
     let oldest = prune_entries(locks).await?;
     forget(oldest).await?;
     locks.prune(retention).await?;
@@ -94,7 +94,7 @@ impl Pruner {
             *tried = Some(now);
         }
         let locks = self.locks.clone();
-        // The store has logged a failure; another day comes.
+        // The store has logged a failure; a step at least an hour later tries again.
         tokio::spawn(async move {
             let forget = async |_| Ok(());
             drop(prune(&locks, REQUESTS_LOCK, UNKNOWN_OUTCOME, PRUNE, forget).await);
@@ -109,7 +109,8 @@ impl fmt::Debug for Pruner {
 }
 
 impl Engine {
-    /// Removes unused versions and locks, in one process a day.
+    /// Removes unused versions and locks: in one process a day, or once in each retention if that
+    /// is shorter.
     pub(super) async fn prune(&self) -> Result<(), Error> {
         let (retention, pause) = (self.settings.retention, self.prune_interval());
         let forget = async |oldest| self.forget(oldest).await;

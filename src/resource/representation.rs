@@ -101,8 +101,8 @@ const COMMON: [&str; 8] = [
     "nosniff",
 ];
 
-/// Makes header values cheap to clone, as each hit clones the values: frequent values count no
-/// uses, and other values have a counter of their own.
+/// Makes header values cheap to clone, as each hit clones the values: frequent values are static
+/// and count no references; the other values of a response share one counter.
 fn share(headers: &mut HeaderMap) {
     let mut buffer = Vec::new();
     for value in headers.values() {

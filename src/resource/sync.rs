@@ -204,7 +204,7 @@ impl Engine {
                 engine.fold();
             }
             if prunes {
-                // After a failure another process, or another time, prunes.
+                // After a failure another process prunes, or this one at a later sync.
                 let _ = engine.prune().await;
             }
         };
@@ -306,7 +306,8 @@ impl Drop for End {
         if running.is_some_and(|running| running.same_channel(&own)) {
             state.running = None;
         }
-        // Under the lock: no request finds that nothing is running, and no reason to be quiet.
+        // Under the lock, so that no request finds that no sync is running before the pause is set,
+        // and begins another sync.
         self.engine.sync.quiet_until(self.since + SYNC);
         drop(state);
         if let Some(result) = self.result.take() {

@@ -64,7 +64,7 @@ impl Builder {
     /// Sets the capacity of the memory tier in bytes, compressed copies included. Default: 64 MiB.
     /// Versions beyond the capacity are read from the database.
     ///
-    /// Each serving thread caches the headers of at most 64 versions besides.
+    /// Each serving thread caches, in addition to this, the headers of at most 64 representations.
     pub fn memory_capacity(mut self, bytes: u64) -> Self {
         self.settings.memory_capacity = bytes;
         self
@@ -110,8 +110,8 @@ impl Builder {
     /// all content becomes stale: visitors get the old versions while the pages are regenerated.
     ///
     /// Two revisions that run side by side do not undo each other's work. The newer revision treats
-    /// the older one's pages as stale; the older revision serves the newer one's pages, and
-    /// continues with the pages of its own. A revision that returns after another one makes nothing
+    /// the older one's pages as stale; the older revision serves the newer one's pages as its own,
+    /// until they are stale by their age. A revision that returns after another one makes nothing
     /// stale: call [`invalidate_prefix("")`](Perennial::invalidate_prefix) after a rollback.
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.settings.revision = Some(revision.into());
@@ -121,9 +121,10 @@ impl Builder {
     /// Sets the time for which a stale version and an unused lock are stored. Default: 90 days.
     ///
     /// One process a day, at a request, removes what is older, a hundred rows at a time. With a
-    /// shorter retention a process does so once in that time, but at most every 10 s. A purge is
-    /// remembered for the retention, for at least an hour, and until no older version is stored. A
-    /// process without requests for longer than this may miss a purge.
+    /// retention of less than a day, this happens once in each retention, but at most every 10 s. A
+    /// purge is remembered for the longest of these times: the retention, an hour, and until no
+    /// older version is stored. A process without requests for longer than a purge is remembered
+    /// may miss the purge.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings.retention = retention;
         self

@@ -49,9 +49,10 @@ impl Perennial {
     /// Returns content that is smaller than a whole response, such as a part of a page, and
     /// generates the content if necessary.
     ///
-    /// The content is stored, regenerated and served like a route's page. Its key does not begin
-    /// with `/`, and is no route's [`Key::name`](crate::Key::name). A generator that asks for its
-    /// own key waits for itself, as long as [`Refresh::on_miss`] allows.
+    /// The content is stored, regenerated and served like a route's page. Choose a key that does
+    /// not begin with `/` (an error) and that is no route's [`Key::name`](crate::Key::name) (not
+    /// checked). A generator that asks for its own key waits for itself, as long as
+    /// [`Refresh::on_miss`] allows.
     ///
     /// The future that `generate` returns runs in a task of its own, and only if this call starts
     /// the regeneration. So the future owns its data: clone a pool and write `move || async move {

@@ -116,9 +116,9 @@ impl Perennial {
     /// regenerates the resource.
     ///
     /// The key of a route's page is its path and, after `?`, the parameters of the query that are
-    /// [part of the key](crate::Key), in any order. Write path and parameters as visitors do:
-    /// `%C3%A4` and `%c3%a4` are two keys, and so are `%20` and `+`. The key of content is the key
-    /// of the call.
+    /// [part of the key](crate::Key), in any order of the names. Write path and parameters as
+    /// visitors do: `%C3%A4` and `%c3%a4` are two keys, and so are `%20` and `+`. The key of
+    /// [content](Self::content) is the `key` of that call.
     ///
     /// The invalidation applies to all variants of the key, which differ in headers, host or
     /// nesting: their keys continue with a `#`. A key that is not stored is no error, so a misspelt
@@ -171,10 +171,11 @@ impl Perennial {
     /// is no longer served, and the next visitors wait as for a first version. A version that is
     /// being generated during the purge is not published.
     ///
-    /// The keys, and the time until other processes know, are as for
-    /// [`invalidate`](Self::invalidate). A purge ends a cooldown after a failure. Variants of a key
-    /// of 128 bytes or more, whose own keys have more than 180 bytes, are no longer served either;
-    /// their rows stay in the database until the next version or a pruning replaces them.
+    /// The key is written as for [`invalidate`](Self::invalidate), and other processes learn of the
+    /// purge within the same time. A purge ends a cooldown after a failure. Variants of a key of
+    /// 128 bytes or more, whose own keys have more than 180 bytes, are no longer served either;
+    /// their rows stay in the database until the next version replaces them or a pruning deletes
+    /// them.
     ///
     /// # Errors
     ///
@@ -199,8 +200,9 @@ impl Perennial {
     /// - The router with the page's route was dropped.
     /// - The resource is [content](Self::content), whose generator comes with a call.
     ///
-    /// The new version was generated after the call, by this process or another one. The call waits
-    /// for the end of a cooldown.
+    /// If the call returns true, the new version was generated after the begin of the call, by this
+    /// process or another one. The call waits for the end of a cooldown, for at most the policy's
+    /// [`timeout`](crate::Refresh::timeout).
     ///
     /// The generator sees the [shared extensions](RefreshLayer::share_extension) of the request
     /// that generated the version in memory. A snapshot of data among these extensions is as old as

@@ -62,7 +62,7 @@ pub(crate) struct Table {
     pub(crate) lock: String,
     pub(crate) expiry: Option<(String, Duration)>,
     pub(crate) filters: Vec<Filter>,
-    /// Columns, each with the text behind its name.
+    /// Columns, each with the SQL that follows its name in `ORDER BY`.
     pub(crate) order: Vec<(String, &'static str)>,
 }
 
@@ -145,7 +145,8 @@ impl Table {
     pub(crate) async fn complete(&self, lock_id: &str, id: Option<&str>) -> Result<u64, Error> {
         let done = format!("-{lock_id}");
         let set = self.set(&format!("'{done}'"))?;
-        // Rows that were completed before match, too, so that the statement can be repeated.
+        // Rows that an earlier run of this statement has completed match, too: a repeated run
+        // returns the same number.
         self.update("complete", &set, &[lock_id, &done], id).await
     }
 

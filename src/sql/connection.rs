@@ -95,8 +95,8 @@ async fn mark_on<DB: Driver>(
     connection: &mut DB::Connection,
     mark: &Mark<'_>,
 ) -> Result<Marked, BoxError> {
-    // The lock of the preceding work is only read, and a node of a cluster has to wait before such
-    // a read. Outside a transaction the node waits by itself.
+    // The lock of the preceding work is only read. Before such a read, a node of a Galera cluster
+    // has to apply the commits of the other nodes.
     let differs = DB::RELATIVES.iter().any(|(_, it)| !it.waits.is_empty());
     let ours = match mark.after {
         Some(_) if differs => dialect_on::<DB>(connection).await?,
@@ -118,7 +118,8 @@ async fn mark_on<DB: Driver>(
     let done = DB::run(connection, &statement(&locks::MARK), &arguments).await;
     if let Some([_, after]) = ours.bounds {
         let restored = DB::run(connection, &setting(after), &[]).await;
-        // A transaction that has failed takes nothing more, and will be rolled back.
+        // A transaction that has failed accepts no further statement, and its rollback restores the
+        // setting.
         if done.is_ok() {
             restored?;
         }

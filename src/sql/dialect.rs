@@ -19,12 +19,12 @@ pub(super) struct Dialect {
     /// The beginning, for `{waits}`, of a statement that decides by a row that the statement only
     /// reads. A node of a cluster first waits for all commits of other nodes.
     pub(super) waits: &'static str,
-    /// The bound of the epochs that are committed, for `{committed}`, where a statement may see
-    /// others.
+    /// The greatest committed epoch, for `{committed}`, on a database where a statement may read
+    /// epochs that are not committed. Empty on other databases.
     pub(super) committed: &'static str,
     /// The codes of errors that mean that tables of the same names are not Perennial's.
     pub(super) foreign: &'static [&'static str],
-    /// The text behind a name's type, for `{collate}`.
+    /// The SQL that follows the type of a column of names, for `{collate}`.
     pub(super) collate: &'static str,
     /// The form of arguments that are written into a statement; `None`: arguments are bound, to a
     /// `?` for each `$n`.
@@ -36,8 +36,8 @@ pub(super) struct Dialect {
     /// The beginning of the transaction that makes the tables.
     pub(super) begin: &'static str,
     /// The first statements of that transaction: they make the table with the version of the
-    /// tables, and change its row, so that no other process makes the tables at the same time.
-    /// Requires a database that rolls back such statements.
+    /// tables. On PostgreSQL they also lock its row, so that no other process makes the tables at
+    /// the same time.
     pub(super) schema_table: &'static [&'static str],
     /// The codes of errors from another process that makes the tables at the same time.
     pub(super) raced: &'static [&'static str],
@@ -51,8 +51,8 @@ pub(super) struct Dialect {
     pub(super) bounds: Option<[&'static str; 2]>,
     /// The epoch in an entry's metadata, for `{epoch_of_metadata}`; NULL without an epoch.
     pub(super) epoch_of_metadata: &'static str,
-    /// lock id, number of rows, values of filters -> nothing; claims rows of `{table}` among the
-    /// `{free}` ones, in that order, by setting `{claimed}`
+    /// lock id, number of rows, values of filters -> nothing; sets `{claimed}` in the first rows of
+    /// `{table}` by `{free}` (conditions and their ORDER BY); `{id}` is the key
     pub(super) claim: &'static str,
     /// Session locks, if the database has them.
     pub(super) session: Option<Statements>,
@@ -79,19 +79,18 @@ pub(super) struct Literals {
     pub(super) bytes: fn(&[u8]) -> String,
 }
 
-/// The distance in the future, in microseconds, from which a lock's acquisition means that the
-/// database's clock was set back. A smaller distance comes from the clocks of a cluster's nodes, or
-/// from a step that corrects a clock. The exact time does not matter:
-/// [`REDATE`](super::statements::locks::REDATE) ends no lease early, and a smaller limit would only
-/// cost a contended try a write. An entry from that far in the future is stale, as its age is
-/// unknown.
+/// If a lock was acquired further in the future than this, in microseconds, the database's clock
+/// was set back. A smaller distance comes from the clocks of a cluster's nodes, or from a step that
+/// corrects a clock. The exact value does not matter: [`REDATE`](super::statements::locks::REDATE)
+/// ends no lease early, and a smaller value would only cause more writes by contended tries. An
+/// entry from that far in the future is stale, as its age is unknown.
 pub(super) const SET_BACK: i64 = 5_000_000;
 
 #[cfg(feature = "sqlite")]
 pub(super) const SQLITE: Dialect = Dialect {
     side: Side::Sqlite,
-    // `unixepoch('subsec')` is NULL before SQLite 3.42, which another program on the same file may
-    // be.
+    // `unixepoch('subsec')` is NULL before SQLite 3.42, and another program on the same file may
+    // have an older SQLite.
     now: "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)",
     // Not in double quotes: SQLite reads an unknown column in double quotes as a text.
     quote: '`',
@@ -131,8 +130,9 @@ pub(super) const SQLITE: Dialect = Dialect {
     forbidden: &[],
 };
 
-/// Writes a text with one meaning under every setting: ASCII without quotes, and escapes. A
-/// database in SQL_ASCII refuses escapes.
+/// Writes a text with one meaning under every setting: printable ASCII except `'` and `\`, and an
+/// escape for every other character. A database in SQL_ASCII refuses the escapes of characters
+/// outside ASCII.
 ///
 /// A literal has the collation of the column that it is compared with. (`convert_from(…)` has the
 /// collation "C" of the type `name`, and no index of another collation would be used.)
@@ -183,7 +183,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
     ]],
     bounds: Some([
         "SELECT set_config('perennial.lock_timeout', current_setting('lock_timeout'), true), set_config('lock_timeout', $1 || 'ms', true)",
-        // Outside a transaction nothing of the former is left.
+        // Outside a transaction the first statement's settings have ended with that statement.
         "SELECT set_config('lock_timeout', coalesce(nullif(current_setting('perennial.lock_timeout', true), ''), current_setting('lock_timeout')), true)",
     ]),
     epoch_of_metadata: "CAST(substring(metadata FROM '^epoch=([0-9]+)') AS BIGINT)",
@@ -192,7 +192,8 @@ pub(super) const POSTGRES: Dialect = Dialect {
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         )
         UPDATE {table} t SET {claimed} FROM perennial_free f WHERE t.{id} = f.{id}",
-    // State on a connection that is not shared belongs to this process.
+    // On a connection that is not shared, `perennial.session` is empty or has this holder's value.
+    // Another value shows that a pooler shares the connection.
     session: Some(Statements {
         acquire: "SELECT (CASE
             WHEN coalesce(current_setting('perennial.session', true), '') NOT IN ('', $3) THEN 2
@@ -225,14 +226,14 @@ pub(super) const POSTGRES: Dialect = Dialect {
 };
 
 /// PostgreSQL's dialect for CockroachDB, which refuses to change a table twice in a statement, and
-/// for YugabyteDB. Their statements are written without `set_config` for a single statement, which
-/// has no effect there.
+/// for YugabyteDB. On both, `set_config` has no effect on the statement that contains it, so their
+/// statements do without.
 #[cfg(feature = "postgres")]
 pub(super) const POSTGRES_RELATIVE: Dialect = Dialect {
     side: Side::Relative,
     // CockroachDB's collations are by language.
     collate: "",
-    // CockroachDB's say yes to everybody.
+    // CockroachDB grants each advisory lock to every client.
     session: None,
     ..POSTGRES
 };

@@ -40,7 +40,7 @@ use {self::url::without_password, crate::timing::CONNECT_LIMIT};
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 const CONNECTIONS: u32 = 5;
 
-/// The time of the first connection and of the making of the tables.
+/// Says when a site connects and makes its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Connect {
     /// Before the site is opened.

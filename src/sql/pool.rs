@@ -26,8 +26,8 @@ use crate::{
 /// second, as a server may stay away.
 const TRIES: [u32; 2] = [19, 8];
 
-/// A connection of the pool that is returned only in a known state. Dropping it earlier closes the
-/// connection.
+/// A connection of the pool that [`give_back`](Self::give_back) returns in a known state. Without
+/// that call, a drop closes a socket; SQLite's connection goes back to the pool.
 pub(super) struct Borrowed<DB: Driver>(pub(super) Option<PoolConnection<DB>>);
 
 impl<DB: Driver> Borrowed<DB> {

@@ -11,7 +11,8 @@ use crate::{
     timing::{Backoff, TABLES_PAUSES},
 };
 
-/// The version before the first step. Tables of this version were never released.
+/// The version of the tables is this number and the number of steps. Tables of this version were
+/// never released, and are refused.
 const BASE: i64 = 1;
 
 /// The tables' version.

@@ -16,7 +16,8 @@ use crate::{
 
 /// The statements of session locks.
 ///
-/// Each has the lock's number, its name and the holder's, and answers with a number.
+/// The arguments are the lock's number, the lock's name and the holder's name. All but `bound`
+/// answer with a number.
 pub(super) struct Statements {
     /// Returns 1: taken. 0: another connection holds the lock. 2: the connection is shared by a
     /// pooler.

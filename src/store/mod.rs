@@ -33,8 +33,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> +
 /// - **One clock.** Every age and expiry is measured by one clock that all processes share (the
 ///   database's), never by a process's own.
 /// - **Atomic steps.** Each method is one atomic step, and all processes see the steps in one
-///   order. Exceptions are [`purge`](Self::purge) and the prunings, which may be done in part and
-///   are then repeated.
+///   order. Exceptions are [`purge`](Self::purge), [`reclaim`](Self::reclaim) and the methods that
+///   prune or forget, which may be done in part and are then repeated.
 /// - **Fences only grow.** Each successful [`try_lock`](Self::try_lock) gives the lock a greater
 ///   fence than any before, also after an expiry, a release or a [pruning](Self::prune_locks). The
 ///   fence follows the clock and the previous fence.
@@ -104,8 +104,8 @@ pub trait Store: Send + Sync + 'static {
     /// new epoch. A name that begins with `revision:` keeps its first epoch.
     ///
     /// Epochs only grow, over all processes, and become visible in their order: a process that sees
-    /// an epoch sees all smaller ones. Epochs are also greater than the clock's microseconds since
-    /// 1970 a moment ago, so that a database that has lost the latest epochs continues above them.
+    /// an epoch sees all smaller ones. A new epoch is at least the microseconds since 1970 by the
+    /// database's clock, so that a database that has lost the latest epochs continues above them.
     fn invalidate<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64>;
 
     /// Returns the first `most` invalidated names after the epoch `since`, each with its latest
@@ -161,10 +161,11 @@ pub trait Store: Send + Sync + 'static {
         after: Option<&'a str>,
     ) -> StoreFuture<'a, Option<String>>;
 
-    /// Forgets invalidations with an epoch before `before`, among the next few after the epoch
-    /// `after`. Names that begin with `revision:` stay. Names that begin with `purged:` go if they
-    /// are older than `purged` and their epoch is at most `oldest`, the smallest epoch of a stored
-    /// entry. Returns the place to continue; `None`: there are no more names.
+    /// Forgets invalidations among the next few after the epoch `after`: those with an epoch before
+    /// `before`, except for two kinds. Names that begin with `revision:` stay. Names that begin
+    /// with `purged:` go only if they are older than `purged` and their epoch is at most `oldest`,
+    /// the smallest epoch of a stored entry. Returns the place to continue; `None`: there are no
+    /// more names.
     fn forget_invalidated(
         &self,
         before: i64,
@@ -191,7 +192,8 @@ pub struct Probe {
 /// The times after which [`Store::prune_locks`] removes locks.
 #[derive(Clone, Copy, Debug)]
 pub struct Unused {
-    /// The time since a lock without an owner was last held, or its cooldown ended.
+    /// The time since a lock without an owner was acquired for the last time, or since its cooldown
+    /// ended.
     pub released: Duration,
     /// The time since a lock with an owner expired.
     pub expired: Duration,

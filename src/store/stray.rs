@@ -32,7 +32,7 @@ struct State<T> {
     /// By the time of the next check, and a number that tells equal times apart.
     due: BTreeMap<(Instant, u64), Stray<T>>,
     next: u64,
-    /// The announced end of the worker's pause; `None`: no worker runs.
+    /// The time from which a silent worker counts as ended; `None`: no worker runs.
     worker: Option<Instant>,
 }
 

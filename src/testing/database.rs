@@ -25,7 +25,7 @@ use crate::{
 /// One condition holds at a time: each of [`fail`](Self::fail), [`hang`](Self::hang),
 /// [`slow_down`](Self::slow_down), [`lose_replies`](Self::lose_replies) and
 /// [`recover`](Self::recover) replaces the one before. A condition holds for all sites of the
-/// database, for calls that begin afterwards.
+/// database, for calls that begin afterwards, and for calls that hang.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -16,9 +16,9 @@ use crate::{
 ///
 /// The service is called when the lock of the request's name is held, with its
 /// [`Fence`](crate::locks::Fence) among the request's extensions. The lock is released when the
-/// service has answered, before the response is given out ([`until_sent`](Self::until_sent): when
-/// its body has been sent); and when the client has gone, which drops the service's future, or the
-/// service panics.
+/// service has answered, before the response is given out. With [`until_sent`](Self::until_sent) it
+/// is released when the response's body has been sent. It is also released when the client
+/// disconnects, which drops the service's future, and when the service panics or returns an error.
 ///
 /// A request that does not get the lock in time gets 409 Conflict, or 429 with
 /// [`too_many_requests`](Self::too_many_requests). If the database fails, the request gets 503.

@@ -31,8 +31,9 @@ use crate::{
     timing::{Backoff, RESPONSE_PAUSES},
 };
 
-/// The name of the lock under which a request runs, in the request's extensions. An inner layer
-/// with the same name would find the lock taken, and therefore lets the request pass.
+/// The name of the lock under which a request runs, in the request's extensions. An inner layer of
+/// this kind that computes the same name would find the lock taken, and therefore lets the request
+/// pass.
 #[derive(Clone)]
 struct ServedUnder(LockName);
 

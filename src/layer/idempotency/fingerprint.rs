@@ -113,10 +113,11 @@ const WORDS: [&str; 25] = [
     "user",
 ];
 
-/// The words that are parts of other words, and so count only as whole segments between `-`.
+/// The words that are parts of other words, and so count only as whole segments between `-` or `_`.
 const SEGMENTS: [&str; 4] = ["dn", "org", "orgid", "orgs"];
 
-/// Ends of the names of headers that identify a connection or a single try.
+/// Ends of names with the word `client` (`x-client-ip`) that identify a connection or a single try,
+/// and not the caller.
 const VOLATILE: [&str; 5] = ["ip", "port", "request-id", "trace-id", "correlation-id"];
 
 /// Returns true if a header of this name identifies the caller.

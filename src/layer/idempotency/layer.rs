@@ -43,10 +43,11 @@ use crate::{lock::Locks, policy::DAY, resource::Pruner};
 ///
 /// Without a scope, the credentials identify the caller: `Authorization`, `Cookie`, the public key
 /// of a `DPoP` proof, and headers with a word such as `account`, `auth`, `cert`, `client`, `email`,
-/// `token` or `user` in the name, except `User-Agent` and headers of the connection. A repeat with
-/// other credentials, for example with a changed cookie, is refused by 422. Callers that differ
-/// only in something else, such as their address, count as one caller: these sites need a scope. A
-/// layer without a scope logs a warning once.
+/// `token` or `user` in the name, except `User-Agent`, `Idempotency-Key`, `Sec-…` headers, and
+/// names such as `X-Client-IP` or `Client-Request-Id`. A repeat with other credentials, for example
+/// with a changed cookie, is refused by 422. Callers that differ only in something else, such as
+/// their address, count as one caller: these sites need a scope. A layer without a scope logs a
+/// warning once.
 ///
 /// # Crashes
 ///
@@ -69,11 +70,12 @@ use crate::{lock::Locks, policy::DAY, resource::Pruner};
 /// # While the database is away
 ///
 /// A response that cannot be stored is returned to its client. The process tries to store the
-/// response for ten minutes, every two seconds. Meanwhile the lease is extended, so repeats are
-/// told to ask again. If the database is away for longer than the lease, repeats are told that the
-/// outcome is unknown, until the response is stored within seconds after the database is back. If
-/// the database refuses a response, because of its size say, the response is dropped, and repeats
-/// are told that the request was done.
+/// response for ten minutes, at least every two seconds, and extends the lease. While the database
+/// is away, repeats get 503. When the database is back before the lease has expired, repeats are
+/// told to ask again, until the response is stored. When it is back later, repeats are told that
+/// the outcome is unknown, until the response is stored some seconds later. If the database refuses
+/// a response, because of its size say, the response is dropped, and repeats are told that the
+/// request was done.
 ///
 /// A [shutdown](crate::Perennial::shutdown) waits until the responses of finished requests are
 /// stored, for half a minute at most with the default statement timeout. The lock of a request that
@@ -183,9 +185,9 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Runs a request whose outcome is unknown again, as soon as the lease has expired: the request
-    /// runs at least once then, and not at most once. A process that still tries to store the first
-    /// response gives up.
+    /// Runs a request for a second time if its outcome is unknown, as soon as its lease has expired
+    /// and a repeat arrives. The request then runs at least once, and not at most once. A process
+    /// that still tries to store the first response gives up.
     pub fn run_again_after_crash(mut self) -> Self {
         self.run_again = true;
         self

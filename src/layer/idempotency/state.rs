@@ -9,8 +9,8 @@
 //! | [`Free`] | the lock was tried | the lease of a service that runs, or an [`Answer`] |
 //! | [`Storing`] | a publish was answered | as [`Next`] says |
 //!
-//! A request that ends while its service runs, by a panic or a crash, leaves its lock with an
-//! owner. The outcome of such a request is unknown.
+//! If the process dies before the service has answered, or the service panics or returns an error,
+//! the lock's row keeps its owner. The outcome of such a request is unknown.
 
 use std::time::Duration;
 
@@ -89,8 +89,8 @@ impl Request<'_> {
         let is_free = match found.stored {
             _ if found.unreadable => return Err(Answer::NotStored),
             Some(stored) if stored.age <= self.lifetime => return Err(self.repeated(stored)),
-            // The completed request held the lock last, though its process may not have released
-            // the lock.
+            // With the entry's fence, no request has acquired the lock since the completed one,
+            // which may not have released it.
             Some(stored) => !lock.owned || stored.fence == lock.fence,
             None => !lock.owned,
         };
@@ -115,8 +115,8 @@ impl Request<'_> {
 }
 
 impl Free {
-    /// Returns the lease under which the service runs. Any other lease is dropped, which releases
-    /// the lock.
+    /// Returns the lease under which the service runs. A lease that was acquired too long after the
+    /// probe is dropped, which releases the lock.
     ///
     /// `took`: the time since the probe was sent.
     pub(super) fn tried<L, C, E>(
@@ -135,8 +135,8 @@ impl Free {
 /// A completed request whose response is being stored.
 ///
 /// A publish compares owner and fence, not the expiry, and no other process acquires a lock that
-/// expired with its owner (unless requests [run again](Request::run_again): the next run then takes
-/// over). So a note is right however late it is stored.
+/// has expired and still has an owner (unless requests [run again](Request::run_again): the next
+/// run then takes over). So a note is right however late it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Storing<L, C> {
     pub(super) lease: L,
@@ -180,8 +180,8 @@ pub(super) enum Next<L, C> {
     Retry(Storing<L, C>),
     /// Publish at once, now without the response.
     RetryWithoutResponse(Storing<L, C>),
-    /// Leave the lock to expire with its owner. The lock of a request that ran is never released
-    /// without a note: its key would be new.
+    /// Leave the lock without a release: its lease expires, and its row keeps the owner. The lock
+    /// of a request that ran is never released without a note: its key would be new.
     Leave(L),
 }
 

@@ -10,10 +10,10 @@ use crate::{extensions::Tags, resource::Engine};
 /// Invalidates its tags, and the [`Tags`] in the response's extensions, after each change; from
 /// [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success).
 ///
-/// A change is a request whose method is not safe (RFC 9110 §9.2.1: GET, HEAD, OPTIONS, TRACE) and
-/// whose response is no error (2xx or 3xx, RFC 9111 §4.4). A handler therefore answers a refused
-/// change with a 4xx, and not with a redirection back to the form. The service's own error
-/// invalidates nothing.
+/// A change is a request whose method is not one of the safe ones (GET, HEAD, OPTIONS and TRACE,
+/// RFC 9110 §9.2.1) and whose response is no error (2xx or 3xx, RFC 9111 §4.4). A handler therefore
+/// answers a refused change with a 4xx, and not with a redirection back to the form. The service's
+/// own error invalidates nothing.
 ///
 /// The response waits for the invalidation, for at most 5 s, so that this process knows the
 /// invalidation at the visitor's next request. A failed invalidation is tried again for a minute.
@@ -21,8 +21,8 @@ use crate::{extensions::Tags, resource::Engine};
 /// # Cancel safety
 ///
 /// A future that is dropped while the service runs (the client has disconnected) leaves the outcome
-/// unknown, and the tags are invalidated. So any caller of the service can make pages regrow: put
-/// authorization into a layer outside this one.
+/// unknown, and the tags are invalidated. So any caller who disconnects can cause regenerations:
+/// put authorization into a layer outside this one.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct InvalidateLayer {

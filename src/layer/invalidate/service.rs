@@ -42,8 +42,8 @@ where
         if safe {
             return Box::pin(response);
         }
-        // Now, as the future may be dropped before it has begun, and the service have begun by
-        // itself.
+        // This is made before the future is polled: the service may have begun in `call`, and the
+        // future may be dropped without a poll.
         let change = Change::of(&self.layer.engine, names(&self.layer.tags.0));
         let named = |response: &Response<ResBody>| {
             let named = response.extensions().get();

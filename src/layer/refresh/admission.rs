@@ -18,7 +18,8 @@ pub(super) struct Admission {
     keys: Mutex<Keys>,
 }
 
-/// The hashes of the keys of the current period, and of those of the period before alone.
+/// The hashes of the keys that were requested in the current period, and of those that were
+/// requested in the period before and not since.
 #[derive(Default)]
 struct Keys {
     current: HashSet<u64>,
@@ -36,8 +37,8 @@ impl Admission {
         }
     }
 
-    /// Returns true if a key without an entry in memory may be stored. A key without a request for
-    /// two times `period` is forgotten.
+    /// Returns true if a key without an entry in memory may be stored. A key is forgotten when a
+    /// second period begins without a call for it.
     pub(super) fn admits(&self, key: &str, now: Tick, period: Duration) -> bool {
         let hash = self.hasher.hash_one(key);
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);

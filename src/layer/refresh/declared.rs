@@ -14,8 +14,8 @@ use super::request::GeneratedKey;
 use super::routing::Routing;
 use crate::extensions::Fence;
 
-/// The extensions that a layer knows: the router's, the server's, Perennial's own, and the site's
-/// declared ones.
+/// The extensions that a layer knows: the router's, the server's, Perennial's own, and those that
+/// the site or the layer has declared.
 ///
 /// `http::Extensions` can be counted, but not listed by type. A request with as many extensions as
 /// known ones has no unknown extension. Each type is in the list once: a type that counted twice
@@ -147,7 +147,8 @@ impl fmt::Debug for Declared {
 }
 
 /// Returns the type names of the extensions. `Debug` of `http::Extensions` writes each name in one
-/// piece. With another `Debug`, the pieces would be no type's names.
+/// piece. If a release of `http` writes `Debug` in another way, the pieces equal no known name, and
+/// such requests bypass the cache.
 pub(super) fn names(extensions: &Extensions) -> Vec<String> {
     struct Pieces(Vec<String>);
 

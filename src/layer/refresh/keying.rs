@@ -11,8 +11,8 @@ use crate::{
     layer::refresh::request::{host, key_of_original},
 };
 
-/// The parts of a request that name a resource. The generator sees these parts and nothing else of
-/// the request.
+/// The parts of a request that name a resource. Apart from the path and the declared extensions,
+/// the generator sees these parts and nothing else of the request.
 ///
 /// Requests with the same key get the same content. Default: the path and the whole query.
 ///
@@ -86,10 +86,10 @@ impl Key {
     /// generator sees the values as the query, in place of the visitor's query. `None` lets the
     /// request bypass the cache.
     ///
-    /// The values are encoded, and sorted by name. The key of the example's page is
-    /// `/prices?currency=EUR`, also for [`invalidate`](crate::Perennial::invalidate), and the
-    /// handler reads the currency by `Query`. Inside a nested router, the function sees the URI
-    /// without the router's prefix.
+    /// The values are encoded, and sorted by name. In the example, the key of the page `/prices`
+    /// for a visitor from Germany is `/prices?currency=EUR`, also for
+    /// [`invalidate`](crate::Perennial::invalidate), and the handler reads the currency by `Query`.
+    /// Inside a nested router, the function sees the URI without the router's prefix.
     ///
     /// ```
     /// # fn f(site: &perennial::Perennial) {
@@ -154,7 +154,8 @@ impl Key {
         })
     }
 
-    /// Returns the key of a URI without its variant. `None`: the key does not depend on the path.
+    /// Returns the key of a URI without its variant. `None`: the URI alone does not give the key,
+    /// or has no path.
     pub(super) fn of_uri<'a>(&self, uri: &'a Uri) -> Option<Cow<'a, str>> {
         match &self.base {
             Base::Uri(query) => key::of_uri(uri, query),

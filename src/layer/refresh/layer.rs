@@ -50,8 +50,9 @@ const MAX_KEYS: usize = 10_000;
 /// `Vary: Accept-Encoding` is allowed in a response without `Content-Encoding`, which every client
 /// can read. With the feature `compression` the layer itself answers in `br`, `zstd` or `gzip` (RFC
 /// 9110 §12.5.3). It compresses text of 256 bytes or more that has neither `Content-Encoding` nor
-/// `no-transform`. Each version is compressed once, off the async threads, from the first request
-/// for the coding on; until then visitors get the plain text.
+/// `no-transform`. Each version is compressed once for each coding, off the async threads: at the
+/// first request for the coding, or at once if the version before was requested in it. Visitors get
+/// another representation until the compression is done.
 ///
 /// The layer reads a body whole before it answers, up to
 /// [`Builder::max_body`](crate::Builder::max_body). A larger body is streamed to the visitor whose
@@ -61,9 +62,10 @@ const MAX_KEYS: usize = 10_000;
 /// # Response headers
 ///
 /// `Date` and `Age` say when the version was generated. `Cache-Status` (RFC 9211) is `perennial;
-/// hit; ttl=86` for a version from memory or the database (a negative `ttl` is a stale version).
-/// For any other response `fwd=` has the reason: `miss`, `stale`, `method` or `bypass`. After it
-/// come `stored` and `collapsed`, or the reason why the response is not stored:
+/// hit; ttl=86` for a version from memory or the database (a negative `ttl` is a stale version). In
+/// another response, except for a 503 of the layer's own, `fwd=` has the reason: `miss`, `stale`,
+/// `method` or `bypass`. `stored` and `collapsed` follow where they apply, and `detail=` if the
+/// response is not stored:
 ///
 /// | `detail=` | reason |
 /// |---|---|
@@ -258,8 +260,8 @@ impl RefreshLayer {
         self
     }
 
-    /// Sets the key of a request, which is all that the generator sees of the request. Default: the
-    /// path and the whole query.
+    /// Sets the key of a request. Apart from the path and the declared extensions, the generator
+    /// sees nothing else of the request. Default: the path and the whole query.
     pub fn key(mut self, key: Key) -> Self {
         self.key = Arc::new(key);
         self
@@ -292,9 +294,10 @@ impl RefreshLayer {
     /// [key](Self::key) reads that URI, and the URIs in the response's `Location` and
     /// `Content-Location` that have the same host, each in all variants, as
     /// [`invalidate`](crate::Perennial::invalidate) does. With [`Key::name`](crate::Key::name) and
-    /// [`Key::by`](crate::Key::by) the layer invalidates the key of the request alone. The response
-    /// waits for the invalidation, 5 s at most; if the database fails, the process tries again for
-    /// a minute. For pages that a request does not name, use tags:
+    /// [`Key::by`](crate::Key::by) the layer invalidates only the key that it computes for the
+    /// unsafe request; `Location` and `Content-Location` have no effect. The response waits for the
+    /// invalidation, 5 s at most; if the database fails, the process tries again for a minute. For
+    /// pages that a request does not name, use tags:
     /// [`invalidate_on_success`](crate::Perennial::invalidate_on_success).
     ///
     /// Every visitor who may send such a request can cause a regeneration, and a row in the
@@ -315,7 +318,8 @@ impl RefreshLayer {
     ///
     /// Logged-in visitors are the usual case. A GET or HEAD for which every function returns
     /// `false` is served from the cache, or generates the page without the visitor's cookies and
-    /// other headers. `Cache-Status` carries `fwd=bypass; detail=bypass-if`.
+    /// other headers. The `Cache-Status` of a request that bypasses is `fwd=bypass;
+    /// detail=bypass-if`.
     ///
     /// ```
     /// # fn f(site: &perennial::Perennial) {

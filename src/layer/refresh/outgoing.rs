@@ -81,7 +81,7 @@ pub(super) fn set_age(headers: &mut HeaderMap, hit: HitHeaders, age: Duration) {
     headers.insert(header::AGE, HeaderValue::from(hit.age));
     if !headers.contains_key(header::DATE) {
         let made = SystemTime::now().checked_sub(age);
-        // No clock can be right about an earlier date.
+        // A date before 1970 means that the process's clock is wrong.
         let made = made.filter(|made| *made >= SystemTime::UNIX_EPOCH);
         if let Some(made) = made {
             headers.typed_insert(Date::from(made));

@@ -21,9 +21,9 @@ use crate::{
 };
 
 impl RefreshLayer {
-    /// Returns the response to a request, or the reason why the service itself answers. `forward`:
-    /// the `Cache-Status` of a response that was generated for the request, such as a version that
-    /// was generated since `arrived`.
+    /// Returns the response to a request, or the reason why the service itself answers. `arrived`:
+    /// an unsaved or published version from before this time counts as a hit. `forward`: the
+    /// `Cache-Status` of a newer one, or of a failed response.
     pub(super) fn respond<B>(
         &self,
         answer: Answer,
@@ -138,7 +138,8 @@ impl RefreshLayer {
         }
         #[cfg(not(feature = "axum"))]
         let _ = extensions;
-        // The path would be another one for each visitor.
+        // Not the path: visitors can invent any number of paths, and each would be a name of its
+        // own.
         "other".into()
     }
 

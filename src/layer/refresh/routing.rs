@@ -23,8 +23,8 @@ use super::declared::{KNOWN, names};
 /// nested service. Code cannot name these types, so a router that runs once in this process reveals
 /// the names.
 pub(super) struct Routing {
-    /// The private extensions of a request that matched a route without parameters, which every
-    /// match adds.
+    /// The number of private extensions that every match of a route adds, counted on a route
+    /// without parameters.
     beside_match: usize,
     pub(super) names: Vec<String>,
 }
@@ -77,8 +77,9 @@ impl Routing {
         }
     }
 
-    /// Returns the number of private extensions, by their names. Zero without an `OriginalUri`,
-    /// which the router adds first, and if two types have one name, as the types of two axums have.
+    /// Returns the number of private extensions, by their names. Zero in two cases: the request has
+    /// no `OriginalUri`, which the router adds first, or two types have one name, as with two
+    /// versions of axum.
     pub(super) fn private_in(&self, extensions: &Extensions) -> usize {
         if extensions.get::<OriginalUri>().is_none() {
             return 0;

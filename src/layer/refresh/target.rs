@@ -39,7 +39,7 @@ impl RequestUrl {
     fn resolve(&self, reference: &str) -> Option<Uri> {
         let base = self.0.as_ref()?;
         let url = base.join(reference).ok()?;
-        // A default port is none in the scheme of the reference.
+        // With the reference's scheme, `port()` is `None` for the default port in both URLs.
         let mut own = base.clone();
         own.set_scheme(url.scheme()).ok()?;
         let is_http = matches!(url.scheme(), "http" | "https");

@@ -21,7 +21,7 @@ use crate::{
 impl Engine {
     /// Answers a request that memory alone cannot answer: the request starts or joins a
     /// regeneration, and waits within the limits of the policy. `generate` returns the generator if
-    /// this request is the leader. Returns true beside the answer for the leader.
+    /// this request is the leader. The result is the answer, and true for the leader.
     ///
     /// Cancel safe: a regeneration that has started continues.
     pub(crate) async fn visit(
@@ -81,7 +81,8 @@ impl Engine {
         {
             return Err(answer);
         }
-        // Before the question: a shutdown that comes afterwards waits for the token.
+        // The token is taken before the check below: a shutdown that comes afterwards waits for the
+        // token.
         let token = self.locks.tasks().token();
         if self.is_closing() {
             return Err(Answer::Pass(PassReason::ShuttingDown));

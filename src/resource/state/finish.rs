@@ -187,8 +187,8 @@ impl<C: Content> Decision<'_, C> {
         self.enter(Phase::Publishing(publishing), Command::Pause)
     }
 
-    /// Answers visitors who have no version with the new version, unless another process has
-    /// published a servable version: `stored`.
+    /// Answers the visitors who still wait. They get `stored`, the version that another process has
+    /// published, if it is servable, and otherwise the new version.
     pub(super) fn overtaken(&mut self, new: &Version<C>, stored: Option<Version<C>>) -> Command<C> {
         self.adopt(stored);
         if self.is_servable() {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl<C: Content> Decision<'_, C> {
-    /// Continues with or without a permit, which is taken before any statement. Without a permit a
+    /// Continues with or without a permit, which is taken before the probe. Without a permit a
     /// stale version is served on; a first version is never held back, as a visitor waits.
     pub(super) fn permitted(&mut self, permitted: bool) -> Command<C> {
         let is_servable = self.is_servable();
@@ -100,9 +100,8 @@ impl<C: Content> Decision<'_, C> {
         }
     }
 
-    /// Adopts a stored version if the version is newer. Fences order published versions; an unsaved
-    /// version has no fence of its own, and may know more or fewer invalidations than the stored
-    /// version.
+    /// Adopts a stored version if the invalidations judge it better than the newest one, or as well
+    /// and it was generated later. Fences do not decide: an unsaved version has none of its own.
     pub(super) fn adopt(&mut self, stored: Option<Version<C>>) {
         let Some(stored) = stored else { return };
         let adopts = self.state.newest.as_ref().is_none_or(|newest| {

@@ -15,7 +15,7 @@ pub(in crate::sql) const PROBE: Sides = Sides {
         FROM n
         LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
         LEFT JOIN {p}entry e ON e.kind = $1 AND e.name = $2 AND e.fence > $3",
-    // Settings for a single statement have no effect there.
+    // A `set_config` within the statement has no effect on CockroachDB and YugabyteDB.
     relative: Some(PLAIN_PROBE),
     mysql: "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
             LEAST(coalesce((SELECT max(epoch) FROM {p}invalidation), 0), {committed}),
@@ -99,7 +99,8 @@ pub(in crate::sql) const RENEW: Sides = Sides {
         FROM l WHERE e.kind = $1 AND e.name = $2 AND e.fence = $7 AND e.fence < $4
         RETURNING e.fence",
     relative: None,
-    // The table within is made first (LIMIT), and its row locked whatever the isolation level.
+    // LIMIT makes the inner table before the join. The lock's row in it is locked at every
+    // isolation level.
     mysql: "{waits}UPDATE {p}entry e JOIN (
             SELECT fence FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 LIMIT 1 FOR UPDATE
         ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.retain_until = {now} + $6, e.metadata = $5
@@ -110,7 +111,8 @@ pub(in crate::sql) const RENEW: Sides = Sides {
 /// against a takeover that commits at the same time: the new holder's entry has a greater fence,
 /// which the statement does not match.
 ///
-/// kind, name, owner, fence -> one row changed, if there was one and the lease holds
+/// kind, name, owner, fence -> one row changed, if an entry was stored and the lock still has this
+/// owner and fence
 pub(in crate::sql) const REMOVE: Sides = Sides::same(
     "{waits}DELETE FROM {p}entry WHERE kind = $1 AND name = $2 AND fence <= $4
     AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4)",
@@ -131,14 +133,15 @@ pub(in crate::sql) const DELETE_VARIANTS: Sides = Sides {
     ..Sides::same("DELETE FROM {p}entry WHERE kind = 'page' AND name >= $1 AND name < $2")
 };
 
-/// kind, last name -> the last one of the next few, the smallest epoch in their metadata
+/// kind, name before -> the greatest name of the next hundred rows, the smallest epoch in their
+/// metadata
 pub(in crate::sql) const NEXT: Sides = Sides::same(
     "SELECT max(name), min({epoch_of_metadata}) FROM (
         SELECT name, metadata FROM {p}entry WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100
     ) n",
 );
 
-/// kind, last name, the last one of the next few
+/// kind, name before, the greatest name of the step
 pub(in crate::sql) const PRUNE: Sides = Sides::same(
     "DELETE FROM {p}entry WHERE kind = $1 AND name > $2 AND name <= $3 AND retain_until < {now}",
 );

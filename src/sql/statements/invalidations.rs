@@ -13,7 +13,7 @@ pub(in crate::sql) const INVALIDATE: Sides = Sides {
         FROM (SELECT '*' AS name UNION ALL SELECT $1) n WHERE true
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING epoch",
-    // The row is one of another table, as in the form for the relatives.
+    // The row with the counter is in the table `schema`, as for CockroachDB and YugabyteDB.
     postgres: "WITH n AS (
             INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
             ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
@@ -45,8 +45,8 @@ pub(in crate::sql) const INVALIDATE: Sides = Sides {
 ///
 /// known epoch, number -> name, epoch, in the order of epochs
 pub(in crate::sql) const INVALIDATED: Sides = Sides {
-    // The counter first (STRAIGHT_JOIN): as long as its row is locked, no invalidation is under
-    // way.
+    // STRAIGHT_JOIN reads the counter first. At READ UNCOMMITTED this read locks the counter's row,
+    // so that no invalidation is under way.
     mysql: "SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
             SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2
         ) i WHERE i.epoch <= c.latest ORDER BY i.epoch",

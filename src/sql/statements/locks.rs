@@ -16,8 +16,9 @@ pub(in crate::sql) const TRY: Sides = Sides {
         WHERE l.owner = $3 OR CASE WHEN l.expires_at <= excluded.acquired_at THEN $5 < 0 OR l.fence = $5
             ELSE l.acquired_at > excluded.acquired_at + {set_back} END
         RETURNING CASE WHEN owner = $3 THEN fence END",
-    // A lock that is taken is neither waited for (SKIP LOCKED) nor written to; where two insert the
-    // same name at once, the second one gives up soon.
+    // The statement does not wait for a row that another transaction has locked (SKIP LOCKED), and
+    // does not write a held lock's row, unless the clock was set back. If two statements insert the
+    // same name at once, the second one gives up after 50 ms.
     postgres: "WITH n AS (
             SELECT {now} AS at, set_config('lock_timeout', '50ms', true)
         ), c AS (
@@ -75,7 +76,8 @@ pub(in crate::sql) const EXTEND: Sides = Sides::same(
     WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 AND expires_at > {now}",
 );
 
-/// kind, name, owner, fence, cooldown -> one row changed, if the owner has the lock
+/// kind, name, owner, fence, cooldown -> one row changed, if the owner has the lock, or no later
+/// holder has acquired it since an earlier release
 pub(in crate::sql) const RELEASE: Sides = Sides::same(
     "UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN $5 = 0 THEN 0 ELSE {now} + $5 END
     WHERE kind = $1 AND name = $2 AND fence = $4 AND (owner = $3 OR owner IS NULL)",
@@ -89,8 +91,8 @@ pub(in crate::sql) const BREAK: Sides = Sides::same(
     WHERE kind = $1 AND name = $2 AND fence = $3",
 );
 
-/// Takes the locks of a page's variants from their holders, by the primary key, which is ordered by
-/// bytes.
+/// Takes the locks of a page's variants from their holders. The rows are a range of the primary
+/// key, which is ordered by bytes.
 ///
 /// the lower bound of the variants' names, the upper bound (excluded)
 pub(in crate::sql) const BREAK_VARIANTS: Sides = Sides {
@@ -105,9 +107,9 @@ pub(in crate::sql) const BREAK_VARIANTS: Sides = Sides {
     )
 };
 
-/// Moves a lock from before the clock was set back into the present, and restarts its time. A
-/// living holder extends its lease meanwhile. The lease of a crashed holder, or a cooldown, ends
-/// after its length, and not when the clock has caught up.
+/// For a lock that was acquired before the clock was set back: moves the acquisition to now, and
+/// the end to its full length from now. A living holder extends its lease meanwhile. The lease of a
+/// crashed holder, or a cooldown, ends after its length, and not when the clock has caught up.
 ///
 /// kind, name
 pub(in crate::sql) const REDATE: Sides = Sides::same(

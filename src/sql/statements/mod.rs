@@ -2,14 +2,15 @@
 //!
 //! In the texts `{p}` is the table prefix, `{now}` the database's clock in microseconds since 1970,
 //! UTC, and `$n` the n-th argument of those that the statement's comment lists before the arrow.
-//! Each is one statement in autocommit, and one step of the protocol.
+//! Each is one statement. All but `MARK`, `INSPECT_NOW` and those that make the tables run in
+//! autocommit.
 
 pub(super) mod entries;
 pub(super) mod invalidations;
 pub(super) mod locks;
 pub(super) mod tables;
 
-/// The text of a statement that a database runs, as a field of [`Sides`].
+/// The choice of the field of [`Sides`] whose text a database runs.
 #[derive(Clone, Copy)]
 #[allow(
     dead_code,

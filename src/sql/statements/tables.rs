@@ -2,7 +2,8 @@
 
 use super::Sides;
 
-/// Mentions the columns: `IF NOT EXISTS` of MySQL takes any table of that name.
+/// Reads all columns, and so fails on a foreign table: on MySQL, `IF NOT EXISTS` accepts any table
+/// of that name.
 #[cfg(feature = "mysql")]
 pub(in crate::sql) const MYSQL_COLUMNS: [&str; 3] = [
     "SELECT kind, name, owner, fence, acquired_at, expires_at FROM {p}lock LIMIT 0",
@@ -10,7 +11,7 @@ pub(in crate::sql) const MYSQL_COLUMNS: [&str; 3] = [
     "SELECT name, epoch FROM {p}invalidation LIMIT 0",
 ];
 
-// Names are compared as bytes, as every collation treats some different names as equal. On
+// Names are compared as bytes, as most collations of MySQL treat some different names as equal. On
 // PostgreSQL, `{collate}` makes an index by bytes, which finds all names with a common beginning.
 // On MySQL, a statement that makes a table commits, so other processes may run the statement at the
 // same time.

@@ -124,7 +124,8 @@ impl<DB: Driver> SqlStore<DB> {
         self.run(sides, &arguments).await
     }
 
-    /// Runs a statement on the rows under a lease.
+    /// Runs a statement that itself checks a lease: its first arguments are the lease's kind, name,
+    /// owner and fence.
     async fn run_under(
         &self,
         sides: &Sides,
@@ -143,7 +144,7 @@ impl<DB: Driver> SqlStore<DB> {
         after: Option<&str>,
         rest: &[Arg<'_>],
     ) -> Answer<Option<(String, DB::Row)>> {
-        // No name is empty, which some modes of MariaDB would take for none.
+        // Not an empty text, which some modes of MariaDB read as NULL. No name is empty.
         let from = [
             Arg::Text(kind.as_str()),
             Arg::Text(after.unwrap_or("\u{1}")),
