@@ -152,8 +152,9 @@ pub mod locks {
     //!
     //! [`Perennial::locks`](crate::Perennial::locks) returns the locks of a site;
     //! `Locks::new(pool)` does without a site. The lease of a holder that has died expires after
-    //! its length (15 s by default), and then another process can take the lock. The
-    //! [fence](Lease::fence) refuses the late writes of a holder that was paused.
+    //! its length (15 s by default), and then another process can take the lock. A write that
+    //! compares the [fence](Lease::fence) is refused if it comes late, from a holder that was
+    //! paused.
 
     #[cfg(feature = "_sql")]
     pub use crate::lock::{Claim, Claims, SessionLock};

@@ -134,7 +134,7 @@ pub(crate) const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The time between two syncs of a process with the invalidation list.
 pub(crate) const SYNC: Duration = Duration::from_secs(1);
 
-/// The age at which the result of a sync is renewed before a process relies on the result. Longer
+/// If the last sync is older than this, requests wait for a new one. Longer
 /// than [`SYNC`], so that requests that follow one another do not wait.
 pub(crate) const OVERDUE: Duration = Duration::from_millis(1250);
 

@@ -73,8 +73,8 @@ pub(crate) enum Frequent {
     Request,
 }
 
-/// The events of a site in this process, from now on; from
-/// [`Perennial::subscribe`](crate::Perennial::subscribe).
+/// The events of a site in this process since the call of
+/// [`Perennial::subscribe`](crate::Perennial::subscribe), which returns this.
 ///
 /// A subscriber may be 1,024 events behind. A slower one gets [`Event::Missed`] in place of the
 /// oldest events, and the site never waits for a subscriber.

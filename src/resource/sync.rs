@@ -306,8 +306,8 @@ impl Drop for End {
         if running.is_some_and(|running| running.same_channel(&own)) {
             state.running = None;
         }
-        // Under the lock, so that no request finds that no sync is running before the pause is set,
-        // and begins another sync.
+        // The pause is set under the lock. A request that later finds no running sync finds the
+        // pause, too, and begins no sync.
         self.engine.sync.quiet_until(self.since + SYNC);
         drop(state);
         if let Some(result) = self.result.take() {

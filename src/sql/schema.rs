@@ -11,8 +11,8 @@ use crate::{
     timing::{Backoff, TABLES_PAUSES},
 };
 
-/// The version of the tables is this number and the number of steps. Tables of this version were
-/// never released, and are refused.
+/// The version of the tables is the sum of this number and the number of steps. Tables of version 1
+/// were never released, and are refused.
 const BASE: i64 = 1;
 
 /// The tables' version.

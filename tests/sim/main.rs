@@ -88,7 +88,7 @@ const REACHED: [&str; 48] = [
     "work that the database did not let begin",
 ];
 
-/// Prints the seed to repeat, with its journal.
+/// Has the seed to repeat; the journal of the seed is printed.
 const SEED: &str = "PERENNIAL_SIM_SEED";
 
 /// Has the number of seeds to digest.

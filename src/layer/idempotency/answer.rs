@@ -27,7 +27,7 @@ impl Answer<Response<Bytes>> {
             ),
             Self::OtherRequest => (
                 StatusCode::UNPROCESSABLE_ENTITY,
-                "another request had this `Idempotency-Key`, with another body, query or `Content-Type`: send a new key for each new request, and repeat a request unchanged",
+                "another request had this `Idempotency-Key`, with another method, body, query or `Content-Type`: send a new key for each new request, and repeat a request unchanged",
                 None,
             ),
             Self::OtherCaller => {

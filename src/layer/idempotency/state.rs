@@ -62,7 +62,7 @@ pub(super) enum Answer<C> {
     Replay(C),
     /// The request was done, and its response is not stored.
     NotStored,
-    /// The key belongs to a request with another body, query or media type.
+    /// The key belongs to a request with another method, body, query or media type.
     OtherRequest,
     /// The key belongs to another caller.
     OtherCaller,

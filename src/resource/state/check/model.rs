@@ -71,7 +71,7 @@ impl Model for Setup {
 }
 
 impl World {
-    /// The actions without faults, in the order of their turn. None: all is done.
+    /// The actions without faults, in the order of their turn. Empty if all is done.
     fn settling(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         let [first, second] = &self.processes;

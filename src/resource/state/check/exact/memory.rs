@@ -1,0 +1,106 @@
+//! Answers from memory: freshness, hit-for-pass and cooldown.
+
+use super::*;
+
+#[test]
+fn freshness_changes_at_exact_ages() {
+    let process = Process::new();
+    let micro = Duration::from_micros(1);
+    for (age, expected) in [
+        (2 * S - micro, Freshness::Fresh),
+        (2 * S, Freshness::Stale),
+        (4 * S, Freshness::Stale),
+        (4 * S + micro, Freshness::Expired),
+    ] {
+        let version = process.version(age, Origin::Stored);
+        assert_eq!(version.freshness(&process.facts()), expected, "{age:?}");
+    }
+    for (age, expected) in [(S - micro, Freshness::Fresh), (S, Freshness::Stale)] {
+        let version = process.version(age, Origin::Unsaved);
+        assert_eq!(version.freshness(&process.facts()), expected, "{age:?}");
+    }
+}
+
+#[test]
+fn expired_version_is_served_for_the_cooldown_after_a_failure_within_stale_if_error() {
+    for (age, is_served) in [(5 * S, true), (6 * S, false)] {
+        let mut process = Process::new();
+        let expired = process.version(age, Origin::Stored);
+        let mut state = process.generating(Some(expired));
+        let step = process.on(&mut state, Event::Generated(GenerationResult::Failed(())));
+        assert_eq!(outcome(&step), Some(Outcome::Failed));
+        match done(&step) {
+            Answer::Version(version) if is_served => {
+                process.now = process.now + (S - Duration::from_micros(1));
+                assert_eq!(version.freshness(&process.facts()), Freshness::Stale);
+                process.now = process.now + Duration::from_micros(1);
+                assert_eq!(version.freshness(&process.facts()), Freshness::Expired);
+            }
+            Answer::Failed(()) if !is_served => {}
+            answer => panic!("{age:?}: {answer:?}"),
+        }
+    }
+}
+
+#[test]
+fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
+    let mut process = Process::new();
+    let view = || View::<Text>::HitForPass {
+        until: Tick(1001 * SECOND),
+        why: PassReason::Private,
+        metadata: Arc::new(Basis::default()),
+    };
+    let look = |process: &Process| view().look(&process.facts(), || false);
+    assert!(matches!(
+        look(&process),
+        Ok(Answer::Pass(PassReason::Private))
+    ));
+    let mut invalidated = process;
+    invalidated.list.marks.stale = 1;
+    assert!(matches!(look(&invalidated), Err(false)));
+    process.now = Tick(1001 * SECOND);
+    assert!(matches!(look(&process), Err(false)));
+    let stale = View::Version(process.version(3 * S, Origin::Stored).into());
+    assert!(matches!(
+        stale.clone().look(&process.facts(), || false),
+        Err(true)
+    ));
+    assert!(matches!(
+        stale.clone().look(&process.facts(), || true),
+        Ok(Answer::Version(_))
+    ));
+    assert!(matches!(
+        stale.look(&Process::purged().facts(), || true),
+        Err(false)
+    ));
+}
+
+#[test]
+fn cooldown_lasts_until_its_end_or_a_purge() {
+    let mut process = Process::new();
+    let view = || View::<Text>::Cooldown {
+        until: Tick(1001 * SECOND),
+        metadata: Arc::new(Basis::default()),
+    };
+    let look = |process: &Process| view().look(&process.facts(), || false);
+    assert!(matches!(look(&process), Ok(Answer::Unavailable { retry_in }) if retry_in == S));
+    assert!(matches!(look(&Process::purged()), Err(false)));
+    process.now = Tick(1001 * SECOND);
+    assert!(matches!(look(&process), Err(false)));
+}
+
+#[test]
+fn visitor_gets_an_expired_version_only_of_this_process_and_only_from_after_the_arrival() {
+    let process = Process::new();
+    let version = |origin| process.version(5 * S, origin);
+    let arrived = |ago: Duration| process.now - ago;
+    for (origin, ago, expected) in [
+        (Origin::Unsaved, 5 * S, true),
+        (Origin::Unsaved, 4 * S, false),
+        (Origin::Published { latest: true }, 6 * S, true),
+        (Origin::Stored, 6 * S, false),
+    ] {
+        let is_made = version(origin).is_made_since(arrived(ago));
+        assert_eq!(is_made, expected, "{origin:?}, {ago:?}");
+    }
+}

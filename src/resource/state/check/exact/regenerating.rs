@@ -1,0 +1,202 @@
+//! The steps of a regeneration, and what it leaves behind.
+
+use super::*;
+
+#[test]
+fn stale_version_is_regenerated_by_a_closure_that_has_begun_in_the_same_epoch() {
+    let process = Process::new();
+    let stale = process.version(3 * S, Origin::Stored);
+    let (mut state, _) = process.permitted(Some(stale), true);
+    let step = process.on(&mut state, found(None, LockState::default()));
+    assert!(matches!(step.command, Command::Try { .. }), "{step:?}");
+    let mut newer = process.version(3 * S, Origin::Stored);
+    newer.content = text(1);
+    newer.fence = 2;
+    let (mut state, _) = process.permitted(None, true);
+    let step = process.on(&mut state, found(Some(newer), LockState::default()));
+    assert!(
+        matches!(step.command, Command::End),
+        "it would be older: {step:?}"
+    );
+}
+
+#[test]
+fn process_without_regenerations_tries_nothing_for_a_servable_version() {
+    let mut process = Process::new();
+    process.limits.regenerates = false;
+    for origin in [Origin::Stored, Origin::Published { latest: true }] {
+        let stale = process.version(3 * S, origin);
+        let (mut state, step) = process.permitted(Some(stale), false);
+        assert!(matches!(step.command, Command::Probe { .. }), "{step:?}");
+        let step = process.on(&mut state, found(None, LockState::default()));
+        assert!(matches!(step.command, Command::End), "{step:?}");
+        assert!(matches!(step.report, Some(Report::Skipped(Skip::Limit))));
+    }
+}
+
+#[test]
+fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends() {
+    let mut process = Process::new();
+    let (mut state, _) = process.permitted(None, false);
+    let step = process.on(&mut state, found(None, held(S)));
+    assert!(matches!(step.report, Some(Report::Waits(time)) if time == S));
+    let began = process.now;
+    loop {
+        process.now = state.due(&process.facts()).expect("pauses");
+        process.on(&mut state, Event::Due);
+        process.on(&mut state, Event::Permitted(true));
+        let step = process.on(&mut state, Event::Away);
+        if process.now < began + S {
+            assert!(matches!(step.command, Command::Pause), "{step:?}");
+        } else {
+            assert!(matches!(step.command, Command::Generate { .. }), "{step:?}");
+            break;
+        }
+    }
+    let (mut state, _) = process.permitted(None, false);
+    process.on(&mut state, found(None, held(S)));
+    process.now = state.due(&process.facts()).expect("pauses");
+    process.on(&mut state, Event::Due);
+    process.on(&mut state, Event::Permitted(true));
+    let again = process.on(&mut state, found(None, held(S)));
+    assert!(again.report.is_none(), "the wait is reported once");
+}
+
+#[test]
+fn regeneration_without_visitors_leaves_after_six_pauses() {
+    let mut process = Process::new();
+    let (mut state, _) = process.permitted(None, false);
+    let mut step = process.on(&mut state, found(None, held(10 * S)));
+    for pause in 1..=6 {
+        assert!(matches!(step.command, Command::Pause), "{pause}: {step:?}");
+        process.now = state.due(&process.facts()).expect("pauses");
+        step = process.on(&mut state, Event::LeftAlone);
+    }
+    assert!(matches!(step.command, Command::Leave), "{step:?}");
+}
+
+#[test]
+fn generator_with_a_servable_version_is_cancelled_when_its_lease_is_lost() {
+    let process = Process::new();
+    let first = process.generating(None);
+    assert!(
+        !first.gives_up_without_lease(),
+        "its visitors have nothing else"
+    );
+    let mut state = process.generating(Some(process.version(3 * S, Origin::Stored)));
+    assert!(state.gives_up_without_lease());
+    let step = process.on(&mut state, Event::LeaseLost);
+    assert_eq!(outcome(&step), Some(Outcome::LeaseLost));
+    assert!(matches!(step.command, Command::Release { cooldown } if cooldown.is_zero()));
+    assert!(matches!(done(&step), Answer::Version(_)));
+}
+
+#[test]
+fn timeout_is_a_failure_with_its_own_outcome() {
+    let mut process = Process::new();
+    let mut state = process.generating(None);
+    let due = state.due(&process.facts()).expect("has a timeout");
+    assert_eq!(due, process.now + 2 * S);
+    process.now = due;
+    let step = process.on(&mut state, Event::Due);
+    assert_eq!(outcome(&step), Some(Outcome::TimedOut));
+    assert!(matches!(step.command, Command::Release { cooldown } if cooldown == S));
+}
+
+#[test]
+fn new_version_is_served_unsaved_when_the_patience_ends_and_its_publish_is_repeated() {
+    let mut process = Process::new();
+    let mut state = process.publishing(None);
+    let born = process.now;
+    assert_eq!(state.due(&process.facts()), Some(born + S / 2));
+    process.now = born + S / 2;
+    let step = process.on(&mut state, Event::Due);
+    assert!(matches!(done(&step), Answer::Version(version) if version.is_unsaved()));
+    assert!(
+        matches!(step.command, Command::Continue),
+        "the publish still runs"
+    );
+    let mut pauses = Vec::new();
+    loop {
+        let step = process.on(&mut state, Event::Away);
+        if !matches!(step.command, Command::Pause) {
+            assert!(matches!(step.command, Command::Release { .. }), "{step:?}");
+            assert_eq!(outcome(&step), Some(Outcome::Unsaved));
+            break;
+        }
+        let due = state.due(&process.facts()).expect("pauses");
+        pauses.push((due - process.now).as_millis());
+        process.now = due;
+        let step = process.on(&mut state, Event::Due);
+        assert!(matches!(step.command, Command::Publish { .. }), "{step:?}");
+    }
+    // For the length of a lease, 2 s. The unsaved version is then stale, and still servable.
+    assert_eq!(pauses, [100, 200, 400, 800, 1000]);
+}
+
+#[test]
+fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
+    let process = Process::new();
+    let end = |newest: Option<Version<Text>>, result| {
+        let mut state = process.generating(newest);
+        process.on(&mut state, Event::Generated(result))
+    };
+    let unshareable = |why| GenerationResult::Unshareable {
+        why,
+        metadata: Arc::new(Basis::default()),
+    };
+    for (why, time) in [(PassReason::Private, 2 * S), (PassReason::Status, S)] {
+        let step = end(None, unshareable(why));
+        assert!(
+            matches!(step.view, Some(View::HitForPass { until, why: it, .. }) if until == process.now + time && it == why),
+            "{step:?}"
+        );
+        assert!(matches!(step.command, Command::Remove));
+    }
+    let step = end(None, GenerationResult::TooLarge);
+    assert!(matches!(
+        step.view,
+        Some(View::HitForPass {
+            why: PassReason::TooLarge,
+            ..
+        })
+    ));
+    assert!(matches!(step.command, Command::Release { cooldown } if cooldown.is_zero()));
+    let stale = process.version(3 * S, Origin::Stored);
+    let step = end(Some(stale), GenerationResult::TooLarge);
+    assert!(
+        matches!(&step.view, Some(View::Version(version)) if version.quiet_until == process.now + S)
+    );
+    assert!(matches!(done(&step), Answer::Version(_)));
+    assert!(matches!(step.command, Command::Release { cooldown } if cooldown == S));
+}
+
+#[test]
+fn version_that_was_purged_while_it_was_published_answers_nobody() {
+    let mut process = Process::new();
+    let mut state = process.publishing(None);
+    process.list.marks.purged = 1;
+    process.list.marks.latest = 1;
+    let step = process.on(&mut state, Event::Published(true));
+    assert!(
+        matches!(done(&step), Answer::Pass(PassReason::Purged)),
+        "{step:?}"
+    );
+}
+
+#[test]
+fn published_version_replaces_an_older_one_unless_that_was_purged() {
+    let replaces = |process: &Process, newest| {
+        let mut state = process.generating(newest);
+        let content = Event::Generated(GenerationResult::Content(text(1)));
+        match process.on(&mut state, content).command {
+            Command::Publish { version } => version.replaces,
+            command => panic!("{command:?}"),
+        }
+    };
+    let process = Process::new();
+    let stale = process.version(3 * S, Origin::Stored);
+    assert!(!replaces(&process, None));
+    assert!(replaces(&process, Some(stale.clone())));
+    assert!(!replaces(&Process::purged(), Some(stale)));
+}

@@ -1,0 +1,125 @@
+//! The waits of visitors for a regeneration.
+
+use super::*;
+
+/// Returns the wait of a visitor who arrived this long ago.
+fn wait(process: &Process, progress: &Progress<Text>, leads: bool, ago: Duration) -> Wait<Text> {
+    let visitor = Visitor {
+        arrived: process.now - ago,
+        leads,
+    };
+    progress.wait(visitor, &process.facts())
+}
+
+#[test]
+fn waits_end_at_the_limits_of_the_policy() {
+    let process = Process::new();
+    let until = |wait: Wait<Text>| match wait {
+        Wait::Until(until) if until.0 < i64::MAX => Some(until - process.now),
+        Wait::Until(_) => None,
+        wait => panic!("{wait:?}"),
+    };
+    for (progress, leads, limit) in [
+        (Progress::First, false, Some(3 * S)),
+        (Progress::First, true, None),
+        (Progress::Elsewhere, false, Some(3 * S)),
+        (Progress::Looking, false, Some(3 * S)),
+        (Progress::Looking, true, Some(2 * S)),
+    ] {
+        let waits = until(wait(&process, &progress, leads, Duration::ZERO));
+        assert_eq!(waits, limit, "{progress:?} {leads}");
+        if let Some(limit) = limit {
+            let ended = wait(&process, &progress, leads, limit);
+            assert!(
+                matches!(ended, Wait::Answer(Answer::Unavailable { .. })),
+                "{ended:?}"
+            );
+        }
+    }
+    let stale = |age, begun| Progress::Stale {
+        version: process.version(age, Origin::Stored).into(),
+        begun,
+    };
+    let at_once = wait(&process, &stale(3 * S, true), false, Duration::ZERO);
+    assert!(
+        matches!(at_once, Wait::Answer(Answer::Version(_))),
+        "{at_once:?}"
+    );
+    for (begun, soft) in [(true, S), (false, S / 2)] {
+        let waits = until(wait(&process, &stale(3 * S, begun), true, Duration::ZERO));
+        assert_eq!(waits, Some(soft));
+        let ended = wait(&process, &stale(3 * S, begun), true, soft);
+        assert!(
+            matches!(ended, Wait::Answer(Answer::Version(_))),
+            "{ended:?}"
+        );
+    }
+    let expired = |leads| until(wait(&process, &stale(5 * S, true), leads, Duration::ZERO));
+    assert_eq!((expired(true), expired(false)), (None, Some(3 * S)));
+}
+
+#[test]
+fn purge_during_a_wait_ends_it_by_the_service_itself() {
+    let process = Process::purged();
+    let stale = |begun| Progress::Stale {
+        version: process.version(3 * S, Origin::Stored).into(),
+        begun,
+    };
+    let leads = |begun, ago| wait(&process, &stale(begun), true, ago);
+    assert!(matches!(leads(true, Duration::ZERO), Wait::Until(until) if until == process.now + S));
+    assert!(matches!(
+        leads(true, S),
+        Wait::Answer(Answer::Pass(PassReason::Purged))
+    ));
+    assert!(matches!(leads(false, S), Wait::Until(Tick(i64::MAX))));
+    let done = Progress::Done(Answer::Version(process.version(S, Origin::Stored).into()));
+    let pass = |leads, ago| wait(&process, &done, leads, ago);
+    assert!(matches!(
+        pass(true, Duration::ZERO),
+        Wait::Answer(Answer::Pass(_))
+    ));
+    assert!(matches!(pass(false, Duration::ZERO), Wait::Restart(_)));
+    assert!(matches!(pass(false, 3 * S), Wait::Answer(Answer::Pass(_))));
+}
+
+#[test]
+fn expired_answer_is_for_the_visitors_who_waited_for_it() {
+    let process = Process::new();
+    let done = |origin| Progress::Done(Answer::Version(process.version(5 * S, origin).into()));
+    let own = Origin::Published { latest: true };
+    let is_version = |wait| matches!(wait, Wait::Answer(Answer::Version(_)));
+    assert!(is_version(wait(
+        &process,
+        &done(Origin::Stored),
+        true,
+        Duration::ZERO
+    )));
+    assert!(is_version(wait(&process, &done(own), false, 6 * S)));
+    let other = wait(&process, &done(Origin::Stored), false, Duration::ZERO);
+    assert!(matches!(other, Wait::Restart(_)), "{other:?}");
+    let late = wait(&process, &done(Origin::Stored), false, 3 * S);
+    assert!(
+        matches!(late, Wait::Answer(Answer::Unavailable { .. })),
+        "{late:?}"
+    );
+}
+
+#[test]
+fn visitors_get_a_servable_version_after_a_panic_of_the_regeneration() {
+    let process = Process::new();
+    let lost = |age| {
+        let progress = Progress::Stale {
+            version: Arc::new(process.version(age, Origin::Stored)),
+            begun: false,
+        };
+        progress.lost(&process.facts())
+    };
+    assert!(matches!(lost(3 * S), Answer::Version(_)));
+    let unavailable =
+        |answer: &_| matches!(answer, Answer::Unavailable { retry_in } if *retry_in == S);
+    assert!(unavailable(&lost(5 * S)));
+    assert!(unavailable(&Progress::First.lost(&process.facts())));
+    let known = Progress::Done(Answer::Pass(PassReason::TooLarge));
+    let answer = known.lost(&process.facts());
+    assert!(matches!(answer, Answer::Pass(PassReason::TooLarge)));
+}
