@@ -59,7 +59,7 @@ const CASES: [Case; 9] = [
     case(1000, 10_000, 600, 1, 20),
 ];
 
-/// The number of requests a second to each process.
+/// The number of steps in a second. Each process gets a part of its requests in each step.
 const STEPS: u32 = 20;
 const STEP: Duration = Duration::from_millis(1000 / STEPS as u64);
 

@@ -97,7 +97,7 @@ async fn storm(processes: usize) {
     // The median of each round, and the 99th of a hundred.
     let (mut stale, mut fresh) = ([const { Vec::new() }; 2], [const { Vec::new() }; 2]);
     let burst = async |kinds: &mut [Vec<Duration>; 2]| {
-        // Before each the machine is idle for as long.
+        // Before each burst the machine is idle for half an interval.
         tokio::time::sleep(interval / 2).await;
         let mut times = burst(&addresses).await;
         times.sort();
@@ -137,7 +137,7 @@ async fn storm(processes: usize) {
     );
 }
 
-/// Returns the waiting time of each visitor but the leader.
+/// Returns the waiting time of each visitor.
 async fn burst(addresses: &[SocketAddr]) -> Vec<Duration> {
     let begin = Arc::new(Barrier::new(VISITORS));
     let mut visitors = JoinSet::new();

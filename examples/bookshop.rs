@@ -64,8 +64,8 @@ async fn main() -> ExitCode {
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let listener = common::listen(&options.listen).await?;
     let site = Perennial::open(&options.database).await?;
-    // The shop's own tables, through sqlx's pool for any kind of database. One of a certain kind
-    // can be shared: `Perennial::with_pool(pool)`.
+    // The shop's own tables, through sqlx's pool for any kind of database. A pool for one kind
+    // (`SqlitePool`) could be shared with the site: `Perennial::with_pool(pool)`.
     sqlx::any::install_default_drivers();
     let pool = AnyPool::connect(&options.database).await?;
     furnish(&pool, &site).await?;
@@ -121,7 +121,7 @@ Add a book; the new releases know of it within a second, in all copies:
     curl http://{address}/new-releases
 Start a second copy; it is the same site:
     cargo run --release --example bookshop {features}-- --database {database} --listen {next}
-Start both with --slow 20s --best-sellers-every 1m, and reload in two windows: one waits for the new list, at most 5 s, and the
+Start both with --slow 20s --best-sellers-every 1m, and reload in two windows: one waits for the new list, at most 1 s, and the
 other has the old one at once. Kill the copy that generates: within 15 s the other takes over.
     kill -9 {id}
 ",
@@ -206,7 +206,7 @@ struct Book {
     sold: i64,
 }
 
-/// The age of the newest orders that count, in seconds.
+/// The greatest age of the orders that count, in seconds.
 const LATELY: i64 = 30 * 86_400;
 
 impl Shop {

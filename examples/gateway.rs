@@ -53,7 +53,7 @@ struct Options {
     /// The time that the request which regenerates waits for the new version.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "1s", conflicts_with = "in_background")]
     wait: Duration,
-    /// Gives that request the old version at once, too.
+    /// Gives the old version at once also to the request that starts the regeneration.
     #[arg(long)]
     in_background: bool,
     /// The time by which a crashed gateway delays the next regeneration.

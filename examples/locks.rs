@@ -69,7 +69,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes under the lock. Returns an error after a write with a later fence.
+/// Writes under the lock. Returns an error if a holder with a later fence has written before.
 async fn write(pool: &SqlitePool, text: &str, lease: &Lease) -> Result<(), Box<dyn Error>> {
     let write =
         sqlx::query("UPDATE document SET text = ?, fence = ?2 WHERE id = 7 AND fence <= ?2");

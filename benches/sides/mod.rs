@@ -19,7 +19,7 @@ use tower::{Layer, Service};
 pub(crate) const SIZES: [(&str, usize); 3] =
     [("1 KiB", 1 << 10), ("64 KiB", 1 << 16), ("1 MiB", 1 << 20)];
 
-/// A single page, and one of many.
+/// The path of the single page; `PAGES` is the route of the many pages.
 pub(crate) const PAGE: &str = "/best-sellers";
 const PAGES: &str = "/books/{number}";
 
@@ -86,7 +86,7 @@ pub(crate) fn request(path: &str) -> Request<Body> {
     request
 }
 
-/// The page that is measured.
+/// A service that answers the requests of the measurement.
 pub(crate) trait Side<B>:
     Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Sync
 {

@@ -5,8 +5,8 @@
 #   lock.sh postgres://user@host/site nightly-import --wait 60 -- ./import
 #
 # URL: sqlite:FILE, postgres://… or mysql://user:password@host:port/database; by the programs sqlite3 (3.35 or newer), psql or mariadb. The lease (15 s) is extended while
-# the command runs, which finds the fence in PERENNIAL_FENCE; when it is lost, the command is stopped (TERM, as by a signal to this script). Nobody
-# else gets the lock before it was held for so long (--hold), if the command ends earlier. PERENNIAL_PREFIX: what the tables' names begin with, if not perennial_.
+# the command runs, which finds the fence in PERENNIAL_FENCE; when it is lost, the command is stopped (TERM, as by a signal to this script). If the
+# command ends before the time of --hold is over, the lock stays taken until then. PERENNIAL_PREFIX: what the tables' names begin with, if not perennial_.
 #
 # Ends as the command does; with 75 if somebody has the lock, 74 if it was lost, 69 if the database fails, 64 if it is called wrongly.
 set -euo pipefail
@@ -144,8 +144,8 @@ alive() {
     kill -0 "$command" 2>/dev/null || return 1
     case $(ps -o stat= -p "$command" 2>/dev/null) in Z*) return 1 ;; esac
 }
-# Extends the lease for as long as the command runs; a database that fails is asked again until the lease is over. It ends when its input does and the command has; if only the
-# script is no more, it goes on.
+# Extends the lease for as long as the command runs; a database that fails is asked again until the lease is over. The keeper ends
+# when the command has ended. If only the script has died, the keeper goes on.
 keep() {
     trap '' INT TERM HUP QUIT
     local pause=$third asked out ended

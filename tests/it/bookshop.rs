@@ -29,7 +29,7 @@ async fn two_shops_on_one_database_are_one_site(db: Db) {
         shops.push(start.await.expect("opens"));
     }
     let addresses: Vec<_> = shops.iter().map(|shop| shop.address).collect();
-    // The interval is a week.
+    // The interval of `/new-releases` is a week.
     let releases = Crowd::visit(20, &addresses, "/new-releases").rest().await;
     assert!(
         releases

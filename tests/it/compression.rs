@@ -24,7 +24,7 @@ const CODINGS: [&str; 3] = ["br", "zstd", "gzip"];
 /// The header of today's browsers.
 const BROWSER: &str = "gzip, deflate, br, zstd";
 
-/// The site of an origin, whose pages are long, and have these headers.
+/// A router whose pages are long and have these headers. It counts its runs in `origin`.
 fn router(origin: &Origin, headers: &[(&'static str, &'static str)]) -> Router {
     let headers = headers.iter().map(|(name, value)| {
         let name = HeaderName::from_static(name);
@@ -135,7 +135,7 @@ async fn a_page_is_the_same_in_each_coding_with_a_tag_of_its_own() {
             let asked = [asked[0], ("if-none-match", "\"other\"")];
             assert_eq!(request(address, method, "/", &asked).await.status, 200);
         }
-        // Another release of an encoder may make other bytes of it, so there are no parts.
+        // Another release of an encoder may make other bytes, so a compressed body has no ranges.
         let part = request(address, "GET", "/", &[asked[0], ("range", "bytes=0-4")]).await;
         let (status, ranges) = if coding.is_empty() {
             (206, "bytes")
@@ -288,7 +288,7 @@ where
     Compressed.with_filter(target)
 }
 
-/// The codings of a key, in their order, since the last call.
+/// Takes the codings in which a key was compressed since the last call, sorted by name.
 fn take(key: &str) -> Vec<String> {
     let mut all = COMPRESSED.lock().expect("not poisoned");
     let of_key = all.extract_if(.., |(it, _)| it == key);

@@ -1,4 +1,5 @@
-//! An SQLite file that is locked, broken, full, gone or another program's costs no visitor a page.
+//! Visitors get their pages though the SQLite file is locked, broken, full, gone or another
+//! program's file.
 
 use std::{
     io::Write,
@@ -80,7 +81,7 @@ async fn another_writers_lock_delays_no_warm_page_and_the_site_recovers() {
 async fn a_lock_that_comes_during_the_generation_delays_no_visitor_and_the_version_is_saved_later()
 {
     let folder = Folder::new();
-    // With the patience of every site.
+    // With the default limits.
     let site = Perennial::open(&folder.url()).await.expect("opens");
     let (origin, address) = serve_site(&site, Refresh::every(LONG)).await;
     origin.hold();
@@ -123,8 +124,8 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_d
     ] {
         let folder = Folder::new();
         let site = match loss {
-            // A limit on the file's size stands for a full disk, which only an administrator could
-            // produce.
+            // A limit on the file's size takes the place of a full disk, as only root can fill a
+            // disk for a test.
             Loss::Full => {
                 let options = format!("{}?mode=rwc", folder.url())
                     .parse::<sqlx::sqlite::SqliteConnectOptions>();
@@ -146,7 +147,8 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_d
             assert_eq!(reply.status, 200, "{loss:?}");
             tokio::time::sleep(SHORT).await;
         }
-        // Visitors may come one after the other: a version for the first is fresh for all.
+        // Visitors may come one after the other: the version that the first one causes is fresh for
+        // all.
         let (origin, address) = serve_site(&site, Refresh::every(LONG)).await;
         let replies = Crowd::visit(20, &[address], "/cold").rest().await;
         assert!(replies.iter().all(|reply| reply.status == 200), "{loss:?}");
@@ -194,7 +196,8 @@ async fn lose(folder: &Folder, loss: Loss) {
             .await;
         }
         Loss::ReadOnly => {
-            // No file is read-only for an administrator. Tables that refuse writes come closest.
+            // Root can write every file. Tables that refuse writes come closest to a read-only
+            // file.
             execute(
                 folder,
                 "CREATE TRIGGER a BEFORE INSERT ON perennial_lock BEGIN SELECT RAISE(ABORT, 'read-only'); END;
@@ -407,8 +410,8 @@ async fn an_existing_database_is_opened_while_another_writer_holds_it() {
     folder.site().await;
 }
 
-/// SQLite refuses some of several processes that set a new file to WAL mode at once, in spite of
-/// the busy timeout.
+/// All succeed, although SQLite refuses some of several connections that set a new file to WAL mode
+/// at once, in spite of the busy timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_open_a_new_file_at_once() {
     for round in 0..40 {

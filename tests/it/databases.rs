@@ -70,12 +70,12 @@ macro_rules! with_pool {
 
 pub(crate) struct Db {
     url: String,
-    /// Returns the URL without a pooler, which does not know the statements that another connection
+    /// The URL of the server itself. A pooler does not know the statements that another connection
     /// has prepared.
     direct: String,
     home: Home,
     pool: OnceCell<AnyPool>,
-    /// The first statement on each new connection of [`Db::database`].
+    /// The first statements on each new connection of [`Db::database`].
     #[cfg(feature = "mysql")]
     session: &'static [&'static str],
 }
@@ -139,7 +139,7 @@ impl Db {
         }
     }
 
-    /// Opens a site with a small pool. On a slow machine the site waits for the database.
+    /// Returns the database with a statement timeout that a slow machine does not exceed.
     pub(crate) async fn database(&self) -> Database {
         #[cfg(feature = "mysql")]
         if !self.session.is_empty() {
@@ -323,7 +323,7 @@ mod servers {
             Some(db)
         }
 
-        /// Returns a server that reports a relative of PostgreSQL as its version.
+        /// Returns a database of PostgreSQL whose `version()` is that of a relative.
         #[cfg(feature = "postgres")]
         pub(crate) async fn postgres_relative() -> Option<Self> {
             let db = Self::postgres().await?;

@@ -50,7 +50,7 @@ impl Data {
         self.0.1.load(SeqCst)
     }
 
-    /// Returns the data from the time of the call, after the switch has been opened.
+    /// Reads the data at the call, waits until the switch is open, and returns what it has read.
     async fn read(self) -> Result<String, std::io::Error> {
         let value = self.0.0.load(SeqCst);
         self.0.1.fetch_add(1, SeqCst);
@@ -243,8 +243,7 @@ fn hooked(shared: &Shared, builder: Builder, hook: Hook) -> Perennial {
     builder.with_store(Box::new(Linked(store))).expect("opens")
 }
 
-/// Returns a hook that counts the steps with this name, and delays the steps while the switch is
-/// closed.
+/// Counts the steps with one name, and delays them while the switch is closed.
 #[derive(Clone)]
 struct Gate(Arc<(watch::Sender<bool>, AtomicUsize)>);
 
@@ -288,7 +287,7 @@ async fn answer_to_a_question_from_before_a_pause_is_not_enough() {
     let data = Data::default();
     data.set(1);
     assert_eq!(visit(&site, &data, "side/a").await.as_deref(), Ok("1"));
-    // A question is under way, with an answer from before the purge.
+    // A sync is under way whose answer is from before the purge and arrives after it.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     gate.hold(true);
     let asked = gate.reached();
@@ -354,7 +353,7 @@ async fn data_that_a_closure_reads_at_once_counts_as_of_the_call() {
     let data = Arc::new(AtomicUsize::new(1));
     let ask = async |site: Perennial, data: Arc<AtomicUsize>| {
         let generate = || {
-            // The version is not in the future.
+            // The data are read at the call, before the probe is answered.
             let value = data.load(SeqCst);
             async move { Ok::<_, std::io::Error>(value.to_string()) }
         };
@@ -404,7 +403,8 @@ fn sync_on_a_stalled_runtime_blocks_no_visitor() {
     assert_eq!(answer.text(), "b");
 }
 
-/// The regeneration of a key that another process holds ends with its last visitor.
+/// Another process holds the lock. This process's regeneration of the key ends when its last
+/// visitor leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
     const ROUNDS: usize = 2000;
@@ -426,7 +426,7 @@ async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
     };
     for round in 0..ROUNDS {
         let first = tokio::spawn(visit(site.clone()));
-        // The pause ends near the wait for the other process, so that rounds differ.
+        // The pause ends about when the wait for the other process begins, so that rounds differ.
         tokio::time::sleep(Duration::from_micros(300)).await;
         let start = Arc::new(std::sync::Barrier::new(2));
         let (starts, failed_here) = (Arc::clone(&start), Arc::clone(&failed));

@@ -50,7 +50,7 @@ async fn fifty_changes(programs: &[Program; 2]) -> Vec<Reply> {
     for change in 0..50 {
         let method = if change % 5 < 3 { "POST" } else { "DELETE" };
         let address = programs[change % 2].address;
-        // Two spellings of one album.
+        // Three spellings of one album.
         let album = ["7", "07", "%37"][change % 3];
         let path = format!("/albums/{album}/photos");
         changes.spawn(async move { request(address, method, &path, &[]).await });

@@ -226,7 +226,8 @@ async fn routes_of_every_kind_are_cached_and_see_their_routing() {
             assert!(status(&get(address, &path).await).contains("hit"), "{name}");
             let seen = first.text().replace(&format!("?{n}-{connects}"), "");
             assert_eq!(seen, bare.text(), "{name}");
-            // The header of a client of HTTP/2 that may fall back; hyper then adds an extension.
+            // The headers of a client that offers to upgrade to HTTP/2; hyper then adds an
+            // extension.
             let h2c = [
                 ("connection", "upgrade, http2-settings"),
                 ("upgrade", "h2c"),

@@ -37,7 +37,7 @@ async fn becomes_stale() {
     tokio::time::sleep(SHORT + Duration::from_millis(50)).await;
 }
 
-/// The failure of a page from its second run on. The first run succeeds.
+/// The failure of a page, after the runs that succeed.
 #[derive(Clone, Copy, Debug)]
 enum Failing {
     Panic,
@@ -49,7 +49,7 @@ enum Failing {
 
 const LIMIT: usize = 10_000;
 
-/// Counts the runs, and the dropped ones among the hanging runs.
+/// Counts the runs, and tells whether a hanging run was dropped.
 #[derive(Clone, Default)]
 struct Runs {
     begun: Arc<AtomicUsize>,

@@ -254,7 +254,7 @@ async fn command_is_stopped_when_the_lock_is_lost(db: &Db, locks: &Locks) {
     assert_eq!(long.wait().await.expect("ends").code(), Some(74));
 }
 
-/// The client holds the lock no longer than asked.
+/// After lock.sh is killed, the lock is held for as long as its command runs, and not longer.
 async fn command_keeps_the_lock_of_a_killed_script(db: &Db, locks: &Locks) {
     let folder = Folder::new();
     let end = folder.path().join("end");

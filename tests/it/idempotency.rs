@@ -331,7 +331,7 @@ async fn no_caller_is_given_anothers_response(db: Db) {
         })
     })
     .await;
-    // No two combinations are one caller.
+    // No two pairs of key and caller get the same response.
     let mut bodies = std::collections::HashSet::new();
     let callers = [
         "ann", "bob", "", "a/b", "a", "a%2Fb", "a/%2Fa", "' OR 1=1", "x\u{9}y",
@@ -510,7 +510,7 @@ async fn replayed(address: SocketAddr) {
 async fn response_is_stored_when_its_table_was_away_for_longer_than_the_lease(db: Db) {
     let held = HeldService::new();
     let site = db.site().await;
-    // The lease ends during the request, and the table is away until then.
+    // The table is away until the lease has ended.
     let locks = site.locks().lease(LEASE).manual_extension();
     let app = Router::new().route("/pay", held.route.layer(locks.idempotency()));
     let address = serve(app).await;
@@ -637,7 +637,7 @@ async fn expired_responses_are_removed(db: Db) {
     }
     let entries = "SELECT COUNT(*) FROM perennial_entry";
     assert_eq!(db.int(entries).await, Some(3));
-    // A day later, in a process without pages.
+    // The rows are old now. A process without pages removes them.
     db.execute("UPDATE perennial_entry SET retain_until = 1")
         .await;
     let pruned =

@@ -163,7 +163,7 @@ async fn idle_process_learns_of_invalidations_before_it_serves_a_page_as_fresh()
     }
     for _ in 0..2 {
         a.site.invalidate("/p").await.expect("is done");
-        // A time longer than a process relies on its knowledge.
+        // A time after which a process no longer relies on its last sync.
         synced().await;
         let begun = origin.begun();
         assert_eq!(b.run("/p").await, begun + 1);
@@ -428,7 +428,7 @@ async fn a_purged_variant_never_comes_back() {
     };
     assert_eq!(visit(&first).await.run(), 1);
     first.site.purge(&path).await.expect("is done");
-    // A time longer than a purge is remembered for its own sake.
+    // A time after which a purge is remembered only while older versions are stored.
     for _ in 0..20 {
         first.run("/other").await;
         tokio::time::sleep(Duration::from_secs(600)).await;
@@ -457,7 +457,7 @@ async fn purged_page_is_not_served_by_a_process_that_slept_through_the_purge() {
     })
     .await;
     assert_eq!(names, ["purged:/p", "prefix:"]);
-    // Three visitors at once get the page that the first of them has the process generate.
+    // Three visitors come at once. The first one starts a generator, and all three get its page.
     let begun = origin.begun();
     origin.hold();
     let crowd = Crowd::visit(3, &[b.address], "/p");

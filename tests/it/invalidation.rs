@@ -25,7 +25,8 @@ on_each_database! {
 }
 
 const LONG: Duration = Duration::from_secs(3600);
-/// The sync interval, and a busy machine.
+/// The time within which an invalidation is heard of: the sync interval, and a reserve for a busy
+/// machine.
 pub(crate) const HEARD: Duration = Duration::from_secs(2);
 
 /// A site with a memory of its own, which stands for a process.

@@ -397,8 +397,8 @@ async fn any_tower_service_works_and_is_polled_ready_before_each_call() {
     }
 }
 
-/// In a nested router, the path that the service sees is the end of the original path. A rewritten
-/// path may be such an end, too, and then has a key of its own.
+/// A nested router removes the beginning of a path. A path that middleware has rewritten may look
+/// like such a rest, and has a key of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_that_middleware_has_rewritten_has_a_key_of_its_own() {
     async fn rewrite(mut request: Request, next: Next) -> axum::response::Response {

@@ -297,7 +297,8 @@ async fn cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_hol
         .await;
         fence
     };
-    // A cancelled attempt may take the lock now, and releases it at once.
+    // An attempt that was cancelled earlier may still take the lock for a moment, so this one
+    // waits.
     let have = async |locks: &perennial::locks::Locks| {
         let wait = Duration::from_secs(30);
         locks.lock("one").wait(wait).await.expect("is free")

@@ -1,5 +1,5 @@
-//! The log of the test program: one subscriber for all threads, because tracing asks each place in
-//! the code only once.
+//! The log of the test program: one subscriber for all threads, because tracing asks only once, for
+//! each place in the code that logs, whether a subscriber is interested.
 
 use std::{
     cell::RefCell,

@@ -55,7 +55,7 @@ async fn mariadb_is_killed_or_stopped_in_the_middle_of_each_step() {
     }
 }
 
-/// A store that stops before a step until the test continues.
+/// A store that stops before a step until the test lets the step go on.
 struct Stepped {
     store: Box<dyn Store>,
     stops: Stops,
@@ -244,7 +244,7 @@ async fn stopped_in(
     origin: &Origin,
     path: &'static str,
 ) -> (Site, JoinHandle<()>, Option<GoOn>) {
-    // No visitor waits for a stopped generator of another request.
+    // No visitor waits for a stopped generator: after half an interval each gets the old version.
     let policy = policy(LEASE).soft_timeout(INTERVAL / 2);
     let site = Site::open(origin.clone(), url, policy).await;
     get(site.address, path).await;
@@ -280,7 +280,7 @@ async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
         proxy.weather(Weather::RepliesLost { after });
         let mut again = site.stop_at("publish");
         drop(go_on);
-        // Every reply arrived.
+        // No second publish comes if no reply was lost.
         let again = tokio::time::timeout(STATEMENT, again.recv()).await;
         proxy.weather(Weather::Fair);
         drop(again);

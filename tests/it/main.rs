@@ -7,7 +7,7 @@
 //! | the network, a server that ends | a proxy, a server of the test's own | `loss.rs`, `servers.rs`, `strays.rs` |
 //! | signals, processes, programs | processes of the examples | `processes.rs`, `herd.rs`, `foreign.rs` and the examples' files |
 //!
-//! Orders of events and faults that no test names are the simulation's (`tests/sim`).
+//! The simulation (`tests/sim`) has the sequences of events and faults that no test here has.
 
 #[macro_use]
 mod databases;

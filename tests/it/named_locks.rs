@@ -54,7 +54,7 @@ async fn every_waiter_gets_the_lock_in_its_turn() {
                 lease.release().await.expect("is ours");
                 turns += 1;
                 let _ = left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
-                // The same holder after a reconnect.
+                // The holder asks again after a pause, as after a reconnect.
                 tokio::time::sleep(Duration::from_millis(30)).await;
             }
             turns
@@ -93,7 +93,7 @@ async fn waiters_for_one_lock_delay_no_other_lock(db: Db) {
         let other = other.expect("in time").expect("no panic").expect("is free");
         other.release().await.expect("is ours");
     }
-    // With as many attempts before it, an attempt without a wait does not try at all.
+    // While so many attempts of this process wait, an attempt without a wait asks no database.
     assert!(
         locks
             .lock("busy")

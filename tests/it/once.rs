@@ -1,4 +1,5 @@
-//! Work that is marked as done runs once: in a transaction, in a chain, by a guard in a row.
+//! Work that is marked as done runs once: in a transaction, in a chain, or by a condition on a row
+//! of the application.
 
 use std::time::Duration;
 
@@ -71,7 +72,8 @@ async fn one_of_many_transactions_marks_and_writes(db: Db) {
                 workers.spawn(async move {
                     let name = format!("round {round}");
                     loop {
-                        // SQLite: a transaction that will write says so at its beginning.
+                        // On SQLite a transaction that will write may say so at its beginning, and
+                        // here every second one does.
                         let mut transaction = match round % 2 {
                             0 if site_is_sqlite(&pool) => pool.begin_with("BEGIN IMMEDIATE").await,
                             _ => pool.begin().await,
@@ -178,7 +180,7 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
         let ran = brief.run(|| async {}).await.expect("answers");
         assert_eq!(ran, OnceOutcome::Ran(()));
 
-        // Another process is doing the work; then that process is killed and its lease ends.
+        // Another process does the work, never extends its lease, and loses the lease when it ends.
         let held = other.locks().lease(Duration::from_secs(6)).manual_extension();
         let running = held.once("held").retry_if_failed();
         let running = tokio::spawn(running.run(std::future::pending::<Result<(), ()>>));
@@ -257,7 +259,7 @@ async fn waiting_caller_learns_that_the_work_is_done(db: Db) {
         let late = tokio::spawn(async move {
             let mut second = pool.begin().await.expect("begins");
             if !is_sqlite {
-                // At this isolation the transaction has a view of its own from here on.
+                // At MySQL's default isolation the transaction has a view of its own from here on.
                 let own = sqlx::query_scalar::<_, i64>("SELECT COUNT(*) FROM own");
                 own.fetch_one(&mut *second).await.expect("counts");
             }

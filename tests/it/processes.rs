@@ -210,7 +210,8 @@ async fn overtaken(db: &Db, cold: bool) {
         a.signal(Signal::CONT);
         of_a.rest().await;
         of_b.rest().await;
-        // A late step of a is over once a serves b's version or a later one.
+        // No step of process a is late any more when a serves the version of process b or a later
+        // one.
         until("a has b's version", async || {
             get(a.address, &path).await.run() >= begun + 2
         })

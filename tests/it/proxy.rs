@@ -156,7 +156,7 @@ async fn carry(
     asked: &AtomicUsize,
     replied: &AtomicUsize,
 ) {
-    // A dropped socket is reset, and so is a socket whose other end was reset.
+    // A drop of this socket resets the connection.
     client.set_zero_linger().expect("is set");
     server.set_nodelay(true).expect("is set");
     client.set_nodelay(true).expect("is set");

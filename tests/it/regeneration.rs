@@ -1,5 +1,5 @@
 //! The leader generates, followers wait or get the old page, and no visitor gets an expired page;
-//! in one process and in virtual time.
+//! almost always in one process and in virtual time.
 
 use std::time::Duration;
 

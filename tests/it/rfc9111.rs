@@ -179,8 +179,8 @@ async fn negative_response_is_regenerated_after_a_minute() {
     }
     let every = Refresh::every(LONG);
     let honours = Refresh::from_cache_control(LONG);
-    // The status; whether the response decides; the policy; the interval in seconds, without and
-    // with `RefreshAfter`.
+    // The status; whether the response has `max-age=900`; the policy; the interval in seconds,
+    // without and with `RefreshAfter`.
     for (status, honest, policy, interval, more) in [
         (404, false, every, 60, 1800),
         (405, false, every, 60, 1800),

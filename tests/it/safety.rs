@@ -100,7 +100,7 @@ async fn generator_and_store_see_nothing_of_a_visitor() {
             format!("{} {:?} {body:?}", head.uri, head.headers)
         })
     };
-    // Every other request regenerates, as nothing is fresh for long.
+    // Many requests regenerate, as nothing is fresh for long.
     let site = Shared::new().site();
     let policy = Refresh::every(Duration::from_micros(1));
     let service = site.layer(policy).layer(generator);

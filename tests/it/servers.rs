@@ -81,8 +81,8 @@ async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
         let asked = Instant::now();
         let tried = store.try_lock(&name.into(), "me", LEASE, None).await;
         assert_eq!(tried.expect("answers"), None, "{change}");
-        // The limit should be 100 ms. Without a limit the wait would be endless, or MariaDB's
-        // default of 50 s.
+        // The try itself waits for at most 50 ms. Without a limit the wait would be endless, or
+        // MariaDB's default of 50 s.
         assert!(asked.elapsed() < HANG / 3, "{change}");
         held.rollback().await.expect("is undone");
     }
@@ -440,8 +440,8 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
 }
 
 async fn foreign_tables_with_the_same_names_are_refused(db: Db) {
-    // A process of the same site may just be making its tables: each is looked at for a while, all
-    // at once.
+    // Another process of a site may just be making the tables, so a wrong table is read again for a
+    // while before it is refused. The four tables are tried at once.
     let told = ["schema", "lock", "entry", "invalidation"].map(async |table| {
         let prefix = format!("for_{table}_");
         db.execute(&format!("CREATE TABLE {prefix}{table} (mine INTEGER)"))

@@ -28,7 +28,7 @@ on_each_database! {
     late_note_of_work_that_was_cancelled_does_not_count_as_done
 }
 
-// `network` has the same tests on servers.
+// `network` has similar tests on servers.
 on_database! {
     sqlite_file = crate::databases::Db::sqlite();
     late_try_on_a_name_never_held_leaves_the_lock_free
@@ -239,7 +239,7 @@ async fn database_that_stays_away_is_asked_for_lost_tries_each_ten_seconds_for_a
     assert!(asked <= 3600 / 10 + 100, "asked {asked} times");
 }
 
-/// The same tests by a network that delivers a message late.
+/// Similar tests, with a network that delivers a message late.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod network {
     use perennial::locks::Claims;

@@ -36,7 +36,7 @@ use tokio::{
     time::Instant,
 };
 
-/// The longest wait of any test. A longer wait means that the test hangs.
+/// The longest wait of a test for one event. A longer wait means that the test hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 /// The name of a page's lock.

@@ -75,7 +75,7 @@ pub(crate) struct Event {
 pub(crate) enum What {
     /// A process called the store.
     Called(u64, Arc<Call>),
-    /// The store carried the call out. `data`: the version of each key's data.
+    /// The store carried the call out.
     Applied(u64, CallResult),
     /// The process got an answer.
     Answered(u64),
@@ -145,7 +145,7 @@ pub(crate) enum What {
         name: String,
         body: String,
     },
-    /// From now on everything has come right.
+    /// From now on there are no faults, and all work must succeed.
     Settling,
     Started {
         revision: u32,

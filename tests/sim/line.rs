@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct Line {
     pub(crate) ground: Arc<Ground>,
     pub(crate) process: u32,
-    /// The process has crashed: its calls are not carried out any more, and never answered.
+    /// The process has crashed: its calls are neither carried out nor answered.
     pub(crate) cut: Arc<AtomicBool>,
     /// The number of calls of each stream.
     pub(crate) numbers: Mutex<HashMap<String, u64>>,

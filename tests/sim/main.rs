@@ -107,7 +107,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 thread_local! {
-    /// A task on this thread has panicked that is not part of the simulation.
+    /// On this thread a panic has happened that is not part of the simulation.
     static PANICKED: Cell<bool> = const { Cell::new(false) };
 }
 

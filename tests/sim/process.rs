@@ -44,8 +44,8 @@ pub(crate) struct Process {
 type Member = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Polls all callers of a process, in the order of their numbers. Tokio's watch channel, in which
-/// callers wait for one another, wakes them in a random order. Ends with the last caller after the
-/// process is dropped.
+/// callers wait for one another, wakes them in a random order. Ends when the process is dropped and
+/// no caller is left.
 async fn crowd(mut coming: mpsc::UnboundedReceiver<(u32, Member)>) {
     let mut members = BTreeMap::new();
     let mut dropped = false;
@@ -209,7 +209,7 @@ impl Process {
     }
 }
 
-/// Runs the generator; with a visit's number, the service for this visitor alone.
+/// Runs the generator. With a visit's number, runs the service for that visitor alone.
 async fn generate(
     ground: &Ground,
     process: u32,

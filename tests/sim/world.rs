@@ -214,7 +214,8 @@ impl World {
         }
     }
 
-    /// The number of the next work.
+    /// The number of the present period of seven seconds. Work that begins in one period has one
+    /// name in all processes.
     fn slot(&self) -> u64 {
         (self.end - Instant::now()).as_secs() / 7
     }

@@ -143,7 +143,7 @@ where
     let start = Instant::now();
     let mut requests = 0;
     while start.elapsed() < TURN {
-        // The clock is not part of the measurement.
+        // Each side reads the clock after each request.
         for _ in 0..20 {
             let mut body = ask(&mut app).await.into_body();
             while let Some(frame) = body.frame().await {

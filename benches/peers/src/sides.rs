@@ -131,7 +131,7 @@ pub async fn perennial_around(size: usize) -> RefreshService<Router> {
     layer().await.layer(bare(size).with_state(()))
 }
 
-/// The fastest of the others, so too.
+/// axum-response-cache, the fastest of the others, also around the router.
 pub fn axum_response_cache_around(
     size: usize,
 ) -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone {

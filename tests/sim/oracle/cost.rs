@@ -41,7 +41,7 @@ pub(super) struct Way {
     /// The last time at which the process asked, got an answer or ended a run.
     last: u64,
     recent: VecDeque<u64>,
-    /// The numbers of all statements, and of those of regenerations here and elsewhere.
+    /// The numbers of probes, and of tries that did not take the lock.
     probes: u64,
     refused: u64,
 }
@@ -87,8 +87,8 @@ impl Oracle<'_> {
         version.is_some_and(|it| self.is_fresh(key, it.born, it.epoch, Some(process), at))
     }
 
-    /// Returns true if the process has a version of the key, fresh or not, beside the one whose
-    /// lock is being released.
+    /// Returns true if the process has a version of the key in memory, or content that is not known
+    /// to be stored.
     pub(super) fn holds(&self, process: u32, key: usize) -> bool {
         let way = self.ways.get(&(process, key));
         way.is_some_and(|way| way.version.is_some() || way.unsaved.is_some())

@@ -18,11 +18,12 @@
 //! | S13 | each visitor is answered within the limits of the policy |
 //! | S14 | a process that serves a stale version asks for a newer one, and none asks in a busy loop |
 //! | S15 | a process leaves no lease behind |
-//! | S16 | an answer that comes too late changes nothing |
+//! | S16 | an answer that comes too late changes nothing (only counted here) |
+
 //! | S18 | a process generates without a lease only while the database is away |
 //!
-//! `src/resource/state/check` proves the same list, with S17: a view of memory never allows what S6
-//! to S8 forbid, at any later time.
+//! `src/resource/state/check` explores the decisions for the same list without S9, and with S17: a
+//! view of memory never allows what S6 to S8 forbid, at any later time.
 
 mod cost;
 mod jobs;
@@ -120,7 +121,8 @@ struct Oracle<'a> {
     calls: HashMap<u64, Under>,
     tellings: Vec<Telling>,
     visits: HashMap<u32, Visit>,
-    /// By key, data and number; 0: the latest one of the same content.
+    /// By key, data and the run's number. Number 0 is the latest run with these data, for content
+    /// that does not have its run's number.
     runs: HashMap<(usize, u32, u32), Made>,
     /// The data of each key's run, and whether the run was one visitor's own.
     numbers: HashMap<(usize, u32), (u32, bool)>,

@@ -1,8 +1,8 @@
 //! An exhaustive check of the decisions: processes that receive requests with one key, and one
 //! store, whose statements are atomic. A bounded number of faults may come at any time.
 //!
-//! The check assumes that no publish reaches the database after the database has stored that note
-//! before, and removed the note when its lifetime was over.
+//! The check assumes that no second copy of a publish reaches the database after the first copy's
+//! entry was removed at the end of its lifetime.
 
 mod process;
 mod world;

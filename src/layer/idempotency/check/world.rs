@@ -253,7 +253,7 @@ impl<const N: usize> World<N> {
         }
     }
 
-    /// Frees the lock; its fence differs from its lease's from now on.
+    /// Frees the lock, and moves its fence: the former holder's lease no longer fits.
     fn free(&mut self) {
         let fence = self.next_fence();
         self.lock = Some(Lock {
@@ -275,7 +275,8 @@ impl<const N: usize> World<N> {
         let broken = self.lock.map_or(0, |lock| lock.fence);
         self.free();
         for process in &mut self.processes {
-            // The service is about to be called, and may as well have been called before.
+            // A process that is about to call its service counts as one that has called it before
+            // the lock was freed.
             if process.phase == Phase::Locked(broken) {
                 process.phase = Phase::Running(broken);
             }

@@ -86,7 +86,7 @@ pub(super) struct ModelList {
     pub(super) complete: bool,
     /// The process has the new revision of the code.
     pub(super) is_new: bool,
-    /// A mutant: purges count as invalidations.
+    /// A mutant: purges have no effect.
     pub(super) ignores_purges: bool,
 }
 

@@ -283,7 +283,7 @@ impl Database {
         self.begun = 0;
     }
 
-    /// Moves the times of a lock from before the clock was set back into the present.
+    /// If the lock was acquired before the clock was set back, moves its times to the present.
     fn redate(&mut self) {
         let ahead = self.lock.acquired - NOW;
         if ahead > SET_BACK {

@@ -23,7 +23,7 @@ pub(super) struct Process {
     /// The leader, and a follower.
     pub(super) waiting: [Option<Waiting>; 2],
     pub(super) sleep: Option<Sleep>,
-    /// A purge has been judged, and the stored version not been removed yet.
+    /// A purge is in the invalidation list, and the stored version is not removed yet.
     pub(super) purging: bool,
     pub(super) closing: bool,
     /// A statement that its caller has given up.
@@ -232,7 +232,7 @@ impl Process {
         Ok(())
     }
 
-    /// Metadata until when a failure excuses an expired version.
+    /// Records the time until which a failure excuses an expired version.
     fn note_failure(&mut self, event: &Event<Text>) {
         let is_generating = |run: &Run| matches!(run.doing, Doing::Generating { .. });
         let cooldown = POLICY.cooldown_time();

@@ -33,7 +33,8 @@ impl Process {
             Some(view) => view.look(&self.facts(around.setup), || is_busy),
             None => Err(false),
         };
-        // A version of this second is older than the visitor.
+        // A version that was generated at this instant of the model counts as older than the
+        // visitor.
         let is_new = |version: &Version<Text>| version.born == NOW;
         let seen = self.run.as_ref().and_then(Run::version);
         let visitor = Visitor {

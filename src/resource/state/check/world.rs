@@ -85,7 +85,7 @@ impl World {
         (&mut self.processes[number], around)
     }
 
-    /// The store is at a statement of a process that waits for the answer.
+    /// Returns true if a process that is awake waits for the answer to a statement.
     pub(super) fn is_asking(&self) -> bool {
         let awake = self.processes.iter().filter(|it| it.sleep.is_none());
         let mut runs = awake.filter_map(|process| process.run.as_ref());
