@@ -19,7 +19,6 @@
 //! | S14 | a process that serves a stale version asks for a newer one, and none asks in a busy loop |
 //! | S15 | a process leaves no lease behind |
 //! | S16 | an answer that comes too late changes nothing (only counted here) |
-
 //! | S18 | a process generates without a lease only while the database is away |
 //!
 //! `src/resource/state/check` explores the decisions for the same list without S9, and with S17: a
