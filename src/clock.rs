@@ -65,7 +65,7 @@ impl Clock {
         up.unwrap_or_default().saturating_sub(self.made.elapsed())
     }
 
-    /// Adds the suspensions since the clock was created, given their total time.
+    /// Sets the total time of the suspensions since the clock was created, if it has grown.
     pub(crate) fn resumed(&self, suspended: Duration) {
         let suspended = micros(suspended);
         if suspended - self.suspended.load(Relaxed) >= micros(SUSPENSION) {

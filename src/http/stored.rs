@@ -45,7 +45,7 @@ pub(crate) fn size(headers: &HeaderMap) -> usize {
 }
 
 /// Returns true if the body has the announced length (RFC 9112 §6.3). Otherwise the response was
-/// cut off, or can be read in two ways.
+/// cut off, can be read in two ways, or has another transfer coding than `chunked`.
 pub(crate) fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
     let length = body.len().to_string();
     let mut lengths = list(headers, &header::CONTENT_LENGTH).peekable();

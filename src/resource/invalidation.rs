@@ -20,8 +20,8 @@ use crate::{
     resource::{Metadata, names::Names, state::Freshness},
 };
 
-/// The number of invalidated keys, prefixes and tags above which a process folds them. Purged keys
-/// have the same limit.
+/// The number of invalidated keys, prefixes and tags above which a process folds them: one
+/// invalidation of everything takes their place. Purged keys have the same limit.
 pub(super) const MOST: usize = 100_000;
 
 /// The name of the invalidation of everything.

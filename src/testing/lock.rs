@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::{memory::micros, rows::Id};
 use crate::store::{LockRow, Unused};
 
-/// The distance in the future, in microseconds, from which an acquisition means that the clock was
-/// set back.
+/// If an acquisition is further in the future than this, in microseconds, the clock was set back.
 pub(super) const SET_BACK: i64 = 5_000_000;
 
 pub(super) struct Lock {

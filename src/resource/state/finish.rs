@@ -36,8 +36,8 @@ impl<C: Content> Decision<'_, C> {
                 }));
                 self.hit_for_pass(why, time, metadata);
                 if lease.is_some() {
-                    // The stored version was shared before and must go. If the removal fails, the
-                    // next regeneration tries again.
+                    // A stored version, if there is one, was shared before and must go. If the
+                    // removal fails, the next regeneration tries again.
                     return self.enter(Phase::Removing, Command::Remove);
                 }
                 Duration::ZERO

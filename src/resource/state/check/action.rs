@@ -42,7 +42,8 @@ pub(super) enum Action {
     Wake(usize),
     Break,
     SetBack,
-    /// A second goes by. The lease of this process is not extended.
+    /// A second goes by. All processes extend their leases, except for the process with this
+    /// number.
     Tick(Option<usize>),
 }
 

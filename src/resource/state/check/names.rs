@@ -1,4 +1,4 @@
-//! The names of situations, so that a check that misses a situation fails.
+//! The names of situations, so that a check that never reaches one of its situations fails.
 
 use crate::{
     event::{Outcome, Skip},
