@@ -355,7 +355,7 @@ impl Locks {
     ///
     /// The holder's lease is [lost](Lease::lost). The holder learns of the loss at its next
     /// extension, at most a third of the lease's length later, or at its release. With
-    /// [`manual_extension`](LockAttempt::manual_extension) the next extension is the holder's own.
+    /// [`manual_extension`](Self::manual_extension) the next extension is the holder's own.
     ///
     /// # Errors
     ///
