@@ -21,9 +21,9 @@ use crate::{
 };
 
 impl RefreshLayer {
-    /// Returns the response to a request, or the reason why the service itself answers. `arrived`:
-    /// an unsaved or published version from before this time counts as a hit. `forward`: the
-    /// `Cache-Status` of a newer one, or of a failed response.
+    /// Returns the response to a request, or the reason why the service itself answers. A version
+    /// is a hit, unless this process has generated the version since `arrived`. `forward`: the
+    /// `Cache-Status` of a version that is no hit, or of a failed response.
     pub(super) fn respond<B>(
         &self,
         answer: Answer,
