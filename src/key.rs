@@ -15,44 +15,120 @@ pub(crate) enum Query {
 /// Returns the key of a resource: the path and the query. `None`: the URI has no path of its own
 /// (`*`, or an authority alone).
 ///
-/// The query's parameters are sorted by name; parameters of the same name stay in their order. An
-/// empty query is dropped. The result borrows a URI that already has this form.
+/// Percent-encodings that mean the same have one [form](normal). The query's parameters are sorted
+/// by name; parameters of the same name stay in their order. An empty query is dropped. The result
+/// borrows a URI that already has this form.
 pub(crate) fn of_uri<'a>(uri: &'a Uri, counts: &Query) -> Option<Cow<'a, str>> {
+    of_request(uri, counts, || false)
+}
+
+/// Returns the path and the query that the generator of a request sees, as in [`of_uri`], but with
+/// the path as it was sent if `is_routed`: a router has chosen the route by that path, and might
+/// choose another one for the normal form.
+pub(crate) fn of_request<'a>(
+    uri: &'a Uri,
+    counts: &Query,
+    is_routed: impl FnOnce() -> bool,
+) -> Option<Cow<'a, str>> {
     let whole = uri.path_and_query()?;
-    if !whole.path().starts_with('/') {
+    let path = whole.path();
+    if !path.starts_with('/') {
         return None;
     }
-    let query = match (whole.query(), counts) {
-        (Some(query), Query::Only(names)) => Cow::Owned(only(query, names)),
-        (query, _) => Cow::Borrowed(query.unwrap_or_default()),
+    // Most requests.
+    if whole.query().is_none() && is_plain(path) {
+        return Some(Cow::Borrowed(path));
+    }
+    let path = match is_plain(path) || is_routed() {
+        true => Cow::Borrowed(path),
+        false => normal(path, Part::Path),
     };
+    let query = normal(whole.query().unwrap_or_default(), Part::Query);
+    let query = match counts {
+        Query::Only(names) => Cow::Owned(only(&query, names)),
+        Query::All => query,
+    };
+    let is_whole = matches!(path, Cow::Borrowed(_)) && whole.query() == Some(&query);
     Some(match &*query {
-        "" => Cow::Borrowed(whole.path()),
+        "" => path,
         // The path of `http://host?query` is `/`, but its text has no such character to borrow.
-        query
-            if is_sorted(query)
-                && whole.query() == Some(query)
-                && whole.as_str().starts_with('/') =>
-        {
+        query if is_sorted(query) && is_whole && whole.as_str().starts_with('/') => {
             Cow::Borrowed(whole.as_str())
         }
-        query => Cow::Owned(format!("{}?{}", whole.path(), sorted(query))),
+        query => Cow::Owned(format!("{path}?{}", sorted(query))),
     })
 }
 
-/// Returns the canonical form of a key that a developer wrote, with its query as in [`of_uri`].
+/// Returns the canonical form of a key that a developer wrote, with path and query as in
+/// [`of_uri`].
 pub(crate) fn canonical(key: &str) -> Cow<'_, str> {
     if !key.starts_with('/') {
         return Cow::Borrowed(key);
     }
     // The text after a `#` belongs to a variant.
     let (uri, variant) = key.split_at(key.find('#').unwrap_or(key.len()));
-    match uri.split_once('?') {
-        None => Cow::Borrowed(key),
-        Some((path, "")) => Cow::Owned(format!("{path}{variant}")),
-        Some((_, query)) if is_sorted(query) => Cow::Borrowed(key),
-        Some((path, query)) => Cow::Owned(format!("{path}?{}{variant}", sorted(query))),
+    let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+    let path = normal(path, Part::Path);
+    let query = normal(query, Part::Query);
+    let query = sorted(&query);
+    let mark = if query.is_empty() { "" } else { "?" };
+    Cow::Owned(format!("{path}{mark}{query}{variant}"))
+}
+
+/// A part of a URI.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Path,
+    Query,
+}
+
+/// Returns the normal form of a path or a query (RFC 3986 §6.2.2): `%41` is `A`, as the character
+/// needs no encoding, and `%c3` is `%C3`. A character outside of ASCII is encoded. In a query, `+`
+/// is `%20`, as in HTML's forms. A `%` that begins no encoding is `%25`. Borrows a text that has
+/// this form.
+pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
+    let is_plus = |byte| part == Part::Query && byte == b'+';
+    if is_plain(text) && !(part == Part::Query && text.contains('+')) {
+        return Cow::Borrowed(text);
     }
+    let mut normal = String::with_capacity(text.len() + 8);
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        let encoded = match byte {
+            b'%' => {
+                let mut digits = bytes.clone();
+                let mut digit = || char::from(digits.next()?).to_digit(16);
+                let value = digit()
+                    .zip(digit())
+                    .map(|(high, low)| (high << 4 | low) as u8);
+                if value.is_some() {
+                    bytes = digits;
+                }
+                // Alone, the character stands for itself. It must not begin an encoding with what
+                // is decoded after it: `%%300`.
+                value.or(Some(b'%'))
+            }
+            byte if is_plus(byte) => Some(b' '),
+            byte => (byte >= 0x80).then_some(byte),
+        };
+        match encoded {
+            // Unreserved (§2.3).
+            Some(value) if value.is_ascii_alphanumeric() || b"-._~".contains(&value) => {
+                normal.push(char::from(value));
+            }
+            Some(value) => normal.push_str(&format!("%{value:02X}")),
+            None => normal.push(char::from(byte)),
+        }
+    }
+    match normal == text {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(normal),
+    }
+}
+
+/// Returns true for a text without encodings, and without characters that need one.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii() && byte != b'%')
 }
 
 /// Returns the parameters with these names.
@@ -116,6 +192,48 @@ mod tests {
                 matches!(of_uri(&uri, &Query::All), Some(Cow::Borrowed(_))),
                 "{uri}"
             );
+        }
+    }
+
+    #[test]
+    fn encodings_that_mean_the_same_have_one_key() {
+        for (written, normal) in [
+            ("/%7Euser/%41", "/~user/A"),
+            ("/caf%c3%a9", "/caf%C3%A9"),
+            // Reserved characters mean something else when they are encoded.
+            ("/a%2fb", "/a%2Fb"),
+            ("/a%3Fb", "/a%3Fb"),
+            ("/a+b", "/a+b"),
+            ("/a%2Bb", "/a%2Bb"),
+            ("/?q=a+b", "/?q=a%20b"),
+            ("/?q=a%20b", "/?q=a%20b"),
+            ("/?q=a%2bb", "/?q=a%2Bb"),
+            ("/?b=%61&%61=b", "/?a=b&b=a"),
+            // These are no encodings.
+            ("/100%", "/100%25"),
+            ("/%zz%4", "/%25zz%254"),
+            ("/%%300", "/%2500"),
+        ] {
+            assert_eq!(key(written), normal, "{written}");
+            assert_eq!(super::canonical(written), normal, "{written}");
+            assert_eq!(key(normal), normal, "{written}");
+        }
+        assert_eq!(
+            super::canonical("/caf\u{e9}?q=\u{e9}"),
+            "/caf%C3%A9?q=%C3%A9"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_normal_form_is_its_own_and_means_the_same(text in "(%[0-9a-fA-F]{2}|[ -~]|\\PC){0,20}") {
+            for part in [Part::Path, Part::Query] {
+                let normal = normal(&text, part);
+                prop_assert!(normal.is_ascii());
+                prop_assert!(matches!(super::normal(&normal, part), Cow::Borrowed(_)));
+            }
+            let decoded = |text: &str| form_urlencoded::parse(text.as_bytes()).into_owned().collect::<Vec<_>>();
+            prop_assert_eq!(decoded(&normal(&text, Part::Query)), decoded(&text));
         }
     }
 

@@ -48,6 +48,7 @@
 //! | set limits and timeouts for the whole site | [`Builder`] |
 //! | run a route, a job or a payment once | [`locks`] |
 //! | see regenerations, failures and hit counts | [`event`] |
+//! | list what is stored, and its history | [`entries`] |
 //! | test your application | `testing`, with the feature of that name |
 //! | use the lock from another language | `docs/protocol.md` in the repository |
 //!
@@ -56,7 +57,10 @@
 //! - The root: [`Perennial`] and its [`Builder`], the policy [`Refresh`], [`Key`], [`Tags`] and
 //!   [`Error`].
 //! - [`layer`]: the Tower layers and their services.
+//! - [`content`]: content that is smaller than a page, typed values, placeholders.
+//! - `calendar`: schedules such as "on the first of each month at six".
 //! - [`event`]: events, counters, and the filters of the log.
+//! - [`entries`]: what is stored, and the history of each resource.
 //! - [`locks`]: locks by name, once-only work, exclusive routes, idempotent requests, claims.
 //! - `sql`: the application's own pool and transactions, with a database's feature.
 //! - `testing`: a site in memory, a clock that the test moves, faults on demand.
@@ -70,6 +74,9 @@
 //! | `mysql` | | the store in MySQL or MariaDB |
 //! | `axum` | yes | the extensions of axum 0.8's routing, so that its routes are cached |
 //! | `compression` | | pages in `br`, `zstd` and `gzip`, compressed once a version |
+//! | `calendar` | | intervals by the calendar: "on the first of each month at six" |
+//! | `metrics` | | [metrics](event#metrics) through the facade of the crate `metrics` |
+//! | `value` | | typed values, stored as JSON or CBOR |
 //! | `testing` | | sites in memory for the tests of applications |
 //!
 //! A site needs the feature of at least one database, except in tests.
@@ -93,6 +100,11 @@
 // The rooms, in reading order for a newcomer: the public entry points first, then floor by floor
 // downward. `tests/structure.rs` fails if two rooms use each other. (The blank lines keep rustfmt
 // from sorting.)
+
+#[cfg(feature = "calendar")]
+pub mod calendar; // the times of a schedule
+
+mod mode; // production, off, development
 
 mod policy; // when a page is stale, and the limits of each wait
 
@@ -135,8 +147,38 @@ pub use error::{Error, ErrorKind};
 pub use event::Event;
 pub use extensions::{RefreshAfter, Tags};
 pub use layer::refresh::keying::Key;
+pub use mode::Mode;
 pub use policy::{BrowserCache, DAY, OnMiss, Refresh};
-pub use site::{Builder, Content, Perennial};
+pub use resource::invalidate::RegenerateOutcome;
+pub use site::{Builder, Content, Perennial, warm::WarmReport};
+
+pub mod content {
+    //! The calls of the application for [content](crate::Perennial::content) and for typed
+    //! `Perennial::value`s, and what their generators return.
+
+    #[cfg(feature = "value")]
+    pub use crate::site::value::{GenerateValue, IntoValue, ValueCall};
+    pub use crate::site::{
+        call::Run,
+        content::{Always, ContentCall, Fallible, IntoContent},
+    };
+}
+
+pub mod entries {
+    //! The list of the stored resources, from [`Perennial::entries`](crate::Perennial::entries), and the
+    //! history of each resource.
+    //!
+    //! The history stands beside the stored version and costs no statement: a publish writes one line
+    //! before the lines of the versions before, and the latest 20 stay. A failed regeneration stores
+    //! nothing and has no line; [events](crate::event) tell of it. A purge removes the history with
+    //! the version.
+
+    pub use crate::name::visible;
+    pub use crate::resource::{
+        entries::{Entry, EntryFilter, EntryPage, EntryState},
+        history::Generation,
+    };
+}
 
 pub mod locks {
     //! Locks by name in the site's database. For any work that must not run twice at once.
@@ -166,7 +208,7 @@ pub mod locks {
         },
         lock::{
             Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once, OnceOutcome,
-            OnceRetried,
+            OnceRetried, Process,
         },
     };
 }

@@ -143,6 +143,31 @@ impl<T: AsRef<str>> From<&[T]> for LockName {
     }
 }
 
+/// Returns a text for people: characters that a terminal or a browser acts upon are written as
+/// `\u{…}`. These are control characters, and those that are invisible or change the direction of
+/// text. For keys, tags and labels, which visitors may have made up.
+///
+/// In HTML, `<`, `&` and quotes still need their escapes.
+///
+/// ```
+/// assert_eq!(perennial::entries::visible("/a\u{1b}[2J"), "/a\\u{1b}[2J");
+/// ```
+pub fn visible(text: &str) -> String {
+    let acts = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{feff}' | '\u{200b}'..='\u{200f}')
+            || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+    };
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match acts(c) {
+            true => shown.extend(c.escape_unicode()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// The longest name that is stored unchanged, in bytes.
 const PLAIN: usize = 180;
 /// The length of the readable part of a longer name in front of its digest, in bytes. A shorter

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "calendar")]
+use crate::clock::duration;
 use crate::{clock::YEAR, timing};
 
 /// One day, for intervals: `Refresh::every(30 * DAY)`.
@@ -50,9 +52,15 @@ pub struct Refresh {
     cooldown: Option<Duration>,
     pub(crate) max_stale: Option<Duration>,
     pub(crate) jitter: f64,
+    /// The part of the interval after which a hit starts a regeneration; 1: none does.
+    pub(crate) eager: f64,
+    #[cfg(feature = "calendar")]
+    pub(crate) schedule: Option<crate::calendar::Schedule>,
     pub(crate) browser_cache: BrowserCache,
     /// The response's own freshness headers decide.
     pub(crate) from_cache_control: bool,
+    /// Visitors get the failure of a generator although there is an old version.
+    pub(crate) shows_failures: bool,
 }
 
 /// The permission for browsers and other caches to store a response whose generator set neither
@@ -111,9 +119,39 @@ impl Refresh {
             cooldown: None,
             max_stale: None,
             jitter: 0.0,
+            eager: 1.0,
+            #[cfg(feature = "calendar")]
+            schedule: None,
             browser_cache: BrowserCache::Revalidate,
             from_cache_control: false,
+            shows_failures: false,
         }
+    }
+
+    /// Creates a policy under which a version is stale as soon as an occurrence of the schedule lies
+    /// between the begin of its generation and now, by the database's clock. There is no scheduler:
+    /// the first request after the occurrence regenerates.
+    ///
+    /// ```
+    /// # fn f() -> Result<(), perennial::Error> {
+    /// use perennial::{DAY, Refresh, calendar::Schedule};
+    ///
+    /// let policy = Refresh::at(Schedule::monthly(1, "06:00", "Europe/Berlin")?).max_stale(DAY);
+    /// # Ok(()) }
+    /// # f().unwrap();
+    /// ```
+    ///
+    /// The interval of each version is the time from its publish until the occurrence.
+    /// [`max_stale`](Self::max_stale) and the headers for clients follow from it.
+    /// [`jitter`](Self::jitter) delays the moment, as content that is generated earlier would be
+    /// stale at the occurrence. For the same reason [`eager`](Self::eager) has no effect.
+    ///
+    /// While the database is away, the clock of the process decides.
+    #[cfg(feature = "calendar")]
+    pub fn at(schedule: crate::calendar::Schedule) -> Self {
+        let mut policy = Self::every(schedule.period());
+        policy.schedule = Some(schedule);
+        policy
     }
 
     /// Creates a policy under which each response's own headers decide when the response is stale,
@@ -214,10 +252,37 @@ impl Refresh {
     /// that pages generated together do not expire together. Default: 0. Clamped to 0 – 1.
     ///
     /// The part is derived from the key, and is the same in every process and for every version of
-    /// the key.
+    /// the key. With a [schedule](Self::at), the key's moment is later than the occurrence by this
+    /// part of the time to the following occurrence: of a month, 0.001 is up to 45 minutes.
     pub const fn jitter(mut self, fraction: f64) -> Self {
         self.jitter = if fraction.is_nan() {
             0.0
+        } else {
+            fraction.clamp(0.0, 1.0)
+        };
+        self
+    }
+
+    /// Sets the part of the interval after which a hit starts a regeneration in the background, so
+    /// that visitors of a busy page never see a stale version. Default: 1, no hit does. Clamped to
+    /// 0 – 1.
+    ///
+    /// The visitor gets the stored version at once, whatever the [soft
+    /// timeout](Self::soft_timeout). One process regenerates, by the same statements as for a stale
+    /// version. Each process begins earlier than at this part of the interval, by a random time:
+    /// the time that the version's generator took, times −ln of a random number (XFetch: Vattani,
+    /// Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", 2015). The
+    /// number is drawn once for each version and process.
+    ///
+    /// ```
+    /// use perennial::{DAY, Refresh};
+    ///
+    /// // From the age of 27 days on, the next visitor starts a regeneration.
+    /// let best_sellers = Refresh::every(30 * DAY).eager(0.9);
+    /// ```
+    pub const fn eager(mut self, fraction: f64) -> Self {
+        self.eager = if fraction.is_nan() {
+            1.0
         } else {
             fraction.clamp(0.0, 1.0)
         };
@@ -228,6 +293,14 @@ impl Refresh {
     /// [`BrowserCache::Revalidate`].
     pub const fn browser_cache(mut self, browser_cache: BrowserCache) -> Self {
         self.browser_cache = browser_cache;
+        self
+    }
+
+    /// Returns the policy for [`Mode::Development`](crate::Mode::Development).
+    pub(crate) fn in_development(mut self) -> Self {
+        self.soft_timeout = self.timeout;
+        self.cooldown = Some(Duration::ZERO);
+        self.shows_failures = true;
         self
     }
 
@@ -244,11 +317,62 @@ impl Refresh {
         if self.jitter == 0.0 {
             return self.interval;
         }
-        let seconds = self.interval.as_secs_f64() * (1.0 - self.jitter * unit);
-        // A conversion by `f64` may round the longest intervals up to more than a `Duration` can
-        // hold.
-        Duration::try_from_secs_f64(seconds).unwrap_or(self.interval)
+        part(self.interval, 1.0 - self.jitter * unit)
     }
+
+    /// Returns the age after which a hit starts a regeneration. `lead`: the random time by which
+    /// this process begins earlier, at most half of that age.
+    #[inline]
+    pub(crate) fn early_after(&self, interval: Duration, lead: Duration) -> Duration {
+        if self.eager == 1.0 || self.is_by_calendar() {
+            return interval;
+        }
+        let early = part(interval, self.eager);
+        early - lead.min(early / 2)
+    }
+
+    /// Returns the interval of a version, counted from `written`, whose generator began at `began`,
+    /// in microseconds since 1970. `None`: no schedule decides. `unit`: as for
+    /// [`interval_at`](Self::interval_at).
+    #[cfg(feature = "calendar")]
+    pub(crate) fn scheduled(&self, [began, written]: [i64; 2], unit: f64) -> Option<Duration> {
+        let stale_at = self.schedule?.stale_at(began, self.jitter * unit);
+        Some(stale_at.map_or(YEAR, |at| duration(at.saturating_sub(written))))
+    }
+
+    #[cfg(not(feature = "calendar"))]
+    pub(crate) fn scheduled(&self, _: [i64; 2], _: f64) -> Option<Duration> {
+        None
+    }
+
+    #[cfg(feature = "calendar")]
+    fn is_by_calendar(&self) -> bool {
+        self.schedule.is_some()
+    }
+
+    #[cfg(not(feature = "calendar"))]
+    fn is_by_calendar(&self) -> bool {
+        false
+    }
+}
+
+impl From<&Self> for Refresh {
+    fn from(policy: &Self) -> Self {
+        *policy
+    }
+}
+
+/// Returns the time by which a process regenerates early, by the rule of XFetch with β = 1. `took`:
+/// the time of the generator. `luck`: a random number greater than 0, and at most 1.
+pub(crate) fn lead(took: Duration, luck: f64) -> Duration {
+    let lead = took.as_secs_f64() * -luck.ln();
+    Duration::try_from_secs_f64(lead).unwrap_or(Duration::MAX)
+}
+
+/// Returns this part of the time.
+fn part(time: Duration, fraction: f64) -> Duration {
+    // A conversion by `f64` may round the longest times up to more than a `Duration` can hold.
+    Duration::try_from_secs_f64(time.as_secs_f64() * fraction).unwrap_or(time)
 }
 
 /// Clamps the length of a lease to 10 ms – 1 year.
@@ -264,6 +388,8 @@ pub(crate) const fn bounded_lease(length: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const S: Duration = Duration::from_secs(1);
@@ -295,6 +421,53 @@ mod tests {
         assert_eq!(
             Refresh::every(Duration::MAX).jitter(1e-9).interval_at(0.0),
             Duration::MAX
+        );
+    }
+
+    #[test]
+    fn a_hit_is_early_after_its_part_of_the_interval() {
+        let early = |fraction, lead| {
+            let policy = Refresh::every(100 * S).eager(fraction);
+            policy.early_after(100 * S, lead)
+        };
+        assert_eq!(early(0.9, Duration::ZERO), 90 * S);
+        assert_eq!(early(0.9, 10 * S), 80 * S);
+        // A slow generator cannot make each hit an early one.
+        assert_eq!(early(0.9, 1000 * S), 45 * S);
+        for off in [1.0, 7.0, f64::NAN] {
+            assert_eq!(early(off, 10 * S), 100 * S);
+        }
+        let longest = Refresh::every(Duration::MAX).eager(0.999_999_999_999);
+        assert!(longest.early_after(Duration::MAX, S) > Duration::MAX / 2);
+    }
+
+    proptest! {
+        #[test]
+        fn a_lead_is_within_the_time_before_the_end(
+            interval in 0_u64..1 << 40, fraction in 0.0..1.0_f64, took in 0_u64..1 << 40, luck in 1e-9..=1.0_f64,
+        ) {
+            let [interval, took] = [interval, took].map(Duration::from_micros);
+            let policy = Refresh::every(interval).eager(fraction);
+            let latest = policy.early_after(interval, Duration::ZERO);
+            let early = policy.early_after(interval, lead(took, luck));
+            prop_assert!(latest <= interval);
+            prop_assert!(early <= latest && early >= latest / 2);
+            // The more luck, the later.
+            prop_assert!(policy.early_after(interval, lead(took, luck / 2.0)) <= early);
+        }
+    }
+
+    /// An exponential distribution whose mean is the generator's time.
+    #[test]
+    fn leads_are_spread_as_xfetch_says() {
+        let leads = (0..100_000).map(|n| lead(S, (f64::from(n) + 0.5) / 1e5).as_secs_f64());
+        let leads: Vec<_> = leads.collect();
+        let mean = leads.iter().sum::<f64>() / 1e5;
+        assert!((mean - 1.0).abs() < 0.001, "{mean}");
+        let beyond_two = leads.iter().filter(|lead| **lead > 2.0).count() as f64 / 1e5;
+        assert!(
+            (beyond_two - (-2.0_f64).exp()).abs() < 0.001,
+            "{beyond_two}"
         );
     }
 

@@ -167,6 +167,17 @@ pub(crate) const PROBE_VALID: Duration = Duration::from_mins(1);
 /// seconds.
 pub(crate) const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 
+/// The number of requests at once that warm pages.
+pub(crate) const WARMING_AT_ONCE: usize = 4;
+
+/// The period in which a layer counts the keys of requests. A key without a request in two of them
+/// is forgotten.
+pub(crate) const KEYS_PERIOD: Duration = Duration::from_mins(30);
+
+/// The time for which the row of a key is retained that was asked for once, when there are many
+/// such keys.
+pub(crate) const BRIEF_RETENTION: Duration = Duration::from_hours(1);
+
 /// The shortest time between two warnings that a layer has too many keys.
 pub(crate) const TOO_MANY_KEYS_LOG: Duration = Duration::from_secs(60);
 
@@ -186,6 +197,9 @@ pub(crate) const REQUEST_DONE: Duration = Duration::from_hours(1);
 /// The minimum time for which a purge is remembered: longer than a generation that began before the
 /// purge.
 pub(crate) const PURGE_MEMORY: Duration = Duration::from_hours(1);
+
+/// The lease of the lock that lists a process.
+pub(crate) const PROCESS_LEASE: Duration = Duration::from_secs(30);
 
 /// The longest time between two prunings by all processes together.
 pub(crate) const PRUNE: Duration = Duration::from_hours(24);
@@ -262,7 +276,7 @@ impl Backoff {
         let mut pause = self.next;
         self.next = self.longest.min(pause * 2);
         if self.random {
-            pause = pause / 2 + pause / 2 * u32::from(random_byte()) / 255;
+            pause = pause / 2 + pause / 2 * u32::from(random()[0]) / 255;
         }
         sleep(left.map_or(pause, |left| left.min(pause))).await;
         true
@@ -274,13 +288,18 @@ thread_local! {
     static SEED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// Derives the random pauses on this thread from a seed, so that a simulation repeats.
+/// Derives the random numbers on this thread from a seed, so that a simulation repeats.
 #[cfg(feature = "testing")]
 pub fn seed_pauses(seed: u64) {
     SEED.set(Some(seed));
 }
 
-fn random_byte() -> u8 {
+/// Returns a random number greater than 0, and at most 1.
+pub(crate) fn random_unit() -> f64 {
+    (f64::from(u32::from_be_bytes(random())) + 1.0) / (f64::from(u32::MAX) + 1.0)
+}
+
+fn random() -> [u8; 4] {
     #[cfg(feature = "testing")]
     if let Some(seed) = SEED.get() {
         // A linear congruential generator; its upper bits are the better ones.
@@ -288,10 +307,11 @@ fn random_byte() -> u8 {
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
         SEED.set(Some(next));
-        return next.to_be_bytes()[0];
+        let [a, b, c, d, ..] = next.to_be_bytes();
+        return [a, b, c, d];
     }
-    let [random, ..] = uuid::Uuid::new_v4().into_bytes();
-    random
+    let [a, b, c, d, ..] = uuid::Uuid::new_v4().into_bytes();
+    [a, b, c, d]
 }
 
 #[cfg(test)]

@@ -41,6 +41,20 @@ pub struct Requests {
     pub unavailable: u64,
 }
 
+impl Requests {
+    /// Returns each number with the name of its field.
+    pub fn by_result(self) -> [(&'static str, u64); 6] {
+        [
+            ("hit", self.hit),
+            ("stale", self.stale),
+            ("generated", self.generated),
+            ("collapsed", self.collapsed),
+            ("bypass", self.bypass),
+            ("unavailable", self.unavailable),
+        ]
+    }
+}
+
 /// The figures of a site in this process, since the site was opened; from
 /// [`Perennial::stats`](crate::Perennial::stats).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +71,8 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// The capacity of memory, in bytes.
     pub memory_capacity: u64,
+    /// The keys that had to leave memory for others.
+    pub memory_evictions: u64,
     pub(crate) regenerations: [u64; Outcome::ALL.len()],
 }
 
@@ -76,6 +92,7 @@ struct Shard([AtomicU64; 6]);
 pub(super) struct Counters {
     requests: [Shard; SHARDS],
     regenerations: [AtomicU64; Outcome::ALL.len()],
+    evictions: AtomicU64,
 }
 
 impl Counters {
@@ -87,6 +104,14 @@ impl Counters {
 
     pub(super) fn regenerated(&self, outcome: Outcome) {
         self.regenerations[outcome as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn evicted(&self) {
+        self.evictions.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn evictions(&self) -> u64 {
+        self.evictions.load(Relaxed)
     }
 
     pub(super) fn requests(&self) -> Requests {

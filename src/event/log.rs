@@ -8,6 +8,7 @@ use super::{Event, Outcome, Regeneration, observer::Frequent};
 pub(super) fn is_logged(kind: Frequent) -> bool {
     match kind {
         Frequent::Lock => tracing::enabled!(target: "perennial::lock", Level::DEBUG),
+        Frequent::Memory => tracing::enabled!(target: "perennial::memory", Level::DEBUG),
         Frequent::Request => tracing::enabled!(target: "perennial::request", Level::DEBUG),
     }
 }
@@ -41,6 +42,14 @@ pub(super) fn log(event: &Event) {
         Event::Purged { key } => {
             tracing::debug!(target: "perennial::invalidation", key = &**key, "purged");
         }
+        Event::Warmed {
+            path,
+            outcome,
+            done,
+            of,
+        } => tracing::debug!(
+            target: "perennial::regeneration", path = &**path, %outcome, done, of, "warmed"
+        ),
         Event::Bypassed {
             path,
             layer,
@@ -77,6 +86,9 @@ pub(super) fn log(event: &Event) {
         ),
         Event::IdempotentReplay { name } => tracing::debug!(
             target: "perennial::request", name = &**name, "a repeated request gets the stored response"
+        ),
+        Event::MemoryEvicted { key } => tracing::debug!(
+            target: "perennial::memory", key = &**key, "left memory for others"
         ),
         // A subscriber's event.
         Event::Missed { .. } => {}

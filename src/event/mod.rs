@@ -22,12 +22,43 @@
 //! | `perennial::lock=debug` | each lock that is acquired, contended, lost or broken |
 //! | `perennial::request=debug` | each bypass with its reason, and each idempotent replay |
 //! | `perennial::database=debug` | each failing step, in place of the first one alone |
+//! | `perennial::memory=debug` | each key that had to leave memory |
 //! | `perennial::compression=debug` | each compression |
 //!
 //! The generator runs in the span `regeneration`, with the field `key`.
+//!
+//! # Metrics
+//!
+//! With the feature `metrics`, each event is also recorded by the facade of the crate
+//! [metrics](https://docs.rs/metrics), whose recorder the application installs before it opens the
+//! site. Requests are counted without the facade, so that hits stay cheap:
+//! `Perennial::record_metrics` records the counts, to be called before each scrape.
+//!
+//! | metric | labels |
+//! |---|---|
+//! | `perennial_requests_total` | `result`: `hit`, `stale`, `generated`, `collapsed`, `bypass`, `unavailable` |
+//! | `perennial_served_staleness_seconds` | |
+//! | `perennial_generations_total` | `layer`, `reason`, `outcome`, by the names of [`Reason`] and [`Outcome`] |
+//! | `perennial_generation_duration_seconds` | `layer`, `outcome`: `ok`, `failed` |
+//! | `perennial_generation_bytes` | `layer` |
+//! | `perennial_generations_in_progress` | |
+//! | `perennial_generations_skipped_total` | `layer`, `reason`, by the names of [`Skip`] |
+//! | `perennial_lease_takeovers_total` | |
+//! | `perennial_invalidations_total` | `scope`: `key`, `prefix`, `tag`, `purge`, `revision` |
+//! | `perennial_memory_entries`, `_bytes`, `_limit_bytes`, `_evictions_total` | |
+//! | `perennial_database_available` | |
+//! | `perennial_database_operation_duration_seconds` | `operation`, `outcome`: `ok`, `error` |
+//! | `perennial_locks_total` | `kind`, by the names of [`LockKind`]; `result`: `acquired`, `contended`, `lost`, `broken` |
+//! | `perennial_idempotent_replays_total` | |
+//!
+//! No label has a key, a path, a tag, the name of a lock or the text of an error: visitors cannot
+//! make series. `layer` is the [name of the layer](crate::layer::RefreshLayer::name), or the path of
+//! its route in the source code.
 
 mod counters;
 mod log;
+#[cfg(feature = "metrics")]
+pub(crate) mod metrics;
 mod observer;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -97,6 +128,17 @@ pub enum Event {
         /// The key of the resource.
         key: Arc<str>,
     },
+    /// [`Perennial::warm`](crate::Perennial::warm) has visited a path.
+    Warmed {
+        /// The path.
+        path: Arc<str>,
+        /// The outcome.
+        outcome: Warmed,
+        /// The number of paths that have been visited so far.
+        done: usize,
+        /// The number of all paths.
+        of: usize,
+    },
     /// A request has bypassed the cache.
     Bypassed {
         /// The path of the request.
@@ -157,6 +199,11 @@ pub enum Event {
         /// The name of the request's lock.
         name: Arc<str>,
     },
+    /// A key had to leave memory for others. Its stored version stays.
+    MemoryEvicted {
+        /// The key of the resource.
+        key: Arc<str>,
+    },
     /// The subscriber was too slow, and has missed events.
     Missed {
         /// The number of missed events.
@@ -198,6 +245,8 @@ pub enum Reason {
     Miss,
     /// The version was older than its interval.
     Stale,
+    /// The version was fresh, and older than [`Refresh::eager`](crate::Refresh::eager) says.
+    Early,
     /// The version was too old to be served.
     Expired,
     /// The version was invalidated.
@@ -206,6 +255,38 @@ pub enum Reason {
     Purged,
     /// [`Perennial::regenerate_now`](crate::Perennial::regenerate_now) was called.
     Requested,
+}
+
+/// The outcome of a visit by [`Perennial::warm`](crate::Perennial::warm).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Warmed {
+    /// There is a fresh version, and memory has it.
+    Fresh,
+    /// This process has generated a new version.
+    Generated,
+    /// Another process generates the page, or the page is in cooldown.
+    Elsewhere,
+    /// The response is not cached: there is no layer (`no-layer`), the text is no path (`no-path`),
+    /// or the reason is the layer's [`detail=`](crate::layer::RefreshLayer#response-headers).
+    NotCached {
+        /// The reason.
+        detail: &'static str,
+    },
+    /// The generator has failed.
+    Failed,
+}
+
+impl fmt::Display for Warmed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fresh => f.write_str("fresh"),
+            Self::Generated => f.write_str("generated"),
+            Self::Elsewhere => f.write_str("elsewhere"),
+            Self::NotCached { detail } => write!(f, "not cached: {detail}"),
+            Self::Failed => f.write_str("failed"),
+        }
+    }
 }
 
 /// The outcome of a regeneration.
@@ -233,7 +314,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub(crate) const ALL: [Self; 9] = [
+    /// All outcomes.
+    pub const ALL: [Self; 9] = [
         Self::Stored,
         Self::Unchanged,
         Self::Unsaved,
@@ -270,6 +352,14 @@ macro_rules! names {
                     $(Self::$variant => $name,)+
                 }
             }
+
+            /// Returns the value of this name.
+            pub fn named(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
         }
 
         impl fmt::Display for $type {
@@ -284,6 +374,7 @@ names! {
     Reason {
         Miss => "miss",
         Stale => "stale",
+        Early => "early",
         Expired => "expired",
         Invalidated => "invalidated",
         Purged => "purged",

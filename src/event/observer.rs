@@ -1,6 +1,9 @@
 //! The one path of events: counters first, then the log, then subscribers.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -31,6 +34,8 @@ impl Observer {
             self.0.counters.regenerated(ended.outcome);
         }
         log(&event);
+        #[cfg(feature = "metrics")]
+        super::metrics::record(&event);
         if let Some(subscribers) = self.0.subscribers.get() {
             // An error means that no subscriber is left.
             let _ = subscribers.send(event);
@@ -40,7 +45,10 @@ impl Observer {
     /// Emits an event of a frequent kind, which is created only for a subscriber or for the log.
     pub(crate) fn emit_if_watched(&self, target: Frequent, event: impl FnOnce() -> Event) {
         let subscribers = self.0.subscribers.get();
-        if subscribers.is_some_and(|it| it.receiver_count() > 0) || is_logged(target) {
+        // A metric counts each lock. The other frequent events have counters of their own.
+        let is_counted = cfg!(feature = "metrics") && target == Frequent::Lock;
+        if is_counted || subscribers.is_some_and(|it| it.receiver_count() > 0) || is_logged(target)
+        {
             self.emit(event());
         }
     }
@@ -49,6 +57,30 @@ impl Observer {
     #[inline]
     pub(crate) fn served(&self, served: Served) {
         self.0.counters.served(served);
+    }
+
+    /// Counts a key that had to leave memory.
+    pub(crate) fn evicted(&self, key: &str) {
+        self.0.counters.evicted();
+        self.emit_if_watched(Frequent::Memory, || Event::MemoryEvicted {
+            key: key.into(),
+        });
+    }
+
+    pub(crate) fn evictions(&self) -> u64 {
+        self.0.counters.evictions()
+    }
+
+    /// Records a stale response in the metrics.
+    pub(crate) fn stale(&self, _since: Duration) {
+        #[cfg(feature = "metrics")]
+        super::metrics::stale(_since);
+    }
+
+    /// Records a step in the database in the metrics.
+    pub(crate) fn step(&self, _step: &'static str, _took: Duration, _succeeded: bool) {
+        #[cfg(feature = "metrics")]
+        super::metrics::step(_step, _took, _succeeded);
     }
 
     pub(crate) fn requests(&self) -> Requests {
@@ -70,6 +102,7 @@ impl Observer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frequent {
     Lock,
+    Memory,
     Request,
 }
 
@@ -136,7 +169,7 @@ mod tests {
         let observer = Observer::default();
         observer.emit_if_watched(Frequent::Request, || panic!("has no watcher"));
         drop(observer.subscribe());
-        observer.emit_if_watched(Frequent::Lock, || panic!("has no watcher"));
+        observer.emit_if_watched(Frequent::Memory, || panic!("has no watcher"));
         let mut events = observer.subscribe();
         observer.emit_if_watched(Frequent::Lock, || purged(1));
         assert_eq!(events.try_next(), Some(purged(1)));

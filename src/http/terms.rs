@@ -12,6 +12,8 @@ use crate::{http::fields::list, timing::NEGATIVE_INTERVAL};
 pub(crate) struct Terms {
     /// The age at which the version is stale.
     pub(crate) interval: Duration,
+    /// The age after which a hit starts a regeneration; at most the interval.
+    pub(crate) early: Duration,
     /// The time for which the stale version is served during regeneration. `None`: without limit.
     pub(crate) max_stale: Option<Duration>,
     /// The time for which the stale version is served after a failed regeneration.
@@ -87,8 +89,10 @@ pub(crate) fn declared(headers: &HeaderMap) -> Option<Terms> {
         true => Duration::ZERO,
         false => seconds(name).unwrap_or_default(),
     };
+    let interval = lifetime?.saturating_sub(Duration::from_secs(age(headers)));
     Some(Terms {
-        interval: lifetime?.saturating_sub(Duration::from_secs(age(headers))),
+        interval,
+        early: interval,
         max_stale: Some(allowed("stale-while-revalidate")),
         if_error: allowed("stale-if-error"),
     })

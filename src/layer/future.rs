@@ -53,7 +53,7 @@ impl<B, E> fmt::Debug for ResponseFuture<B, E> {
 }
 
 /// Calls the service when it is ready.
-pub(super) async fn oneshot<S: Service<R>, R>(
+pub(crate) async fn oneshot<S: Service<R>, R>(
     mut service: S,
     request: R,
 ) -> std::result::Result<S::Response, S::Error> {

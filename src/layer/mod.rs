@@ -9,7 +9,7 @@
 
 mod body;
 pub(crate) mod exclusive;
-mod future;
+pub(crate) mod future;
 pub(crate) mod idempotency;
 mod invalidate;
 mod problem;

@@ -148,8 +148,17 @@ impl Lease {
         self.release_after(Duration::ZERO).await
     }
 
-    /// Releases the lock with a cooldown, in which no process can take the lock.
-    pub(crate) async fn release_after(self, cooldown: Duration) -> Result<(), Error> {
+    /// Releases the lock with a cooldown, in which no process can take the lock: for a job that
+    /// several machines start by their clocks, and that is to run once in this time.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lock is released with the cooldown all the same.
+    pub async fn release_after(self, cooldown: Duration) -> Result<(), Error> {
         self.end(cooldown, Dropped::Release(cooldown)).await
     }
 

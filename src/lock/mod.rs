@@ -3,6 +3,7 @@
 mod attempt;
 #[cfg(feature = "_sql")]
 mod claims;
+mod info;
 mod lease;
 mod once;
 #[cfg(feature = "_sql")]
@@ -19,7 +20,7 @@ use crate::{
     error::Error,
     event::{Event, Frequent, Observer},
     policy::bounded_lease,
-    store::{Guarded, LeaseRow, LockRow, Sending, Strays, Unused},
+    store::{Guarded, LeaseRow, Sending, Strays, Unused},
     timing::{self, REQUEST_DONE, UNKNOWN_OUTCOME},
 };
 
@@ -31,12 +32,14 @@ use crate::{
 };
 
 use attempt::Queues;
+use info::{owner, process_label};
 use state::{LeaseSettings, Term};
 
 pub use crate::name::{LockKind, LockName};
 pub use attempt::LockAttempt;
 #[cfg(feature = "_sql")]
 pub use claims::{Claim, Claims};
+pub use info::{Holder, LockInfo, Process};
 pub use lease::Lease;
 pub use once::{Once, OnceOutcome, OnceRetried};
 #[cfg(feature = "_sql")]
@@ -84,9 +87,6 @@ impl Common {
     }
 }
 
-/// The length of the longest stored label and action, in bytes.
-const TEXT: usize = 100;
-
 impl Locks {
     pub(crate) fn with_store(store: Guarded) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Locks {
                 strays: Arc::default(),
             },
             settings: LeaseSettings::DEFAULT,
-            label: format!("process {}", std::process::id()).into(),
+            label: process_label().into(),
             queues: Arc::default(),
         }
     }
@@ -146,8 +146,8 @@ impl Locks {
         self
     }
 
-    /// Sets the holder's label, which others see. At most 100 bytes are stored. Default: `process`
-    /// and its number.
+    /// Sets the holder's label, which others see. At most 100 bytes are stored. Default: the host's
+    /// name and the process's number, such as `web1:4711`.
     #[must_use = "returns the locks with this label"]
     pub fn label(mut self, label: &str) -> Self {
         self.label = label.into();
@@ -252,6 +252,13 @@ impl Locks {
         locks.take(&name, "", None).await
     }
 
+    /// Takes a lock that lists this process among the site's, under a name that no other process has.
+    pub(crate) async fn take_process(&self, action: &str) -> Result<Lease, Error> {
+        let name = LockName::of(LockKind::Housekeeping, info::process_name());
+        let taken = self.take(&name, action, None).await?;
+        taken.ok_or_else(|| Error::invalid("the lock of this process is taken"))
+    }
+
     /// Takes the lock if it is free and, with `seen`, still has that fence.
     pub(crate) async fn take(
         &self,
@@ -280,8 +287,7 @@ impl Locks {
         action: &str,
         seen: Option<i64>,
     ) -> Result<Option<Lease>, Error> {
-        let id = uuid::Uuid::new_v4();
-        let owner = format!("{} {}\t{}", id.simple(), plain(&self.label), plain(action));
+        let owner = owner(&self.label, action);
         // The lease counts from before the attempt: its answer may be late.
         let since = Instant::now();
         let length = Term::new(self.settings, since).length(since);
@@ -324,6 +330,11 @@ impl Locks {
         tried.map(|_| None)
     }
 
+    /// The label of this process's holders.
+    pub(crate) fn shown_label(&self) -> &str {
+        &self.label
+    }
+
     /// Returns the state of a lock; `None`: the lock was never held, or was pruned.
     ///
     /// # Errors
@@ -361,10 +372,28 @@ impl Locks {
     ///
     /// The database fails.
     pub async fn break_lock(&self, name: impl Into<LockName>) -> Result<bool, Error> {
-        let name = name.into();
+        self.break_if(name.into(), None).await
+    }
+
+    /// Breaks a lock as [`break_lock`](Self::break_lock) does, if the lock still has this
+    /// [fence](LockInfo::fence): for an operator who has seen the holder. Returns false if the lock
+    /// has no row or another fence.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn break_lock_with_fence(
+        &self,
+        name: impl Into<LockName>,
+        fence: i64,
+    ) -> Result<bool, Error> {
+        self.break_if(name.into(), Some(fence)).await
+    }
+
+    async fn break_if(&self, name: LockName, seen: Option<i64>) -> Result<bool, Error> {
         let store = self.store();
         let broken = store
-            .call("break_lock", |store| store.break_lock(&name))
+            .call("break_lock", |store| store.break_lock(&name, seen))
             .await?;
         if broken {
             let (kind, name) = (name.kind(), name.as_str().into());
@@ -406,63 +435,6 @@ impl Locks {
             }
         }
         Ok(())
-    }
-}
-
-/// Returns the first bytes of a text, without control characters, for the column `owner`.
-fn plain(text: &str) -> String {
-    let text = &text[..text.floor_char_boundary(TEXT)];
-    text.replace(char::is_control, " ")
-}
-
-/// The state of a lock, from [`Locks::inspect`] and [`Locks::list`]. Times are by the database's
-/// clock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LockInfo {
-    /// The lock's kind.
-    pub kind: LockKind,
-    /// The lock's name; for a name longer than 180 bytes, its beginning and a digest.
-    pub name: String,
-    /// The fence of the lock's latest lease.
-    pub fence: i64,
-    /// The holder; `None`: the lock is free or in cooldown.
-    pub holder: Option<Holder>,
-    /// The time since the lock was acquired.
-    pub age: Duration,
-    /// The time until the lease expires or the cooldown ends; zero if the lock is free.
-    pub remaining: Duration,
-}
-
-/// The holder of a lock, in its own words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holder {
-    /// By [`Locks::label`].
-    pub label: String,
-    /// By [`LockAttempt::action`]; may be empty.
-    pub action: String,
-}
-
-impl From<LockRow> for LockInfo {
-    fn from(row: LockRow) -> Self {
-        let is_held = !row.remaining.is_zero();
-        let holder = row.owner.filter(|_| is_held).map(|owner| {
-            let (_, texts) = owner.split_once(' ').unwrap_or_default();
-            let (label, action) = texts.split_once('\t').unwrap_or((texts, ""));
-            Holder {
-                label: label.to_owned(),
-                action: action.to_owned(),
-            }
-        });
-        Self {
-            kind: row.kind,
-            name: row.name,
-            fence: row.fence,
-            holder,
-            age: row.age,
-            remaining: row.remaining,
-        }
     }
 }
 

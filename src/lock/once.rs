@@ -220,8 +220,7 @@ impl Once {
 /// Returns the time since the work began if the work is marked as done: the lock has no holder, and
 /// cannot be taken.
 fn done(lock: Option<&LockInfo>) -> Option<Duration> {
-    lock.filter(|lock| lock.holder.is_none() && !lock.remaining.is_zero())
-        .map(|lock| lock.age)
+    lock.filter(|lock| lock.cools_down()).map(|lock| lock.age)
 }
 
 impl OnceRetried {

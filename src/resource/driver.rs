@@ -1,25 +1,20 @@
 //! Carries out the commands of [`State`]: one task for each regeneration.
 
+mod generate;
 mod report;
 mod visit;
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio_util::task::AbortOnDropHandle;
-use tracing::Instrument;
 
 use crate::{
     clock::Tick,
-    extensions::{RefreshAfter, Tags},
     lock::{Lease, LockKind, LockName},
     policy::Refresh,
     resource::{
-        Engine, Failure, Generated, Generator, GeneratorSource, Metadata, Page, Progress,
-        page::JudgedMetadata,
-        state::{
-            Basis, Command, Content, Event, Found, GenerationResult, Origin, State, Step, Version,
-        },
+        Engine, Generator, GeneratorSource, Metadata, Page, Progress,
+        state::{Command, Content, Event, Found, Origin, State, Step, Version},
     },
     store::NewEntry,
 };
@@ -44,6 +39,9 @@ struct Driver {
     source: Option<Arc<GeneratorSource>>,
     permit: Option<OwnedSemaphorePermit>,
     lease: Option<Lease>,
+    readable: Option<fn(&Page) -> bool>,
+    /// See [`Work::retention`](crate::resource::Work::retention).
+    retention: Option<Duration>,
     /// The key has left the list of running regenerations.
     left: bool,
 }
@@ -135,6 +133,7 @@ impl Driver {
             Command::Probe { known } => {
                 let (name, source) = (self.lock_name(), self.source.clone());
                 let newest = self.state.newest().cloned();
+                let (policy, readable) = (self.policy, self.readable);
                 Box::pin(async move {
                     // The age counts from before the statement, as the answer may be late.
                     let asked = engine.now();
@@ -144,15 +143,26 @@ impl Driver {
                     let Ok(probe) = probe.await else {
                         return (Event::Away, None);
                     };
-                    let version = probe.entry.map(|entry| {
+                    let version = probe.entry.and_then(|entry| {
                         let before = newest.as_ref().map(|newest| &*newest.content);
                         let metadata = Metadata::decode(&entry.metadata);
-                        let page = Page::new(&key, entry.content, metadata, source, before);
+                        let page = Page::new(&key, entry.content, metadata, source, before).timed(
+                            &policy,
+                            [entry.fence, entry.generated],
+                            generate::luck(&policy),
+                        );
+                        if readable.is_some_and(|readable| !readable(&page)) {
+                            tracing::warn!(
+                                key = &*key,
+                                "the stored value cannot be decoded, as its type has changed; it is generated anew"
+                            );
+                            return None;
+                        }
                         let born = asked - entry.age;
                         let mut version =
                             Version::new(Arc::new(page), entry.fence, born, Origin::Stored);
                         version.undated = entry.undated;
-                        version
+                        Some(version)
                     });
                     let found = Found {
                         version,
@@ -200,77 +210,24 @@ impl Driver {
         }
     }
 
-    /// Runs the generator in a task of its own.
-    fn generate(&mut self, basis: Basis) -> Action {
-        let Some(generator) = self.generator.take() else {
-            // The state commands one run of the generator.
-            return Box::pin(std::future::pending());
-        };
-        let task = tokio::spawn(generator.in_current_span());
-        let mut task = AbortOnDropHandle::new(task);
-        let (key, source, cooldown) = (
-            self.key.clone(),
-            self.source.clone(),
-            self.policy.cooldown_time(),
-        );
-        let before = self
-            .state
-            .newest()
-            .map(|newest| Arc::clone(&newest.content));
-        let fence = self.lease.as_ref().map(Lease::fence);
-        self.started(fence);
-        Box::pin(async move {
-            let generated = match (&mut task).await {
-                Ok(generated) => generated,
-                Err(panic) => Generated::Failed(Failure::new(panic, cooldown)),
-            };
-            let Basis { epoch, revision } = basis;
-            let metadata = |Tags(tags), after: Option<RefreshAfter>| Metadata {
-                epoch,
-                revision,
-                tags,
-                refresh_after: after.map(|after| after.0),
-            };
-            let outcome = match generated {
-                Generated::Content(mut response) => {
-                    let before = before.as_deref();
-                    if let Some(fence) = fence {
-                        response = Page::dated(response, fence, before);
-                    }
-                    let said = response.extensions();
-                    let tags = said.get().cloned().unwrap_or_default();
-                    let metadata = metadata(tags, said.get().copied());
-                    GenerationResult::Content(Arc::new(Page::new(
-                        &key, response, metadata, source, before,
-                    )))
-                }
-                Generated::Unshareable { why, tags } => GenerationResult::Unshareable {
-                    why,
-                    metadata: Arc::new(JudgedMetadata::new(&key, metadata(tags, None))),
-                },
-                Generated::TooLarge => GenerationResult::TooLarge,
-                Generated::Failed(failure) => GenerationResult::Failed(failure),
-            };
-            (Event::Generated(outcome), None)
-        })
-    }
-
     /// Publishes under the fence, or renews the version with the fence `known`.
     fn publish(&mut self, version: Version<Arc<Page>>, known: Option<i64>) -> Action {
         // A publish may take long, and needs no permit.
         self.permit = None;
         let retention = version.content.terms(&self.policy).interval;
         let retention = retention.saturating_add(self.engine.settings.retention);
+        let retention = self.retention.unwrap_or(retention);
         let engine = Arc::clone(&self.engine);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());
+        let [metadata, history] = self.texts(&version, known.is_none());
         Box::pin(async move {
             let Some(row) = row else {
                 return (Event::Away, None);
             };
-            let metadata = version.content.metadata().metadata.encode();
             let entry = NewEntry {
                 content: version.content.response(),
                 metadata: &metadata,
+                history: &history,
                 retention,
             };
             let store = &engine.store;

@@ -2,17 +2,56 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
+use http::Response;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use crate::{
     error::{Error, ErrorKind},
     event::Event,
+    lock::{LockKind, LockName},
     resource::{
-        Answer, Engine, Generated, Generator, GeneratorSource, Target, Work, state::Content,
+        Answer, Engine, Generated, Generator, GeneratorSource, Target, Work, entries::EntryFilter,
+        page::is_same, state::Content,
     },
     timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
 };
+
+/// The number of entries that one step of a purge removes.
+const PURGED_AT_ONCE: usize = 1000;
+
+/// The outcome of [`Perennial::regenerate_now`](crate::Perennial::regenerate_now).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum RegenerateOutcome {
+    /// This process cannot regenerate the resource, and the next request does:
+    ///
+    /// - Nothing is stored under the key.
+    /// - The resource is [content](crate::Perennial::content), whose generator comes with a call.
+    /// - No request has come to the route since the process began, or its router was dropped.
+    /// - The page is not in memory, and its key alone does not give the request: a
+    ///   [name](crate::Key::name), headers in the key, a nested router, or a
+    ///   [named layer](crate::layer::RefreshLayer::name), as the name may be that of several routes.
+    NotHere,
+    /// The new response may not be stored, the resource was purged meanwhile, or the site is
+    /// shutting down. The resource is stale.
+    NotStored,
+    /// A regeneration has failed shortly before, and the cooldown lasts. The resource is stale, and
+    /// the first request after the cooldown regenerates it.
+    Cooldown,
+    /// There is a new version, with the same content as before.
+    Unchanged,
+    /// There is a new version.
+    Regenerated,
+}
+
+impl RegenerateOutcome {
+    /// Returns true if there is a new version, whether its content has changed or not.
+    pub fn is_new(self) -> bool {
+        self >= Self::Unchanged
+    }
+}
 
 impl Engine {
     /// Stores an invalidation for all processes, and returns its epoch.
@@ -102,18 +141,62 @@ impl Engine {
         self.note(&Target::Purged(key).name()?).await.map(drop)
     }
 
-    /// Invalidates a resource, and regenerates each page of it in this process's memory, also a
-    /// fresh one. Returns false if nothing was regenerated: memory has no such page, or the page's
-    /// generator cannot run without a visitor.
-    pub(crate) async fn regenerate_now(self: &Arc<Self>, key: &str) -> Result<bool, Error> {
-        let epoch = self.invalidate(Target::Key(key)).await?;
-        let mut made = false;
-        for page in self.memory.pages_of(key) {
-            if let Some(source) = page.source() {
-                made |= self.replace(page.key(), epoch, source).await?;
+    /// Removes the resources of a prefix or a tag for good, with any version that is being
+    /// generated: first from what processes serve, then row by row.
+    pub(crate) async fn purge_all(
+        self: &Arc<Self>,
+        target: Target<'_>,
+        filter: EntryFilter,
+    ) -> Result<u64, Error> {
+        self.invalidate(target).await?;
+        let (mut purged, mut from) = (0, None::<String>);
+        loop {
+            let filter = filter.clone().limit(PURGED_AT_ONCE);
+            let filter = match &from {
+                Some(from) => filter.from(from),
+                None => filter,
+            };
+            let page = self.entries(&filter).await?;
+            for entry in page.entries {
+                let key = &*entry.key;
+                self.memory.remove(key);
+                self.store.call("purge", |store| store.purge(key)).await?;
+                let key = entry.key.as_str().into();
+                self.store.observer().emit(Event::Purged { key });
+                purged += 1;
+            }
+            match page.next {
+                Some(next) => from = Some(next),
+                None => break,
             }
         }
-        Ok(made)
+        // Once more, as in `purge`.
+        self.note(&target.name()?).await?;
+        Ok(purged)
+    }
+
+    /// Invalidates a resource, and regenerates each page of it in this process's memory, also a
+    /// fresh one. Without such a page, the stored page is regenerated if its route is known.
+    pub(crate) async fn regenerate_now(
+        self: &Arc<Self>,
+        key: &str,
+    ) -> Result<RegenerateOutcome, Error> {
+        let epoch = self.invalidate(Target::Key(key)).await?;
+        let mut outcome = RegenerateOutcome::NotHere;
+        for page in self.memory.pages_of(key) {
+            if let Some(source) = page.source() {
+                let before = page.response();
+                let replaced = self.replace(page.key(), epoch, source, before).await?;
+                outcome = outcome.max(replaced);
+            }
+        }
+        if outcome == RegenerateOutcome::NotHere
+            && let Some((before, layer)) = self.stored_by(key).await?
+            && let Some(source) = self.find(key, &layer)
+        {
+            outcome = self.replace(key, epoch, &source, &before).await?;
+        }
+        Ok(outcome)
     }
 
     /// Regenerates until there is a version with this epoch or a later one.
@@ -122,13 +205,14 @@ impl Engine {
         key: &str,
         epoch: i64,
         source: &Arc<GeneratorSource>,
-    ) -> Result<bool, Error> {
+        before: &Response<Bytes>,
+    ) -> Result<RegenerateOutcome, Error> {
         let policy = source.policy;
         let made = async {
             let mut backoff = Backoff::new(POLL_PAUSES);
             loop {
                 let Some(generator) = (source.generator)() else {
-                    return Ok(false);
+                    return Ok(RegenerateOutcome::NotHere);
                 };
                 let (failed, mut failure) = oneshot::channel();
                 let told: Generator = Box::pin(async move {
@@ -145,24 +229,36 @@ impl Engine {
                     begun: false,
                     layer: Arc::clone(&source.layer),
                     is_requested: true,
+                    readable: None,
+                    retention: None,
                 };
                 let policy = policy.soft_timeout(Duration::MAX);
-                let (answer, _) = self.visit(key, &policy, generate).await;
+                let (answer, _) = self.visit(key, &policy, false, generate).await;
                 // A visitor with an old version gets no failure.
                 if let Ok(failure) = failure.try_recv() {
                     return Err(Error::generator(failure.error));
                 }
                 match answer {
                     Answer::Version(version) if version.content.basis().epoch >= epoch => {
-                        return Ok(true);
+                        return Ok(match is_same(version.content.response(), before) {
+                            true => RegenerateOutcome::Unchanged,
+                            false => RegenerateOutcome::Regenerated,
+                        });
                     }
                     Answer::Failed(failure) => return Err(Error::generator(failure.error)),
-                    // An earlier regeneration is still running, or the key is in cooldown.
                     Answer::Version(_) | Answer::Unavailable { .. } if !self.is_closing() => {
+                        let lock = self
+                            .locks
+                            .inspect(LockName::of(LockKind::Page, key))
+                            .await?;
+                        if lock.is_some_and(|lock| lock.cools_down()) {
+                            return Ok(RegenerateOutcome::Cooldown);
+                        }
+                        // An earlier regeneration is still running.
                         backoff.pause().await;
                     }
                     Answer::Version(_) | Answer::Unavailable { .. } | Answer::Pass(_) => {
-                        return Ok(false);
+                        return Ok(RegenerateOutcome::NotStored);
                     }
                 }
             }

@@ -38,6 +38,10 @@ pub(crate) enum Target<'a> {
     Tag(&'a str),
     /// The resource of this key and its variants, whose versions are not served any more.
     Purged(&'a str),
+    /// The resources whose keys begin with this text, whose versions are not served any more.
+    PurgedPrefix(&'a str),
+    /// The resources with this tag, whose versions are not served any more.
+    PurgedTag(&'a str),
     /// All resources, as this revision of the site's code was seen for the first time.
     Revision(&'a str),
 }
@@ -50,7 +54,7 @@ impl<'a> Target<'a> {
     /// A prefix is longer than 180 bytes or has a NUL: a prefix cannot be shortened as other names
     /// are.
     pub(crate) fn name(self) -> Result<String, Error> {
-        if let Self::Prefix(text) = self
+        if let Self::Prefix(text) | Self::PurgedPrefix(text) = self
             && !text.is_empty()
             && bounded(text) != text
         {
@@ -63,6 +67,8 @@ impl<'a> Target<'a> {
             Self::Prefix(prefix) => format!("prefix:{prefix}"),
             Self::Tag(tag) => format!("tag:{}", bounded(tag)),
             Self::Purged(key) => format!("purged:{}", bounded(key)),
+            Self::PurgedPrefix(prefix) => format!("purged_prefix:{prefix}"),
+            Self::PurgedTag(tag) => format!("purged_tag:{}", bounded(tag)),
             Self::Revision(revision) => format!("revision:{}", bounded(revision)),
         })
     }
@@ -74,6 +80,8 @@ impl<'a> Target<'a> {
             "prefix" => Self::Prefix(text),
             "tag" => Self::Tag(text),
             "purged" => Self::Purged(text),
+            "purged_prefix" => Self::PurgedPrefix(text),
+            "purged_tag" => Self::PurgedTag(text),
             "revision" => Self::Revision(text),
             // A newer release has written the name.
             _ => return None,
@@ -101,10 +109,14 @@ struct List {
     prefixes: Names,
     tags: Names,
     purged: Names,
+    purged_prefixes: Names,
+    purged_tags: Names,
     /// The name of the revision of the site's code, if the builder was given one.
     revision: Option<String>,
-    /// The epoch in which that revision was first seen; 0 before.
+    /// The epoch in which that revision was first seen, or seen again after another one; 0 before.
     revised: i64,
+    /// The latest epoch of another revision; 0: there is none.
+    other_revised: i64,
     /// The epoch before which all versions are stale, by the database's list.
     everything: i64,
     /// The epoch before which this process treats all versions as stale, in place of the names that
@@ -155,12 +167,21 @@ impl Invalidations {
         }
     }
 
-    /// Returns the name of this process's revision if the database has never seen the revision.
+    /// Returns the name of this process's revision if the database has never seen the revision, or
+    /// if the process has just begun and another revision was seen later. The processes that come
+    /// back together have one name: the name has the other revision's epoch.
     pub(super) fn unseen_revision(&self) -> Option<String> {
-        self.read(|list| list.revision.clone().filter(|_| list.revised == 0))
+        self.read(|list| {
+            let name = list.revision.as_ref()?;
+            if list.revised == 0 {
+                return Some(name.clone());
+            }
+            let returns = !list.complete && list.other_revised > list.revised;
+            returns.then(|| format!("{name};{}", list.other_revised))
+        })
     }
 
-    /// Returns the epoch in which this process's revision was first seen; 0 without a revision.
+    /// Returns the latest epoch in which this process's revision was seen; 0 without a revision.
     pub(crate) fn revision(&self) -> i64 {
         self.read(|list| list.revised)
     }
@@ -254,11 +275,18 @@ impl List {
         for (name, epoch) in invalidated {
             self.add(name, *epoch);
         }
-        if self.purged.len() > MOST {
+        let mut purged = [
+            &mut self.purged,
+            &mut self.purged_prefixes,
+            &mut self.purged_tags,
+        ];
+        if let Some(most) = purged.iter().find(|names| names.len() > MOST) {
             // Few versions are older than half of the purges. They are generated again before they
             // are served.
-            self.purged_before = self.purged_before.max(self.purged.median());
-            self.purged.drop_older(self.purged_before);
+            self.purged_before = self.purged_before.max(most.median());
+            for names in &mut purged {
+                names.drop_older(self.purged_before);
+            }
         }
     }
 
@@ -272,17 +300,28 @@ impl List {
             Some(Target::Key(key)) => (&mut self.keys, key),
             Some(Target::Prefix(prefix)) => (&mut self.prefixes, prefix),
             Some(Target::Tag(tag)) => (&mut self.tags, tag),
-            Some(Target::Purged(key)) if epoch > self.purged_before => {
-                return self.purged.add(key, epoch);
+            Some(Target::Purged(_) | Target::PurgedPrefix(_) | Target::PurgedTag(_))
+                if epoch <= self.purged_before =>
+            {
+                return;
             }
+            Some(Target::Purged(key)) => return self.purged.add(key, epoch),
+            Some(Target::PurgedPrefix(prefix)) => return self.purged_prefixes.add(prefix, epoch),
+            Some(Target::PurgedTag(tag)) => return self.purged_tags.add(tag, epoch),
             Some(Target::Revision(_)) => {
-                if self.revision.as_deref() == Some(name) {
-                    self.revised = epoch;
-                }
+                let is_own = self.revision.as_ref().is_some_and(|own| {
+                    let rest = name.strip_prefix(&**own);
+                    rest.is_some_and(|rest| rest.is_empty() || is_return(rest))
+                });
+                let revised = match is_own {
+                    true => &mut self.revised,
+                    false => &mut self.other_revised,
+                };
+                *revised = (*revised).max(epoch);
                 self.everything = self.everything.max(epoch);
                 return;
             }
-            Some(Target::Purged(_)) | None => return,
+            None => return,
         };
         if epoch > self.everything.max(self.folded) {
             list.add(text, epoch);
@@ -309,13 +348,20 @@ impl List {
             .map(|end| bounded(&key[..end]))
             .collect();
         let named = |list: &Names| names.iter().any(|name| since(list.get(name)));
-        if self.purged_before > metadata.epoch || named(&self.purged) {
+        let tagged = |list: &Names| {
+            let mut tags = metadata.tags.iter();
+            tags.any(|tag| since(list.get(&bounded(tag))))
+        };
+        let purged = self.purged_before > metadata.epoch
+            || named(&self.purged)
+            || tagged(&self.purged_tags)
+            || since(self.purged_prefixes.latest_prefix_of(key));
+        if purged {
             return Freshness::Purged;
         }
-        let mut tags = metadata.tags.iter();
         let stale = self.everything.max(self.folded) > metadata.epoch
             || named(&self.keys)
-            || tags.any(|tag| since(self.tags.get(&bounded(tag))))
+            || tagged(&self.tags)
             || since(self.prefixes.latest_prefix_of(key));
         if stale {
             Freshness::Stale
@@ -323,6 +369,12 @@ impl List {
             Freshness::Fresh
         }
     }
+}
+
+/// Returns true for the end of the name of a revision that has returned: `;` and an epoch.
+fn is_return(rest: &str) -> bool {
+    let epoch = rest.strip_prefix(';');
+    epoch.is_some_and(|epoch| !epoch.is_empty() && epoch.bytes().all(|it| it.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -377,6 +429,11 @@ mod tests {
             (Target::Purged("/a"), "/a", &[], Freshness::Purged),
             (Target::Purged("/a"), "/a#x", &[], Freshness::Purged),
             (Target::Purged("/a"), "/b", &[], Freshness::Fresh),
+            (Target::PurgedPrefix("/a"), "/a/b", &[], Freshness::Purged),
+            (Target::PurgedPrefix(""), "/a", &[], Freshness::Purged),
+            (Target::PurgedPrefix("/a"), "/b/a", &[], Freshness::Fresh),
+            (Target::PurgedTag("t"), "/a", &["s", "t"], Freshness::Purged),
+            (Target::PurgedTag("t"), "t", &["tt"], Freshness::Fresh),
             (Target::Revision("x"), "/a", &[], Freshness::Stale),
         ];
         for (target, key, tags, void) in table {
@@ -412,6 +469,35 @@ mod tests {
     }
 
     #[test]
+    fn a_revision_that_returns_counts_as_new_once() {
+        let seen = |names: &[(&str, i64)]| {
+            let process = Invalidations::new(Some("1".into()));
+            let names = names
+                .iter()
+                .map(|(name, epoch)| ((*name).to_owned(), *epoch));
+            process.learn(&names.collect::<Vec<_>>());
+            process
+        };
+        let both = [("revision:1", 3), ("revision:2", 7)];
+        let began = seen(&both);
+        assert_eq!(began.unseen_revision().as_deref(), Some("revision:1;7"));
+        // A process that runs side by side with the newer revision says nothing.
+        began.complete();
+        assert_eq!(began.unseen_revision(), None);
+        let returned = seen(&[both[0], both[1], ("revision:1;7", 9)]);
+        assert_eq!((returned.unseen_revision(), returned.revision()), (None, 9));
+        let version = |revision| Metadata {
+            revision,
+            ..metadata(10, &[])
+        };
+        assert_eq!(returned.judge("/", &version(7)), Freshness::Stale);
+        assert_eq!(returned.judge("/", &version(9)), Freshness::Fresh);
+        // Another revision, whose name only begins in the same way.
+        let other = seen(&[both[0], ("revision:1;", 4), ("revision:1;x", 5)]);
+        assert_eq!(other.unseen_revision().as_deref(), Some("revision:1;5"));
+    }
+
+    #[test]
     fn newer_revision_replaces_pages_of_the_older_one_only() {
         let [old, new] = ["old", "new"].map(|name| Invalidations::new(Some(name.to_owned())));
         assert_eq!(old.unseen_revision(), Some("revision:old".to_owned()));
@@ -421,6 +507,8 @@ mod tests {
         ];
         for process in [&old, &new] {
             process.learn(&seen);
+            // Both run already.
+            process.complete();
             assert_eq!(process.unseen_revision(), None);
         }
         assert_eq!((old.revision(), new.revision()), (3, 7));

@@ -7,14 +7,14 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 #[cfg(feature = "compression")]
 use quick_cache::sync::EntryAction;
-use quick_cache::{
-    OptionsBuilder, Weighter,
-    sync::{Cache, DefaultLifecycle},
-};
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter, sync::Cache};
 
-use crate::resource::{
-    Invalidations, Page, Version, View,
-    state::{Content, Freshness},
+use crate::{
+    event::Observer,
+    resource::{
+        Invalidations, Page, Version, View,
+        state::{Content, Freshness},
+    },
 };
 
 /// The approximate size of an entry beside its text and content: the version, map entries, counters
@@ -27,14 +27,26 @@ const SOURCE_WEIGHT: usize = 1280;
 /// The approximate weight of a small entry.
 const SMALL: u64 = 2048;
 
-pub(crate) struct Memory(Cache<String, View, Weight, RandomState>);
+pub(crate) struct Memory(Cache<String, View, Weight, RandomState, Evictions>);
+
+/// Reports the keys that have to leave memory.
+#[derive(Clone)]
+struct Evictions(Observer);
+
+impl Lifecycle<String, View> for Evictions {
+    type RequestState = ();
+
+    fn on_evict(&self, (): &mut (), key: String, _: View) {
+        self.0.evicted(&key);
+    }
+}
 
 #[derive(Clone)]
 struct Weight;
 
 impl Memory {
     /// Creates a memory of this many bytes, in which a body of up to `largest` bytes has room.
-    pub(crate) fn new(bytes: u64, largest: usize) -> Self {
+    pub(crate) fn new(bytes: u64, largest: usize, observer: Observer) -> Self {
         // Each shard bounds its own part. With few shards, a part has room for some of the largest
         // bodies.
         let shards = (bytes / (largest as u64).saturating_mul(4).max(1)).clamp(1, 64);
@@ -51,7 +63,7 @@ impl Memory {
             options,
             Weight,
             RandomState::default(),
-            DefaultLifecycle::default(),
+            Evictions(observer),
         ))
     }
 
@@ -66,6 +78,20 @@ impl Memory {
 
     pub(crate) fn get(&self, key: &str) -> Option<View> {
         self.0.get(key)
+    }
+
+    /// Returns the approximate size of the entry of this key, in bytes; `None`: there is none.
+    pub(crate) fn weight_of(&self, key: &str) -> Option<u64> {
+        let view = self.0.peek(key)?;
+        Some(Weight.weight(&key.to_owned(), &view))
+    }
+
+    /// Returns the keys without a version, by reading all entries.
+    pub(crate) fn without_version(&self) -> Vec<(String, View)> {
+        let known = self.0.iter();
+        known
+            .filter(|(_, view)| !matches!(view, View::Version(_)))
+            .collect()
     }
 
     /// Returns the pages of a key and its variants, by reading all entries.
@@ -155,7 +181,7 @@ mod tests {
 
     #[test]
     fn codings_of_a_version_count_in_the_weight_of_memory() {
-        let memory = Memory::new(1 << 20, 1 << 16);
+        let memory = Memory::new(1 << 20, 1 << 16, Observer::default());
         let mut content = Response::new(Bytes::from(vec![b'x'; 1000]));
         let html = http::HeaderValue::from_static("text/html");
         content.headers_mut().insert(header::CONTENT_TYPE, html);

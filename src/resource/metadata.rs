@@ -16,6 +16,8 @@ pub(crate) struct Metadata {
     pub(crate) tags: Arc<[String]>,
     /// The interval, if the generator set one.
     pub(crate) refresh_after: Option<Duration>,
+    /// The time that the generator took.
+    pub(crate) took: Duration,
 }
 
 impl Metadata {
@@ -27,6 +29,9 @@ impl Metadata {
         }
         if let Some(after) = self.refresh_after {
             pairs.append_pair("refresh_after", &micros(after).to_string());
+        }
+        if !self.took.is_zero() {
+            pairs.append_pair("took", &micros(self.took).to_string());
         }
         for tag in &*self.tags {
             pairs.append_pair("tag", tag);
@@ -43,6 +48,7 @@ impl Metadata {
                 "epoch" => metadata.epoch = value.parse().unwrap_or_default(),
                 "revision" => metadata.revision = value.parse().unwrap_or_default(),
                 "refresh_after" => metadata.refresh_after = value.parse().ok().map(duration),
+                "took" => metadata.took = value.parse().map_or(Duration::ZERO, duration),
                 "tag" => tags.push(value.into_owned()),
                 _ => {}
             }
@@ -62,8 +68,10 @@ mod tests {
         #[test]
         fn metadata_comes_back_unchanged(
             epoch: i64, revision: i64, tags: Vec<String>, after in proptest::option::of(0..i64::MAX),
+            took in 0..i64::MAX,
         ) {
-            let metadata = Metadata { epoch, revision, tags: tags.into(), refresh_after: after.map(duration) };
+            let refresh_after = after.map(duration);
+            let metadata = Metadata { epoch, revision, tags: tags.into(), refresh_after, took: duration(took) };
             let text = metadata.encode();
             prop_assert!(text.is_ascii() && !text.is_empty());
             prop_assert_eq!(Metadata::decode(&text), metadata);

@@ -3,8 +3,11 @@
 #[cfg(feature = "compression")]
 mod codings;
 mod driver;
-mod invalidate;
+pub(crate) mod entries;
+pub(crate) mod history;
+pub(crate) mod invalidate;
 mod invalidation;
+mod list;
 mod memory;
 mod metadata;
 mod names;
@@ -17,7 +20,7 @@ mod work;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -25,10 +28,13 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::{
     clock::{Clock, Tick},
+    error::Error,
     event::{Observer, Stats},
-    lock::Locks,
+    lock::{Lease, Locks},
+    mode::Mode,
     policy::Refresh,
     store::Guarded,
+    timing::PROCESS_LEASE,
 };
 
 use memory::Memory;
@@ -40,7 +46,7 @@ pub(crate) use metadata::Metadata;
 pub(crate) use page::Page;
 pub(crate) use prune::Pruner;
 pub(crate) use representation::{HitHeaders, Representation};
-pub(crate) use work::{Failure, Generated, Generator, GeneratorSource, PassReason, Work};
+pub(crate) use work::{Failure, Finder, Generated, Generator, GeneratorSource, PassReason, Work};
 
 /// The answer to a visitor.
 pub(crate) type Answer = state::Answer<Arc<Page>>;
@@ -61,6 +67,8 @@ pub(crate) struct Engine {
     /// The keys that this process regenerates, with the progress that visitors watch.
     running: Mutex<Running>,
     limits: Limits,
+    /// The generators of pages that are not in memory, for as long as their routers live.
+    finders: Mutex<Vec<Weak<Finder>>>,
     /// The name in events, in place of a layer's, of what
     /// [`Perennial::content`](crate::Perennial::content) returns.
     pub(crate) content_layer: Arc<str>,
@@ -84,6 +92,9 @@ pub(crate) struct Settings {
     pub(crate) cache_status: bool,
     pub(crate) retention: Duration,
     pub(crate) revision: Option<String>,
+    pub(crate) mode: Mode,
+    #[cfg(feature = "value")]
+    pub(crate) cbor_values: bool,
 }
 
 type Running = HashMap<String, watch::Sender<Progress>>;
@@ -97,15 +108,21 @@ impl Engine {
             regenerates: regenerations > 0,
             closing: false,
         };
+        let memory = Memory::new(
+            settings.memory_capacity,
+            settings.max_body,
+            store.observer().clone(),
+        );
         Self {
             locks: Locks::with_store(store.clone()),
             store,
             clock: Clock::start(),
-            memory: Memory::new(settings.memory_capacity, settings.max_body),
+            memory,
             invalidations: Invalidations::new(settings.revision.clone()),
             sync: Schedule::new(),
             settings,
             running: Mutex::default(),
+            finders: Mutex::default(),
             limits,
             content_layer: "content".into(),
             permits: Arc::new(Semaphore::new(regenerations)),
@@ -141,11 +158,34 @@ impl Engine {
             memory_entries: self.memory.len(),
             memory_bytes: self.memory.weight(),
             memory_capacity: self.settings.memory_capacity,
+            memory_evictions: observer.evictions(),
         }
     }
 
     pub(crate) fn locks(&self) -> Locks {
         self.locks.clone()
+    }
+
+    /// Holds a lock that lists this process among the site's.
+    pub(crate) async fn announce(&self) -> Result<Lease, Error> {
+        let mut action = format!("perennial {}", env!("CARGO_PKG_VERSION"));
+        if let Some(revision) = &self.settings.revision {
+            action += &format!(", revision {revision}");
+        }
+        let locks = self.locks().lease(PROCESS_LEASE);
+        locks.take_process(&action).await
+    }
+
+    /// Returns the policy that applies in the site's mode.
+    pub(crate) fn applied(&self, policy: Refresh) -> Refresh {
+        match self.settings.mode {
+            Mode::Development => policy.in_development(),
+            Mode::On | Mode::Off => policy,
+        }
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.settings.mode == Mode::Off
     }
 
     /// Returns the facts for a decision now.
@@ -188,6 +228,21 @@ impl Engine {
         }
         let is_busy = || self.is_closing() || self.running().contains_key(key);
         view.look(&self.facts_at(key, policy, now), is_busy)
+    }
+
+    pub(crate) fn add_finder(&self, finder: &Arc<Finder>) {
+        let mut finders = self.finders.lock().unwrap_or_else(PoisonError::into_inner);
+        finders.retain(|finder| finder.strong_count() > 0);
+        finders.push(Arc::downgrade(finder));
+    }
+
+    /// Returns the generator of a page by its key and the layer that has stored the page: another
+    /// route may match the same path.
+    fn find(&self, key: &str, layer: &str) -> Option<Arc<GeneratorSource>> {
+        let finders = self.finders.lock().unwrap_or_else(PoisonError::into_inner);
+        let finders: Vec<_> = finders.iter().filter_map(Weak::upgrade).collect();
+        let mut found = finders.iter().filter_map(|find| find(key));
+        found.find(|source| *source.layer == *layer)
     }
 
     /// Begins no further regeneration and waits for the running ones.

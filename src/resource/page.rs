@@ -19,7 +19,7 @@ use crate::{
     clock::{self, YEAR},
     http::terms::{self, Terms},
     key,
-    policy::Refresh,
+    policy::{self, Refresh},
     resource::{
         Failure, GeneratorSource, Invalidations, Metadata, Representation,
         state::{Basis, Content, Freshness, List},
@@ -63,7 +63,12 @@ impl List<JudgedMetadata> for Invalidations {
         let verdict = if cached >> 2 == changes {
             cached & 3
         } else {
-            let verdict = (self.judge(&judged.key, &judged.metadata) as u64).max(cached & 3);
+            let verdict = match self.judge(&judged.key, &judged.metadata) {
+                Freshness::Purged => 2,
+                Freshness::Fresh => 0,
+                _ => 1,
+            };
+            let verdict = verdict.max(cached & 3);
             judged.verdict.store(changes << 2 | verdict, Relaxed);
             verdict
         };
@@ -92,6 +97,13 @@ pub(crate) struct Page {
     pub(crate) age_before: u64,
     /// The key's place in the spread of `Refresh::jitter`.
     unit: f64,
+    /// The interval by the policy's schedule.
+    scheduled: Option<Duration>,
+    /// The decoded value of the content, for `Perennial::value`.
+    #[cfg(feature = "value")]
+    decoded: std::sync::OnceLock<Arc<dyn std::any::Any + Send + Sync>>,
+    /// The random time by which this process regenerates earlier than `Refresh::eager` says.
+    lead: Duration,
 }
 
 impl Page {
@@ -121,7 +133,20 @@ impl Page {
             codings,
             source,
             unit: key::unit(key),
+            scheduled: None,
+            #[cfg(feature = "value")]
+            decoded: std::sync::OnceLock::new(),
+            lead: Duration::ZERO,
         }
+    }
+
+    /// Sets the times that follow from the policy of the regeneration. `[began, written]`: the
+    /// begin of the generator and the publish, in microseconds since 1970 by the database's clock.
+    /// `luck`: a random number from 0 to 1.
+    pub(super) fn timed(mut self, policy: &Refresh, times: [i64; 2], luck: f64) -> Self {
+        self.scheduled = policy.scheduled(times, self.unit);
+        self.lead = policy::lead(self.metadata.metadata.took, luck);
+        self
     }
 
     pub(crate) fn key(&self) -> &str {
@@ -134,6 +159,28 @@ impl Page {
 
     pub(crate) fn response(&self) -> &Response<Bytes> {
         &self.plain.content
+    }
+
+    /// Returns the content as a value. The first call for a type decodes the content, and a further
+    /// type decodes with each call.
+    ///
+    /// # Errors
+    ///
+    /// The error of `decode`.
+    #[cfg(feature = "value")]
+    pub(crate) fn decoded<T: Send + Sync + 'static, E>(
+        &self,
+        decode: impl FnOnce(&Response<Bytes>) -> Result<T, E>,
+    ) -> Result<Arc<T>, E> {
+        if let Some(decoded) = self.decoded.get()
+            && let Ok(value) = Arc::clone(decoded).downcast()
+        {
+            return Ok(value);
+        }
+        let value = Arc::new(decode(self.response())?);
+        // Another call may have been faster.
+        let _ = self.decoded.set(Arc::clone(&value) as _);
+        Ok(value)
     }
 
     /// Adds `Last-Modified` to a response with a validator (RFC 9110 §8.8.2), unless the response
@@ -177,22 +224,26 @@ impl Content for Arc<Page> {
         Basis { epoch, revision }
     }
 
-    #[inline]
+    #[inline(always)]
     fn terms(&self, policy: &Refresh) -> Terms {
         let mut terms = match self.declared.filter(|_| policy.from_cache_control) {
             Some(declared) => declared,
-            None => Terms {
-                interval: terms::interval_for(
-                    self.response().status(),
-                    policy.interval_at(self.unit),
-                ),
-                max_stale: policy.max_stale,
-                if_error: Duration::ZERO,
-            },
+            None => {
+                let interval = self.scheduled;
+                let interval = interval.unwrap_or_else(|| policy.interval_at(self.unit));
+                let interval = terms::interval_for(self.response().status(), interval);
+                Terms {
+                    interval,
+                    early: interval,
+                    max_stale: policy.max_stale,
+                    if_error: Duration::ZERO,
+                }
+            }
         };
         if let Some(interval) = self.metadata.metadata.refresh_after {
             terms.interval = interval;
         }
+        terms.early = policy.early_after(terms.interval, self.lead);
         terms
     }
 
@@ -217,7 +268,7 @@ impl Content for Arc<Page> {
     }
 }
 
-fn is_same(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
+pub(super) fn is_same(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
     a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
 }
 

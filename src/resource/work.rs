@@ -5,7 +5,7 @@ use std::{error::Error as StdError, pin::Pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::Response;
 
-use crate::{extensions::Tags, policy::Refresh};
+use crate::{extensions::Tags, policy::Refresh, resource::Page};
 
 /// A run of the generator.
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
@@ -22,6 +22,11 @@ pub(crate) struct Work {
     pub(crate) layer: Arc<str>,
     /// The application has requested the regeneration.
     pub(crate) is_requested: bool,
+    /// Returns false for a stored version that counts as missing, as the caller cannot read it.
+    pub(crate) readable: Option<fn(&Page) -> bool>,
+    /// The time for which the row is retained; `None`: as long as the interval and the site's
+    /// retention.
+    pub(crate) retention: Option<Duration>,
 }
 
 /// The generator of a resource for regenerations without a visitor.
@@ -31,6 +36,10 @@ pub(crate) struct GeneratorSource {
     /// Returns a run of the generator. `None`: the service is no more.
     pub(crate) generator: Box<dyn Fn() -> Option<Generator> + Send + Sync>,
 }
+
+/// Returns the generator of a page that this process has not in memory, by its key. `None`: the page
+/// is another route's.
+pub(crate) type Finder = dyn Fn(&str) -> Option<Arc<GeneratorSource>> + Send + Sync;
 
 /// The result of a generator.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use crate::sql::{Connect, Database, IntoDatabase};
 use crate::{
     error::Error,
     layer::refresh::declared::Declared,
+    mode::Mode,
     name::TABLE_PREFIX,
     resource::{Engine, Settings},
     store::{Guarded, Store},
@@ -20,6 +21,7 @@ use crate::{
 pub struct Builder {
     table_prefix: String,
     settings: Settings,
+    mode: Option<Mode>,
     declared: Declared,
     statement_timeout: Option<Duration>,
     database_patience: Duration,
@@ -42,7 +44,11 @@ impl Builder {
                 cache_status: true,
                 retention: RETENTION,
                 revision: None,
+                mode: Mode::On,
+                #[cfg(feature = "value")]
+                cbor_values: false,
             },
+            mode: None,
             statement_timeout: None,
             database_patience: DATABASE_PATIENCE,
             #[cfg(feature = "_sql")]
@@ -103,16 +109,53 @@ impl Builder {
         self
     }
 
+    /// Stores [values](Perennial::value) as CBOR (RFC 8949), which is smaller than JSON and keeps
+    /// bytes and numbers as they are. Default: JSON. Both are read in either case.
+    #[cfg(feature = "value")]
+    pub fn cbor_values(mut self) -> Self {
+        self.settings.cbor_values = true;
+        self
+    }
+
+    /// Sets the mode of the site. Default: the environment variable `PERENNIAL_MODE` (`on`, `off` or
+    /// `development`), or else [`Mode::On`].
+    ///
+    /// ```
+    /// # async fn f() -> Result<(), perennial::Error> {
+    /// use perennial::{Mode, Perennial};
+    ///
+    /// let mode = if cfg!(debug_assertions) { Mode::Development } else { Mode::On };
+    /// let site = Perennial::builder().mode(mode).open("sqlite://site.db").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// Sets the [revision](Self::revision) to a digest of the executable, so that each build that
+    /// differs is a revision. Reads the executable, and blocks meanwhile: some tenths of a second.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid): the executable cannot be read, as it was deleted
+    /// perhaps.
+    pub fn revision_of_executable(mut self) -> Result<Self, Error> {
+        self.settings.revision = Some(crate::mode::digest()?);
+        Ok(self)
+    }
+
     /// Sets the name of this version of the site's code, such as `env!("GIT_HASH")` or
     /// `env!("CARGO_PKG_VERSION")`. Default: none.
     ///
-    /// When the first process of a revision that the database has not seen gets its first request,
-    /// all content becomes stale: visitors get the old versions while the pages are regenerated.
+    /// When a process gets its first request, and its revision is not the one that the database saw
+    /// last, all content becomes stale: visitors get the old versions while the pages are
+    /// regenerated. So a rollback (1, 2, 1) counts as new, too.
     ///
-    /// Two revisions that run side by side do not undo each other's work. The newer revision treats
-    /// the older one's pages as stale; the older revision serves the newer one's pages as its own,
-    /// until they are stale by their age. A revision that returns after another one makes nothing
-    /// stale: call [`invalidate_prefix("")`](Perennial::invalidate_prefix) after a rollback.
+    /// Two revisions that run side by side do not undo each other's work. The revision that was seen
+    /// later treats the other one's pages as stale; the other revision serves these pages as its
+    /// own, until they are stale by their age. A process of the old revision that is restarted in
+    /// the middle of a deploy counts as a rollback, until a process of the new revision begins.
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.settings.revision = Some(revision.into());
         self
@@ -227,16 +270,16 @@ impl Builder {
     /// The errors of [`open`](Self::open).
     #[cfg(feature = "_sql")]
     pub async fn build(self, pool: impl IntoDatabase) -> Result<Perennial, Error> {
-        self.check()?;
+        let this = self.checked()?;
         let database = pool.into_database();
-        let limit = self.statement_timeout.unwrap_or(database.limit());
+        let limit = this.statement_timeout.unwrap_or(database.limit());
         let database = database.statement_timeout(limit);
         let store = database.clone();
-        let store = store.store_when(&self.table_prefix, self.connect).await?;
-        let prefix = self.table_prefix.clone();
+        let store = store.store_when(&this.table_prefix, this.connect).await?;
+        let prefix = this.table_prefix.clone();
         #[cfg(feature = "postgres")]
-        let listens = self.listen;
-        let mut site = self.site(store, limit, Some(prefix.clone()));
+        let listens = this.listen;
+        let mut site = this.site(store, limit, database.kind(), Some(prefix.clone()));
         site.database = Some(database.clone());
         #[cfg(feature = "postgres")]
         if listens {
@@ -278,32 +321,62 @@ impl Builder {
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub fn with_store(self, store: Box<dyn Store>) -> Result<Perennial, Error> {
-        self.check()?;
-        let limit = self
+        let this = self.checked()?;
+        let limit = this
             .statement_timeout
             .unwrap_or(crate::timing::STATEMENT_TIMEOUT);
-        Ok(self.site(store, limit, None))
+        Ok(this.site(store, limit, "memory", None))
     }
 
-    fn check(&self) -> Result<(), Error> {
+    /// Checks the settings, and sets what the mode changes.
+    fn checked(mut self) -> Result<Self, Error> {
         if self.settings.revision.as_deref() == Some("") {
             return Err(Error::invalid(
                 "the revision is empty: write a name for this version of the code, or leave out `Builder::revision`",
             ));
         }
-        Ok(())
+        self.settings.mode = match self.mode {
+            Some(mode) => mode,
+            None => Mode::from_environment()?.unwrap_or_default(),
+        };
+        if self.settings.mode == Mode::Development
+            && let Some(modified) = crate::mode::modified()
+        {
+            let revision = self.settings.revision.as_deref();
+            let revision = revision.unwrap_or("executable");
+            self.settings.revision = Some(format!("{revision} of {modified}"));
+        }
+        Ok(self)
     }
 
-    fn site(self, store: Box<dyn Store>, limit: Duration, prefix: Option<String>) -> Perennial {
+    fn site(
+        self,
+        store: Box<dyn Store>,
+        limit: Duration,
+        database: &str,
+        prefix: Option<String>,
+    ) -> Perennial {
         let store = Guarded::new(store, limit, self.database_patience, prefix);
+        #[cfg(feature = "metrics")]
+        crate::event::metrics::describe();
         tracing::info!(
             target: "perennial",
             version = env!("CARGO_PKG_VERSION"),
+            features = features(),
+            database,
             tables = self.table_prefix,
             revision = self.settings.revision,
             memory = self.settings.memory_capacity,
+            mode = ?self.settings.mode,
             "the site is open"
         );
+        if cfg!(debug_assertions) && self.settings.mode == Mode::On && self.mode.is_none() {
+            tracing::info!(
+                target: "perennial",
+                "this is a debug build, and pages are cached as in production: with PERENNIAL_MODE=development, a changed program \
+                 regenerates them, and failures are shown at once"
+            );
+        }
         let engine = Engine::new(store, self.settings);
         Perennial {
             engine: Arc::new(engine),
@@ -312,4 +385,22 @@ impl Builder {
             database: None,
         }
     }
+}
+
+/// Returns the names of the features in this build, for the log.
+fn features() -> String {
+    let features = [
+        ("sqlite", cfg!(feature = "sqlite")),
+        ("postgres", cfg!(feature = "postgres")),
+        ("mysql", cfg!(feature = "mysql")),
+        ("axum", cfg!(feature = "axum")),
+        ("calendar", cfg!(feature = "calendar")),
+        ("compression", cfg!(feature = "compression")),
+        ("metrics", cfg!(feature = "metrics")),
+        ("value", cfg!(feature = "value")),
+        ("testing", cfg!(feature = "testing")),
+    ];
+    let names = features.into_iter().filter(|(_, is_built_in)| *is_built_in);
+    let names: Vec<_> = names.map(|(name, _)| name).collect();
+    names.join(" ")
 }

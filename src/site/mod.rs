@@ -1,21 +1,29 @@
 //! The site: the entry point.
 
 mod builder;
-mod content;
+pub(crate) mod call;
+pub(crate) mod content;
+#[cfg(feature = "value")]
+pub(crate) mod value;
+pub(crate) mod warm;
 
 use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::Response;
 
 #[cfg(feature = "_sql")]
 use crate::sql::{Database, IntoDatabase};
 use crate::{
+    entries::{Entry, EntryFilter, EntryPage},
     error::Error,
     event::{Events, Stats},
     extensions::Tags,
     key,
     layer::{InvalidateLayer, RefreshLayer, refresh::declared::Declared},
-    lock::Locks,
+    lock::{Lease, Locks, Process},
     policy::Refresh,
-    resource::{Engine, Target},
+    resource::{Engine, Target, invalidate::RegenerateOutcome},
 };
 
 pub use builder::Builder;
@@ -82,8 +90,9 @@ impl Perennial {
 
     /// Returns a layer that stores the inner service's responses, each under the path and the query
     /// of its request.
-    pub fn layer(&self, policy: Refresh) -> RefreshLayer {
-        RefreshLayer::new(Arc::clone(&self.engine), Arc::clone(&self.declared), policy)
+    pub fn layer(&self, policy: impl Into<Refresh>) -> RefreshLayer {
+        let (engine, declared) = (Arc::clone(&self.engine), Arc::clone(&self.declared));
+        RefreshLayer::new(engine, declared, policy.into())
     }
 
     /// Returns a layer for routes that change the data of other pages. After a successful request
@@ -116,8 +125,9 @@ impl Perennial {
     /// regenerates the resource.
     ///
     /// The key of a route's page is its path and, after `?`, the parameters of the query that are
-    /// [part of the key](crate::Key), in any order of the names. Write path and parameters as
-    /// visitors do: `%C3%A4` and `%c3%a4` are two keys, and so are `%20` and `+`. The key of
+    /// [part of the key](crate::Key), in any order of the names. Percent-encodings that mean the same
+    /// are one key (RFC 3986 §6.2.2): `ä`, `%C3%A4` and `%c3%a4`, and `%20` and `+` in a query. (A
+    /// path in another form that a router has matched is a variant of that key.) The key of
     /// [content](Self::content) is the `key` of that call.
     ///
     /// The invalidation applies to all variants of the key, which differ in headers, host or
@@ -188,21 +198,70 @@ impl Perennial {
         self.engine.purge(&key::canonical(key)).await
     }
 
-    /// Invalidates a resource and regenerates the page at once, without a visitor. Returns true if
-    /// there is a new version.
+    /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does, and
+    /// returns their number. The empty prefix means everything.
     ///
-    /// The call returns false in these cases; the resource is stale, and the next request
-    /// regenerates the resource:
+    /// Visitors get none of the resources from the first statement on. Their rows are then removed
+    /// one after the other, by a statement each.
     ///
-    /// - This process has no page of the resource in memory. Another process may have one.
-    /// - The new response may not be stored, the resource was purged meanwhile, or the site is
-    ///   shutting down.
-    /// - The router with the page's route was dropped.
-    /// - The resource is [content](Self::content), whose generator comes with a call.
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// let purged = site.purge_prefix("/users/42").await?;
+    /// # Ok(()) }
+    /// ```
     ///
-    /// If the call returns true, the new version was generated after the begin of the call, by this
-    /// process or another one. The call waits for the end of a cooldown, for at most the policy's
-    /// [`timeout`](crate::Refresh::timeout).
+    /// # Errors
+    ///
+    /// The errors of [`purge`](Self::purge), and [`Invalid`](crate::ErrorKind::Invalid) for a prefix
+    /// of more than 180 bytes or with a NUL.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the purge undone, done, or done in part.
+    pub async fn purge_prefix(&self, prefix: &str) -> Result<u64, Error> {
+        let filter = EntryFilter::new().prefix(prefix);
+        self.engine
+            .purge_all(Target::PurgedPrefix(prefix), filter)
+            .await
+    }
+
+    /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does, and returns
+    /// their number. The names of all stored resources are read, 200 in each statement.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// let purged = site.purge_tag("user-42").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`purge`](Self::purge).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the purge undone, done, or done in part.
+    pub async fn purge_tag(&self, tag: &str) -> Result<u64, Error> {
+        let filter = EntryFilter::new().tag(tag);
+        self.engine.purge_all(Target::PurgedTag(tag), filter).await
+    }
+
+    /// Invalidates a resource and regenerates the page at once, without a visitor, and says what
+    /// happened. Whatever the outcome is, the resource is stale or new.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// let outcome = site.regenerate_now("/best-sellers").await?;
+    /// if !outcome.is_new() {
+    ///     println!("the next visitor's request regenerates it: {outcome:?}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The page need not be in this process's memory: on a route of axum that has had a request, the
+    /// request for a stored page follows from its key.
+    ///
+    /// A new version was generated after the begin of the call, by this process or another one.
     ///
     /// The generator sees the [shared extensions](RefreshLayer::share_extension) of the request
     /// that generated the version in memory. A snapshot of data among these extensions is as old as
@@ -216,7 +275,7 @@ impl Perennial {
     /// # Cancel safety
     ///
     /// Dropping the future cancels no regeneration that has begun.
-    pub async fn regenerate_now(&self, key: &str) -> Result<bool, Error> {
+    pub async fn regenerate_now(&self, key: &str) -> Result<RegenerateOutcome, Error> {
         self.engine.regenerate_now(&key::canonical(key)).await
     }
 
@@ -260,6 +319,72 @@ impl Perennial {
     /// ```
     pub fn stats(&self) -> Stats {
         self.engine.stats()
+    }
+
+    /// Records the figures of [`stats`](Self::stats) as [metrics](crate::event#metrics): the requests
+    /// by result, and memory. To be called before each scrape, or every few seconds; all other metrics
+    /// are recorded as they happen. Runs no statement.
+    #[cfg(feature = "metrics")]
+    pub fn record_metrics(&self) {
+        crate::event::metrics::figures(&self.stats());
+    }
+
+    /// Returns a page of the list of stored resources, in the order of their names, with this
+    /// process's knowledge about each. One statement reads 200 rows without their content, and a call
+    /// runs at most ten.
+    ///
+    /// Resources without a stored version are listed while this process remembers that they are in
+    /// cooldown or hit-for-pass.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error> {
+        self.engine.entries(filter).await
+    }
+
+    /// Returns the stored resource of this key, written as for [`invalidate`](Self::invalidate);
+    /// `None`: there is none. A variant is an entry of its own, whose key continues with a `#`.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn entry(&self, key: &str) -> Result<Option<Entry>, Error> {
+        self.engine.entry(&key::canonical(key)).await
+    }
+
+    /// Returns the stored response of this key, as generated, for an operator who looks at the
+    /// content; `None`: there is none.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn stored_response(&self, key: &str) -> Result<Option<Response<Bytes>>, Error> {
+        self.engine.stored(&key::canonical(key)).await
+    }
+
+    /// Lists this process among the [`processes`](Self::processes) of the site, until the lease is
+    /// dropped or released. The status page calls this.
+    ///
+    /// The process holds a lock of the kind [`Housekeeping`](crate::locks::LockKind::Housekeeping) and
+    /// extends its lease once in 10 s, by one statement. The process of a crash is listed for at most
+    /// 30 s.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn announce(&self) -> Result<Lease, Error> {
+        self.engine.announce().await
+    }
+
+    /// Returns the processes that have [announced](Self::announce) themselves.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn processes(&self) -> Result<Vec<Process>, Error> {
+        let locks = self.locks().list().await?;
+        Ok(locks.into_iter().filter_map(Process::of).collect())
     }
 
     /// Begins no further regeneration and waits for the running ones, which release their leases.

@@ -55,6 +55,8 @@ pub(crate) enum Connect {
 pub struct Database {
     sql: Arc<dyn Sql>,
     limit: Duration,
+    /// The kind, for the log.
+    kind: &'static str,
 }
 
 /// A database that Perennial can use: a pool of sqlx's, or a [`Database`].
@@ -91,6 +93,7 @@ macro_rules! from_pool {
                 Self {
                     sql: Arc::new(Connections(pool)),
                     limit: STATEMENT_TIMEOUT,
+                    kind: $feature,
                 }
             }
         }
@@ -159,6 +162,11 @@ impl Database {
 
     pub(crate) fn limit(&self) -> Duration {
         self.limit
+    }
+
+    /// Returns the kind, by the name of its feature.
+    pub(crate) fn kind(&self) -> &'static str {
+        self.kind
     }
 
     /// Takes a session lock.

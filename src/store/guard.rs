@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 use crate::{
     error::Error,
     event::{Event, Observer},
@@ -82,7 +84,9 @@ impl Guarded {
         step: &'static str,
         call: impl FnOnce(&'a dyn Store) -> StoreFuture<'a, T>,
     ) -> Result<T, Error> {
+        let since = Instant::now();
         let result = self.limited(step, call(&*self.0.store)).await;
+        self.observer().step(step, since.elapsed(), result.is_ok());
         self.note(step, result.as_ref().err());
         result
     }
@@ -104,6 +108,8 @@ impl Guarded {
             None if failing.remove(step) => self.observer().emit(Event::DatabaseBack { step }),
             None => {}
         }
+        #[cfg(feature = "metrics")]
+        crate::event::metrics::database_works(failing.is_empty());
     }
 }
 

@@ -114,7 +114,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the names that are still needed after an invalidation of everything: the name of the
     /// invalidation of everything itself (`prefix:`), if there is one, and the first `most` names
-    /// after `after`, in the order of bytes, that begin with `purged:` or `revision:`. The first
+    /// after `after`, in the order of bytes, that begin with `purged` or `revision:`. The first
     /// call has `after` equal to `purged:`.
     fn invalidated_for_long<'a>(
         &'a self,
@@ -125,6 +125,10 @@ pub trait Store: Send + Sync + 'static {
     /// Removes the pages of `key` and of its variants (keys that begin with `key` and a `#`), and
     /// takes their locks from the holders.
     fn purge<'a>(&'a self, key: &'a str) -> StoreFuture<'a, ()>;
+
+    /// Returns the first `most` pages whose names are not less than `from`, in the order of names.
+    /// `from` has at most 255 bytes and no NUL, and is not empty.
+    fn list<'a>(&'a self, from: &'a str, most: usize) -> StoreFuture<'a, Vec<EntryRow>>;
 
     /// Removes the entries of this kind whose retention is over, among the next few entries after
     /// `after`. Returns the place to continue; `None`: there are no more entries.
@@ -142,8 +146,8 @@ pub trait Store: Send + Sync + 'static {
     fn held(&self) -> StoreFuture<'_, Vec<LockRow>>;
 
     /// Takes a lock from its holder, gives the lock another fence and frees it; `false`: there is
-    /// no lock with this name.
-    fn break_lock<'a>(&'a self, name: &'a LockName) -> StoreFuture<'a, bool>;
+    /// no lock with this name or, with `seen`, with this name and fence.
+    fn break_lock<'a>(&'a self, name: &'a LockName, seen: Option<i64>) -> StoreFuture<'a, bool>;
 
     /// Frees the locks of tries whose answers were lost: the lock of each name, if the try's owner
     /// has the lock, or if the lock still has the try's fence (0: no fence is known). A freed lock
@@ -216,6 +220,9 @@ pub struct NewEntry<'a> {
     pub content: &'a Response<Bytes>,
     /// Perennial's metadata, which a probe returns unchanged.
     pub metadata: &'a str,
+    /// One line of text about this generation, with its end of line. The store puts the line before
+    /// the history that is stored, of which the first 2,400 bytes stay.
+    pub history: &'a str,
     /// The shortest time until the entry may be pruned. A purge, a removal or the next publish ends
     /// the entry earlier.
     pub retention: Duration,
@@ -228,6 +235,8 @@ pub struct Entry {
     pub fence: i64,
     /// The time since the publish; zero if the clock was set back.
     pub age: Duration,
+    /// The time of the publish, in microseconds since 1970 by the database's clock.
+    pub generated: i64,
     /// The age is unknown: the publish is further in the future than clocks differ, as the
     /// database's clock was set back.
     pub undated: bool,
@@ -235,6 +244,29 @@ pub struct Entry {
     pub content: Response<Bytes>,
     /// The metadata as published.
     pub metadata: String,
+}
+
+/// A stored page without its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryRow {
+    /// The page's name, as stored.
+    pub name: String,
+    /// The fence of the lease under which the entry was published.
+    pub fence: i64,
+    /// The time since the publish; zero if the clock was set back.
+    pub age: Duration,
+    /// See [`Entry::undated`].
+    pub undated: bool,
+    /// The status of the response.
+    pub status: u16,
+    /// The size of the body, in bytes.
+    pub bytes: u64,
+    /// The metadata as published.
+    pub metadata: String,
+    /// The lines of the latest generations, newest first. The last line may be cut.
+    pub history: String,
+    /// The lock of the page; with the fence 0 if there is none.
+    pub lock: LockRow,
 }
 
 /// The state of a lock in a [`Probe`].

@@ -6,7 +6,7 @@ use super::memory::{Call, Memory, Owned, Reply};
 use crate::{
     error::BoxError,
     name::{LockKind, LockName},
-    store::{LeaseRow, LockRow, NewEntry, Probe, Pruned, Store, StoreFuture, Unused},
+    store::{EntryRow, LeaseRow, LockRow, NewEntry, Probe, Pruned, Store, StoreFuture, Unused},
 };
 
 /// The path of a call to the store, and of its answer back.
@@ -61,12 +61,13 @@ impl Link for Box<dyn Store> {
                 self.purge(key).await?;
                 Reply::Nothing
             }
+            Call::List(from, most) => Reply::Entries(self.list(from, *most).await?),
             Call::PruneEntries(kind, after) => {
                 Reply::Pruned(self.prune_entries(*kind, after.as_deref()).await?)
             }
             Call::Inspect(name) => Reply::Lock(self.inspect(name).await?),
             Call::HeldLocks => Reply::Locks(self.held().await?),
-            Call::BreakLock(name) => Reply::Done(self.break_lock(name).await?),
+            Call::BreakLock(name, seen) => Reply::Done(self.break_lock(name, *seen).await?),
             Call::Reclaim(strays) => {
                 self.reclaim(&strays.iter().collect::<Vec<_>>()).await?;
                 Reply::Nothing
@@ -109,6 +110,7 @@ impl Owned {
         Self {
             content: entry.content.clone(),
             metadata: entry.metadata.to_owned(),
+            history: entry.history.to_owned(),
             retention: entry.retention,
         }
     }
@@ -117,6 +119,7 @@ impl Owned {
         NewEntry {
             content: &self.content,
             metadata: &self.metadata,
+            history: &self.history,
             retention: self.retention,
         }
     }
@@ -204,6 +207,11 @@ impl<L: Link> Store for Linked<L> {
         send!(self, Call::Purge(key.to_owned()), Reply::Nothing => ())
     }
 
+    fn list<'a>(&'a self, from: &'a str, most: usize) -> StoreFuture<'a, Vec<EntryRow>> {
+        let call = Call::List(from.to_owned(), most);
+        send!(self, call, Reply::Entries(entries) => entries)
+    }
+
     fn prune_entries<'a>(
         &'a self,
         kind: LockKind,
@@ -221,8 +229,8 @@ impl<L: Link> Store for Linked<L> {
         send!(self, Call::HeldLocks, Reply::Locks(locks) => locks)
     }
 
-    fn break_lock<'a>(&'a self, name: &'a LockName) -> StoreFuture<'a, bool> {
-        send!(self, Call::BreakLock(name.clone()), Reply::Done(done) => done)
+    fn break_lock<'a>(&'a self, name: &'a LockName, seen: Option<i64>) -> StoreFuture<'a, bool> {
+        send!(self, Call::BreakLock(name.clone(), seen), Reply::Done(done) => done)
     }
 
     fn reclaim<'a>(&'a self, strays: &'a [&'a LeaseRow]) -> StoreFuture<'a, ()> {

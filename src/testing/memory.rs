@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::rows::{Page, Rows, id};
 use crate::{
     name::{LockKind, LockName},
-    store::{LeaseRow, LockRow, Probe, Pruned, Unused},
+    store::{EntryRow, LeaseRow, LockRow, Probe, Pruned, Unused},
 };
 
 /// The database's clock when a store is made, in microseconds since 1970: the year 2020.
@@ -49,10 +49,11 @@ pub enum Call {
     Invalidated(i64, usize),
     InvalidatedForLong(String, usize),
     Purge(String),
+    List(String, usize),
     PruneEntries(LockKind, Option<String>),
     Inspect(LockName),
     HeldLocks,
-    BreakLock(LockName),
+    BreakLock(LockName, Option<i64>),
     Reclaim(Vec<LeaseRow>),
     PruneLocks(LockKind, Unused, Option<String>),
     Forget {
@@ -78,10 +79,11 @@ impl Call {
             Self::Invalidated(..) => "invalidated",
             Self::InvalidatedForLong(..) => "invalidated_for_long",
             Self::Purge(_) => "purge",
+            Self::List(..) => "list",
             Self::PruneEntries(..) => "prune_entries",
             Self::Inspect(_) => "inspect",
             Self::HeldLocks => "held_locks",
-            Self::BreakLock(_) => "break_lock",
+            Self::BreakLock(..) => "break_lock",
             Self::Reclaim(_) => "reclaim",
             Self::PruneLocks(..) => "prune_locks",
             Self::Forget { .. } => "forget_invalidated",
@@ -94,6 +96,7 @@ impl Call {
 pub struct Owned {
     pub content: Response<Bytes>,
     pub metadata: String,
+    pub history: String,
     pub retention: Duration,
 }
 
@@ -106,6 +109,7 @@ pub enum Reply {
     Epoch(i64),
     NextEpoch(Option<i64>),
     Names(Vec<(String, i64)>),
+    Entries(Vec<EntryRow>),
     Pruned(Option<Pruned>),
     Next(Option<String>),
     Lock(Option<LockRow>),
@@ -165,6 +169,7 @@ impl Memory {
             retain_until: i64::MAX,
             content,
             metadata: "epoch=0".to_owned(),
+            history: String::new(),
         };
         let name = LockName::of(LockKind::Page, key);
         self.rows().entries.insert(id(&name), page);

@@ -7,6 +7,8 @@
 //! tokio = { version = "1", features = ["macros", "rt", "test-util"] }
 //! ```
 //!
+//! The repository has a small site with such a test suite, to copy: `examples/tested-site`.
+//!
 //! A function of your application builds the router around a site. `main` opens the site on the
 //! real database, and a test opens it on a [`Database`] in memory:
 //!
@@ -100,6 +102,9 @@
 //!   claims and session locks, and [`Once::mark_in`](crate::locks::Once::mark_in) return an error.
 //! - Each test opens a database of its own, so that tests share nothing. Dropping the database and
 //!   its sites frees the memory.
+//! - The mode is that of the environment, as in production: name
+//!   [`Builder::mode`](crate::Builder::mode) in a test that depends on it. Without a cache, a
+//!   test's handlers run each time: [`Mode::Off`](crate::Mode::Off).
 //! - A failing generator is tried again after the [cooldown](crate::Refresh::cooldown), which is at
 //!   least 3 s by default.
 
@@ -110,6 +115,7 @@
 
 mod database;
 mod link;
+mod list;
 mod lock;
 mod memory;
 mod rows;
@@ -128,7 +134,8 @@ pub mod internal {
         memory::{Call, Memory, Owned, Reply, micros},
     };
     pub use crate::store::{
-        Entry, LeaseRow, LockRow, LockState, NewEntry, Probe, Pruned, Store, StoreFuture, Unused,
+        Entry, EntryRow, LeaseRow, LockRow, LockState, NewEntry, Probe, Pruned, Store, StoreFuture,
+        Unused,
     };
     pub use crate::timing::seed_pauses;
 }

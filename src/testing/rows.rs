@@ -24,7 +24,7 @@ pub(super) type Id = (LockKind, String);
 pub(super) struct Rows {
     /// The distance by which the clock was moved, in microseconds.
     pub(super) moved: i64,
-    locks: BTreeMap<Id, Lock>,
+    pub(super) locks: BTreeMap<Id, Lock>,
     pub(super) entries: BTreeMap<Id, Page>,
     /// The number of publishes of each key's page.
     pub(super) generations: BTreeMap<String, u64>,
@@ -39,6 +39,7 @@ pub(super) struct Page {
     pub(super) retain_until: i64,
     pub(super) content: Response<Bytes>,
     pub(super) metadata: String,
+    pub(super) history: String,
 }
 
 impl Rows {
@@ -98,6 +99,7 @@ impl Rows {
                 self.purge(key);
                 Reply::Nothing
             }
+            Call::List(from, most) => Reply::Entries(self.list(from, *most, now)),
             Call::PruneEntries(kind, after) => {
                 let next = next(&self.entries, *kind, after.as_deref());
                 let pages = next.iter().map(|id| &self.entries[id]);
@@ -128,7 +130,12 @@ impl Rows {
                 }
                 Reply::Nothing
             }
-            Call::BreakLock(name) => Reply::Done(self.break_lock(&id(name))),
+            Call::BreakLock(name, seen) => {
+                let id = id(name);
+                let lock = self.locks.get(&id);
+                let is_seen = lock.is_some_and(|lock| seen.is_none_or(|seen| lock.fence == seen));
+                Reply::Done(is_seen && self.break_lock(&id))
+            }
             Call::PruneLocks(kind, unused, after) => {
                 let next = next(&self.locks, *kind, after.as_deref());
                 for id in &next {
@@ -150,7 +157,9 @@ impl Rows {
                 self.names
                     .retain(|name, epoch| match name.split(':').next() {
                         _ if *epoch <= after => true,
-                        Some("purged") => *epoch >= recent || *epoch > *oldest,
+                        Some(kind) if kind.starts_with("purged") => {
+                            *epoch >= recent || *epoch > *oldest
+                        }
                         Some("revision") => true,
                         _ => *epoch >= *before,
                     });
@@ -170,6 +179,7 @@ impl Rows {
             entry: page.map(|page| Entry {
                 fence: page.fence,
                 age: time(now - page.generated),
+                generated: page.generated,
                 undated: page.generated > now + SET_BACK,
                 content: page.content.clone(),
                 metadata: page.metadata.clone(),
@@ -238,7 +248,13 @@ impl Rows {
             // lost.
             return fence == Some(lease.fence);
         }
+        let mut history = entry.history.clone();
+        if let Some(page) = &stored {
+            let kept = page.history.floor_char_boundary(2400);
+            history.push_str(&page.history[..kept]);
+        }
         let page = Page {
+            history,
             fence: lease.fence,
             generated: now,
             retain_until: now.saturating_add(micros(entry.retention)),

@@ -9,7 +9,7 @@ on_each_database! {
     two_shops_on_one_database_are_one_site
 }
 
-const OPTIONS: &str = "--best-sellers-every 1s --slow 100ms";
+const OPTIONS: &str = "--plain --best-sellers-every 1s --slow 100ms";
 
 /// The time and the process of a list's generation.
 fn made(reply: &Reply) -> &str {

@@ -116,7 +116,8 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
             .any(|event| matches!(event, Event::Purged { key } if &**key == "/page/1"))
     );
     assert_eq!(ended(&purged).len(), 1);
-    assert!(site.regenerate_now("/page/1").await.expect("answers"));
+    let made = site.regenerate_now("/page/1").await;
+    assert!(made.expect("answers").is_new());
     assert_eq!(
         ended(&drain(&mut events)),
         [(Outcome::Stored, Reason::Requested)]

@@ -75,7 +75,7 @@ const PLACES: &[(&str, Place, &str)] = &[
     (
         "a parameter that is not UTF-8",
         |it| Router::new().route("/a/{b}", route(show).layer(it)),
-        "/a/%ff",
+        "/a/%FF",
     ),
     (
         "a route layer",

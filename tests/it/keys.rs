@@ -3,7 +3,7 @@
 use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 use axum::{Router, extract::Request, http::header, routing::get as route};
-use perennial::{Key, Refresh};
+use perennial::{Key, Perennial, Refresh};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -38,6 +38,7 @@ async fn different_resources_are_never_mixed_up() {
         "/%2e%2e",
         "/a%2Fb",
         "/a%2fb",
+        "/%61%2Fb",
         "/a/b",
         "/%00",
         "/%0a",
@@ -64,6 +65,7 @@ async fn different_resources_are_never_mixed_up() {
         "/a?b=%26",
         "/a?b=%2B",
         "/a?b=+",
+        "/a?b=%20",
         "/refresh//a",
         "/a'",
         "/a\"",
@@ -104,8 +106,31 @@ async fn different_resources_are_never_mixed_up() {
     assert_eq!(origin.begun(), 0);
 }
 
+/// A byte, and whether its encoding matters: not of a letter, a digit, or one of `-._~`.
+type Unit = (u8, bool);
+
+fn units(text: &str, is_query: bool) -> Vec<Unit> {
+    let (mut rest, mut units) = (text.as_bytes(), Vec::new());
+    while let [first, tail @ ..] = rest {
+        let digits = tail.get(..2).filter(|_| *first == b'%');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let decoded = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        rest = if decoded.is_some() { &tail[2..] } else { tail };
+        units.push(match decoded {
+            Some(byte) => (
+                byte,
+                !byte.is_ascii_alphanumeric() && !b"-._~".contains(&byte),
+            ),
+            None if *first == b'%' => (b'%', true),
+            None if is_query && *first == b'+' => (b' ', true),
+            None => (*first, false),
+        });
+    }
+    units
+}
+
 /// The model: path, and the parameters by decoded name.
-fn canonical(path: &str) -> (&str, Vec<(String, String)>) {
+fn canonical(path: &str) -> (Vec<Unit>, Vec<(String, Vec<Unit>)>) {
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let mut parameters: Vec<_> = query
         .split('&')
@@ -115,11 +140,45 @@ fn canonical(path: &str) -> (&str, Vec<(String, String)>) {
             let name = form_urlencoded::parse(name.as_bytes())
                 .next()
                 .map_or(String::new(), |it| it.0.into_owned());
-            (name, raw.to_owned())
+            (name, units(raw, true))
         })
         .collect();
     parameters.sort_by(|a, b| a.0.cmp(&b.0));
-    (path, parameters)
+    (units(path, false), parameters)
+}
+
+/// `/%61bout` goes to another route than `/about`, whose page it must not become.
+#[tokio::test(start_paused = true)]
+async fn an_encoded_path_that_another_route_matches_is_another_page() {
+    let database = perennial::testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let layer = || site.layer(Refresh::every(perennial::DAY));
+    let any = async |axum::extract::Path(name): axum::extract::Path<String>| format!("any {name}");
+    let nested = Router::new().route("/x", route(async || "a tenant").layer(layer()));
+    let about = Router::new().route("/x", route(async || "about x").layer(layer()));
+    let app = Router::new()
+        .route("/{name}", route(any).layer(layer()))
+        .route("/about", route(async || "about").layer(layer()))
+        .nest("/{tenant}/in", nested)
+        .nest("/about/in", about);
+    let address = crate::paused::here(app);
+    for _ in 0..2 {
+        for (path, text) in [
+            ("/%61bout", "any about"),
+            ("/about", "about"),
+            ("/%61bout/in/x", "a tenant"),
+            ("/about/in/x", "about x"),
+        ] {
+            assert_eq!(get(address, path).await.text(), text, "{path}");
+        }
+    }
+    // Both are variants of one key.
+    assert_eq!(database.generations("/about"), 2);
+    site.purge("/about").await.expect("is done");
+    for path in ["/%61bout", "/about"] {
+        let status = get(address, path).await.headers["cache-status"].clone();
+        assert_eq!(status, "perennial; fwd=miss; stored", "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,11 +14,15 @@ mod databases;
 
 mod bookshop;
 mod cache_status;
+#[cfg(feature = "calendar")]
+mod calendar;
 mod claims;
 #[cfg(feature = "compression")]
 mod compression;
 mod content;
 mod database;
+mod demo;
+mod entries;
 mod epochs;
 mod event_stream;
 mod events;
@@ -40,6 +44,9 @@ mod locks;
 mod log;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod loss;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod mode;
 mod named_locks;
 mod once;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -62,4 +69,7 @@ mod strays;
 mod support;
 mod sync;
 mod testing;
+#[cfg(feature = "value")]
+mod value;
+mod warm;
 mod wrong_uses;

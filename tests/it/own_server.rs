@@ -1,16 +1,17 @@
 //! A server of the test's own, to be killed and started again.
 
 use std::{
+    fs::File,
     hash::{BuildHasher, RandomState},
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{AnyConnection, Connection};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
-use crate::support::{HANG, until_within};
+use crate::support::HANG;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ServerKind {
@@ -23,6 +24,8 @@ pub(crate) enum ServerKind {
 pub(crate) struct OwnServer {
     kind: ServerKind,
     folder: TempDir,
+    /// What the server printed.
+    log: NamedTempFile,
     port: u16,
     child: Option<Child>,
 }
@@ -37,6 +40,7 @@ impl OwnServer {
         let mut server = Self {
             kind,
             folder: tempfile::tempdir().expect("a folder"),
+            log: NamedTempFile::new().expect("a file"),
             port: port.expect("some are free"),
             child: None,
         };
@@ -64,36 +68,47 @@ impl OwnServer {
             ServerKind::MariaDb => "mariadb",
         };
         let url = self.url();
-        // Many servers may be installing their tables at once.
-        until_within(HANG * 3, "the server answers", async || {
-            // A killed server may still hold its files.
-            let gone = self
-                .child
-                .as_mut()
-                .is_none_or(|child| child.try_wait().expect("is ours").is_some());
-            if gone {
-                let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/server");
-                let mut command = Command::new(script);
-                command.arg(name).arg(self.folder.path());
-                command.arg(self.port.to_string());
-                // The server is killed, and the machine is not.
-                command.arg(match self.kind {
-                    #[cfg(feature = "postgres")]
-                    ServerKind::Postgres => "--fsync=off",
-                    #[cfg(feature = "mysql")]
-                    ServerKind::MariaDb => "--innodb-flush-log-at-trx-commit=2",
-                });
-                command.stdout(Stdio::null()).stderr(Stdio::null());
-                self.child = Some(command.spawn().expect("starts"));
-            }
-            let connection =
-                tokio::time::timeout(Duration::from_secs(1), AnyConnection::connect(&url));
-            match connection.await {
-                Ok(Ok(connection)) => connection.close().await.is_ok(),
-                _ => false,
-            }
-        })
-        .await;
+        let start = Instant::now();
+        while !self.answers(name, &url).await {
+            // Many servers may be installing their tables at once.
+            let log = || std::fs::read_to_string(self.log.path()).unwrap_or_default();
+            assert!(
+                start.elapsed() < HANG * 3,
+                "{name} does not answer:\n{}",
+                log()
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Starts the server if it does not run, and says whether it answers.
+    async fn answers(&mut self, name: &str, url: &str) -> bool {
+        // A killed server may still hold its files.
+        let gone = self
+            .child
+            .as_mut()
+            .is_none_or(|child| child.try_wait().expect("is ours").is_some());
+        if gone {
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/server");
+            let mut command = Command::new(script);
+            command.arg(name).arg(self.folder.path());
+            command.arg(self.port.to_string());
+            // The server is killed, and the machine is not.
+            command.arg(match self.kind {
+                #[cfg(feature = "postgres")]
+                ServerKind::Postgres => "--fsync=off",
+                #[cfg(feature = "mysql")]
+                ServerKind::MariaDb => "--innodb-flush-log-at-trx-commit=2",
+            });
+            let log = File::options().append(true).open(self.log.path());
+            command.stdout(Stdio::null()).stderr(log.expect("is there"));
+            self.child = Some(command.spawn().expect("starts"));
+        }
+        let connection = tokio::time::timeout(Duration::from_secs(1), AnyConnection::connect(url));
+        match connection.await {
+            Ok(Ok(connection)) => connection.close().await.is_ok(),
+            _ => false,
+        }
     }
 
     /// Stops the server, and waits for its end.

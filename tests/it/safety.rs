@@ -16,7 +16,7 @@ use axum::{
     http::{HeaderName, HeaderValue, Method, Response, header},
 };
 use http_body_util::BodyExt;
-use perennial::Refresh;
+use perennial::{Perennial, Refresh, entries::EntryFilter, testing};
 use proptest::{
     prelude::*,
     strategy::ValueTree,
@@ -268,16 +268,17 @@ async fn a_visitor_who_invents_keys_fills_neither_the_database_nor_the_memory() 
         // Visitors get responses of their own for keys beyond the limit.
         assert_eq!(body.contains("me"), key >= KEYS, "{body}");
     }
-    let begun = runs.load(SeqCst);
+    // A key that is asked for again is stored, up to the same limit.
     for key in 0..4 * KEYS {
-        let (status, _) = ask(format!("/{key}")).await;
+        let (status, body) = ask(format!("/{key}")).await;
         let status = status.to_str().expect("text");
         assert_eq!(status.contains("hit"), key < KEYS, "{status}");
+        assert!(body.contains("me") || key < 2 * KEYS + KEYS / 2, "{body}");
     }
     assert_eq!(
         runs.load(SeqCst),
-        begun + 3 * KEYS,
-        "each is answered by the service"
+        7 * KEYS,
+        "no key is generated twice at once"
     );
     site.shutdown().await;
     let pool = sqlx::SqlitePool::connect(&folder.url())
@@ -287,6 +288,73 @@ async fn a_visitor_who_invents_keys_fills_neither_the_database_nor_the_memory() 
         let count = format!("SELECT count(*) FROM perennial_{table}");
         let count = sqlx::query_scalar::<_, i64>(sqlx::AssertSqlSafe(count));
         let count = count.fetch_one(&pool).await.expect("counts");
-        assert_eq!(count, KEYS as i64, "{table}");
+        assert_eq!(count, 2 * KEYS as i64, "{table}");
     }
+}
+
+/// An attack by invented paths and queries, while others visit real pages.
+///
+/// `PERENNIAL_TEST_ATTACK=200000 cargo test --release --all-features --test it invented -- --nocapture`
+#[tokio::test(start_paused = true)]
+async fn invented_keys_do_not_keep_real_pages_out() {
+    const DEFAULT: usize = 10_000;
+    let invented = std::env::var("PERENNIAL_TEST_ATTACK");
+    let invented = invented.map_or(DEFAULT, |number| number.parse().expect("a number"));
+    // By default, a tenth of the usual limit.
+    let (pages, keys) = match invented {
+        DEFAULT => (100, 1_000),
+        _ => (1_000, 10_000),
+    };
+    let database = testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let layer = site.layer(Refresh::every(perennial::DAY)).max_keys(keys);
+    let page = async |request: Request| format!("{:2000}", request.uri().to_string());
+    let app = Router::new().fallback(page).layer(layer);
+    let hit = async |path: String| {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = path.parse().expect("a URI");
+        let response = app.clone().oneshot(request).await.expect("infallible");
+        let status = response.headers()["cache-status"].to_str().expect("text");
+        status.contains("hit")
+    };
+    // The attack has begun before the first real visitor comes.
+    let (mut visits, mut hits, mut warm_visits, mut warm_hits) = (0, 0, 0, 0);
+    for number in 0..invented {
+        match number % 2 {
+            0 => hit(format!("/invented/{number}")).await,
+            _ => hit(format!("/pages/1?invented={number}")).await,
+        };
+        testing::advance(Duration::from_millis(100)).await;
+        if number >= invented / 5 {
+            let was_hit = hit(format!("/pages/{}", number % pages)).await;
+            (visits, hits) = (visits + 1, hits + usize::from(was_hit));
+            if number >= invented / 2 {
+                (warm_visits, warm_hits) = (warm_visits + 1, warm_hits + usize::from(was_hit));
+            }
+        }
+    }
+    let stats = site.stats();
+    let mut rows = 0;
+    let mut filter = EntryFilter::new().limit(1000);
+    loop {
+        let listed = site.entries(&filter).await.expect("is listed");
+        rows += listed.entries.len();
+        match listed.next {
+            Some(next) => filter = filter.from(&next),
+            None => break,
+        }
+    }
+    println!(
+        "{invented} invented keys in {:?}; {pages} pages: {hits} hits of {visits} visits, {warm_hits} of {warm_visits} in the second half; \
+         {rows} rows; memory {} of {} bytes",
+        Duration::from_millis(100) * invented as u32,
+        stats.memory_bytes,
+        stats.memory_capacity,
+    );
+    assert!(
+        warm_hits * 100 >= warm_visits * 99,
+        "{warm_hits} of {warm_visits}"
+    );
+    assert!(stats.memory_bytes <= stats.memory_capacity);
+    assert!(rows <= keys + pages, "{rows}");
 }

@@ -69,6 +69,7 @@ pub(crate) fn entry(content: &Response<Bytes>) -> NewEntry<'_> {
     NewEntry {
         content,
         metadata: METADATA,
+        history: "1 a line\n",
         retention: Duration::from_secs(3600),
     }
 }
@@ -130,6 +131,7 @@ contract! {
     only_entries_beyond_their_retention_are_pruned
     a_purge_is_forgotten_only_when_no_entry_is_older
     purge_distinguishes_keys_with_a_common_beginning
+    pages_are_listed_in_order_with_their_locks_and_history
     equal_names_of_different_kinds_are_different_locks_and_entries
     a_lock_is_inspected_listed_and_broken
     a_holder_whose_clock_is_right_keeps_its_lock
@@ -303,6 +305,55 @@ async fn published_entry_comes_back_unchanged(db: Db) {
             .expect("answers");
         assert!(known.entry.is_none(), "it is not newer than itself");
     }
+}
+
+async fn pages_are_listed_in_order_with_their_locks_and_history(db: Db) {
+    let store = open(&db).await;
+    let list = async |from: &str, most| store.list(from, most).await.expect("answers");
+    assert_eq!(list("/", 10).await, []);
+    let lines: Vec<_> = (0..30)
+        .map(|n| format!("{n} {}\n", "x".repeat(100)))
+        .collect();
+    let mut known = 0;
+    let body = content("of a page");
+    for (n, history) in lines.iter().enumerate() {
+        let lease = lock(&*store, page("/b"), LEASE).await;
+        let entry = NewEntry {
+            history,
+            ..entry(&body)
+        };
+        let stored = match n % 2 {
+            0 => store.publish(&lease, &entry).await,
+            _ => store.renew(&lease, &entry, known).await,
+        };
+        assert!(stored.expect("answers"));
+        // A repeated publish adds no second line.
+        assert!(store.publish(&lease, &entry).await.expect("answers"));
+        assert!(store.release(&lease, NONE).await.expect("answers"));
+        known = lease.fence;
+    }
+    for key in ["/a", "/c", "/ä"] {
+        let lease = lock(&*store, page(key), LEASE).await;
+        assert!(publish(&*store, &lease, &content("")).await);
+    }
+    // No page.
+    let other = lock(&*store, "/b2", LEASE).await;
+    assert!(publish(&*store, &other, &body).await);
+
+    let all = list("\u{1}", 10).await;
+    let names: Vec<_> = all.iter().map(|row| &*row.name).collect();
+    assert_eq!(names, ["/a", "/b", "/c", "/ä"]);
+    assert_eq!(list("/b", 2).await.len(), 2);
+    let [a, b] = [&all[0], &all[1]];
+    assert_eq!((a.bytes, a.status, &*a.metadata), (0, 404, METADATA));
+    assert_eq!(b.bytes, "of a page".len() as u64);
+    assert_eq!((b.fence, b.lock.fence), (known, known));
+    assert!(b.lock.owner.is_none() && b.lock.remaining.is_zero());
+    assert!(a.lock.owner.is_some() && a.lock.remaining > NONE && a.lock.remaining <= LEASE);
+    let kept: Vec<_> = b.history.split_inclusive('\n').take(20).collect();
+    let latest: Vec<_> = lines.iter().rev().take(20).collect();
+    assert_eq!(kept, latest);
+    assert!(b.history.len() < 4000);
 }
 
 async fn nothing_is_published_after_a_takeover(db: Db) {
@@ -838,7 +889,7 @@ async fn equal_names_of_different_kinds_are_different_locks_and_entries(db: Db) 
         };
         store.reclaim(&[&lost]).await.expect("answers");
         let request = LockName::of(LockKind::Request, name);
-        assert!(store.break_lock(&request).await.expect("answers"));
+        assert!(store.break_lock(&request, None).await.expect("answers"));
         for (lease, kind) in leases.iter().zip(kinds) {
             let is_lost = matches!(kind, LockKind::Lock | LockKind::Page | LockKind::Request);
             let extended = store.extend(lease, LEASE).await.expect("answers");
@@ -852,7 +903,12 @@ async fn equal_names_of_different_kinds_are_different_locks_and_entries(db: Db) 
         // A mark has no owner, and is not listed.
         let held = store.held().await.expect("answers");
         assert!(held.iter().map(|row| row.kind).eq([LockKind::Housekeeping]));
-        assert!(store.break_lock(&leases[0].name).await.expect("answers"));
+        assert!(
+            store
+                .break_lock(&leases[0].name, None)
+                .await
+                .expect("answers")
+        );
     }
 }
 
@@ -862,7 +918,7 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
     for text in ["a", "\u{e4} '$1", &long] {
         let name = &LockName::from(text);
         assert_eq!(store.inspect(name).await.expect("answers"), None);
-        assert!(!store.break_lock(name).await.expect("answers"));
+        assert!(!store.break_lock(name, None).await.expect("answers"));
         let lease = lock(&*store, text, LEASE).await;
         let row = store
             .inspect(name)
@@ -877,7 +933,15 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
         assert_eq!(held.len(), 1);
         assert_eq!((&held[0].name, held[0].fence), (&row.name, row.fence));
 
-        assert!(store.break_lock(name).await.expect("answers"));
+        let fence = store
+            .inspect(name)
+            .await
+            .expect("answers")
+            .map_or(0, |row| row.fence);
+        let other = store.break_lock(name, Some(fence - 1)).await;
+        assert!(!other.expect("answers"), "another holder's");
+        let seen = store.break_lock(name, Some(fence)).await;
+        assert!(seen.expect("answers"));
         assert!(!store.extend(&lease, LEASE).await.expect("answers"));
         assert!(!publish(&*store, &lease, &content("late")).await);
         let row = store
@@ -1017,7 +1081,7 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
         assert!(store.remove(&taken).await.expect("answers"));
         assert!(store.inspect(name).await.expect("answers").is_some());
         store.reclaim(&[&taken]).await.expect("answers");
-        assert!(store.break_lock(name).await.expect("answers"));
+        assert!(store.break_lock(name, None).await.expect("answers"));
         store.purge(key).await.expect("answers");
     }
 }

@@ -287,19 +287,10 @@ impl Crowd {
 }
 
 /// Waits until the condition holds.
-pub(crate) async fn until(what: &str, holds: impl AsyncFnMut() -> bool) {
-    until_within(HANG, what, holds).await;
-}
-
-/// Waits until the condition holds, at most for this time.
-pub(crate) async fn until_within(
-    limit: Duration,
-    what: &str,
-    mut holds: impl AsyncFnMut() -> bool,
-) {
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !holds().await {
-        assert!(start.elapsed() < limit, "never came about: {what}");
+        assert!(start.elapsed() < HANG, "never came about: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -408,6 +399,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
             ("postgres", cfg!(feature = "postgres")),
             ("mysql", cfg!(feature = "mysql")),
             ("compression", cfg!(feature = "compression")),
+            ("metrics", cfg!(feature = "metrics")),
         ] {
             if built {
                 build.args(["--features", feature]);

@@ -14,6 +14,7 @@ use axum::{Router, body::Body, extract::Request, http::StatusCode, routing::get 
 #[cfg(feature = "postgres")]
 use perennial::Perennial;
 use perennial::Refresh;
+use perennial::RegenerateOutcome;
 use tower::{Layer, Service, ServiceExt};
 
 use crate::{
@@ -185,12 +186,11 @@ async fn state_of_a_handler_is_freed_with_the_site() {
         .route("/", route(page).layer(layer))
         .with_state(());
     ask(&app, "/").await;
-    assert!(site.regenerate_now("/").await.expect("is made"));
+    let made = site.regenerate_now("/").await;
+    assert!(made.expect("is made").is_new());
     site.shutdown().await;
-    assert!(
-        !site.regenerate_now("/").await.expect("is no error"),
-        "nothing is begun any more"
-    );
+    let closed = site.regenerate_now("/").await;
+    assert_eq!(closed.expect("is no error"), RegenerateOutcome::NotStored);
     drop((app, site));
     until("the handler's state is freed", async || {
         Arc::strong_count(&held) == 1
@@ -263,10 +263,8 @@ async fn nested_routes_are_invalidated_by_the_original_path() {
         .await;
         site.purge(path).await.expect("is done");
         assert!(ask(&app, path).await.1.contains("fwd="), "{path} is purged");
-        assert!(
-            site.regenerate_now(path).await.expect("is made"),
-            "{path} is known"
-        );
+        let made = site.regenerate_now(path).await;
+        assert!(made.expect("is made").is_new(), "{path} is known");
         runs += 3;
         assert_eq!(origin.begun(), runs);
     }

@@ -349,8 +349,8 @@ async fn tell(process: Arc<Process>, number: u32, key: usize, how: &'static str)
             "prefix" => said(site.invalidate_prefix(&name[..name.len() - 1]).await),
             "tag" => said(site.invalidate_tag("list").await),
             "regenerate" => match site.regenerate_now(name).await {
-                Ok(true) => "yes",
-                Ok(false) => "no",
+                Ok(outcome) if outcome.is_new() => "yes",
+                Ok(_) => "no",
                 Err(_) => "error",
             },
             _ => return,

@@ -12,7 +12,7 @@ use tracing::Instrument;
 use crate::{
     clock::Clock,
     error::Error,
-    event::{Event, Frequent},
+    event::Event,
     http::stored,
     layer::{
         ResponseBody,
@@ -131,9 +131,8 @@ impl Driver {
             Err(answer) => {
                 if matches!(answer, Answer::Replay(_)) {
                     let name = self.name.as_str().into();
-                    let replay = || Event::IdempotentReplay { name };
                     let observer = self.layer.locks.observer();
-                    observer.emit_if_watched(Frequent::Request, replay);
+                    observer.emit(Event::IdempotentReplay { name });
                 }
                 return Ok(answer.into_response(self.name.as_str()));
             }
@@ -239,6 +238,7 @@ impl Driver {
         let entry = NewEntry {
             content: storing.response.as_ref().unwrap_or(&nothing),
             metadata: &self.fingerprint.metadata(storing.response.is_some()),
+            history: "",
             retention: self.layer.lifetime,
         };
         let store = self.layer.locks.store();

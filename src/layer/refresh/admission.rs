@@ -4,12 +4,14 @@ use std::{
     collections::HashSet,
     hash::BuildHasher,
     sync::{Mutex, PoisonError},
-    time::Duration,
 };
 
 use foldhash::quality::RandomState;
 
-use crate::{clock::Tick, timing::TOO_MANY_KEYS_LOG};
+use crate::{
+    clock::Tick,
+    timing::{KEYS_PERIOD, TOO_MANY_KEYS_LOG},
+};
 
 /// The keys of recent requests, up to a limit.
 pub(super) struct Admission {
@@ -18,14 +20,53 @@ pub(super) struct Admission {
     keys: Mutex<Keys>,
 }
 
-/// The hashes of the keys that were requested in the current period, and of those that were
-/// requested in the period before and not since.
+/// The hashes of the keys.
 #[derive(Default)]
 struct Keys {
+    /// The keys that were asked for once.
+    once: Recent,
+    /// The keys that were asked for again. Keys that a visitor invents and asks for once never take
+    /// their room.
+    again: Recent,
+    /// The keys that were refused lately, each in the group that its hash gives it, the latest
+    /// first; empty before the first refusal.
+    refused: Vec<[u64; 8]>,
+    since: Option<Tick>,
+    /// The time of the last refusal.
+    full: Option<Tick>,
+    logged: Option<Tick>,
+}
+
+/// The hashes of the current period, and those of the period before that have not come since.
+#[derive(Default)]
+struct Recent {
     current: HashSet<u64>,
     before: HashSet<u64>,
-    since: Option<Tick>,
-    logged: Option<Tick>,
+}
+
+impl Recent {
+    fn len(&self) -> usize {
+        self.current.len() + self.before.len()
+    }
+
+    fn remove(&mut self, hash: u64) -> bool {
+        self.current.remove(&hash) || self.before.remove(&hash)
+    }
+
+    fn pass(&mut self) {
+        self.before = std::mem::take(&mut self.current);
+    }
+}
+
+/// The answer for a key that memory does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    /// The key is stored.
+    Stored,
+    /// The key is stored, and its row is pruned soon, as keys were refused lately.
+    Briefly,
+    /// The service itself answers.
+    No,
 }
 
 impl Admission {
@@ -37,36 +78,61 @@ impl Admission {
         }
     }
 
-    /// Returns true if a key without an entry in memory may be stored. A key is forgotten when a
+    /// Decides about a request for a key without an entry in memory. A key is forgotten when a
     /// second period begins without a call for it.
-    pub(super) fn admits(&self, key: &str, now: Tick, period: Duration) -> bool {
+    ///
+    /// After a refusal, and until two periods have passed without one, a key is admitted when it is
+    /// asked for again.
+    pub(super) fn admits(&self, key: &str, now: Tick) -> Admitted {
         let hash = self.hasher.hash_one(key);
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = &mut *keys;
         let since = *keys.since.get_or_insert(now);
-        if now >= since + period {
-            keys.before = std::mem::take(&mut keys.current);
+        if now >= since + KEYS_PERIOD {
+            keys.once.pass();
+            keys.again.pass();
             keys.since = Some(now);
         }
-        if keys.current.contains(&hash) {
-            return true;
+        let is_known = keys.again.remove(hash);
+        let was_admitted = is_known || keys.once.remove(hash);
+        let group = hash as usize % keys.refused.len().max(1);
+        let refused = keys.refused.get(group);
+        let was_asked = was_admitted || refused.is_some_and(|group| group.contains(&hash));
+        let was_full = keys.full.is_some_and(|full| now < full + 2 * KEYS_PERIOD);
+        let admitted = match was_full {
+            true => Admitted::Briefly,
+            false => Admitted::Stored,
+        };
+        if was_asked && keys.again.len() < self.limit {
+            keys.again.current.insert(hash);
+            return admitted;
         }
-        if !keys.before.remove(&hash) && keys.current.len() + keys.before.len() >= self.limit {
-            if keys
-                .logged
-                .is_none_or(|logged| now >= logged + TOO_MANY_KEYS_LOG)
-            {
-                keys.logged = Some(now);
-                tracing::warn!(
-                    key,
-                    limit = self.limit,
-                    "the layer stores no further keys: the service answers requests for others (logged once a minute). If visitors \
-                     invent keys, name the parameters of the key by `.key(Key::new().query(&[\u{2026}]))`; if there are so many pages, raise `.max_keys(\u{2026})`"
-                );
-            }
-            return false;
+        if was_admitted || (!was_full && keys.once.len() < self.limit) {
+            keys.once.current.insert(hash);
+            return admitted;
         }
-        keys.current.insert(hash)
+        keys.full = Some(now);
+        if self.limit > 0 {
+            let groups = self.limit.clamp(1 << 9, 1 << 17);
+            keys.refused.resize(groups, [0; 8]);
+            let group = &mut keys.refused[hash as usize % groups];
+            group.rotate_right(1);
+            group[0] = hash;
+        }
+        if keys
+            .logged
+            .is_none_or(|logged| now >= logged + TOO_MANY_KEYS_LOG)
+        {
+            keys.logged = Some(now);
+            tracing::warn!(
+                key,
+                limit = self.limit,
+                "the layer stores no further keys that are asked for only once: the service answers such requests (logged once a minute). \
+                 If visitors invent keys, name the parameters of the key by `.key(Key::new().query(&[\u{2026}]))`; if there are so many pages, \
+                 raise `.max_keys(\u{2026})`"
+            );
+        }
+        Admitted::No
     }
 }
 
@@ -74,16 +140,57 @@ impl Admission {
 mod tests {
     use super::*;
 
+    const PERIOD: i64 = KEYS_PERIOD.as_micros() as i64;
+
+    fn many(limit: usize) -> Admission {
+        let admission = Admission::new(limit);
+        for key in 0..2 * limit {
+            admission.admits(&format!("invented {key}"), Tick(0));
+        }
+        admission
+    }
+
     #[test]
-    fn keys_are_admitted_up_to_the_limit_and_forgotten_when_unused() {
-        const PERIOD: Duration = Duration::from_micros(100);
+    fn keys_that_are_asked_for_once_are_admitted_up_to_the_limit() {
         let admission = Admission::new(2);
-        let admits = |key, now| admission.admits(key, Tick(now), PERIOD);
-        assert!(admits("a", 0) && admits("b", 1) && admits("a", 2));
-        assert!(!admits("c", 3));
-        // In the second period a is asked for, and b is not.
-        assert!(admits("a", 100) && !admits("c", 150));
-        assert!(admits("c", 200) && admits("a", 201) && !admits("b", 202));
-        assert!(!Admission::new(0).admits("a", Tick(0), PERIOD));
+        let admits = |key: &str, now| admission.admits(key, Tick(now));
+        assert_eq!(admits("a", 0), Admitted::Stored);
+        assert_eq!(admits("b", 1), Admitted::Stored);
+        assert_eq!(admits("c", 2), Admitted::No);
+        assert_eq!(admits("c", 3), Admitted::Briefly);
+        assert_eq!(Admission::new(0).admits("a", Tick(0)), Admitted::No);
+        assert_eq!(Admission::new(0).admits("a", Tick(1)), Admitted::No);
+    }
+
+    #[test]
+    fn a_key_that_is_asked_for_again_has_room() {
+        let admission = many(100);
+        for page in ["/a", "/b", "/c"] {
+            assert_eq!(admission.admits(page, Tick(1)), Admitted::No, "{page}");
+            for ask in 2..5 {
+                let admitted = admission.admits(page, Tick(ask));
+                assert_eq!(admitted, Admitted::Briefly, "{page}");
+            }
+        }
+        // The others have their limit, too.
+        for key in 0..200 {
+            admission.admits(&format!("invented {key}"), Tick(9));
+        }
+        let keys = admission.keys.lock().expect("not poisoned");
+        assert_eq!(keys.again.len(), 100);
+    }
+
+    #[test]
+    fn keys_without_a_request_are_forgotten() {
+        let admission = many(100);
+        // As long as keys are invented, none is stored that is asked for once.
+        for period in 1..5 {
+            let invented = format!("late {period}");
+            assert_eq!(
+                admission.admits(&invented, Tick(period * PERIOD)),
+                Admitted::No
+            );
+        }
+        assert_eq!(admission.admits("/a", Tick(6 * PERIOD)), Admitted::Stored);
     }
 }

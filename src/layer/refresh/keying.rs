@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, request::Parts};
 use crate::{
     http::fields,
     key::{self, Query},
-    layer::refresh::request::{host, key_of_original},
+    layer::refresh::request::{host, is_routed, key_of_original},
 };
 
 /// The parts of a request that name a resource. Apart from the path and the declared extensions,
@@ -165,12 +165,13 @@ impl Key {
 
     /// Returns the key of a request. `None`: the request has no key and bypasses the cache.
     pub(super) fn of<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
+        let routed = || is_routed(parts);
         let seen = match &self.base {
-            Base::Uri(query) => key::of_uri(&parts.uri, query)?,
-            Base::Name(_) => key::of_uri(&parts.uri, &Query::Only(Vec::new()))?,
+            Base::Uri(query) => key::of_request(&parts.uri, query, routed)?,
+            Base::Name(_) => key::of_request(&parts.uri, &Query::Only(Vec::new()), routed)?,
             Base::By(function) => {
                 let query = function(parts)?;
-                let path = key::of_uri(&parts.uri, &Query::Only(Vec::new()))?;
+                let path = key::of_request(&parts.uri, &Query::Only(Vec::new()), routed)?;
                 match &*query {
                     "" => path,
                     query => Cow::Owned(format!("{path}?{query}")),

@@ -8,7 +8,8 @@ use tower_layer::Layer;
 use crate::{extensions::Tags, policy::Refresh, resource::Engine};
 
 use super::{
-    admission::Admission, declared::Declared, hints::Hints, keying::Key, service::RefreshService,
+    admission::Admission, declared::Declared, hints::Hints, kept::Kept, keying::Key,
+    service::RefreshService,
 };
 
 /// The default limit on the number of keys that a layer stores.
@@ -74,6 +75,7 @@ const MAX_KEYS: usize = 10_000;
 /// | `undeclared-extension` | the request carries an extension that is [not declared](#extensions) |
 /// | `no-key` | the request has no key |
 /// | `outer-layer` | an outer layer generates the same key |
+/// | `off` | the site's mode is [`Off`](crate::Mode::Off) |
 /// | `too-many-keys` | the key is beyond [`max_keys`](Self::max_keys) |
 /// | `private` | the response has `Set-Cookie`, `private` or `no-store` |
 /// | `vary` | the response varies by a header outside the key |
@@ -224,7 +226,10 @@ const MAX_KEYS: usize = 10_000;
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct RefreshLayer {
     pub(super) engine: Arc<Engine>,
+    /// The policy in the site's mode.
     pub(super) policy: Refresh,
+    /// The policy in production.
+    pub(super) production: Refresh,
     pub(super) key: Arc<Key>,
     pub(super) declared: Arc<Declared>,
     pub(super) bypass_if: Vec<Arc<BypassIf>>,
@@ -233,6 +238,9 @@ pub struct RefreshLayer {
     pub(super) admission: Arc<Admission>,
     pub(super) invalidates: bool,
     pub(super) name: Option<Arc<str>>,
+    /// Services for regenerations without a visitor. A service's own layer keeps none: that would be
+    /// a cycle.
+    kept: Arc<Kept>,
 }
 
 type BypassIf = dyn Fn(&Parts) -> bool + Send + Sync;
@@ -240,7 +248,8 @@ type BypassIf = dyn Fn(&Parts) -> bool + Send + Sync;
 impl RefreshLayer {
     pub(crate) fn new(engine: Arc<Engine>, declared: Arc<Declared>, policy: Refresh) -> Self {
         Self {
-            policy,
+            policy: engine.applied(policy),
+            production: policy,
             key: Arc::default(),
             declared,
             bypass_if: Vec::new(),
@@ -250,6 +259,7 @@ impl RefreshLayer {
             engine,
             invalidates: false,
             name: None,
+            kept: Arc::default(),
         }
     }
 
@@ -278,10 +288,16 @@ impl RefreshLayer {
     /// Sets the number of keys that the layer stores, so that visitors who invent keys do not fill
     /// the database. Default: 10,000.
     ///
-    /// Each process counts the keys that were requested when its memory had no version of them, in
-    /// the current [retention](crate::Builder::retention) period and the one before. The service
-    /// itself answers requests for further keys, and their responses are not stored; a warning says
-    /// so once a minute. Choose a limit well above the number of existing pages.
+    /// Each process counts the keys that were requested when its memory had no version of them, and
+    /// forgets a key after half an hour to an hour without such a request. This many keys that were
+    /// asked for once are stored, and this many that were asked for again: a visitor who invents
+    /// keys keeps out no page that others visit. The service itself answers requests for further
+    /// keys, and their responses are not stored; a warning says so once a minute. Choose a limit
+    /// well above the number of existing pages.
+    ///
+    /// For an hour after a key was refused, a new key is stored when it is asked for again, and its
+    /// row is retained for an hour, whatever its interval. So a visitor who invents keys and asks
+    /// for each once stores this many, however long that goes on.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
         self
@@ -374,7 +390,11 @@ impl<S: 'static> Layer<S> for RefreshLayer {
     fn layer(&self, inner: S) -> Self::Service {
         #[cfg(feature = "axum")]
         super::routing::refuse_other_axum::<S>();
-        RefreshService::new(inner, self.clone())
+        let layer = Self {
+            kept: Arc::default(),
+            ..self.clone()
+        };
+        RefreshService::new(inner, layer, Arc::downgrade(&self.kept))
     }
 }
 

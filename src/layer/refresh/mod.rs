@@ -1,10 +1,12 @@
 //! The layer that stores the responses of a service and regenerates them.
 
 mod admission;
+mod again;
 pub(crate) mod declared;
 mod disposition;
 mod generate;
 mod hints;
+mod kept;
 pub(crate) mod keying;
 mod layer;
 mod outgoing;
@@ -14,6 +16,7 @@ mod respond;
 mod routing;
 mod service;
 mod target;
+pub(crate) mod warm;
 
 pub use layer::RefreshLayer;
 pub use request::GeneratedKey;

@@ -8,6 +8,7 @@ use http::{HeaderMap, Method, Request, Uri, header, request::Parts, uri::PathAnd
 
 use crate::{
     http::{cache_status::Forward, fields::list},
+    key::{Part, normal},
     layer::{RefreshLayer, refresh::keying::Resource},
 };
 
@@ -102,18 +103,44 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
         && !names(header::UPGRADE, "h2c")
 }
 
-/// Returns the key of a request whose path and query the service sees as `seen`. A nested router
-/// sees the path without its prefix, and a middleware may have rewritten the path, by a cookie for
-/// example. The key then has the original path and, after a `#`, which no path contains, the path
-/// that the service sees.
+/// Returns true for a request that axum's router has passed on.
+#[cfg(feature = "axum")]
+pub(super) fn is_routed(parts: &Parts) -> bool {
+    parts.extensions.get::<OriginalUri>().is_some()
+}
+
+#[cfg(not(feature = "axum"))]
+pub(super) fn is_routed(_: &Parts) -> bool {
+    false
+}
+
+/// Returns the key of a request whose path and query the service sees as `seen`. The key has the
+/// normal form of the original path and, each after a `#`, which no path contains:
+///
+/// - the original path as it was sent, if a router has chosen the route by that path: for `/%61`,
+///   another route than for `/a`;
+/// - the path that the service sees. A nested router sees the path without its prefix, and a
+///   middleware may have rewritten the path, by a cookie for example.
 pub(super) fn key_of_original<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {
     let original = original_uri(parts);
+    let is_same = std::ptr::eq(original, &parts.uri) || original.path() == parts.uri.path();
     // The usual case.
-    if std::ptr::eq(original, &parts.uri) || original.path() == parts.uri.path() {
+    if is_same && matches!(normal(original.path(), Part::Path), Cow::Borrowed(_)) {
         return seen;
     }
+    let original = original.path();
     let (path, query) = seen.split_at(seen.find('?').unwrap_or(seen.len()));
-    Cow::Owned(format!("{}{query}#{path}", original.path()))
+    let first = normal(original, Part::Path);
+    let mut key = format!("{first}{query}");
+    let mut last = &*first;
+    if is_routed(parts) && original != first {
+        key = format!("{key}#{original}");
+        last = original;
+    }
+    if path != last {
+        key = format!("{key}#{path}");
+    }
+    Cow::Owned(key)
 }
 
 /// Returns the generator's request for a resource: a GET with the key's path, query and headers, an

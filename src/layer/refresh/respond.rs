@@ -4,11 +4,11 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
-    Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header,
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header,
     request::Parts,
 };
 
-use super::outgoing;
+use super::{kept::route, outgoing, warm};
 use crate::{
     clock::Tick,
     event::{Event, Frequent},
@@ -17,6 +17,8 @@ use crate::{
         conditional::{self, Evaluation},
     },
     layer::{RefreshLayer, ResponseBody},
+    mode::Mode,
+    policy::Refresh,
     resource::{Answer, Failure, HitHeaders, PassReason, Version},
 };
 
@@ -87,6 +89,10 @@ impl RefreshLayer {
         };
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
         self.served(how);
+        if hit.ttl < 0 && made.is_none() {
+            let since = Duration::from_secs(hit.ttl.unsigned_abs());
+            self.engine.observer().stale(since);
+        }
         let make = || {
             let mut headers = stored.headers().clone();
             outgoing::set_age(&mut headers, hit, age);
@@ -132,21 +138,16 @@ impl RefreshLayer {
         if let Some(name) = &self.name {
             return Arc::clone(name);
         }
-        #[cfg(feature = "axum")]
-        if let Some(path) = extensions.get::<axum::extract::MatchedPath>() {
-            return path.as_str().into();
-        }
-        #[cfg(not(feature = "axum"))]
-        let _ = extensions;
         // Not the path: visitors can invent any number of paths, and each would be a name of its
         // own.
-        "other".into()
+        route(extensions).unwrap_or_else(|| "other".into())
     }
 
     /// Counts a request by the terms of its `Cache-Status`.
     #[inline]
     pub(super) fn served(&self, how: Handling) {
         self.engine.observer().served(how.served());
+        warm::answered(how);
     }
 
     /// Says how a response came about.
@@ -154,7 +155,37 @@ impl RefreshLayer {
         if self.engine.settings.cache_status {
             headers.append(CACHE_STATUS, how.value());
         }
+        if self.engine.settings.mode == Mode::Development
+            && let Some(text) = in_production(how, &self.production)
+        {
+            headers.insert(DEVELOPMENT, text);
+        }
     }
+}
+
+/// The header that says how production would have answered.
+const DEVELOPMENT: HeaderName = HeaderName::from_static("perennial-development");
+
+/// Says how production would have answered. `None`: in the same way.
+fn in_production(how: Handling, policy: &Refresh) -> Option<HeaderValue> {
+    let Handling::Forwarded(forward) = how else {
+        return None;
+    };
+    let text = match (forward.reason, forward.detail) {
+        (_, Some("failed")) => format!(
+            "production serves the old version, if there is one, and tries again after {:?}",
+            policy.cooldown_time()
+        ),
+        ("stale", None) if policy.soft_timeout.is_zero() => {
+            "production serves the old version at once, and regenerates in the background".into()
+        }
+        ("stale", None) => format!(
+            "production serves the old version if the new one takes longer than {:?}",
+            policy.soft_timeout
+        ),
+        _ => return None,
+    };
+    HeaderValue::try_from(text).ok()
 }
 
 /// Returns the reason in `Cache-Status` why the service itself answers.

@@ -4,7 +4,7 @@ use std::{
     any::{TypeId, type_name},
     convert::Infallible,
     pin::pin,
-    sync::LazyLock,
+    sync::{Arc, LazyLock, Mutex},
     task::{Context, Poll, Waker},
 };
 
@@ -14,7 +14,7 @@ use axum::{
     extract::{MatchedPath, OriginalUri},
     routing::{MethodRouter, Route, get},
 };
-use http::{Extensions, Request, Uri};
+use http::{Extensions, Request, Uri, request::Parts};
 use tower_service::Service;
 
 use super::declared::{KNOWN, names};
@@ -91,6 +91,27 @@ impl Routing {
         private.dedup();
         if private.len() == all { all } else { 0 }
     }
+}
+
+/// Returns the request for a page as a route gets it from axum's router, with the parameters of its
+/// path. `None`: the path is not of this route, or the route is one of axum's own.
+pub(super) fn routed(route: &str, path: &str) -> Option<Parts> {
+    // The name of a parameter that a nested service adds.
+    if route.contains("__private") {
+        return None;
+    }
+    let tell = |request: Request<Body>| {
+        let parts = Arc::new(Mutex::new(Some(request.into_parts().0)));
+        async { Extension(parts) }
+    };
+    let mut router = Router::new().route(route, get(tell));
+    let request = Request::get(path).body(Body::empty()).ok()?;
+    let mut told = match pin!(router.call(request)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(response)) => response,
+        Poll::Ready(Err(_)) | Poll::Pending => return None,
+    };
+    let told: Arc<Mutex<Option<Parts>>> = told.extensions_mut().remove()?;
+    told.lock().ok()?.take()
 }
 
 /// Refuses a service of an axum whose routing is unknown.

@@ -2,8 +2,9 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -13,10 +14,14 @@ use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::{
+    admission::Admitted,
+    again,
     generate::{Direct, generate},
+    kept::{self, Kept},
     keying::Resource,
     request,
     target::RequestUrl,
+    warm,
 };
 use crate::{
     error::BoxError,
@@ -26,8 +31,8 @@ use crate::{
         future::oneshot as call,
         invalidate::{Change, is_safe},
     },
-    resource::{Answer, Generator, GeneratorSource, Target, Work},
-    timing::SYNC,
+    resource::{Answer, Target, Work},
+    timing::BRIEF_RETENTION,
 };
 
 /// A service with stored responses; see [`RefreshLayer`].
@@ -37,14 +42,15 @@ pub struct RefreshService<S>(Arc<Shared<S>>);
 /// is cheap.
 pub(super) struct Shared<S> {
     pub(super) layer: RefreshLayer,
+    pub(super) kept: Weak<Kept>,
     /// Cloned, never called. Only a bypass and a generator need a clone.
     inner: Mutex<S>,
 }
 
 impl<S> RefreshService<S> {
-    pub(super) fn new(inner: S, layer: RefreshLayer) -> Self {
+    pub(super) fn new(inner: S, layer: RefreshLayer, kept: Weak<Kept>) -> Self {
         let inner = Mutex::new(inner);
-        Self(Arc::new(Shared { layer, inner }))
+        Self(Arc::new(Shared { layer, kept, inner }))
     }
 }
 
@@ -98,6 +104,9 @@ where
                 return pass(parts, body, forward);
             }
         };
+        if layer.engine.is_off() {
+            return pass(parts, body, Forward::bypass("off"));
+        }
         let now = layer.engine.now();
         match layer.engine.look(&resource.key, &layer.policy, now) {
             Ok(answer) => {
@@ -109,14 +118,24 @@ where
             }
             Err(stale) => {
                 layer.hints.get();
-                // A period of zero would count nothing.
-                let period = layer.engine.settings.retention.max(SYNC);
-                if !stale && !layer.admission.admits(&resource.key, now, period) {
-                    return pass(parts, body, Forward::bypass("too-many-keys"));
-                }
+                let retention = match stale {
+                    true => None,
+                    false => match layer.admission.admits(&resource.key, now) {
+                        Admitted::Stored => None,
+                        Admitted::Briefly => Some(BRIEF_RETENTION),
+                        Admitted::No => {
+                            return pass(parts, body, Forward::bypass("too-many-keys"));
+                        }
+                    },
+                };
                 let resource = resource.into_owned();
                 let why = if stale { "stale" } else { "miss" };
-                ResponseFuture::waiting(visit(Arc::clone(&self.0), parts, body, resource, why))
+                let ask = Ask {
+                    resource,
+                    why,
+                    retention,
+                };
+                ResponseFuture::waiting(visit(Arc::clone(&self.0), parts, body, ask))
             }
         }
     }
@@ -168,12 +187,24 @@ where
     change.settle(response, named).await
 }
 
+/// A request that memory cannot answer.
+struct Ask {
+    resource: Resource<'static>,
+    /// `miss` or `stale`.
+    why: &'static str,
+    /// See [`Work::retention`].
+    retention: Option<Duration>,
+}
+
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     parts: Parts,
     body: ReqBody,
-    resource: Resource<'static>,
-    why: &'static str,
+    Ask {
+        resource,
+        why,
+        retention,
+    }: Ask,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
@@ -194,31 +225,28 @@ where
     let (direct, mut own) = oneshot::channel();
     let name = layer.name_in(&parts.extensions);
     let make = || {
-        // Memory holds the generator. A strong reference would be a cycle, as the service may hold
-        // the site.
-        let (weak, again) = (Arc::downgrade(&shared), generating.clone());
-        let generator = move || {
-            let request = again.clone().map(|()| ReqBody::default());
-            let (direct, _) = oneshot::channel();
-            let run: Generator = Box::pin(generate(weak.upgrade()?, request, direct));
-            Some(run)
-        };
-        let source = GeneratorSource {
-            policy: layer.policy,
-            layer: Arc::clone(&name),
-            generator: Box::new(generator),
-        };
+        let route = kept::route(&parts.extensions);
+        if let Some(route) = &route {
+            again::keep(&shared, &generating, route);
+        }
+        let source = again::source(&shared, &generating, route);
         let request = generating.map(|()| ReqBody::default());
         Work {
             generator: Box::pin(generate(Arc::clone(&shared), request, direct)),
-            source: Some(Arc::new(source)),
+            source: Some(source),
             begun: false,
             layer: name,
             is_requested: false,
+            readable: None,
+            retention,
         }
     };
     let arrived = layer.engine.now();
-    let (answer, leads) = layer.engine.visit(&resource.key, &layer.policy, make).await;
+    let policy = warm::policy(layer.policy);
+    let (answer, leads) = layer
+        .engine
+        .visit(&resource.key, &policy, false, make)
+        .await;
     let forward = Forward {
         collapsed: !leads,
         ..Forward::because(why)

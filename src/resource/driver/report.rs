@@ -1,14 +1,20 @@
 //! The events of a regeneration.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use super::Driver;
 use crate::{
     clock::Tick,
     event::{self, Outcome, Reason, Regeneration},
+    name::bounded,
     resource::{
         Facts, Page, Version,
-        state::{Ended, Event, Found, Freshness, GenerationResult, Report},
+        history::Generation,
+        list::Description,
+        state::{Content as _, Ended, Event, Found, Freshness, GenerationResult, Report},
     },
 };
 
@@ -43,6 +49,7 @@ pub(super) fn reason(newest: Option<&Version>, facts: &Facts<'_>) -> Reason {
         Freshness::Purged => Reason::Purged,
         Freshness::Expired => Reason::Expired,
         _ if newest.invalidated(facts.list) != Freshness::Fresh => Reason::Invalidated,
+        Freshness::Early => Reason::Early,
         Freshness::Fresh | Freshness::Stale => Reason::Stale,
     }
 }
@@ -70,8 +77,41 @@ impl Driver {
         }
     }
 
+    /// Returns the texts beside a version in the store: its metadata with its description, and its
+    /// line of the history.
+    pub(super) fn texts(&self, version: &Version, changed: bool) -> [String; 2] {
+        let terms = version.content.terms(&self.policy);
+        let description = Description {
+            layer: self.layer.to_string(),
+            interval: terms.interval,
+            early: terms.early,
+            max_stale: terms.max_stale,
+            revision: self.engine.settings.revision.clone(),
+            key: (bounded(&self.key) != *self.key).then(|| self.key.to_string()),
+        };
+        let metadata = version.content.metadata().metadata.encode();
+        let generation = Generation {
+            fence: self.lease.as_ref().map_or(0, crate::lock::Lease::fence),
+            began: SystemTime::UNIX_EPOCH,
+            reason: self.measured.reason,
+            took: self.measured.took,
+            bytes: self.measured.bytes as u64,
+            changed,
+            process: self.engine.locks.shown_label().to_owned(),
+        };
+        [
+            format!("{metadata}&{}", description.encode()),
+            generation.line(),
+        ]
+    }
+
     pub(super) fn started(&mut self, fence: Option<i64>) {
         self.measured.began = Some(self.engine.now());
+        if self.measured.reason != Reason::Requested {
+            // The probe may have found a version that this process did not have in memory.
+            let facts = self.engine.facts(&self.key, &self.policy);
+            self.measured.reason = reason(self.state.newest(), &facts);
+        }
         self.emit(event::Event::RegenerationStarted {
             key: self.key.clone(),
             layer: self.layer.clone(),

@@ -23,11 +23,14 @@ impl Engine {
     /// regeneration, and waits within the limits of the policy. `generate` returns the generator if
     /// this request is the leader. The result is the answer, and true for the leader.
     ///
+    /// `has_placeholder`: see [`Visitor`].
+    ///
     /// Cancel safe: a regeneration that has started continues.
     pub(crate) async fn visit(
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
+        has_placeholder: bool,
         generate: impl FnOnce() -> Work,
     ) -> (Answer, bool) {
         let arrived = self.now();
@@ -38,7 +41,11 @@ impl Engine {
                 Ok(joined) => joined,
                 Err(answer) => return (answer, false),
             };
-            let visitor = Visitor { arrived, leads };
+            let visitor = Visitor {
+                arrived,
+                leads,
+                has_placeholder,
+            };
             loop {
                 let seen = progress.borrow_and_update().clone();
                 let facts = self.facts(key, policy);
@@ -113,6 +120,8 @@ impl Engine {
             source: None,
             permit: None,
             lease: None,
+            readable: None,
+            retention: None,
             left: false,
         };
         let first = driver.on(Event::Begun);
@@ -123,6 +132,7 @@ impl Engine {
             driver.measured.reason = Reason::Requested;
         }
         (driver.generator, driver.source) = (Some(work.generator), work.source);
+        (driver.readable, driver.retention) = (work.readable, work.retention);
         let run = async move {
             driver.run(first).await;
             drop(token);

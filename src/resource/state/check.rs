@@ -31,6 +31,11 @@ mod times;
 mod visit;
 mod world;
 
+pub(super) use self::{
+    content::{ModelList, Text},
+    setup::POLICY,
+};
+
 use std::{env, time::Instant};
 
 use crate::search::{Explored, explore_some};
@@ -165,6 +170,16 @@ fn promises_hold_for_a_process_that_only_generates_missing_versions() {
         ..Setup::new(&[Crash, Lost, Invalidation], 1, 1)
     };
     check(&setup, 50_000, &[]);
+}
+
+/// A regeneration begins before its time, and no visitor waits for it.
+#[test]
+fn promises_hold_for_regenerations_before_their_time() {
+    let setup = Setup {
+        eager: true,
+        ..Setup::new(&[Crash, Failing, Invalidation, Lost, Purge, Slow], 1, 1)
+    };
+    check(&setup, 150_000, &["early version is served"]);
 }
 
 /// Situations near to the beginning.

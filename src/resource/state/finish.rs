@@ -60,7 +60,8 @@ impl<C: Content> Decision<'_, C> {
                 policy_cooldown
             }
             GenerationResult::Failed(failure) => {
-                let serves_old = self.is_servable_for(policy_cooldown);
+                let serves_old =
+                    self.is_servable_for(policy_cooldown) && !self.facts.policy.shows_failures;
                 self.report = Some(Report::Ended(Ended {
                     outcome: Outcome::Failed,
                     why: None,

@@ -46,6 +46,9 @@ pub(crate) struct Basis {
 pub(crate) enum Freshness {
     /// Younger than the interval.
     Fresh,
+    /// Younger than the interval and old enough for the next regeneration, of which no visitor
+    /// waits for the end.
+    Early,
     /// Served while a regeneration runs.
     Stale,
     /// Beyond `max_stale`: not served.
@@ -59,12 +62,13 @@ impl Freshness {
         self <= Self::Stale
     }
 
-    fn by_age(age: Duration, interval: Duration, max_stale: Option<Duration>) -> Self {
-        if age < interval {
+    pub(crate) fn by_age(age: Duration, terms: &Terms) -> Self {
+        if age < terms.early {
             return Self::Fresh;
         }
-        match max_stale {
-            Some(limit) if age - interval > limit => Self::Expired,
+        match (age.checked_sub(terms.interval), terms.max_stale) {
+            (None, _) => Self::Early,
+            (Some(over), Some(limit)) if over > limit => Self::Expired,
             _ => Self::Stale,
         }
     }
@@ -173,8 +177,10 @@ impl<C: Content> Version<C> {
     pub(crate) fn freshness(&self, facts: &Facts<'_, C>) -> Freshness {
         let terms = self.content.terms(facts.policy);
         let age = self.age(facts.now);
-        let by_age = match Freshness::by_age(age, terms.interval, terms.max_stale) {
-            Freshness::Fresh if self.is_unsaved() && age >= facts.policy.cooldown_time() => {
+        let by_age = match Freshness::by_age(age, &terms) {
+            Freshness::Fresh | Freshness::Early
+                if self.is_unsaved() && age >= facts.policy.cooldown_time() =>
+            {
                 Freshness::Stale
             }
             Freshness::Expired if facts.now < self.error_grace_until => Freshness::Stale,
@@ -275,7 +281,10 @@ impl<C: Content> View<C> {
         match self {
             Self::Version(version) => match version.freshness(facts) {
                 Freshness::Fresh => Ok(Answer::Version(version)),
-                Freshness::Stale if facts.now < version.quiet_until || is_busy() => {
+                freshness
+                    if freshness.is_servable()
+                        && (facts.now < version.quiet_until || is_busy()) =>
+                {
                     Ok(Answer::Version(version))
                 }
                 freshness => Err(freshness != Freshness::Purged),

@@ -29,6 +29,8 @@ pub(crate) struct Visitor {
     pub(crate) arrived: Tick,
     /// The visitor is the leader, whose request started the regeneration.
     pub(crate) leads: bool,
+    /// The visitor has content of its own in place of a first version, and waits for none.
+    pub(crate) has_placeholder: bool,
 }
 
 /// The next action of a visitor.
@@ -46,7 +48,10 @@ impl<C: Content> Progress<C> {
     pub(crate) fn wait(&self, visitor: Visitor, facts: &Facts<'_, C>) -> Wait<C> {
         let Facts { policy, limits, .. } = facts;
         let limit = |limit| visitor.arrived + limit;
-        let first = limit(policy.on_miss.limit());
+        let first = match visitor.has_placeholder {
+            true => visitor.arrived,
+            false => limit(policy.on_miss.limit()),
+        };
         let until = match self {
             Self::Done(Answer::Version(version)) => {
                 // The version may have expired or been purged since the answer was known.
@@ -62,6 +67,14 @@ impl<C: Content> Progress<C> {
                 };
             }
             Self::Done(answer) => return Wait::Answer(answer.clone()),
+            Self::Stale { version, .. }
+                if visitor.has_placeholder && !version.freshness(facts).is_servable() =>
+            {
+                first
+            }
+            Self::First if visitor.has_placeholder => first,
+            // The store may have a version.
+            Self::Looking if visitor.has_placeholder => limit(limits.patience),
             // The statement's limit ends the probe, unless the runtime of the leader has stopped.
             Self::Looking if visitor.leads => limit(policy.timeout.max(limits.statement)),
             Self::Looking => first.max(limit(limits.statement)),
@@ -73,6 +86,8 @@ impl<C: Content> Progress<C> {
                 };
                 let soft = limit(policy.soft_timeout.min(patience));
                 match (version.freshness(facts), visitor.leads) {
+                    // No visitor waits for a regeneration before its time.
+                    (Freshness::Early, _) => return Wait::Answer(Answer::Version(version.clone())),
                     (Freshness::Fresh | Freshness::Stale, leads) => {
                         if !leads || facts.now >= soft {
                             return Wait::Answer(Answer::Version(version.clone()));
@@ -119,4 +134,74 @@ fn unavailable<C: Content>(facts: &Facts<'_, C>) -> Wait<C> {
     Wait::Answer(Answer::Unavailable {
         retry_in: facts.policy.cooldown_time(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::state::{
+        Facts, Limits, Origin,
+        check::{ModelList, POLICY, Text},
+    };
+
+    #[test]
+    fn visitor_with_a_placeholder_waits_for_the_store_alone() {
+        let list = ModelList::default();
+        let facts = |now| Facts::<Text> {
+            now: Tick(now),
+            key: "key",
+            policy: &POLICY,
+            list: &list,
+            limits: Limits {
+                patience: Duration::from_millis(500),
+                statement: Duration::from_secs(5),
+                regenerates: true,
+                closing: false,
+            },
+        };
+        let version = |born| Version::new(Text::default(), 1, Tick(born), Origin::Stored);
+        let expired = Arc::new(version(-60_000_000));
+        let servable = Arc::new(version(-3_000_000));
+        for leads in [false, true] {
+            let visitor = Visitor {
+                arrived: Tick(0),
+                leads,
+                has_placeholder: true,
+            };
+            let wait = |progress: Progress<Text>, now| progress.wait(visitor, &facts(now));
+            assert!(matches!(
+                wait(Progress::Looking, 0),
+                Wait::Until(Tick(500_000))
+            ));
+            let nothing_yet = |wait| matches!(wait, Wait::Answer(Answer::Unavailable { .. }));
+            assert!(nothing_yet(wait(Progress::Looking, 500_000)));
+            assert!(nothing_yet(wait(Progress::First, 0)));
+            assert!(nothing_yet(wait(Progress::Elsewhere, 0)));
+            let stale = |version: &Arc<_>| Progress::Stale {
+                version: Arc::clone(version),
+                begun: true,
+            };
+            assert!(nothing_yet(wait(stale(&expired), 0)));
+            assert!(matches!(
+                wait(stale(&servable), 1_000_000),
+                Wait::Answer(Answer::Version(_))
+            ));
+            assert!(
+                nothing_yet(wait(
+                    Progress::Done(Answer::Version(Arc::clone(&expired))),
+                    0
+                )) || leads
+            );
+        }
+        // Another visitor waits.
+        let other = Visitor {
+            arrived: Tick(0),
+            leads: false,
+            has_placeholder: false,
+        };
+        assert!(matches!(
+            Progress::<Text>::First.wait(other, &facts(0)),
+            Wait::Until(_)
+        ));
+    }
 }

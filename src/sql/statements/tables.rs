@@ -7,7 +7,7 @@ use super::Sides;
 #[cfg(feature = "mysql")]
 pub(in crate::sql) const MYSQL_COLUMNS: [&str; 3] = [
     "SELECT kind, name, owner, fence, acquired_at, expires_at FROM {p}lock LIMIT 0",
-    "SELECT kind, name, fence, generated_at, retain_until, metadata, status, headers, `body` FROM {p}entry LIMIT 0",
+    "SELECT kind, name, fence, generated_at, retain_until, metadata, history, status, headers, `body` FROM {p}entry LIMIT 0",
     "SELECT name, epoch FROM {p}invalidation LIMIT 0",
 ];
 
@@ -54,6 +54,7 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             generated_at INTEGER NOT NULL,
             retain_until INTEGER NOT NULL,
             metadata TEXT NOT NULL,
+            history TEXT NOT NULL DEFAULT '',
             status INTEGER NOT NULL,
             headers BLOB NOT NULL,
             body BLOB NOT NULL,
@@ -66,6 +67,7 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             generated_at BIGINT NOT NULL,
             retain_until BIGINT NOT NULL,
             metadata TEXT NOT NULL,
+            history TEXT NOT NULL DEFAULT '',
             status BIGINT NOT NULL,
             headers BYTEA NOT NULL,
             body BYTEA NOT NULL,
@@ -80,6 +82,7 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             generated_at BIGINT NOT NULL,
             retain_until BIGINT NOT NULL,
             metadata MEDIUMBLOB NOT NULL,
+            history VARBINARY(4000) NOT NULL DEFAULT x'',
             status BIGINT NOT NULL,
             headers MEDIUMBLOB NOT NULL,
             `body` LONGBLOB NOT NULL,

@@ -13,7 +13,7 @@ use crate::{
         statements::{Sides, entries, locks},
         wire,
     },
-    store::{Entry, LeaseRow, LockState, NewEntry, Probe, Pruned},
+    store::{Entry, EntryRow, LeaseRow, LockRow, LockState, NewEntry, Probe, Pruned},
 };
 
 impl<DB: Driver> SqlStore<DB> {
@@ -58,6 +58,7 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(Some(Entry {
             fence,
             age: duration(age),
+            generated: row.number(11)?,
             undated: age < -SET_BACK,
             content,
             metadata: row.name(9)?,
@@ -95,7 +96,12 @@ impl<DB: Driver> SqlStore<DB> {
         rest: &[Arg<'_>],
     ) -> Answer<bool> {
         let retention = Arg::Int(micros(entry.retention.min(FOREVER)));
-        let arguments = [&[Arg::Text(entry.metadata), retention], rest].concat();
+        let first = [
+            Arg::Text(entry.metadata),
+            retention,
+            Arg::Text(entry.history),
+        ];
+        let arguments = [&first, rest].concat();
         let mut fence = number(&self.run_under(sides, lease, &arguments).await?)?;
         if fence.is_none() {
             // The publish was refused, or done by an earlier try whose answer was lost.
@@ -111,7 +117,7 @@ impl<DB: Driver> SqlStore<DB> {
     /// Takes the locks first, also of variants that are being made for the first time.
     pub(super) async fn purge(&self, key: &str) -> Answer<()> {
         let page = LockName::of(LockKind::Page, key);
-        self.break_lock(&page).await?;
+        self.break_lock(&page, None).await?;
         self.run_on(&entries::DELETE, &page, &[]).await?;
         // A name with a NUL is stored as a digest (and a `NUL` is in no text of PostgreSQL's).
         if !key.contains('\0') {
@@ -121,6 +127,36 @@ impl<DB: Driver> SqlStore<DB> {
             self.run(&entries::DELETE_VARIANTS, &variants).await?;
         }
         Ok(())
+    }
+
+    pub(super) async fn list(&self, from: &str, most: usize) -> Answer<Vec<EntryRow>> {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let done = self
+            .run(&entries::LIST, &[Arg::Text(from), Arg::Int(most)])
+            .await?;
+        done.rows.iter().map(Self::entry_row).collect()
+    }
+
+    fn entry_row(row: &DB::Row) -> Answer<EntryRow> {
+        let (name, age) = (row.name(0)?, row.number(2)?);
+        Ok(EntryRow {
+            lock: LockRow {
+                kind: LockKind::Page,
+                name: name.clone(),
+                owner: row.text(7)?,
+                fence: row.number(8)?,
+                remaining: duration(row.number(9)?),
+                age: duration(row.number(10)?),
+            },
+            name,
+            fence: row.number(1)?,
+            age: duration(age),
+            undated: age < -SET_BACK,
+            status: u16::try_from(row.number(3)?)?,
+            bytes: u64::try_from(row.number(4)?)?,
+            metadata: row.name(5)?,
+            history: row.name(6)?,
+        })
     }
 
     pub(super) async fn prune_entries(

@@ -90,13 +90,17 @@ impl<DB: Driver> SqlStore<DB> {
 
     /// Takes a lock from its current holder. A second run of the statement finds another fence, and
     /// does not affect the next holder.
-    pub(super) async fn break_lock(&self, name: &LockName) -> Answer<bool> {
-        let Some(row) = self.inspect(name).await? else {
+    pub(super) async fn break_lock(&self, name: &LockName, seen: Option<i64>) -> Answer<bool> {
+        let fence = match seen {
+            Some(fence) => Some(fence),
+            None => self.inspect(name).await?.map(|row| row.fence),
+        };
+        let Some(fence) = fence else {
             return Ok(false);
         };
-        let seen = [Arg::Int(row.fence)];
-        self.run_on(&locks::BREAK, name, &seen).await?;
-        Ok(true)
+        let done = self.run_on(&locks::BREAK, name, &[Arg::Int(fence)]).await?;
+        // If the fence has changed since `inspect`, the holder seen there has lost the lock already.
+        Ok(seen.is_none() || done.changed > 0)
     }
 
     pub(super) async fn prune_locks(

@@ -26,7 +26,7 @@ use crate::{
         schema,
         statements::Sides,
     },
-    store::{LeaseRow, LockRow, NewEntry, Probe, Pruned, Store, StoreFuture, Unused},
+    store::{EntryRow, LeaseRow, LockRow, NewEntry, Probe, Pruned, Store, StoreFuture, Unused},
 };
 pub(super) use locks::lock_row;
 
@@ -184,9 +184,10 @@ steps! {
     invalidated(since: i64, most: usize) -> Vec<(String, i64)>;
     invalidated_for_long(after: &'a str, most: usize) -> Vec<(String, i64)>;
     purge(key: &'a str) -> ();
+    list(from: &'a str, most: usize) -> Vec<EntryRow>;
     inspect(name: &'a LockName) -> Option<LockRow>;
     held() -> Vec<LockRow>;
-    break_lock(name: &'a LockName) -> bool;
+    break_lock(name: &'a LockName, seen: Option<i64>) -> bool;
     reclaim(strays: &'a [&'a LeaseRow]) -> ();
     prune_entries(kind: LockKind, after: Option<&'a str>) -> Option<Pruned>;
     prune_locks(kind: LockKind, unused: Unused, after: Option<&'a str>) -> Option<String>;

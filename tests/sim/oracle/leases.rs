@@ -163,7 +163,7 @@ impl Leases {
                 self.cooldowns
                     .insert(row.name.clone(), at + micros(*cooldown));
             }
-            (Call::BreakLock(name), _) => self.broken(name),
+            (Call::BreakLock(name, _), _) => self.broken(name),
             (Call::Purge(key), _) => self.broken(&LockName::of(LockKind::Page, key)),
             (Call::Reclaim(strays), _) => {
                 for stray in strays {

@@ -12,8 +12,8 @@ use crate::{
 pub(super) const IF_ERROR: Duration = Duration::from_secs(4);
 
 /// Generated content. Two contents that have read the same data are the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Text {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(in crate::resource::state) struct Text {
     /// The latest epoch in the database when the generator read the data.
     pub(super) read: i64,
     pub(super) basis: Basis,
@@ -37,6 +37,7 @@ impl Content for Text {
     fn terms(&self, policy: &Refresh) -> Terms {
         Terms {
             interval: policy.interval,
+            early: policy.early_after(policy.interval, Duration::ZERO),
             max_stale: policy.max_stale,
             if_error: IF_ERROR,
         }
@@ -80,7 +81,7 @@ impl Marks {
 
 /// The invalidation list of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct ModelList {
+pub(in crate::resource::state) struct ModelList {
     pub(super) marks: Marks,
     /// All invalidations from before the process began are known.
     pub(super) complete: bool,

@@ -19,7 +19,7 @@ pub(super) const OLDEST: i64 = -7 * SECOND;
 
 pub(super) const LEASE: Duration = Duration::from_secs(2);
 
-pub(super) const POLICY: Refresh = Refresh::every(Duration::from_secs(2))
+pub(in crate::resource::state) const POLICY: Refresh = Refresh::every(Duration::from_secs(2))
     .soft_timeout(Duration::from_secs(1))
     .on_miss(OnMiss::Wait(Duration::from_secs(3)))
     .timeout(Duration::from_secs(2))
@@ -102,6 +102,8 @@ pub(super) struct Setup {
     pub(super) first_regenerates: bool,
     /// The processes do not know the invalidations at the start.
     pub(super) cold: bool,
+    /// Hits begin regenerations after half of the interval.
+    pub(super) eager: bool,
     /// Each state is compared with the same state after the processes have changed places.
     pub(super) swaps: bool,
 }
@@ -114,6 +116,7 @@ impl Setup {
             mutant: None,
             first_regenerates: true,
             cold: false,
+            eager: false,
             swaps: false,
         };
         for fault in faults {
@@ -125,8 +128,10 @@ impl Setup {
     /// Returns the policy of all decisions.
     pub(super) fn policy(&self) -> &'static Refresh {
         const WITHOUT_END: Refresh = POLICY.max_stale(Duration::MAX);
+        const EAGER: Refresh = POLICY.eager(0.5);
         match self.mutant {
             Some(Mutant::ExpiredServed) => &WITHOUT_END,
+            _ if self.eager => &EAGER,
             _ => &POLICY,
         }
     }

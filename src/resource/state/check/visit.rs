@@ -40,6 +40,7 @@ impl Process {
         let visitor = Visitor {
             arrived: Tick(i64::from(seen.is_some_and(is_new))),
             leads: false,
+            has_placeholder: false,
         };
         if let Some(View::HitForPass { until, .. }) = &self.view
             && *until > NOW
@@ -105,7 +106,12 @@ impl Process {
                 Wait::Until(until) if until <= NOW => {
                     return Err("S13: a visitor waits for the past");
                 }
-                Wait::Until(_) => {}
+                Wait::Until(_) => {
+                    let version = run.version().map(|version| version.freshness(&facts));
+                    if version == Some(Freshness::Early) {
+                        return Err("S19: no visitor waits for a regeneration before its time");
+                    }
+                }
             }
         }
         Ok(())
@@ -147,6 +153,9 @@ impl Process {
         let facts = self.facts(around.setup);
         match answer {
             Answer::Version(version) => {
+                if version.freshness(&facts) == Freshness::Early {
+                    around.seen.push("early version is served");
+                }
                 if version.is_unsaved() {
                     around.seen.push("unsaved version is served");
                 }

@@ -7,6 +7,7 @@ fn wait(process: &Process, progress: &Progress<Text>, leads: bool, ago: Duration
     let visitor = Visitor {
         arrived: process.now - ago,
         leads,
+        has_placeholder: false,
     };
     progress.wait(visitor, &process.facts())
 }

@@ -1,22 +1,12 @@
-//! A small bookshop: an axum site over one database, whose lists regrow by themselves.
-//!
-//! ```text
-//! cargo run --release --example bookshop
-//! curl -X POST http://127.0.0.1:3000/buy/1
-//! ```
+//! The shop: an axum site over one database, whose lists regrow by themselves.
 //!
 //! The home page, the books and the orders are live. Perennial stores `/best-sellers`,
 //! `/new-releases` and the sidebar. The first request after the interval regenerates them, once for
-//! all copies of the shop on the same database; a new book makes the lists stale, too. For a
-//! database on a server, add `--features postgres` or `mysql`, and `--database` with its URL.
-
-#[macro_use]
-mod common;
+//! all copies of the shop on the same database; a new book makes the lists stale, too.
 
 use std::{
     error::Error,
     net::SocketAddr,
-    process::ExitCode,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -27,21 +17,22 @@ use axum::{
     response::{Html, IntoResponse, Redirect, Response},
     routing::{get, post},
 };
-use clap::Parser;
+use clap::Args;
 use humantime::{format_duration, format_rfc3339_seconds, parse_duration};
 use perennial::{Key, Perennial, Refresh};
 use sqlx::{AnyPool, AssertSqlSafe};
 
-/// A small bookshop whose lists regrow by themselves.
-#[derive(Parser)]
-struct Options {
+use crate::common;
+
+#[derive(Args, Clone)]
+pub(crate) struct ShopOptions {
     /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:3000")]
-    listen: String,
+    pub(crate) listen: String,
     /// The database, as in sqlite://bookshop.db or postgres://user:password@host/database. A
     /// catalogue and some orders are put into an empty one.
     #[arg(long, default_value = "sqlite://bookshop.db")]
-    database: String,
+    pub(crate) database: String,
     /// The age at which the best-sellers and the sidebar are stale.
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = parse_duration)]
     best_sellers_every: Duration,
@@ -54,14 +45,11 @@ struct Options {
     slow: Duration,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let options = Options::parse();
-    common::log();
-    common::exit("bookshop", run(&options).await)
-}
-
-async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+/// Opens the shop, and serves `beside` beside its pages.
+pub(crate) async fn run(
+    options: &ShopOptions,
+    beside: impl FnOnce(&Perennial) -> Router,
+) -> Result<(), Box<dyn Error>> {
     let listener = common::listen(&options.listen).await?;
     let site = Perennial::open(&options.database).await?;
     // The shop's own tables, through sqlx's pool for any kind of database. A pool for one kind
@@ -95,7 +83,8 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         .route("/best-sellers", get(best_sellers).layer(list(best)))
         .route("/new-releases", get(new_releases).layer(list(new)))
         .fallback(async || Failure::NotFound)
-        .with_state(shop);
+        .with_state(shop)
+        .merge(beside(&site));
 
     introduce(options, listener.local_addr()?);
     axum::serve(listener, app)
@@ -108,7 +97,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn introduce(options: &Options, address: SocketAddr) {
+fn introduce(options: &ShopOptions, address: SocketAddr) {
     let next = SocketAddr::new(address.ip(), address.port().wrapping_add(1));
     say!(
         "The bookshop is open at http://{address}/ (the orders that it begins with are made up).
@@ -120,7 +109,7 @@ Add a book; the new releases know of it within a second, in all copies:
     curl -d 'title=The+Secret+of+Roots&author=You&year=2026' http://{address}/books
     curl http://{address}/new-releases
 Start a second copy; it is the same site:
-    cargo run --release --example bookshop {features}-- --database {database} --listen {next}
+    cargo run --release --example bookshop {features}-- --plain --database {database} --listen {next}
 Start both with --slow 20s --best-sellers-every 1m, and reload in two windows: one waits for the new list, at most 1 s, and the
 other has the old one at once. Kill the copy that generates: within 15 s the other takes over.
     kill -9 {id}

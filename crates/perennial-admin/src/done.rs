@@ -1,0 +1,41 @@
+//! The result of an action, on the page after it.
+
+use maud::{Markup, html};
+use serde::Deserialize;
+
+/// The result of an action.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Done {
+    Regenerated,
+    Unchanged,
+    Cooldown,
+    NotStored,
+    Elsewhere,
+    Invalidated,
+    Purged,
+    Broken,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct After {
+    done: Option<Done>,
+}
+
+pub(crate) fn done(after: &After) -> Markup {
+    let text = after.done.map(|done| match done {
+        Done::Regenerated => "There is a new version.",
+        Done::Unchanged => "There is a new version, with the same content as before.",
+        Done::Cooldown => {
+            "A regeneration has failed shortly before. The entry is stale, and the first request after the cooldown regenerates it."
+        }
+        Done::NotStored => "The new response may not be stored, or the site shuts down. The entry is stale.",
+        Done::Elsewhere => {
+            "The entry is stale now. This process has no generator for it in memory, so the next request regenerates it."
+        }
+        Done::Invalidated => "Invalidated: the next request of each page regenerates it.",
+        Done::Purged => "Purged: nothing of it is stored.",
+        Done::Broken => "The lock was taken from its holder.",
+    });
+    html! { @if let Some(text) = text { p .done role="status" { (text) } } }
+}

@@ -1,0 +1,202 @@
+//! The parts of every page. maud escapes each text, and [`visible`] shows what a reader would not
+//! see.
+
+use std::time::Duration;
+
+use axum::{
+    http::StatusCode,
+    response::{Html, IntoResponse, Response},
+};
+use maud::{DOCTYPE, Markup, html};
+use perennial::entries::{Entry, EntryState, Generation, visible};
+
+use crate::access::Viewer;
+
+/// The length at which the lists cut a text, in characters.
+const SHORT: usize = 120;
+
+/// A page whose statement failed. The log has the error.
+#[derive(Debug)]
+pub(crate) struct Failed;
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        let text = "The database fails. The application's log has the error.";
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            message("Unavailable", text),
+        )
+            .into_response()
+    }
+}
+
+/// Returns a visible text of at most 120 characters.
+pub(crate) fn short(text: &str) -> String {
+    let shown = visible(text);
+    match shown.char_indices().nth(SHORT) {
+        Some((end, _)) => format!("{}…", &shown[..end]),
+        None => shown,
+    }
+}
+
+/// Returns a duration in its two largest units, such as `3 d 4 h`.
+pub(crate) fn time(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 => format!("{} ms", time.as_millis()),
+        1..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// Returns a number of bytes, such as `12.3 kB`.
+pub(crate) fn size(bytes: u64) -> String {
+    #[allow(clippy::cast_precision_loss, reason = "one digit is shown")]
+    let number = bytes as f64;
+    match bytes {
+        0..1000 => format!("{bytes} B"),
+        1000..1_000_000 => format!("{:.1} kB", number / 1e3),
+        _ => format!("{:.1} MB", number / 1e6),
+    }
+}
+
+/// Returns a page with the navigation.
+pub(crate) fn page(viewer: &Viewer, title: &str, body: &Markup) -> Html<String> {
+    let base = &viewer.base;
+    let overview = if base.is_empty() { "/" } else { base };
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) " – Perennial" }
+                link rel="stylesheet" href={ (base) "/admin.css" };
+                script defer src={ (base) "/admin.js" } {}
+            }
+            body {
+                a .skip href="#main" { "To the content" }
+                header {
+                    strong { "Perennial" }
+                    nav aria-label="Pages" {
+                        @for (path, name) in [("", "Overview"), ("/entries", "Entries"), ("/locks", "Locks")] {
+                            @let here = name == title;
+                            a href=@if path.is_empty() { (overview) } @else { (base) (path) }
+                                aria-current=[here.then_some("page")] { (name) }
+                        }
+                    }
+                    span .user { (visible(&viewer.user)) @if !viewer.can_act { " (read-only)" } }
+                }
+                main #main {
+                    @if !viewer.can_act {
+                        p .banner { "You may see these pages, and change nothing." }
+                    }
+                    h1 { (title) }
+                    (body)
+                }
+            }
+        }
+    };
+    Html(page.into_string())
+}
+
+/// Returns a page with a message alone, which needs no style.
+pub(crate) fn message(title: &str, text: &str) -> Html<String> {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head { meta charset="utf-8"; title { (title) " – Perennial" } }
+            body { h1 { (title) } p { (text) } }
+        }
+    };
+    Html(page.into_string())
+}
+
+/// Returns a state as a word with a sign of its own shape.
+pub(crate) fn state(state: EntryState) -> Markup {
+    let sign = match state {
+        EntryState::Fresh => "●",
+        EntryState::Stale => "◐",
+        EntryState::Expired => "○",
+        EntryState::Cooldown => "✗",
+        _ => "→",
+    };
+    html! { span .state data-state=(state.as_str()) { (sign) " " (state.as_str()) } }
+}
+
+/// Returns the age against the interval, as a bar.
+pub(crate) fn age_bar(entry: &Entry) -> Markup {
+    let share = if entry.interval.is_zero() {
+        1.0
+    } else {
+        (entry.age.as_secs_f64() / entry.interval.as_secs_f64()).min(1.0)
+    };
+    let width = format!("{:.1}", share * 60.0);
+    let text = format!("{} of {}", time(entry.age), time(entry.interval));
+    html! {
+        @if entry.status.is_none() { "–" } @else {
+            svg .bar viewBox="0 0 60 8" width="60" height="8" role="img" aria-label=(text) {
+                rect width="60" height="8" fill="currentColor" fill-opacity="0.15" {}
+                rect width=(width) height="8" fill="currentColor" fill-opacity="0.6" {}
+            }
+            " " (text)
+        }
+    }
+}
+
+/// Returns the times of the generations, oldest first, as a line of bars. A bar of unchanged content
+/// is lighter.
+pub(crate) fn sparkline(history: &[Generation]) -> Markup {
+    let longest = history.iter().map(|it| it.took).max().unwrap_or_default();
+    let longest = longest.as_secs_f64().max(1e-6);
+    html! {
+        @if history.is_empty() { "–" } @else {
+            svg .bar viewBox="0 0 80 16" width="80" height="16" role="img"
+                aria-label={ "times of the latest " (history.len()) " generations" } {
+                @for (at, generation) in history.iter().rev().enumerate() {
+                    @let height = 1.0 + 15.0 * generation.took.as_secs_f64() / longest;
+                    rect x=(at * 4) y=(format!("{:.1}", 16.0 - height)) width="3" height=(format!("{height:.1}"))
+                        fill="currentColor" fill-opacity=(if generation.changed { "0.8" } else { "0.35" }) {
+                        title { (time(generation.took)) ", " (generation.reason) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_that_acts_is_made_visible() {
+        assert_eq!(
+            visible("a\u{202e}b\n\u{1b}[31m"),
+            "a\\u{202e}b\\u{a}\\u{1b}[31m"
+        );
+        assert_eq!(short(&"ä".repeat(500)).chars().count(), SHORT + 1);
+    }
+
+    #[test]
+    fn units_are_readable() {
+        let times = [0, 59, 60, 3599, 3600, 90_000].map(|it| time(Duration::from_secs(it)));
+        assert_eq!(
+            times,
+            [
+                "0 ms",
+                "59 s",
+                "1 min 0 s",
+                "59 min 59 s",
+                "1 h 0 min",
+                "1 d 1 h"
+            ]
+        );
+        assert_eq!(
+            [999, 1500, 2_000_000].map(size),
+            ["999 B", "1.5 kB", "2.0 MB"]
+        );
+    }
+}

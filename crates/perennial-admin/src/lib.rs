@@ -1,0 +1,150 @@
+//! A status page for a [`Perennial`] site: an axum router to nest in the application.
+//!
+//! The pages show the site's checks and figures, the stored entries with their history, and the
+//! locks with their holders. Operators can regenerate, invalidate and purge entries and break locks.
+//!
+//! The router cannot be built without a decision about access, which the application makes for each
+//! request. Put the application's own login in front, and let it pass the user on in an extension:
+//!
+//! ```
+//! use axum::{Router, http::request::Parts, middleware};
+//! use perennial::Perennial;
+//! use perennial_admin::{Access, CancellationToken};
+//!
+//! #[derive(Clone)]
+//! struct User { name: String, is_operator: bool }
+//!
+//! fn access(request: &Parts) -> Access {
+//!     match request.extensions.get::<User>() {
+//!         Some(user) if user.is_operator => Access::full(&user.name),
+//!         Some(user) => Access::read_only(&user.name),
+//!         None => Access::Forbidden,
+//!     }
+//! }
+//!
+//! fn app(site: Perennial, shutdown: CancellationToken) -> Router {
+//!     // A layer of the application (a session, an identity proxy) sets the extension `User`.
+//!     Router::new().nest("/admin/cache", perennial_admin::router(site, shutdown, access))
+//! }
+//! ```
+//!
+//! # Safety
+//!
+//! - Each handler checks the access, also those of the figures as JSON and of the stream of events.
+//! - Only POST changes anything, and a request from another origin is refused
+//!   ([`CsrfLayer`]). A proxy in front has to keep the `Host` header.
+//! - Each button acts on what the operator saw: the form carries the fence, and the action is refused
+//!   if the entry or the lock has another one by then.
+//! - Keys, tags and labels may come from visitors. The pages escape them, show control and
+//!   bidirectional characters as `\u{…}`, and run no inline script (Content-Security-Policy). A stored
+//!   page is shown as source, or in a frame without any rights.
+//! - Each action is a log line at INFO with the target `perennial_admin` and the user's name.
+//!
+//! # Cost
+//!
+//! A page reads at most a few hundred rows and counts none. The open overview costs no statement: its
+//! stream sends this process's figures once a second. A process with the router holds one lock, by
+//! which all processes are listed, and extends the lock once in 10 s.
+
+mod access;
+mod actions;
+mod checks;
+mod done;
+mod figures;
+mod html;
+mod live;
+mod pages;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    http::{HeaderValue, header, request::Parts},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use perennial::Perennial;
+use tower_http::csrf::CsrfLayer;
+
+pub use access::Access;
+pub use tokio_util::sync::CancellationToken;
+
+/// The state of the router.
+struct Admin {
+    site: Perennial,
+    shutdown: CancellationToken,
+    access: Box<dyn Fn(&Parts) -> Access + Send + Sync>,
+    latest: live::Latest,
+}
+
+/// Returns the router of the status page, to [nest](Router::nest) under a path of the application.
+///
+/// `access` decides for each request what its user may do. `shutdown` ends the streams of open
+/// pages: cancel it when the server begins its graceful shutdown, which waits for them otherwise.
+///
+/// # Panics
+///
+/// Outside of a tokio runtime.
+pub fn router(
+    site: Perennial,
+    shutdown: CancellationToken,
+    access: impl Fn(&Parts) -> Access + Send + Sync + 'static,
+) -> Router {
+    let latest = live::Latest::default();
+    live::watch(&site, &shutdown, &latest);
+    let admin = Arc::new(Admin {
+        site,
+        shutdown,
+        access: Box::new(access),
+        latest,
+    });
+    Router::new()
+        .route("/", get(pages::overview))
+        .route("/entries", get(pages::entries))
+        .route("/entry", get(pages::entry))
+        .route("/preview", get(pages::preview))
+        .route("/locks", get(pages::locks))
+        .route("/live", get(live::stream))
+        .route("/overview.json", get(figures::overview))
+        .route("/entries.json", get(figures::entries))
+        .route("/locks.json", get(figures::locks))
+        .route("/act/entry", post(actions::on_entry))
+        .route("/many", get(actions::ask_many))
+        .route("/act/many", post(actions::on_many))
+        .route("/act/lock", post(actions::on_lock))
+        .route(
+            "/admin.css",
+            get(async || asset("text/css", include_str!("admin.css"))),
+        )
+        .route(
+            "/admin.js",
+            get(async || asset("text/javascript", include_str!("admin.js"))),
+        )
+        .layer(CsrfLayer::new())
+        .layer(middleware::map_response(safe_headers))
+        .with_state(admin)
+}
+
+fn asset(kind: &'static str, text: &'static str) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, kind)], text)
+}
+
+/// The policy of every page. A preview sets a stricter one.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+    connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+async fn safe_headers(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    let fixed = [
+        (header::CACHE_CONTROL, "private, no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "same-origin"),
+    ];
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    let policy = headers.entry(header::CONTENT_SECURITY_POLICY);
+    policy.or_insert(HeaderValue::from_static(POLICY));
+    response
+}

@@ -1,0 +1,173 @@
+//! The latest events, and the stream of figures and events for an open page.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    extract::State,
+    http::HeaderName,
+    response::{
+        IntoResponse, Response,
+        sse::{self, KeepAlive, Sse},
+    },
+};
+use futures_util::{StreamExt, future, stream};
+use perennial::{
+    Event, Perennial,
+    entries::visible,
+    event::{Events, Outcome},
+};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Admin, access::Viewer, figures::Figures};
+
+/// The number of events on the overview.
+const LATEST: usize = 30;
+
+/// The time between two figures of a stream.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The time for which the regenerations are counted.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The largest number of regenerations of the last minute that is counted.
+const COUNTED: usize = 10_000;
+
+/// The latest events of this process.
+#[derive(Clone, Default)]
+pub(crate) struct Latest(Arc<Mutex<Seen>>);
+
+#[derive(Default)]
+struct Seen {
+    /// The lines of the events, newest first.
+    texts: VecDeque<String>,
+    /// The end of each regeneration, oldest first, and true for a failure.
+    ended: VecDeque<(Instant, bool)>,
+}
+
+impl Latest {
+    fn add(&self, event: &Event) {
+        let mut seen = self.seen();
+        if let Some(text) = text_of(event) {
+            seen.texts.push_front(text);
+            seen.texts.truncate(LATEST);
+        }
+        if let Event::RegenerationEnded(ended) = event {
+            let failed = matches!(ended.outcome, Outcome::Failed | Outcome::TimedOut);
+            seen.ended.push_back((Instant::now(), failed));
+            if seen.ended.len() > COUNTED {
+                seen.ended.pop_front();
+            }
+        }
+    }
+
+    pub(crate) fn texts(&self) -> Vec<String> {
+        self.seen().texts.iter().cloned().collect()
+    }
+
+    /// Returns the regenerations and the failures of the last minute.
+    pub(crate) fn last_minute(&self) -> [u64; 2] {
+        let mut seen = self.seen();
+        seen.ended.retain(|(at, _)| at.elapsed() < MINUTE);
+        let failed = seen.ended.iter().filter(|(_, failed)| *failed);
+        [seen.ended.len() as u64, failed.count() as u64]
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps the latest events, and lists this process among the site's, until the shutdown.
+pub(crate) fn watch(site: &Perennial, shutdown: &CancellationToken, latest: &Latest) {
+    let mut events = site.subscribe();
+    let latest = latest.clone();
+    let keep = async move {
+        while let Some(event) = events.next().await {
+            latest.add(&event);
+        }
+    };
+    tokio::spawn(shutdown.clone().run_until_cancelled_owned(keep));
+    let site = site.clone();
+    tokio::spawn(shutdown.clone().run_until_cancelled_owned(async move {
+        loop {
+            if let Ok(lease) = site.announce().await {
+                lease.lost().await;
+            }
+            // The database may be away.
+            tokio::time::sleep(10 * PERIOD).await;
+        }
+    }));
+}
+
+/// Returns the line of an event; `None`: not shown, as too frequent.
+fn text_of(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::RegenerationEnded(ended) => {
+            let key = visible(&ended.key);
+            let (outcome, reason, took) = (ended.outcome, ended.reason, ended.took);
+            match &ended.error {
+                Some(error) => {
+                    let error = visible(error);
+                    format!("{key}: {outcome} ({reason}) after {took:.0?}: {error}")
+                }
+                None => format!(
+                    "{key}: {outcome} ({reason}) after {took:.0?}, {} bytes",
+                    ended.bytes
+                ),
+            }
+        }
+        Event::LeaseTakenOver { key, .. } => {
+            let key = visible(key);
+            format!("{key}: the lease of a crashed or paused process was taken over")
+        }
+        Event::Invalidated { target, .. } => format!("invalidated {}", visible(target)),
+        Event::Warmed { path, outcome, .. } => format!("warmed {}: {outcome}", visible(path)),
+        Event::Purged { key } => format!("purged {}", visible(key)),
+        Event::DatabaseAway { step, .. } => format!("the database fails at {step}"),
+        Event::DatabaseBack { step } => format!("the database works again at {step}"),
+        Event::LockLost {
+            kind, name, reason, ..
+        } => format!(
+            "lost the {} lock {}: {reason}",
+            kind.as_str(),
+            visible(name)
+        ),
+        Event::LockBroken { kind, name } => {
+            format!("broke the {} lock {}", kind.as_str(), visible(name))
+        }
+        Event::Missed { events } => format!("{events} events were missed"),
+        _ => return None,
+    })
+}
+
+/// Sends figures once a second, and each event, until the shutdown.
+pub(crate) async fn stream(_: Viewer, State(admin): State<Arc<Admin>>) -> Response {
+    let sees = Arc::clone(&admin);
+    let ticks = stream::unfold(tokio::time::interval(PERIOD), async |mut interval| {
+        interval.tick().await;
+        Some(((), interval))
+    });
+    let figures = ticks.map(move |()| {
+        let figures = Figures::of(&sees);
+        sse::Event::default().event("figures").json_data(figures)
+    });
+    let texts = stream::unfold(admin.site.subscribe(), async |mut events: Events| {
+        let event = events.next().await?;
+        Some((text_of(&event), events))
+    });
+    let texts = texts.filter_map(future::ready);
+    let texts = texts.map(|text| sse::Event::default().event("happened").json_data(text));
+    let items = stream::select(Box::pin(figures), Box::pin(texts));
+    let items = items.filter_map(async |item| item.ok().map(Ok::<_, Infallible>));
+    let ended = admin.shutdown.clone().cancelled_owned();
+    let sse = Sse::new(items.take_until(Box::pin(ended))).keep_alive(KeepAlive::default());
+    // A proxy in front sends each event at once.
+    let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
+    (unbuffered, sse).into_response()
+}

@@ -1,0 +1,297 @@
+//! The pages.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Query, State},
+    http::{HeaderValue, StatusCode, header},
+    response::{Html, IntoResponse, Response},
+};
+use maud::{Markup, html};
+use perennial::{
+    entries::{Entry, EntryState, visible},
+    locks::{LockInfo, LockKind},
+};
+use serde::Deserialize;
+
+use crate::{
+    Admin,
+    access::Viewer,
+    actions::lock_action,
+    checks,
+    done::{After, done},
+    figures::{Figures, Search, last_time},
+    html::{Failed, age_bar, message, page, short, size, sparkline, state, time},
+};
+
+/// The size of the shown source of a stored page, in bytes.
+const SOURCE: usize = 64 << 10;
+
+pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) -> Html<String> {
+    let seen = checks::look(&admin.site).await;
+    let figures = Figures::of(&admin);
+    let table = |caption: &str, group: &str, rows: &[(&'static str, u64)]| {
+        html! {
+            table {
+                caption { (caption) }
+                @for (name, number) in rows {
+                    tr { th scope="row" { (name.replace('_', " ")) }
+                        td .number data-figure={ (group) "." (name) } { (number) } }
+                }
+            }
+        }
+    };
+    let body = html! {
+        ul .checks {
+            @for check in &seen.checks {
+                li data-result=(check.result.sign()) { strong { (check.result.sign()) } " " (visible(&check.text)) }
+            }
+        }
+        section .figures data-live={ (viewer.base) "/live" } {
+            (table("Requests of this process", "requests", &figures.requests))
+            (table("Regenerations of this process", "regenerations", &figures.regenerations))
+            (table("The last minute of this process", "last_minute", &figures.last_minute))
+            table {
+                caption { "Memory of this process" }
+                tr { th scope="row" { "entries" } td .number data-figure="memory_entries" { (figures.memory_entries) } }
+                tr { th scope="row" { "bytes" } td .number data-figure="memory_bytes" { (figures.memory_bytes) } }
+                tr { th scope="row" { "capacity" } td .number { (figures.memory_capacity) } }
+                tr { th scope="row" { "running regenerations" } td .number data-figure="running" { (figures.running) } }
+            }
+        }
+        h2 { "Processes" }
+        div .wide { table {
+            thead { tr { th { "Process" } th { "Runs" } th { "Listed for" } th { "Last sign of life" } } }
+            @for process in &seen.processes {
+                tr { td { code { (visible(&process.label)) } } td { (visible(&process.runs)) }
+                    td { (time(process.age)) } td { (time(process.silent_for)) " ago" } }
+            }
+        } }
+        p .note { "Processes with a status page are listed." }
+        h2 { "Latest events of this process" }
+        ol #events { @for text in admin.latest.texts() { li { (short(&text)) } } }
+    };
+    page(&viewer, "Overview", &body)
+}
+
+pub(crate) async fn entries(
+    viewer: Viewer,
+    State(admin): State<Arc<Admin>>,
+    Query(search): Query<Search>,
+    Query(after): Query<After>,
+) -> Result<Html<String>, Failed> {
+    let mut found = admin.site.entries(&search.filter()).await?;
+    search.sort(&mut found.entries);
+    let next = found.next.map(|from| {
+        let fields = [
+            ("prefix", &*search.prefix),
+            ("tag", &*search.tag),
+            ("state", &*search.state),
+            ("from", &*from),
+        ];
+        format!("{}/entries?{}", viewer.base, query(&fields))
+    });
+    let body = html! {
+        (done(&after))
+        form .search action={ (viewer.base) "/entries" } {
+            label { "Key begins with " input name="prefix" value=(search.prefix); }
+            label { "Tag " input name="tag" value=(search.tag); }
+            label { "State " select name="state" {
+                option value="" { "any" }
+                @for state in EntryState::ALL.map(EntryState::as_str) {
+                    option value=(state) selected[state == search.state] { (state) }
+                }
+            } }
+            label { "Sort this page by " select name="sort" {
+                @for name in ["key", "age", "size", "time"] {
+                    option value=(name) selected[format!("{:?}", search.sort).eq_ignore_ascii_case(name)] { (name) }
+                }
+            } }
+            button { "Search" }
+        }
+        @if found.entries.is_empty() {
+            p { "No entry of this page matches." @if next.is_some() { " There are more pages." } }
+        } @else {
+            div .wide { table .entries {
+                thead { tr {
+                    th { "Key" } th { "Layer" } th { "State" } th { "Age" } th { "Size" }
+                    th { "In memory" } th { "Generation times" } th { "Holder" }
+                } }
+                @for entry in &found.entries { (row(&viewer, entry)) }
+            } }
+        }
+        @if let Some(next) = next { p { a href=(next) { "Next page" } } }
+        @if viewer.can_act {
+            h2 { "Many at once" }
+            @for (what, label) in [("prefix", "All keys that begin with "), ("tag", "All entries with the tag ")] {
+                form action={ (viewer.base) "/many" } {
+                    input type="hidden" name="what" value=(what);
+                    label { (label) input name="name" required[what == "tag"]; }
+                    button name="act" value="invalidate" { "Count and invalidate…" }
+                    button name="act" value="purge" { "Count and purge…" }
+                }
+            }
+        }
+    };
+    Ok(page(&viewer, "Entries", &body))
+}
+
+fn row(viewer: &Viewer, entry: &Entry) -> Markup {
+    let link = format!("{}/entry?{}", viewer.base, query(&[("key", &entry.key)]));
+    html! {
+        tr {
+            td .key { a href=(link) { (short(&entry.key)) } }
+            td { (short(&entry.layer)) }
+            td { (state(entry.state)) }
+            td { (age_bar(entry)) }
+            td .number { (size(entry.bytes)) }
+            td .number { @if let Some(bytes) = entry.memory_bytes { (size(bytes)) } @else { "–" } }
+            td { (sparkline(&entry.history)) " " @if !entry.history.is_empty() { (time(last_time(entry))) } }
+            td { @if let Some(holder) = &entry.holder { code { (short(&holder.label)) } } @else { "–" } }
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct OfKey {
+    key: String,
+}
+
+pub(crate) async fn entry(
+    viewer: Viewer,
+    State(admin): State<Arc<Admin>>,
+    Query(of): Query<OfKey>,
+    Query(after): Query<After>,
+) -> Result<Response, Failed> {
+    let Some(entry) = admin.site.entry(&of.key).await? else {
+        let text = "Nothing is stored under this key.";
+        let body = html! { (done(&after)) p { (text) } p .key { code { (visible(&of.key)) } } };
+        return Ok((StatusCode::NOT_FOUND, page(&viewer, "Entry", &body)).into_response());
+    };
+    let stored = admin.site.stored_response(&of.key).await?;
+    let preview = format!("{}/preview?{}", viewer.base, query(&[("key", &entry.key)]));
+    let identity = query(&[("key", &entry.key), ("fence", &entry.fence.to_string())]);
+    let body = html! {
+        (done(&after))
+        p .key { code { (visible(&entry.key)) } }
+        table {
+            tr { th scope="row" { "State" } td { (state(entry.state)) } }
+            tr { th scope="row" { "Age" } td { (age_bar(&entry)) } }
+            tr { th scope="row" { "Next regeneration" } td {
+                @if entry.next_regeneration.is_zero() { "by the next request" } @else { "in " (time(entry.next_regeneration)) }
+            } }
+            tr { th scope="row" { "Layer" } td { (visible(&entry.layer)) } }
+            tr { th scope="row" { "Status" } td { @if let Some(status) = entry.status { (status) } @else { "not stored" } } }
+            tr { th scope="row" { "Size" } td { (size(entry.bytes)) } }
+            tr { th scope="row" { "In the memory of this process" } td {
+                @if let Some(bytes) = entry.memory_bytes { (size(bytes)) } @else { "no" } } }
+            tr { th scope="row" { "Tags" } td { (visible(&entry.tags.join(", "))) } }
+            tr { th scope="row" { "Revision" } td { (visible(entry.revision.as_deref().unwrap_or("–"))) } }
+            tr { th scope="row" { "Fence" } td { (entry.fence) } }
+            tr { th scope="row" { "Holder of the lease" } td {
+                @if let Some(holder) = &entry.holder { code { (visible(&holder.label)) } ", for " (time(entry.remaining)) } @else { "none" } } }
+        }
+        @if viewer.can_act {
+            div .actions { @for (act, label) in [("regenerate", "Regenerate now"), ("invalidate", "Invalidate"), ("purge", "Purge…")] {
+                form method="post" action={ (viewer.base) "/act/entry?" (identity) } {
+                    button name="act" value=(act) { (label) }
+                }
+            } }
+        }
+        h2 { "History" }
+        div .wide { table {
+            thead { tr { th { "Began" } th { "Reason" } th { "Took" } th { "Size" } th { "Content" } th { "Process" } th { "Fence" } } }
+            @for it in &entry.history {
+                tr {
+                    td { (time(it.began.elapsed().unwrap_or_default())) " ago" } td { (it.reason) } td .number { (time(it.took)) }
+                    td .number { (size(it.bytes)) } td { @if it.changed { "changed" } @else { "unchanged" } }
+                    td { code { (visible(&it.process)) } } td { (it.fence) }
+                }
+            }
+        } }
+        @if let Some(stored) = stored {
+            h2 { "Content" }
+            table { caption { "Headers" } @for (name, value) in stored.headers() {
+                tr { th scope="row" { (name) } td { (visible(&String::from_utf8_lossy(value.as_bytes()))) } }
+            } }
+            @if is_html(stored.headers().get(header::CONTENT_TYPE)) {
+                iframe sandbox="" title="Preview without rights" src=(preview) {}
+            }
+            details { summary { "Source" } pre { (source(stored.body())) } }
+        }
+    };
+    Ok(page(&viewer, "Entry", &body).into_response())
+}
+
+fn is_html(kind: Option<&HeaderValue>) -> bool {
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"))
+}
+
+/// Returns the beginning of a body as text, line by line.
+fn source(body: &[u8]) -> String {
+    let beginning = &body[..body.len().min(SOURCE)];
+    let text = String::from_utf8_lossy(beginning);
+    let lines: Vec<_> = text.lines().map(visible).collect();
+    lines.join("\n")
+}
+
+/// Returns a stored page of HTML without any rights, also outside of the frame.
+pub(crate) async fn preview(
+    _: Viewer,
+    State(admin): State<Arc<Admin>>,
+    Query(of): Query<OfKey>,
+) -> Result<Response, Failed> {
+    let stored = admin.site.stored_response(&of.key).await?;
+    let Some(stored) = stored.filter(|it| is_html(it.headers().get(header::CONTENT_TYPE))) else {
+        let nothing = message("Not found", "No page of HTML is stored under this key.");
+        return Ok((StatusCode::NOT_FOUND, nothing).into_response());
+    };
+    let policy = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'";
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, policy),
+    ];
+    Ok((headers, stored.into_body()).into_response())
+}
+
+pub(crate) async fn locks(
+    viewer: Viewer,
+    State(admin): State<Arc<Admin>>,
+    Query(after): Query<After>,
+) -> Result<Html<String>, Failed> {
+    let locks = admin.site.locks().list().await?;
+    let body = html! {
+        (done(&after))
+        p .note { "Locks that are held or in cooldown, of all processes. A lock of the kind page is held while a page is regenerated; request: an idempotent request." }
+        @if locks.is_empty() { p { "No lock is held." } } @else {
+            div .wide { table {
+                thead { tr { th { "Kind" } th { "Name" } th { "Holder" } th { "Does" } th { "Held for" } th { "Ends in" } th { "Fence" } th { "" } } }
+                @for lock in &locks { (lock_row(&viewer, lock)) }
+            } }
+        }
+    };
+    Ok(page(&viewer, "Locks", &body))
+}
+
+fn lock_row(viewer: &Viewer, lock: &LockInfo) -> Markup {
+    let (holder, action) = match &lock.holder {
+        Some(holder) => (short(&holder.label), short(&holder.action)),
+        None => ("none: in cooldown".to_owned(), String::new()),
+    };
+    html! {
+        tr {
+            td { (lock.kind.as_str()) } td .key { code { (short(&lock.name)) } } td { (holder) } td { (action) }
+            td { (time(lock.age)) } td { (time(lock.remaining)) } td { (lock.fence) }
+            td { @if viewer.can_act && lock.kind != LockKind::Housekeeping {
+                form method="post" action={ (viewer.base) "/" (lock_action(lock.kind, &lock.name, lock.fence)) } {
+                    button aria-label={ "Break the lock " (short(&lock.name)) } { "Break…" }
+                }
+            } }
+        }
+    }
+}
+
+/// Returns a query string of these fields.
+pub(crate) fn query(fields: &[(&str, &str)]) -> String {
+    serde_urlencoded::to_string(fields).unwrap_or_default()
+}

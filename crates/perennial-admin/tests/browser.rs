@@ -1,0 +1,293 @@
+//! The pages in a real browser: every button, hostile keys, the stream, and the shutdown with an
+//! open page. Skipped without chromedriver, unless PERENNIAL_TEST_ALL is set.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use axum::{Router, extract::Path, response::Html, routing::get};
+use perennial::{DAY, Perennial, Refresh};
+use perennial_admin::{Access, CancellationToken};
+use tempfile::TempDir;
+use thirtyfour::prelude::*;
+
+/// Longer than anything that is waited for.
+const HANG: Duration = Duration::from_secs(60);
+
+const SCRIPT: &str =
+    "part/<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">";
+
+/// A driver as a process of its own, which ends with the value.
+struct Driver {
+    child: Child,
+    port: u16,
+    profile: TempDir,
+}
+
+impl Driver {
+    fn start() -> Option<Self> {
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = free.local_addr().expect("an address").port();
+        drop(free);
+        let child = Command::new("chromedriver")
+            .arg(format!("--port={port}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(child) = child else {
+            let all = std::env::var_os("PERENNIAL_TEST_ALL");
+            assert!(
+                all.is_none(),
+                "chromedriver is missing: as in apt-get install chromium-driver"
+            );
+            eprintln!("skipped: there is no chromedriver");
+            return None;
+        };
+        let profile = TempDir::new().expect("a folder");
+        Some(Self {
+            child,
+            port,
+            profile,
+        })
+    }
+
+    async fn browser(&self) -> WebDriver {
+        let mut options = DesiredCapabilities::chrome();
+        let profile = format!("--user-data-dir={}", self.profile.path().display());
+        for argument in [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--window-size=1280,900",
+            &profile,
+        ] {
+            options.add_arg(argument).expect("is an argument");
+        }
+        let url = format!("http://127.0.0.1:{}", self.port);
+        let since = Instant::now();
+        loop {
+            match WebDriver::new(&url, options.clone()).await {
+                Ok(browser) => return browser,
+                Err(error) => assert!(since.elapsed() < HANG, "no browser: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let since = Instant::now();
+    while !holds().await {
+        assert!(since.elapsed() < HANG, "never came about: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A page of the browser.
+struct Page {
+    browser: WebDriver,
+    base: String,
+}
+
+impl Page {
+    async fn open(&self, path: &str) {
+        let url = format!("{}{path}", self.base);
+        self.browser.goto(url).await.expect("opens");
+    }
+
+    async fn shows(&self, text: &str) {
+        until(text, async || {
+            let source = self.browser.source().await.unwrap_or_default();
+            source.contains(text)
+        })
+        .await;
+    }
+
+    /// Clicks the button with this text, or the link.
+    async fn click(&self, text: &str) {
+        let path =
+            format!("//button[normalize-space()='{text}'] | //a[normalize-space()='{text}']");
+        let found = self.browser.find(By::XPath(path)).await;
+        let found = found.unwrap_or_else(|error| panic!("no button {text}: {error}"));
+        found.click().await.expect("is clicked");
+    }
+
+    async fn figure(&self, name: &str) -> u64 {
+        let cell = self
+            .browser
+            .find(By::Css(format!("[data-figure='{name}']")))
+            .await;
+        let text = cell.expect("is there").text().await.expect("has a text");
+        text.parse().expect("a number")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_button_works_in_a_browser() {
+    let Some(driver) = Driver::start() else {
+        return;
+    };
+    let folder = TempDir::new().expect("a folder");
+    let url = format!("sqlite://{}", folder.path().join("site.db").display());
+    let site = Perennial::open(&url).await.expect("opens");
+    let shutdown = CancellationToken::new();
+    let book = async |Path(id): Path<String>| {
+        Html(format!(
+            "<h1>Book</h1><script>parent.x=1</script>{}",
+            id.len()
+        ))
+    };
+    let books = site.layer(Refresh::every(DAY)).tag("books");
+    let status =
+        perennial_admin::router(site.clone(), shutdown.clone(), |_| Access::full("operator"));
+    let app = Router::new()
+        .route("/books/{id}", get(book).layer(books))
+        .nest("/status", status);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let address: SocketAddr = listener.local_addr().expect("an address");
+    let ends = shutdown.clone().cancelled_owned();
+    let server = axum::serve(listener, app).with_graceful_shutdown(ends);
+    let server = tokio::spawn(async move { server.await });
+
+    let page = Page {
+        browser: driver.browser().await,
+        base: format!("http://{address}"),
+    };
+    let hostile = [
+        SCRIPT.to_owned(),
+        "part/right\u{202e}left \" ' & </td>".to_owned(),
+        format!("part/{}", "ü".repeat(5 << 10)),
+    ];
+    let policy = Refresh::every(DAY);
+    for key in &hostile {
+        let content = site.content(key, &policy, async || Ok::<_, String>("text"));
+        content.await.expect("is stored");
+    }
+
+    // The overview counts while it is open.
+    page.open("/books/1").await;
+    page.open("/status").await;
+    page.shows("data-connected").await;
+    let before = page.figure("requests.hit").await;
+    let visitor = tokio::net::TcpStream::connect(address)
+        .await
+        .expect("connects");
+    let request = b"GET /books/1 HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+    visitor.writable().await.expect("is writable");
+    assert_eq!(visitor.try_write(request).expect("is sent"), request.len());
+    until("the visit is counted", async || {
+        page.figure("requests.hit").await == before + 1
+    })
+    .await;
+    site.invalidate_tag("seen at once")
+        .await
+        .expect("is stored");
+    page.shows("invalidated tag:seen at once").await;
+
+    // The buttons of an entry.
+    page.click("Entries").await;
+    page.click("/books/1").await;
+    page.shows("Regenerate now").await;
+    page.click("Regenerate now").await;
+    page.shows("There is a new version").await;
+    page.click("Invalidate").await;
+    page.shows("Invalidated: the next request").await;
+    page.shows("◐ stale").await;
+    page.click("Purge…").await;
+    page.shows("Purge removes").await;
+    page.click("Purge").await;
+    page.shows("Nothing is stored under this key.").await;
+    assert!(site.entry("/books/1").await.expect("answers").is_none());
+
+    // Hostile keys are text, and their buttons act on them.
+    page.open("/status/entries?prefix=part/").await;
+    let links = page
+        .browser
+        .find_all(By::Css("td.key a"))
+        .await
+        .expect("are there");
+    assert_eq!(links.len(), hostile.len());
+    for key in &hostile {
+        page.open("/status/entries?prefix=part/").await;
+        let shown: String = perennial::entries::visible(key).chars().take(40).collect();
+        let links = page
+            .browser
+            .find_all(By::Css("td.key a"))
+            .await
+            .expect("are there");
+        let mut link = None;
+        for found in links {
+            if found.text().await.expect("has a text").starts_with(&shown) {
+                link = Some(found);
+            }
+        }
+        link.expect("is listed").click().await.expect("is clicked");
+        page.shows("Regenerate now").await;
+        page.click("Invalidate").await;
+        page.shows("Invalidated: the next request").await;
+        let title = page.browser.title().await.expect("has one");
+        assert_eq!(title, "Entry – Perennial", "no script of a key has run");
+        let entry = site.entry(key).await.expect("answers").expect("is stored");
+        assert_eq!(entry.state.as_str(), "stale");
+    }
+
+    // Many at once, with their number first.
+    page.open("/books/2").await;
+    page.open("/status/entries").await;
+    let tag = page
+        .browser
+        .find_all(By::Css("form[action$='/many'] input[name=name]"))
+        .await;
+    let tag = &tag.expect("are there")[1];
+    tag.send_keys("books").await.expect("is typed");
+    tag.send_keys(Key::Enter).await.expect("is sent");
+    page.shows("1 stored entries match").await;
+    page.click("Invalidate").await;
+    page.shows("Invalidated: the next request").await;
+
+    // A lock, as a phone shows it.
+    let lease = site
+        .locks()
+        .lock("import")
+        .action("reads a file")
+        .await
+        .expect("is free");
+    let _ = page.browser.set_window_rect(0, 0, 400, 800).await;
+    page.open("/status/locks").await;
+    page.shows("reads a file").await;
+    page.click("Break…").await;
+    page.shows("may still be at work").await;
+    page.click("Break the lock").await;
+    page.shows("The lock was taken from its holder.").await;
+    tokio::time::timeout(HANG, lease.lost())
+        .await
+        .expect("is lost");
+
+    // The open stream of the overview does not hold up the shutdown.
+    page.open("/status").await;
+    page.shows("data-connected").await;
+    shutdown.cancel();
+    let ended = tokio::time::timeout(HANG, server).await;
+    ended
+        .expect("ends in time")
+        .expect("no panic")
+        .expect("no error");
+    page.browser.quit().await.expect("ends");
+    site.shutdown().await;
+}

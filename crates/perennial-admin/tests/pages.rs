@@ -1,0 +1,379 @@
+//! The pages without a browser: access, hostile texts, and the effect of each button.
+
+use std::time::Duration;
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, Response, StatusCode, header, request::Parts},
+    routing::get,
+};
+use http_body_util::BodyExt;
+use perennial::{DAY, Perennial, Refresh, entries::EntryState, testing};
+use perennial_admin::{Access, CancellationToken};
+use tower::ServiceExt;
+
+const HANG: Duration = Duration::from_secs(60);
+
+/// Texts that do harm where a page forgets to escape one.
+const HOSTILE: &str = "part/<script>alert(1)</script>\"'&\u{202e}\u{1b}[31m\n</pre>";
+
+const PAGES: [&str; 10] = [
+    "/cache",
+    "/cache/entries",
+    "/cache/entry?key=/a",
+    "/cache/preview?key=/a",
+    "/cache/locks",
+    "/cache/live",
+    "/cache/overview.json",
+    "/cache/entries.json",
+    "/cache/locks.json",
+    "/cache/entry?key=nowhere",
+];
+
+/// Decides by the header `user`, as a test of access needs no login.
+fn access(request: &Parts) -> Access {
+    match request.headers.get("user").map(|user| user.as_bytes()) {
+        Some(b"operator") => Access::full("operator"),
+        Some(b"guest") => Access::read_only("guest"),
+        _ => Access::Forbidden,
+    }
+}
+
+struct Site {
+    site: Perennial,
+    shutdown: CancellationToken,
+    app: Router,
+}
+
+impl Site {
+    fn new() -> Self {
+        let database = testing::Database::new();
+        let site = database.open(Perennial::builder()).expect("opens");
+        let shutdown = CancellationToken::new();
+        let html = async || axum::response::Html("<h1>A page</h1><script>alert(2)</script>");
+        let page = get(html).layer(site.layer(Refresh::every(DAY)).tag("books"));
+        let status = perennial_admin::router(site.clone(), shutdown.clone(), access);
+        let app = Router::new().route("/a", page).nest("/cache", status);
+        Self {
+            site,
+            shutdown,
+            app,
+        }
+    }
+
+    async fn send(&self, request: Request<Body>) -> Response<Body> {
+        self.app.clone().oneshot(request).await.expect("answers")
+    }
+
+    async fn get(&self, path: &str, user: &str) -> (StatusCode, String) {
+        let request = Request::get(path).header("user", user);
+        let request = request.body(Body::empty()).expect("a request");
+        text(self.send(request).await).await
+    }
+
+    async fn post(&self, path: &str, form: &[(&str, &str)], user: &str) -> (StatusCode, String) {
+        text(self.send(post(path, form, user)).await).await
+    }
+
+    async fn fence(&self, key: &str) -> String {
+        let entry = self.site.entry(key).await.expect("answers");
+        entry.expect("is stored").fence.to_string()
+    }
+
+    async fn state(&self, key: &str) -> Option<EntryState> {
+        let entry = self.site.entry(key).await.expect("answers");
+        entry.map(|entry| entry.state)
+    }
+
+    async fn visit(&self) {
+        let request = Request::get("/a").body(Body::empty()).expect("a request");
+        assert_eq!(self.send(request).await.status(), 200);
+    }
+}
+
+fn post(path: &str, form: &[(&str, &str)], user: &str) -> Request<Body> {
+    let form = serde_urlencoded::to_string(form).expect("is encoded");
+    Request::post(path)
+        .header("user", user)
+        .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+        .header(header::HOST, "site.example")
+        .body(Body::from(form))
+        .expect("a request")
+}
+
+async fn text(response: Response<Body>) -> (StatusCode, String) {
+    let status = response.status();
+    let body = tokio::time::timeout(HANG, response.into_body().collect()).await;
+    let body = body.expect("ends").expect("is whole").to_bytes();
+    (status, String::from_utf8(body.to_vec()).expect("is text"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_route_checks_the_access() {
+    let it = Site::new();
+    it.visit().await;
+    let fence = it.fence("/a").await;
+    for path in PAGES {
+        assert_eq!(
+            it.get(path, "stranger").await.0,
+            StatusCode::FORBIDDEN,
+            "{path}"
+        );
+    }
+    let on_entry = format!("/cache/act/entry?key=/a&fence={fence}");
+    for (path, form) in [
+        (&*on_entry, &[("act", "invalidate")][..]),
+        ("/cache/act/many?what=tag&name=books", &[]),
+        (
+            "/cache/act/lock?kind=lock&name=l&fence=1",
+            &[("confirmed", "true")],
+        ),
+    ] {
+        for user in ["stranger", "guest"] {
+            let (status, _) = it.post(path, form, user).await;
+            assert_eq!(status, StatusCode::FORBIDDEN, "{path} {user}");
+        }
+        let (status, _) = it.get(path, "operator").await;
+        assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
+        let mut foreign = post(path, form, "operator");
+        let origin = header::HeaderValue::from_static("https://elsewhere.example");
+        foreign.headers_mut().insert(header::ORIGIN, origin);
+        assert_eq!(
+            it.send(foreign).await.status(),
+            StatusCode::FORBIDDEN,
+            "{path} from elsewhere"
+        );
+    }
+    assert_eq!(it.state("/a").await, Some(EntryState::Fresh));
+    for path in [
+        "/cache",
+        "/cache/entries",
+        "/cache/entry?key=/a",
+        "/cache/locks",
+    ] {
+        let (status, page) = it.get(path, "guest").await;
+        assert_eq!(status, 200, "{path}");
+        assert!(
+            !page.contains("method=\"post\"") && page.contains("change nothing"),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hostile_texts_are_escaped_everywhere() {
+    let it = Site::new();
+    let long = format!("part/{}", "ä".repeat(10 << 10));
+    for key in [HOSTILE, &long] {
+        let policy = Refresh::every(DAY);
+        let content = it
+            .site
+            .content(key, &policy, async || Ok::<_, String>(HOSTILE));
+        content.await.expect("is stored");
+    }
+    let label = it.site.locks().label(HOSTILE);
+    let _lease = label.lock(HOSTILE).action(HOSTILE).await.expect("is free");
+    it.site.invalidate_tag(HOSTILE).await.expect("is stored");
+    // The task of the latest events has run.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let key = serde_urlencoded::to_string([("key", HOSTILE)]).expect("is encoded");
+    for path in [
+        "/cache",
+        "/cache/entries",
+        "/cache/locks",
+        &format!("/cache/entry?{key}"),
+    ] {
+        for user in ["operator", "guest"] {
+            let (status, page) = it.get(path, user).await;
+            assert_eq!(status, 200, "{path}");
+            let shown = page.replace("&lt;script&gt;alert(1)", "SHOWN");
+            assert!(shown.contains("SHOWN"), "{path} shows the text");
+            for raw in [
+                "<script>alert",
+                "\u{202e}",
+                "\u{1b}",
+                "'&\\u{",
+                "</pre>\"",
+                "\"'&amp;</",
+            ] {
+                assert!(!page.contains(raw), "{path} has {raw:?}");
+            }
+        }
+    }
+    let (status, page) = it
+        .get(
+            &format!("/cache/entries?prefix={}", "%22%3E%3Cscript%3E"),
+            "guest",
+        )
+        .await;
+    assert!(status == 200 && !page.contains("\"><script>"));
+    let (_, page) = it.get("/cache/entries", "operator").await;
+    assert!(
+        !page.contains(&"ä".repeat(150)),
+        "a long key is cut in the list"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_forbid_scripts_frames_and_caches() {
+    let it = Site::new();
+    it.visit().await;
+    for path in PAGES.into_iter().filter(|path| !path.ends_with("live")) {
+        let request = Request::get(path).header("user", "operator");
+        let response = it
+            .send(request.body(Body::empty()).expect("a request"))
+            .await;
+        let value = |name| response.headers().get(name).and_then(|it| it.to_str().ok());
+        let policy = value("content-security-policy").unwrap_or_default();
+        assert!(
+            policy.contains("default-src 'none'") && !policy.contains("script-src 'unsafe"),
+            "{path}"
+        );
+        let sandboxed = policy.starts_with("sandbox;");
+        assert_eq!(sandboxed, path.contains("preview"), "{path}");
+        assert_eq!(value("cache-control"), Some("private, no-store"));
+        assert_eq!(value("x-content-type-options"), Some("nosniff"));
+    }
+    let (_, page) = it.get("/cache/entry?key=/a", "guest").await;
+    assert!(page.contains("<iframe sandbox=\"\"") && page.contains("&lt;script&gt;alert(2)"));
+    assert!(!page.contains("style=") && !page.contains("onclick"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn buttons_act_on_what_was_seen() {
+    let it = Site::new();
+    it.visit().await;
+    let fence = it.fence("/a").await;
+    let act = async |act: &str, fence: &str, confirmed: &str| {
+        let path = format!("/cache/act/entry?key=/a&fence={fence}");
+        let form = [("act", act), ("confirmed", confirmed)];
+        it.post(&path, &form, "operator").await
+    };
+
+    let (status, _) = act("invalidate", "1", "false").await;
+    assert_eq!(
+        (status, it.state("/a").await),
+        (StatusCode::CONFLICT, Some(EntryState::Fresh))
+    );
+    let (status, _) = act("invalidate", &fence, "false").await;
+    assert_eq!(
+        (status, it.state("/a").await),
+        (StatusCode::SEE_OTHER, Some(EntryState::Stale))
+    );
+    let (status, _) = act("regenerate", &fence, "false").await;
+    assert_eq!(
+        (status, it.state("/a").await),
+        (StatusCode::SEE_OTHER, Some(EntryState::Fresh))
+    );
+    let (status, _) = act("purge", &fence, "true").await;
+    assert_eq!(status, StatusCode::CONFLICT, "there is a newer version");
+    let fence = it.fence("/a").await;
+    let (status, page) = act("purge", &fence, "false").await;
+    assert!(
+        status == 200 && page.contains("Purge removes"),
+        "is asked first"
+    );
+    assert!(it.state("/a").await.is_some());
+    let (status, _) = act("purge", &fence, "true").await;
+    assert_eq!(
+        (status, it.state("/a").await),
+        (StatusCode::SEE_OTHER, None)
+    );
+
+    it.visit().await;
+    let (_, page) = it.get("/cache/many?what=tag&name=books", "operator").await;
+    assert!(page.contains("1 stored entries match"), "{page}");
+    assert_eq!(it.state("/a").await, Some(EntryState::Fresh));
+    let (status, _) = it
+        .post("/cache/act/many?what=tag&name=books", &[], "operator")
+        .await;
+    assert_eq!(
+        (status, it.state("/a").await),
+        (StatusCode::SEE_OTHER, Some(EntryState::Stale))
+    );
+    let purge = "what=prefix&name=/a&act=purge";
+    let (_, page) = it.get(&format!("/cache/many?{purge}"), "operator").await;
+    assert!(page.contains("removed at once"), "{page}");
+    let act = format!("/cache/act/many?{purge}");
+    let (status, _) = it.post(&act, &[], "operator").await;
+    assert_eq!(
+        (status, it.state("/a").await),
+        (StatusCode::SEE_OTHER, None)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_is_broken_only_with_the_fence_that_was_seen() {
+    let it = Site::new();
+    let locks = it.site.locks();
+    let lease = locks.lock("import").await.expect("is free");
+    let fence = lease.fence();
+    let act = async |fence: i64, confirmed: &str| {
+        let path = format!("/cache/act/lock?kind=lock&name=import&fence={fence}");
+        it.post(&path, &[("confirmed", confirmed)], "operator")
+            .await
+    };
+    let (_, page) = act(fence, "false").await;
+    assert!(page.contains("may still be at work"), "is asked first");
+    assert_eq!(act(fence - 1, "true").await.0, StatusCode::CONFLICT);
+    assert_eq!(act(fence, "true").await.0, StatusCode::SEE_OTHER);
+    assert!(locks.try_lock("import").await.expect("answers").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn figures_have_a_schema_and_the_stream_ends_with_the_shutdown() {
+    let it = Site::new();
+    it.visit().await;
+    it.visit().await;
+    // The announcement of the process has been stored.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let json = async |path| -> serde_json::Value {
+        serde_json::from_str(&it.get(path, "guest").await.1).expect("is JSON")
+    };
+    let overview = json("/cache/overview.json").await;
+    assert_eq!(overview["schema"], 1);
+    assert_eq!(
+        overview["figures"]["requests"][0],
+        serde_json::json!(["hit", 1])
+    );
+    assert_eq!(overview["processes"].as_array().map(Vec::len), Some(1));
+    // Counted for a minute.
+    let counted = serde_json::json!([["regenerations", 1], ["failures", 0]]);
+    assert_eq!(overview["figures"]["last_minute"], counted);
+    testing::advance(Duration::from_secs(60)).await;
+    let later = json("/cache/overview.json").await;
+    let none = serde_json::json!([["regenerations", 0], ["failures", 0]]);
+    assert_eq!(later["figures"]["last_minute"], none);
+    let entries = json("/cache/entries.json?state=fresh").await;
+    assert_eq!(
+        (&entries["schema"], &entries["next"]),
+        (&1.into(), &serde_json::Value::Null)
+    );
+    assert_eq!(entries["entries"][0]["key"], "/a");
+    assert_eq!(entries["entries"][0]["history"][0]["reason"], "miss");
+    assert_eq!(
+        json("/cache/locks.json").await["locks"][0]["kind"],
+        "housekeeping"
+    );
+
+    let request = Request::get("/cache/live").header("user", "guest");
+    let stream = it
+        .send(request.body(Body::empty()).expect("a request"))
+        .await;
+    assert_eq!(stream.headers()[header::CONTENT_TYPE], "text/event-stream");
+    let site = it.site.clone();
+    let shutdown = it.shutdown.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        site.purge("/a").await.expect("is purged");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        shutdown.cancel();
+    });
+    let (_, text) = text(stream).await;
+    assert!(text.matches("event: figures").count() >= 9, "{text}");
+    assert!(
+        text.contains("event: happened\ndata: \"purged /a\""),
+        "{text}"
+    );
+}

@@ -1,0 +1,142 @@
+//! The commands that change something, each after as much consent as it needs.
+
+use perennial::{
+    Perennial,
+    entries::EntryFilter,
+    locks::{LockKind, LockName},
+};
+
+use crate::{
+    Consent, Failure, Result, Target,
+    print::{self, time},
+};
+
+/// The largest number of matching entries that is counted.
+const COUNTED: usize = 1000;
+
+pub(crate) async fn invalidate(site: &Perennial, target: &Target, consent: &Consent) -> Result {
+    let Target { key, tag, prefix } = target;
+    let (what, matching) = matching(site, target).await?;
+    if consent.dry_run {
+        print::line(&print::text(&format!("Would invalidate {what}.")));
+        return Ok(());
+    }
+    if !consent.yes && matching > 1 {
+        print::ask(&format!("Invalidate {what}? (y/N)"), "y", "--yes")?;
+    }
+    match (key, tag, prefix) {
+        (Some(key), ..) => site.invalidate(key).await?,
+        (_, Some(tag), _) => site.invalidate_tag(tag).await?,
+        (_, _, prefix) => {
+            site.invalidate_prefix(prefix.as_deref().unwrap_or_default())
+                .await?;
+        }
+    }
+    print::line(&print::text(&format!(
+        "Invalidated {what}. Running sites know it within about a second."
+    )));
+    if let Some(key) = key
+        && site.entry(key).await?.is_none()
+    {
+        eprintln!("Nothing is stored under this key; `perennial entries` lists the keys.");
+    }
+    Ok(())
+}
+
+/// Returns the words for what a target means, and the number of stored entries, counted up to a
+/// limit.
+async fn matching(site: &Perennial, target: &Target) -> Result<(String, usize)> {
+    let Target { key, tag, prefix } = target;
+    let filter = EntryFilter::new().limit(COUNTED);
+    let (what, filter) = match (key, tag, prefix.as_deref().unwrap_or_default()) {
+        (Some(key), ..) => return Ok((format!("the key {key:?}"), 1)),
+        (_, Some(tag), _) => (format!("the tag {tag:?}"), filter.tag(tag)),
+        (_, _, "") => ("everything".to_owned(), filter),
+        (_, _, prefix) => (format!("the prefix {prefix:?}"), filter.prefix(prefix)),
+    };
+    let page = site.entries(&filter).await?;
+    let matching = page.entries.len();
+    let more = if page.next.is_some() { "at least " } else { "" };
+    Ok((
+        format!("{what} ({more}{matching} stored entries)"),
+        matching,
+    ))
+}
+
+pub(crate) async fn purge(site: &Perennial, target: &Target, consent: &Consent) -> Result {
+    let Target { key, tag, prefix } = target;
+    let (mut what, _) = matching(site, target).await?;
+    if let Some(key) = key {
+        let Some(entry) = site.entry(key).await? else {
+            return Err(Failure::Missing(format!("nothing is stored under {key:?}")));
+        };
+        what = format!(
+            "{key:?} and its variants ({} bytes, {} old)",
+            entry.bytes,
+            time(entry.age)
+        );
+    }
+    if consent.dry_run {
+        print::line(&print::text(&format!("Would purge {what}.")));
+        return Ok(());
+    }
+    if !consent.yes {
+        let question = format!("Purge {what}? The next visitors wait for a new version. (y/N)");
+        print::ask(&question, "y", "--yes")?;
+    }
+    let purged = match (key, tag, prefix.as_deref().unwrap_or_default()) {
+        (Some(key), ..) => site.purge(key).await.map(|()| what)?,
+        (_, Some(tag), _) => format!("{} entries", site.purge_tag(tag).await?),
+        (_, _, prefix) => format!("{} entries", site.purge_prefix(prefix).await?),
+    };
+    print::line(&print::text(&format!("Purged {purged}.")));
+    Ok(())
+}
+
+pub(crate) async fn unlock(
+    site: &Perennial,
+    name: &str,
+    kind: &str,
+    fence: i64,
+    confirmed: Option<&str>,
+) -> Result {
+    let kinds = [
+        LockKind::Lock,
+        LockKind::Once,
+        LockKind::Page,
+        LockKind::Request,
+    ];
+    let kind = kinds.into_iter().find(|it| it.as_str() == kind);
+    let lock = LockName::of(kind.unwrap_or(LockKind::Lock), name);
+    let locks = site.locks();
+    let Some(info) = locks.inspect(lock.clone()).await? else {
+        return Err(Failure::Missing(format!("there is no lock {name:?}")));
+    };
+    let moved = || {
+        Failure::Refused(format!(
+            "the lock {name:?} has another fence than {fence} by now: somebody else holds it, or it was released. Nothing was done"
+        ))
+    };
+    if info.fence != fence {
+        return Err(moved());
+    }
+    let holder = info.holder.map_or_else(
+        || "nobody".to_owned(),
+        |holder| format!("{} ({})", holder.label, holder.action),
+    );
+    if confirmed != Some(name) {
+        let question = format!(
+            "{name:?} is held by {holder} for {}. The holder may still be at work, and is only stopped where the work checks the fence. \
+             Type the name to take the lock away:",
+            time(info.age)
+        );
+        print::ask(&question, name, &format!("--confirm={name:?}"))?;
+    }
+    match locks.break_lock_with_fence(lock, fence).await? {
+        true => {
+            print::line(&print::text(&format!("Took {name:?} from {holder}.")));
+            Ok(())
+        }
+        false => Err(moved()),
+    }
+}

@@ -1,0 +1,70 @@
+//! `perennial claims`: the claims on the rows of a table of the application.
+
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Row};
+
+use crate::{
+    Failure, Result,
+    open::Source,
+    print::{self, time},
+};
+
+/// Shows how many rows each claim has. The table is the application's own.
+pub(crate) async fn show(
+    source: &Source,
+    table: &str,
+    lock: &str,
+    expires: Option<&str>,
+    as_json: bool,
+) -> Result {
+    let mut connection = source.connect().await?;
+    for name in [Some(table), Some(lock), expires].into_iter().flatten() {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+        if name.is_empty() || !name.chars().all(is_plain) {
+            return Err(Failure::Failed(format!(
+                "{name:?} cannot be a table or a column of claims: write letters, digits and `_`"
+            )));
+        }
+    }
+    // The type of each result is the same on the three databases.
+    let ends = expires.map_or_else(
+        || "0".to_owned(),
+        |column| format!("coalesce(max({column}), 0)"),
+    );
+    let text = if source.url()?.starts_with("mysql") || source.url()?.starts_with("mariadb") {
+        format!("CAST({lock} AS CHAR)")
+    } else {
+        format!("CAST({lock} AS TEXT)")
+    };
+    let sql = format!(
+        "SELECT {text}, count(*), {ends} FROM {table} WHERE {lock} IS NOT NULL GROUP BY {lock} ORDER BY 2 DESC LIMIT 1000"
+    );
+    let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut connection);
+    let rows = tokio::time::timeout(source.timeout(), rows).await;
+    let rows = rows.map_err(|_| Failure::Failed("the statement took too long".to_owned()))??;
+    let mut claims = Vec::new();
+    for row in rows {
+        let (id, count): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let ends: i64 = row.try_get(2).unwrap_or_default();
+        claims.push((id, count, ends));
+    }
+    if as_json {
+        let claims = claims.iter().map(|(id, rows, ends)| {
+            json!({ "lock_id": id, "rows": rows, "expires_at_us": expires.map(|_| ends) })
+        });
+        print::json(json!({ "claims": claims.collect::<Vec<_>>() }));
+        return Ok(());
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |now| i64::try_from(now.as_micros()).unwrap_or(i64::MAX));
+    let rows = claims.into_iter().map(|(id, rows, ends)| {
+        let ends = match (expires, u64::try_from(ends - now)) {
+            (None, _) => "without expiry".to_owned(),
+            (Some(_), Ok(left)) => format!("in {}", time(std::time::Duration::from_micros(left))),
+            (Some(_), Err(_)) => "expired".to_owned(),
+        };
+        [id, rows.to_string(), ends]
+    });
+    print::table(["lock id", "rows", "ends"], rows);
+    Ok(())
+}

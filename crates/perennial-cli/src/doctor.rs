@@ -1,0 +1,126 @@
+//! `perennial doctor`: checks of the database and its settings, each with a remedy.
+
+mod patient;
+mod server;
+
+use serde_json::json;
+
+use crate::{Failure, Result, open::Source, print};
+
+use patient::Patient;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    Ok,
+    Warning,
+    Failure,
+    /// The check itself failed, or took too long. Counts as a failure.
+    NotChecked,
+}
+
+struct Finding {
+    id: &'static str,
+    verdict: Verdict,
+    text: String,
+}
+
+/// The checks in their order, each with its subject.
+const CHECKS: [(&str, &str); 13] = [
+    ("connection", "the database answers, and how fast"),
+    ("version", "the server is new enough"),
+    ("tables", "Perennial's tables are there"),
+    ("rights", "this role may take and release a lock"),
+    ("clock", "this machine's clock agrees with the database's"),
+    ("role", "the server is a primary that takes writes"),
+    ("journal", "SQLite: the write-ahead log is on"),
+    (
+        "pooler",
+        "PostgreSQL: no pooler in transaction mode between",
+    ),
+    ("isolation", "the isolation level of transactions"),
+    ("packet", "MySQL, MariaDB: the largest packet"),
+    ("encoding", "texts are stored as UTF-8"),
+    ("locks", "no lock is held for very long"),
+    (
+        "entries",
+        "no page is in cooldown after a failure, and processes run one version",
+    ),
+];
+
+pub(crate) async fn run(
+    source: &Source,
+    chosen: &[String],
+    list: bool,
+    strict: bool,
+    as_json: bool,
+) -> Result {
+    if list {
+        print::table(
+            ["check", "about"],
+            CHECKS.map(|(id, about)| [id.to_owned(), about.to_owned()]),
+        );
+        return Ok(());
+    }
+    for name in chosen {
+        if !CHECKS.iter().any(|(id, _)| id == name) {
+            return Err(Failure::Failed(format!(
+                "there is no check {name:?}; `perennial doctor --list` lists them"
+            )));
+        }
+    }
+    let mut patient = Patient::open(source).await?;
+    let mut findings = Vec::new();
+    for (id, _) in CHECKS {
+        if !chosen.is_empty() && !chosen.iter().any(|name| name == id) {
+            continue;
+        }
+        let checked = tokio::time::timeout(source.timeout(), patient.check(id)).await;
+        let (verdict, text) = match checked {
+            Ok(Ok(Some(found))) => found,
+            // Not for this kind of database.
+            Ok(Ok(None)) => continue,
+            Ok(Err(error)) => (Verdict::NotChecked, describe(error)),
+            Err(_) => (Verdict::NotChecked, "the check took too long".to_owned()),
+        };
+        findings.push(Finding { id, verdict, text });
+    }
+    let worst = findings
+        .iter()
+        .map(|it| it.verdict)
+        .max()
+        .unwrap_or(Verdict::Ok);
+    if as_json {
+        let findings = findings.iter().map(|it| {
+            let verdict = match it.verdict {
+                Verdict::Ok => "ok",
+                Verdict::Warning => "warning",
+                Verdict::Failure => "failure",
+                Verdict::NotChecked => "not checked",
+            };
+            json!({ "check": it.id, "result": verdict, "text": it.text })
+        });
+        print::json(json!({ "checks": findings.collect::<Vec<_>>() }));
+    } else {
+        for Finding { id, verdict, text } in &findings {
+            let sign = match verdict {
+                Verdict::Ok => "✓",
+                Verdict::Warning => "!",
+                Verdict::Failure => "✗",
+                Verdict::NotChecked => "?",
+            };
+            print::line(&format!("{sign} {id:<11} {}", print::text(text)));
+        }
+    }
+    match worst {
+        Verdict::Ok => Ok(()),
+        Verdict::Warning if !strict => Ok(()),
+        _ => Err(Failure::Findings),
+    }
+}
+
+fn describe(failure: Failure) -> String {
+    match failure {
+        Failure::Failed(why) | Failure::Missing(why) | Failure::Refused(why) => why,
+        Failure::Findings | Failure::Status(..) => "the check failed".to_owned(),
+    }
+}

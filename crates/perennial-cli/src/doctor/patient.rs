@@ -1,0 +1,220 @@
+//! The database under examination, and the checks of Perennial's own rows.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use perennial::{
+    Perennial,
+    entries::{EntryFilter, EntryState},
+};
+use sqlx::{AnyConnection, AssertSqlSafe, query_scalar};
+
+use super::Verdict;
+use crate::{Result, open::Source, print::time};
+
+/// The lock by which the rights are tried.
+const TRIAL: &str = "perennial-doctor";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Sqlite,
+    Postgres,
+    MySql,
+}
+
+/// The database under examination.
+pub(super) struct Patient<'a> {
+    pub(super) source: &'a Source,
+    pub(super) kind: Kind,
+    connection: AnyConnection,
+    pub(super) connected_in: Duration,
+    /// Opened for the first check that needs it. `None`: there are no tables.
+    site: Option<Perennial>,
+}
+
+pub(super) type Checked = Result<Option<(Verdict, String)>>;
+
+pub(super) fn found(verdict: Verdict, text: impl Into<String>) -> Checked {
+    Ok(Some((verdict, text.into())))
+}
+
+impl<'a> Patient<'a> {
+    pub(super) async fn open(source: &'a Source) -> Result<Self> {
+        let since = Instant::now();
+        let mut connection = source.connect().await?;
+        let connected_in = since.elapsed();
+        let kind = match source.url()?.split(':').next() {
+            Some("postgres" | "postgresql") => Kind::Postgres,
+            Some("mysql" | "mariadb") => Kind::MySql,
+            _ => Kind::Sqlite,
+        };
+        // Nothing is made in a database without the tables.
+        let site = match source.version_of(&mut connection).await {
+            Ok(_) => Some(source.site_as_it_is().await?),
+            Err(_) => None,
+        };
+        Ok(Self {
+            source,
+            kind,
+            connection,
+            connected_in,
+            site,
+        })
+    }
+
+    pub(super) async fn text(&mut self, sql: &str) -> Result<String> {
+        let text = query_scalar::<_, String>(AssertSqlSafe(sql.to_owned()));
+        Ok(text.fetch_one(&mut self.connection).await?)
+    }
+
+    pub(super) async fn number(&mut self, sql: &str) -> Result<i64> {
+        let number = query_scalar::<_, i64>(AssertSqlSafe(sql.to_owned()));
+        Ok(number.fetch_one(&mut self.connection).await?)
+    }
+
+    pub(super) async fn check(&mut self, id: &str) -> Checked {
+        match id {
+            "connection" => self.connection().await,
+            "version" => self.version().await,
+            "tables" => self.tables().await,
+            "rights" => self.rights().await,
+            "clock" => self.clock().await,
+            "role" => self.role().await,
+            "journal" => self.journal().await,
+            "pooler" => self.pooler().await,
+            "isolation" => self.isolation().await,
+            "packet" => self.packet().await,
+            "encoding" => self.encoding().await,
+            "locks" => self.locks().await,
+            _ => self.entries().await,
+        }
+    }
+
+    async fn tables(&mut self) -> Checked {
+        match self.source.version_of(&mut self.connection).await {
+            Ok(version) => found(Verdict::Ok, format!("the tables have version {version}")),
+            Err(error) => found(
+                Verdict::Failure,
+                format!(
+                    "there are no tables with the prefix of {:?} ({error}): start the site, or run what `perennial ddl` prints",
+                    self.source.table("")
+                ),
+            ),
+        }
+    }
+
+    async fn rights(&mut self) -> Checked {
+        let Some(site) = &self.site else {
+            return found(Verdict::NotChecked, "there are no tables");
+        };
+        match site.locks().try_lock(TRIAL).await {
+            Ok(Some(lease)) => {
+                lease.release().await?;
+                found(Verdict::Ok, "a lock was taken and released")
+            }
+            Ok(None) => found(Verdict::Ok, "another doctor holds the lock of this check"),
+            Err(error) => found(
+                Verdict::Failure,
+                format!(
+                    "a lock cannot be taken ({error}): the role needs SELECT, INSERT, UPDATE and DELETE on the tables"
+                ),
+            ),
+        }
+    }
+
+    /// A fence follows the database's clock.
+    async fn clock(&mut self) -> Checked {
+        let Some(site) = &self.site else {
+            return found(Verdict::NotChecked, "there are no tables");
+        };
+        let Some(lease) = site.locks().try_lock(TRIAL).await? else {
+            return found(
+                Verdict::NotChecked,
+                "another doctor holds the lock of this check",
+            );
+        };
+        let fence = Duration::from_micros(u64::try_from(lease.fence()).unwrap_or(0));
+        let now = SystemTime::now();
+        lease.release().await?;
+        let now = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let apart = now.abs_diff(fence);
+        match apart < Duration::from_secs(5) {
+            true => found(
+                Verdict::Ok,
+                format!("the clocks are {} apart at most", time(apart)),
+            ),
+            false if fence > now => found(
+                Verdict::Warning,
+                format!(
+                    "the database's clock, or the fences that an earlier clock has left, are {} ahead of this machine. Ages follow the database's clock alone; set both by NTP",
+                    time(apart)
+                ),
+            ),
+            false => found(
+                Verdict::Warning,
+                format!(
+                    "the database's clock is {} behind this machine: set both by NTP",
+                    time(apart)
+                ),
+            ),
+        }
+    }
+
+    async fn locks(&mut self) -> Checked {
+        let Some(site) = &self.site else {
+            return found(Verdict::NotChecked, "there are no tables");
+        };
+        let locks = site.locks().list().await?;
+        let held = locks
+            .iter()
+            .filter(|lock| lock.holder.is_some() && lock.kind.as_str() != "housekeeping");
+        match held.max_by_key(|lock| lock.age) {
+            None => found(Verdict::Ok, "no lock is held"),
+            Some(lock) => {
+                let text = format!(
+                    "{:?} has been held longest, for {}",
+                    lock.name,
+                    time(lock.age)
+                );
+                match lock.age < Duration::from_secs(24 * 3600) {
+                    true => found(Verdict::Ok, text),
+                    false => found(
+                        Verdict::Warning,
+                        format!("{text}: is its holder at work? `perennial locks` shows it"),
+                    ),
+                }
+            }
+        }
+    }
+
+    async fn entries(&mut self) -> Checked {
+        let Some(site) = &self.site else {
+            return found(Verdict::NotChecked, "there are no tables");
+        };
+        let cooldown = EntryFilter::new().state(EntryState::Cooldown).limit(20);
+        let page = site.entries(&cooldown).await?;
+        if let Some(entry) = page.entries.first() {
+            let text = format!(
+                "{} pages failed to regenerate, {:?} among them: the site's log has the errors",
+                page.entries.len(),
+                entry.key
+            );
+            return found(Verdict::Warning, text);
+        }
+        let processes = site.processes().await?;
+        let mut versions: Vec<_> = processes.iter().map(|it| &*it.runs).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        match versions.len() {
+            0 | 1 => found(Verdict::Ok, "no page is in cooldown"),
+            _ => found(
+                Verdict::Warning,
+                format!(
+                    "processes run different versions ({}): fine during a deploy",
+                    versions.join("; ")
+                ),
+            ),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The checks of the server and its settings, one method each.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    Verdict,
+    patient::{Checked, Kind, Patient, found},
+};
+
+impl Patient<'_> {
+    pub(super) async fn connection(&mut self) -> Checked {
+        let since = Instant::now();
+        self.text("SELECT 'answers'").await?;
+        let took = since.elapsed();
+        let text = format!(
+            "connected in {:.1?}; a statement takes {took:.1?}",
+            self.connected_in
+        );
+        match took < Duration::from_millis(100) {
+            true => found(Verdict::Ok, text),
+            false => found(
+                Verdict::Warning,
+                format!(
+                    "{text}: a first version and a lock wait for it. Move the site nearer to the database"
+                ),
+            ),
+        }
+    }
+
+    pub(super) async fn version(&mut self) -> Checked {
+        let (sql, least) = match self.kind {
+            Kind::Sqlite => ("SELECT sqlite_version()", (3, 35)),
+            Kind::Postgres => ("SELECT current_setting('server_version')", (12, 0)),
+            Kind::MySql => ("SELECT CAST(version() AS CHAR)", (8, 0)),
+        };
+        let version = self.text(sql).await?;
+        let mut numbers = version
+            .split(|c: char| !c.is_ascii_digit())
+            .map(|it| it.parse().unwrap_or(0));
+        let number: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        let least = match version.contains("MariaDB") {
+            true => (10, 6),
+            false => least,
+        };
+        match number >= least {
+            true => found(Verdict::Ok, format!("version {version}")),
+            false => found(
+                Verdict::Failure,
+                format!(
+                    "version {version} is too old: claims and locks need {}.{} or newer",
+                    least.0, least.1
+                ),
+            ),
+        }
+    }
+
+    pub(super) async fn role(&mut self) -> Checked {
+        let (sql, what) = match self.kind {
+            Kind::Sqlite => return Ok(None),
+            Kind::Postgres => (
+                "SELECT (pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on')::int::bigint",
+                "a standby, or read-only",
+            ),
+            Kind::MySql => ("SELECT CAST(@@read_only AS SIGNED)", "read-only"),
+        };
+        match self.number(sql).await? {
+            0 => found(Verdict::Ok, "the server takes writes"),
+            _ => found(
+                Verdict::Failure,
+                format!("the server is {what}: the URL has to lead to the primary"),
+            ),
+        }
+    }
+
+    pub(super) async fn journal(&mut self) -> Checked {
+        if self.kind != Kind::Sqlite {
+            return Ok(None);
+        }
+        match &*self.text("PRAGMA journal_mode").await? {
+            "wal" => found(Verdict::Ok, "the write-ahead log is on"),
+            mode => found(
+                Verdict::Warning,
+                format!(
+                    "the journal mode is {mode}: readers wait for writers. Run `PRAGMA journal_mode = WAL`, once"
+                ),
+            ),
+        }
+    }
+
+    /// Two statements of one connection reach two servers' processes behind a pooler in transaction
+    /// mode, as soon as another client is busy. A setting of the session shows the pooler at once.
+    pub(super) async fn pooler(&mut self) -> Checked {
+        if self.kind != Kind::Postgres {
+            return Ok(None);
+        }
+        let asked = self
+            .text("SELECT coalesce(inet_server_port()::text, 'socket')")
+            .await?;
+        let url = self.source.url()?;
+        let port = url.rsplit_once('@').map_or(url, |(_, host)| host);
+        let port = port
+            .split(['/', '?'])
+            .next()
+            .and_then(|host| host.rsplit_once(':'));
+        match port {
+            Some((_, port)) if asked != "socket" && port != asked => found(
+                Verdict::Warning,
+                format!(
+                    "the server listens on port {asked}, and the URL names {port}: if a pooler in transaction mode is between, `listen` and session locks need a direct connection"
+                ),
+            ),
+            _ => found(Verdict::Ok, "the connection seems to be direct"),
+        }
+    }
+
+    pub(super) async fn isolation(&mut self) -> Checked {
+        let level = match self.kind {
+            Kind::Sqlite => return Ok(None),
+            Kind::Postgres => {
+                self.text("SELECT current_setting('default_transaction_isolation')")
+                    .await?
+            }
+            Kind::MySql => {
+                let variable = match self
+                    .text("SELECT CAST(version() AS CHAR)")
+                    .await?
+                    .contains("MariaDB")
+                {
+                    true => "@@tx_isolation",
+                    false => "@@transaction_isolation",
+                };
+                self.text(&format!("SELECT CAST({variable} AS CHAR)"))
+                    .await?
+            }
+        };
+        let is_serializable = level.eq_ignore_ascii_case("serializable");
+        match is_serializable {
+            true => found(
+                Verdict::Warning,
+                "transactions are serializable by default: contended tries fail and are repeated. Perennial needs no more than READ COMMITTED",
+            ),
+            false => found(Verdict::Ok, level.to_lowercase()),
+        }
+    }
+
+    pub(super) async fn packet(&mut self) -> Checked {
+        if self.kind != Kind::MySql {
+            return Ok(None);
+        }
+        let packet = self
+            .number("SELECT CAST(@@max_allowed_packet AS SIGNED)")
+            .await?;
+        let entry = self.source.table("entry");
+        let largest = self
+            .number(&format!(
+                "SELECT CAST(coalesce(max(length(`body`)), 0) AS SIGNED) FROM {entry}"
+            ))
+            .await?;
+        let text =
+            format!("max_allowed_packet is {packet} bytes, the largest stored page {largest}");
+        match packet > 2 * largest && packet > 16_000_000 {
+            true => found(Verdict::Ok, text),
+            false => found(
+                Verdict::Warning,
+                format!(
+                    "{text}: pages up to `Builder::max_body` (8 MiB by default) have to fit; set 16777216 or more"
+                ),
+            ),
+        }
+    }
+
+    pub(super) async fn encoding(&mut self) -> Checked {
+        let encoding = match self.kind {
+            Kind::Sqlite => self.text("PRAGMA encoding").await?,
+            Kind::Postgres => {
+                self.text("SELECT current_setting('server_encoding')")
+                    .await?
+            }
+            // The tables' columns are bytes.
+            Kind::MySql => return Ok(None),
+        };
+        match encoding.to_uppercase().starts_with("UTF") {
+            true => found(Verdict::Ok, encoding),
+            false => found(
+                Verdict::Warning,
+                format!(
+                    "the database stores texts as {encoding}: names outside of it are refused. Use UTF-8"
+                ),
+            ),
+        }
+    }
+}

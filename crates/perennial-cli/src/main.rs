@@ -1,0 +1,292 @@
+//! The command line of Perennial. It works beside running sites on the site's database.
+
+mod change;
+mod claims;
+mod doctor;
+mod json;
+mod look;
+mod open;
+mod print;
+mod run;
+mod watch;
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use humantime::parse_duration;
+use perennial::{Error, Perennial};
+
+use open::Source;
+
+/// Shows and changes the pages that Perennial stores, and runs commands under its locks.
+#[derive(Parser)]
+#[command(
+    name = "perennial",
+    version,
+    after_help = "Exit status: 0 done; 1 failed; 2 wrong use; 3 no such key or lock; 4 refused, as it was not confirmed or has \
+                  changed; 5 doctor found something. `run` ends as its command does; with 75 if the lock is taken, 74 if it \
+                  was lost, 126 and 127 if the command cannot be run or found."
+)]
+struct Options {
+    #[command(flatten)]
+    source: Source,
+    /// Print JSON with the number of its schema, in place of a table.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Processes, stored entries by state (counted up to 1,000), and locks.
+    Status,
+    /// The list of the stored entries.
+    Entries(EntriesOptions),
+    /// One entry.
+    Show {
+        key: String,
+        /// Write the stored body to stdout, as it is, in place of the entry.
+        #[arg(long)]
+        body: bool,
+    },
+    /// The latest generations of an entry.
+    History { key: String },
+    /// Make entries stale: visitors get the old version while the next request regenerates it.
+    Invalidate {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// Remove entries at once, a key with its variants.
+    Purge {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// The locks that are held or in cooldown.
+    Locks,
+    /// Take a lock from its holder. The holder may still be at work.
+    Unlock {
+        name: String,
+        /// The kind of the lock.
+        #[arg(long, default_value = "lock", value_parser = ["lock", "once", "page", "request"])]
+        kind: String,
+        /// The fence that `locks` shows: another holder's lock is left alone.
+        #[arg(long)]
+        fence: i64,
+        /// The name once more, in place of the question.
+        #[arg(long, value_name = "NAME")]
+        confirm: Option<String>,
+    },
+    /// The claims on the rows of a table of jobs.
+    Claims {
+        table: String,
+        /// The column with the lock id.
+        #[arg(long, default_value = "lock_id")]
+        lock: String,
+        /// The column with the end of the claim, if the table has one.
+        #[arg(long)]
+        expires: Option<String>,
+    },
+    /// Remove locks that nobody has held for long.
+    Prune {
+        /// The time since they were used.
+        #[arg(long, default_value = "90d", value_parser = parse_duration)]
+        unused: Duration,
+    },
+    /// Print the statements that make the tables, for an administrator. Connects to nothing.
+    Ddl,
+    /// Check the database and its settings. Each finding has a remedy.
+    Doctor {
+        /// The checks to run; default: all of them.
+        checks: Vec<String>,
+        /// Print the names of the checks.
+        #[arg(long)]
+        list: bool,
+        /// End with 5 for warnings, too.
+        #[arg(long)]
+        strict: bool,
+    },
+    /// A live view: what changes, once a second. Without a terminal, one line each time.
+    Watch {
+        /// The time between two looks.
+        #[arg(long, default_value = "1s", value_parser = parse_duration)]
+        every: Duration,
+    },
+    /// Run a command while holding a lock, as flock(1) does, for all machines on the database.
+    ///
+    /// If this program itself is killed by KILL, the command goes on and the lock is free after the
+    /// lease: a command that must not overlap checks PERENNIAL_FENCE where it writes.
+    Run(run::RunOptions),
+    /// Print a script of completions for a shell.
+    Completions { shell: Shell },
+}
+
+#[derive(Args)]
+pub(crate) struct EntriesOptions {
+    /// The beginning of the keys.
+    #[arg(long, default_value = "")]
+    prefix: String,
+    /// A tag of the entries.
+    #[arg(long)]
+    tag: Option<String>,
+    /// The state of the entries.
+    #[arg(long, value_parser = ["fresh", "stale", "expired", "cooldown"])]
+    state: Option<String>,
+    /// The largest number of entries.
+    #[arg(long, default_value_t = 50)]
+    limit: usize,
+    /// The place at which the page before ended.
+    #[arg(long)]
+    from: Option<String>,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Target {
+    /// The key, as in /books/1.
+    key: Option<String>,
+    /// All entries with this tag.
+    #[arg(long)]
+    tag: Option<String>,
+    /// All entries whose keys begin with this; an empty text means everything.
+    #[arg(long)]
+    prefix: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Consent {
+    /// Do it without a question.
+    #[arg(long, short)]
+    yes: bool,
+    /// Show the effect, and do nothing.
+    #[arg(long, short = 'n')]
+    dry_run: bool,
+}
+
+/// The end of a command that is no success.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The database or the command failed.
+    Failed(String),
+    /// There is no such key or lock.
+    Missing(String),
+    /// The action was not confirmed, or its target has changed.
+    Refused(String),
+    /// `doctor` found something.
+    Findings,
+    /// The status of the command of `run`.
+    Status(u8, Option<String>),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            text += &format!(": {cause}");
+            source = cause.source();
+        }
+        Self::Failed(text)
+    }
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Failed(format!("the database fails: {error}"))
+    }
+}
+
+pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    let (code, message) = match carry_out(options).await {
+        Ok(()) => (0, None),
+        Err(Failure::Failed(why)) => (1, Some(why)),
+        Err(Failure::Missing(what)) => (3, Some(what)),
+        Err(Failure::Refused(why)) => (4, Some(why)),
+        Err(Failure::Findings) => (5, None),
+        Err(Failure::Status(code, why)) => (code, why),
+    };
+    if let Some(message) = message {
+        eprintln!("perennial: {}", print::text(&message));
+    }
+    code.into()
+}
+
+async fn carry_out(options: Options) -> Result {
+    let (source, json) = (&options.source, options.json);
+    match options.command {
+        Command::Completions { shell } => {
+            clap_complete::generate(
+                shell,
+                &mut Options::command(),
+                "perennial",
+                &mut std::io::stdout(),
+            );
+            Ok(())
+        }
+        Command::Ddl => {
+            let ddl = source.builder().ddl(source.url()?)?;
+            print::line(ddl.trim_end());
+            Ok(())
+        }
+        Command::Run(run) => run.run(source).await,
+        Command::Doctor {
+            checks,
+            list,
+            strict,
+        } => doctor::run(source, &checks, list, strict, json).await,
+        Command::Claims {
+            table,
+            lock,
+            expires,
+        } => claims::show(source, &table, &lock, expires.as_deref(), json).await,
+        command => {
+            let site = source.site().await?;
+            on_site(&site, command, json).await
+        }
+    }
+}
+
+async fn on_site(site: &Perennial, command: Command, json: bool) -> Result {
+    match command {
+        Command::Status => look::status(site, json).await,
+        Command::Entries(options) => look::entries(site, &options, json).await,
+        Command::Show { key, body: true } => look::body(site, &key).await,
+        Command::Show { key, body: false } => look::show(site, &key, json).await,
+        Command::History { key } => look::history(site, &key, json).await,
+        Command::Locks => look::locks(site, json).await,
+        Command::Invalidate { target, consent } => {
+            change::invalidate(site, &target, &consent).await
+        }
+        Command::Purge { target, consent } => change::purge(site, &target, &consent).await,
+        Command::Unlock {
+            name,
+            kind,
+            fence,
+            confirm,
+        } => change::unlock(site, &name, &kind, fence, confirm.as_deref()).await,
+        Command::Prune { unused } => {
+            site.locks().prune(unused).await?;
+            print::line(
+                "Locks that were unused for so long are removed. Pages are pruned by the sites.",
+            );
+            Ok(())
+        }
+        Command::Watch { every } => watch::watch(site, every).await,
+        // The commands without a site.
+        _ => Ok(()),
+    }
+}
+
+/// The folder of a relative path, for messages.
+pub(crate) fn here() -> PathBuf {
+    std::env::current_dir().unwrap_or_default()
+}

@@ -1,0 +1,143 @@
+//! The database of the command line.
+
+use std::{path::Path, time::Duration};
+
+use clap::Args;
+use perennial::{Builder, Perennial};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection};
+
+use crate::{Failure, Result, here};
+
+#[derive(Args)]
+pub(crate) struct Source {
+    /// The site's database, as in sqlite://site.db, postgres://user:password@host/site or
+    /// mysql://user:password@host/site.
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true, global = true)]
+    database: Option<String>,
+    /// The beginning of the tables' names, as `Builder::table_prefix` sets it.
+    #[arg(long, default_value = "perennial_", global = true)]
+    table_prefix: String,
+    /// The time limit of each statement.
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration, global = true)]
+    timeout: Duration,
+}
+
+impl Source {
+    pub(crate) fn url(&self) -> Result<&str> {
+        self.database.as_deref().ok_or_else(|| {
+            Failure::Failed(
+                "which database? Write --database sqlite://site.db, or set DATABASE_URL".to_owned(),
+            )
+        })
+    }
+
+    pub(crate) fn builder(&self) -> Builder {
+        Perennial::builder()
+            .table_prefix(&self.table_prefix)
+            .statement_timeout(self.timeout)
+    }
+
+    /// Returns the name of one of Perennial's tables.
+    pub(crate) fn table(&self, name: &str) -> String {
+        format!("{}{name}", self.table_prefix)
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Opens the site of a database that has Perennial's tables.
+    pub(crate) async fn site(&self) -> Result<Perennial> {
+        let mut connection = self.connect().await?;
+        let found = self.version_of(&mut connection).await;
+        if let Err(error) = found {
+            return Err(Failure::Failed(format!(
+                "there are no Perennial tables with the prefix {:?} in {} ({error}). Is this the site's database? \
+                 A site makes its tables when it starts; `perennial ddl` prints them",
+                self.table_prefix,
+                without_password(self.url()?),
+            )));
+        }
+        let _ = connection.close().await;
+        self.site_as_it_is().await
+    }
+
+    /// Opens the site of a database with tables, whose settings stay: `Perennial::open` would turn the
+    /// write-ahead log of SQLite on.
+    pub(crate) async fn site_as_it_is(&self) -> Result<Perennial> {
+        let url = self.url()?;
+        if !url.starts_with("sqlite:") {
+            return self.site_with_tables().await;
+        }
+        let pool = sqlx::SqlitePool::connect(url).await?;
+        Ok(self.builder().build(pool).await?)
+    }
+
+    /// Opens the site, and makes the tables if they are missing.
+    pub(crate) async fn site_with_tables(&self) -> Result<Perennial> {
+        Ok(self.builder().open(self.url()?).await?)
+    }
+
+    pub(crate) async fn version_of(
+        &self,
+        connection: &mut AnyConnection,
+    ) -> Result<i64, sqlx::Error> {
+        let version = format!("SELECT version FROM {} WHERE id = 1", self.table("schema"));
+        let version = sqlx::query_scalar(AssertSqlSafe(version));
+        version.fetch_one(connection).await
+    }
+
+    /// Connects to a database that is there: a missing SQLite file is an error, and not created.
+    pub(crate) async fn connect(&self) -> Result<AnyConnection> {
+        sqlx::any::install_default_drivers();
+        let url = self.url()?;
+        if let Some(file) = url.strip_prefix("sqlite:") {
+            let file = file
+                .trim_start_matches("//")
+                .split('?')
+                .next()
+                .unwrap_or_default();
+            if !Path::new(file).exists() {
+                let folder = here();
+                return Err(Failure::Failed(format!(
+                    "there is no database file {file:?} (looked from {})",
+                    folder.display()
+                )));
+            }
+        }
+        let connecting = AnyConnection::connect(url);
+        match tokio::time::timeout(self.timeout, connecting).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(Failure::Failed(format!(
+                "cannot connect to {}: {error}",
+                without_password(url)
+            ))),
+            Err(_) => Err(Failure::Failed(format!(
+                "{} has not answered within {:?}",
+                without_password(url),
+                self.timeout
+            ))),
+        }
+    }
+}
+
+/// Returns a database's URL without its password and parameters.
+pub(crate) fn without_password(url: &str) -> String {
+    let url = url.split('?').next().unwrap_or_default();
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn password_is_never_shown() {
+        let shown = without_password("postgres://me:a@b:c@host/site?password=x");
+        assert_eq!(shown, "postgres://…@host/site");
+        assert_eq!(without_password("sqlite://site.db"), "sqlite://site.db");
+    }
+}

@@ -1,0 +1,79 @@
+//! Output: tables for people, JSON for programs. Every text of the database is made harmless.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use perennial::entries::visible;
+use serde_json::{Value, json};
+
+use crate::{Failure, Result};
+
+/// The number of the schema of all JSON. A field is added without a new number, and never renamed
+/// or removed.
+const SCHEMA: u32 = 1;
+
+/// Returns a text without characters that a terminal acts upon; ends of lines stay.
+pub(crate) fn text(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(visible).collect();
+    lines.join("\n")
+}
+
+/// Prints a line. Unlike `println!`, continues without a reader, as in `perennial entries | head`.
+pub(crate) fn line(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Prints JSON with its schema.
+pub(crate) fn json(mut value: Value) {
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("schema".to_owned(), json!(SCHEMA));
+    }
+    line(&format!("{value:#}"));
+}
+
+/// Prints a table, as wide as the terminal.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
+    let mut table = Table::new();
+    table
+        .load_style(NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(head.map(str::to_uppercase));
+    if !io::stdout().is_terminal() {
+        table.set_content_arrangement(ContentArrangement::Disabled);
+    }
+    for row in rows {
+        table.add_row(row.map(|cell| visible(&cell)));
+    }
+    for printed in table.lines() {
+        line(printed.trim_end());
+    }
+}
+
+/// Returns a duration in its two largest units, such as `3 d 4 h`.
+pub(crate) fn time(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 => format!("{} ms", time.as_millis()),
+        1..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// Asks a question at the terminal. Without a terminal there is no question: the action is refused.
+pub(crate) fn ask(question: &str, expected: &str, instead: &str) -> Result {
+    let refused = |why: &str| Err(Failure::Refused(format!("{why}; nothing was done")));
+    if !io::stdin().is_terminal() {
+        return refused(&format!("not confirmed: repeat with {instead}"));
+    }
+    eprint!("{} ", text(question));
+    let mut answer = String::new();
+    match io::stdin().read_line(&mut answer) {
+        Ok(_) if answer.trim() == expected => Ok(()),
+        _ => refused("not confirmed"),
+    }
+}

@@ -1,0 +1,480 @@
+//! The command line as a user runs it, beside a running site: on SQLite, and on the servers whose
+//! URLs are in the environment.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use perennial::{DAY, Perennial, Refresh};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longer than anything that is waited for.
+const HANG: Duration = Duration::from_secs(60);
+
+/// A key with control characters, upon which a terminal would act.
+const HOSTILE: &str = "part/\u{1b}[2Jred\u{202e}\r\nx";
+
+/// A database with a site's tables, under a prefix of its own.
+struct Db {
+    url: String,
+    prefix: String,
+    _folder: TempDir,
+}
+
+impl Db {
+    /// Returns a database of each kind that is there.
+    fn all() -> Vec<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let servers =
+            ["POSTGRES", "MYSQL"].map(|it| std::env::var(format!("PERENNIAL_TEST_{it}_URL")));
+        if std::env::var_os("PERENNIAL_TEST_ALL").is_some() {
+            assert!(
+                servers.iter().all(Result::is_ok),
+                "the servers' URLs are missing"
+            );
+        }
+        let urls = servers.into_iter().flatten().chain(["sqlite".to_owned()]);
+        let made = urls.map(|url| {
+            let folder = TempDir::new().expect("a folder");
+            let file = folder.path().join("site.db");
+            let number = NEXT.fetch_add(1, Relaxed);
+            Self {
+                url: match &*url {
+                    "sqlite" => format!("sqlite://{}", file.display()),
+                    _ => url,
+                },
+                prefix: format!("cli_{}_{number}_", std::process::id()),
+                _folder: folder,
+            }
+        });
+        made.collect()
+    }
+
+    async fn site(&self) -> Perennial {
+        let builder = Perennial::builder().table_prefix(&*self.prefix);
+        builder.open(&self.url).await.expect("opens")
+    }
+
+    async fn connection(&self) -> sqlx::AnyConnection {
+        use sqlx::Connection;
+        let connection = sqlx::AnyConnection::connect(&self.url).await;
+        connection.expect("connects")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_perennial"));
+        command
+            .args(["--table-prefix", &self.prefix])
+            .args(arguments)
+            .env("DATABASE_URL", &self.url)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs to the end; the output and the exit status.
+    fn run(&self, arguments: &[&str]) -> (String, i32) {
+        shown(&self.command(arguments).output().expect("runs"))
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let (text, status) = self.run(&[arguments, &["--json"]].concat());
+        assert_eq!(status, 0, "{text}");
+        let value: Value = serde_json::from_str(&text).expect("is JSON");
+        assert_eq!(value["schema"], 1);
+        value
+    }
+}
+
+fn shown(output: &Output) -> (String, i32) {
+    let texts = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    (texts.concat(), output.status.code().unwrap_or(-1))
+}
+
+async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let since = Instant::now();
+    while !holds().await {
+        assert!(since.elapsed() < HANG, "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn store(site: &Perennial, key: &str) {
+    let policy = Refresh::every(DAY);
+    let content = site.content(key, &policy, async || Ok::<_, String>("a body"));
+    content.await.expect("is stored");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_stored_is_listed_and_harmless() {
+    for db in Db::all() {
+        let site = db.site().await;
+        for key in ["part/a", "part/b", HOSTILE] {
+            store(&site, key).await;
+        }
+        let _announced = site.announce().await.expect("is announced");
+        let lease = site
+            .locks()
+            .lock(HOSTILE)
+            .action(HOSTILE)
+            .await
+            .expect("is free");
+        for arguments in [
+            &["status"][..],
+            &["entries"],
+            &["show", HOSTILE],
+            &["history", HOSTILE],
+            &["locks"],
+            &["entries", "--prefix", "part/", "--limit", "1"],
+        ] {
+            let (text, status) = db.run(arguments);
+            assert_eq!(status, 0, "{arguments:?}: {text}");
+            let acts = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+            assert!(!text.contains(acts), "{arguments:?}: {text:?}");
+        }
+        let entries = db.json(&["entries"]);
+        assert_eq!(entries["entries"].as_array().map(Vec::len), Some(3));
+        let entry = db.json(&["show", "part/a"]);
+        assert_eq!(
+            (&entry["state"], &entry["bytes"]),
+            (&"fresh".into(), &6.into())
+        );
+        assert_eq!(
+            db.json(&["history", HOSTILE])["history"][0]["reason"],
+            "miss"
+        );
+        let status = db.json(&["status"]);
+        assert_eq!(
+            (&status["entries"]["fresh"], &status["locks_held"]),
+            (&3.into(), &2.into())
+        );
+        assert_eq!(status["processes"].as_array().map(Vec::len), Some(1));
+        let first = db.json(&["entries", "--limit", "1"]);
+        let next = first["next"].as_str().expect("there are more");
+        let rest = db.json(&["entries", "--from", next]);
+        assert_eq!(rest["entries"].as_array().map(Vec::len), Some(2));
+        assert_eq!(
+            db.json(&["entries", "--state", "stale"])["entries"],
+            Value::Array(Vec::new())
+        );
+        assert_eq!(
+            db.run(&["show", "part/a", "--body"]),
+            ("a body".to_owned(), 0)
+        );
+        assert_eq!(db.run(&["show", "nowhere"]).1, 3);
+        drop(lease);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_are_counted_by_their_lock() {
+    use perennial::locks::Claims;
+    sqlx::any::install_default_drivers();
+    for db in Db::all() {
+        let site = db.site().await;
+        let mut connection = db.connection().await;
+        let table = format!("{}mail", db.prefix);
+        for sql in [
+            format!(
+                "CREATE TABLE {table} (id BIGINT PRIMARY KEY, lock_id VARCHAR(36), locked_until BIGINT)"
+            ),
+            format!("INSERT INTO {table} (id) VALUES (1), (2), (3)"),
+        ] {
+            let done = sqlx::query(sqlx::AssertSqlSafe(sql))
+                .execute(&mut connection)
+                .await;
+            done.expect("is done");
+        }
+        let claims = Claims::on(site.database().expect("is there"), &table);
+        let claims = claims.expires("locked_until", HANG);
+        assert_eq!(
+            db.json(&["claims", &table])["claims"],
+            Value::Array(Vec::new())
+        );
+        let claim = claims.claim(2).await.expect("claims");
+        let shown = db.json(&["claims", &table, "--expires", "locked_until"]);
+        assert_eq!(shown["claims"][0]["rows"], 2, "{shown}");
+        assert!(
+            shown["claims"][0]["expires_at_us"].as_i64() > Some(0),
+            "{shown}"
+        );
+        claim.release().await.expect("is released");
+        let (text, status) = db.run(&["claims", "mail; DROP TABLE mail"]);
+        assert!(status == 1 && text.contains("letters, digits"), "{text}");
+        let drop = format!("DROP TABLE {table}");
+        let done = sqlx::query(sqlx::AssertSqlSafe(drop))
+            .execute(&mut connection)
+            .await;
+        done.expect("is done");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_changed_without_consent() {
+    for db in Db::all() {
+        let site = db.site().await;
+        let state = async |key: &str| {
+            let entry = site.entry(key).await.expect("answers");
+            entry.map(|entry| entry.state.as_str())
+        };
+        for key in ["part/a", "part/b"] {
+            store(&site, key).await;
+        }
+        let (text, status) = db.run(&["invalidate", "--prefix", "part/"]);
+        assert!(status == 4 && text.contains("--yes"), "{text}");
+        let (text, status) = db.run(&["invalidate", "--prefix", "part/", "--dry-run"]);
+        assert!(status == 0 && text.contains("2 stored entries"), "{text}");
+        assert_eq!(state("part/a").await, Some("fresh"));
+        // A single key needs no question.
+        assert_eq!(db.run(&["invalidate", "part/a"]).1, 0);
+        until("the site learns of it", async || {
+            state("part/a").await == Some("stale")
+        })
+        .await;
+        assert_eq!(state("part/b").await, Some("fresh"));
+        assert_eq!(db.run(&["invalidate", "--prefix", "", "--yes"]).1, 0);
+        until("the site learns of it", async || {
+            state("part/b").await == Some("stale")
+        })
+        .await;
+        assert_eq!(db.run(&["purge", "part/a"]).1, 4);
+        assert_eq!(db.run(&["purge", "nowhere", "--yes"]).1, 3);
+        assert_eq!(db.run(&["purge", "part/a", "--yes"]).1, 0);
+        assert_eq!(state("part/a").await, None);
+
+        let lease = site
+            .locks()
+            .lock("job")
+            .action("imports")
+            .await
+            .expect("is free");
+        let fence = lease.fence();
+        let (seen, other) = (fence.to_string(), (fence - 1).to_string());
+        let (text, status) = db.run(&["unlock", "job", "--fence", &seen]);
+        assert!(status == 4 && text.contains("--confirm"), "{text}");
+        assert_eq!(
+            db.run(&["unlock", "job", "--fence", &other, "--confirm", "job"])
+                .1,
+            4
+        );
+        assert_eq!(
+            db.run(&["unlock", "no job", "--fence", "1", "--confirm", "no job"])
+                .1,
+            3
+        );
+        let (text, status) = db.run(&["unlock", "job", "--fence", &seen, "--confirm", "job"]);
+        assert!(status == 0 && text.contains("(imports)"), "{text}");
+        assert!(
+            site.locks()
+                .try_lock("job")
+                .await
+                .expect("answers")
+                .is_some()
+        );
+        assert_eq!(db.run(&["prune", "--unused", "1s"]).1, 0);
+    }
+}
+
+/// Starts a command under the lock `job` that runs until it is killed, and returns its process, too.
+async fn start(db: &Db, site: &Perennial, options: &[&str]) -> (Child, String) {
+    let arguments = [
+        &["run", "job"],
+        options,
+        &["--", "sh", "-c", "echo $$; exec sleep 1000"],
+    ]
+    .concat();
+    let mut command = db.command(&arguments);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("starts");
+    let mut pid = String::new();
+    let stdout = child.stdout.as_mut().expect("is piped");
+    BufReader::new(stdout).read_line(&mut pid).expect("reads");
+    let job = site.locks().inspect("job").await.expect("answers");
+    assert!(job.is_some_and(|job| job.holder.is_some()));
+    (child, pid.trim().to_owned())
+}
+
+/// Returns true if the process has ended.
+fn is_gone(pid: &str) -> bool {
+    let alive = Command::new("kill")
+        .args(["-0", pid])
+        .stderr(Stdio::null())
+        .status();
+    !alive.expect("runs").success()
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn command_runs_under_its_lock() {
+    for db in Db::all() {
+        let site = db.site().await;
+        let run = |options: &[&str]| db.run(&[&["run", "job"], options].concat());
+        let (text, status) = run(&[
+            "--",
+            "sh",
+            "-c",
+            "echo $PERENNIAL_LOCK $PERENNIAL_FENCE; exit 3",
+        ]);
+        let fence = text
+            .strip_prefix("job ")
+            .and_then(|it| it.trim().parse::<i64>().ok());
+        assert!(
+            status == 3 && fence.is_some_and(|fence| fence > 0),
+            "{text}"
+        );
+        assert_eq!(run(&["--", "/no/such/program"]).1, 127);
+        // Nothing holds the lock now.
+        assert_eq!(run(&["-n", "--", "true"]).1, 0);
+        assert_eq!(run(&["--", "sh", "-c", "kill -9 $$"]).1, 128 + 9);
+
+        let (mut child, pid) = start(&db, &site, &["--lease", "2s"]).await;
+        let (text, _) = db.run(&["locks"]);
+        assert!(
+            text.contains(" sh ") && !text.contains("sleep"),
+            "without arguments: {text}"
+        );
+        let (text, status) = run(&["-n", "--", "true"]);
+        assert!(status == 75 && text.contains("job"), "{text}");
+        assert_eq!(run(&["-w", "100ms", "-E", "9", "--", "true"]).1, 9);
+
+        // The command ends when its lease is lost.
+        assert!(site.locks().break_lock("job").await.expect("answers"));
+        until("the command is ended", async || is_gone(&pid)).await;
+        assert_eq!(child.wait().expect("ends").code(), Some(74));
+
+        // A signal reaches the command.
+        let (mut child, pid) = start(&db, &site, &[]).await;
+        let term = Command::new("kill").arg(child.id().to_string()).status();
+        assert!(term.expect("runs").success());
+        assert_eq!(child.wait().expect("ends").code(), Some(128 + 15));
+        assert!(is_gone(&pid));
+
+        // The lock of a machine that has died is free after the lease.
+        let (mut child, pid) = start(&db, &site, &["--lease", "1s"]).await;
+        child.kill().expect("is killed");
+        child.wait().expect("ends");
+        let orphan = Command::new("kill").arg(&pid).status();
+        assert!(orphan.expect("runs").success());
+        assert_eq!(run(&["--wait", "60s", "--", "true"]).1, 0);
+
+        // The job of several machines' clocks runs once.
+        assert_eq!(run(&["--hold", "1h", "--", "true"]).1, 0);
+        assert_eq!(run(&["-n", "--", "true"]).1, 75);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_finds_what_is_wrong() {
+    for db in Db::all() {
+        let (text, status) = db.run(&["doctor", "tables"]);
+        if db.url.starts_with("sqlite") {
+            assert!(
+                status == 1 && text.contains("there is no database file"),
+                "{text}"
+            );
+        } else {
+            assert!(status == 5 && text.contains("perennial ddl"), "{text}");
+        }
+        let site = db.site().await;
+        let checks = db.json(&["doctor"]);
+        let results: Vec<_> = checks["checks"].as_array().into_iter().flatten().collect();
+        assert!(results.len() >= 9, "{checks}");
+        assert!(
+            results.iter().all(|it| it["result"] != "not checked"),
+            "{checks}"
+        );
+        let (text, status) = db.run(&["doctor", "connection", "rights"]);
+        assert!(status == 0 && text.lines().count() == 2, "{text}");
+        assert_eq!(db.run(&["doctor", "nonsense"]).1, 1);
+
+        let policy = Refresh::every(DAY);
+        let fails = site.content("part/bad", &policy, async || Err::<&str, _>("is broken"));
+        fails.await.expect_err("fails");
+        // A failure without a stored version is known to its process alone; locks show the cooldown.
+        let locks = db.json(&["locks"]);
+        assert_eq!(locks["locks"][0]["kind"], "page");
+        if db.url.starts_with("sqlite") {
+            let pool = sqlx::SqlitePool::connect(&db.url).await.expect("opens");
+            site.shutdown().await;
+            drop(site);
+            until("nobody else has the file open", async || {
+                let off = sqlx::query("PRAGMA journal_mode = DELETE")
+                    .execute(&pool)
+                    .await;
+                off.is_ok()
+            })
+            .await;
+            let (text, status) = db.run(&["doctor", "journal"]);
+            assert!(status == 0 && text.contains("journal_mode = WAL"), "{text}");
+            assert_eq!(db.run(&["doctor", "journal", "--strict"]).1, 5);
+        }
+    }
+}
+
+#[test]
+fn wrong_use_is_explained_and_no_password_is_shown() {
+    let db = Db {
+        url: "postgres://me:secret@127.0.0.1:1/site?password=secret".to_owned(),
+        prefix: "perennial_".to_owned(),
+        _folder: TempDir::new().expect("a folder"),
+    };
+    for arguments in [
+        &["status"][..],
+        &["doctor"],
+        &["run", "x", "--", "true"],
+        &["--help"],
+        &["run", "--help"],
+    ] {
+        let (text, _) = db.run(arguments);
+        assert!(!text.contains("secret"), "{text}");
+    }
+    let (text, status) = db.run(&["ddl"]);
+    assert!(status == 0 && text.contains("CREATE TABLE"), "{text}");
+    let mut nowhere = db.command(&["status"]);
+    let (text, status) = shown(&nowhere.env_remove("DATABASE_URL").output().expect("runs"));
+    assert!(
+        status == 1 && text.contains("--database sqlite://site.db"),
+        "{text}"
+    );
+    assert_eq!(db.run(&["invalidate"]).1, 2);
+    assert_eq!(db.run(&["invalidate", "a", "--tag", "b"]).1, 2);
+    let (text, status) = db.run(&["completions", "bash"]);
+    assert!(status == 0 && text.contains("perennial"), "{status}");
+}
+
+#[tokio::test]
+async fn empty_database_is_left_empty() {
+    let folder = TempDir::new().expect("a folder");
+    let db = Db {
+        url: format!("sqlite://{}", folder.path().join("other.db").display()),
+        prefix: "perennial_".to_owned(),
+        _folder: folder,
+    };
+    let pool = sqlx::SqlitePool::connect(&format!("{}?mode=rwc", db.url))
+        .await
+        .expect("is made");
+    let table = sqlx::query("CREATE TABLE customer (id INTEGER)");
+    table.execute(&pool).await.expect("is made");
+    for arguments in [
+        &["status"][..],
+        &["entries"],
+        &["doctor"],
+        &["claims", "customer", "--lock", "id"],
+    ] {
+        let (text, _) = db.run(arguments);
+        assert!(!text.contains("panicked"), "{text}");
+    }
+    let (text, status) = db.run(&["locks"]);
+    assert!(
+        status == 1 && text.contains("Is this the site's database?"),
+        "{text}"
+    );
+    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_master")
+        .fetch_one(&pool)
+        .await
+        .expect("reads");
+    assert_eq!(tables, 1);
+}

@@ -1,0 +1,127 @@
+//! The state of a lock for operators, and the holder in its own words.
+
+use std::time::{Duration, SystemTime};
+
+use super::LockKind;
+#[allow(unused_imports, reason = "links of the documentation")]
+use super::{LockAttempt, Locks};
+use crate::{clock::duration, store::LockRow, timing::PROCESS_LEASE};
+
+/// The length of the longest stored label and action, in bytes.
+const TEXT: usize = 100;
+
+/// The beginning of the names of the locks that list processes.
+const PROCESS: &str = "process/";
+
+/// The state of a lock, from [`Locks::inspect`] and [`Locks::list`]. Times are by the database's
+/// clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// The lock's kind.
+    pub kind: LockKind,
+    /// The lock's name; for a name longer than 180 bytes, its beginning and a digest.
+    pub name: String,
+    /// The fence of the lock's latest lease.
+    pub fence: i64,
+    /// The holder; `None`: the lock is free or in cooldown.
+    pub holder: Option<Holder>,
+    /// The time since the lock was acquired.
+    pub age: Duration,
+    /// The time until the lease expires or the cooldown ends; zero if the lock is free.
+    pub remaining: Duration,
+}
+
+impl LockInfo {
+    /// Returns true for a lock in cooldown.
+    pub(crate) fn cools_down(&self) -> bool {
+        self.holder.is_none() && !self.remaining.is_zero()
+    }
+}
+
+/// The holder of a lock, in its own words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// By [`Locks::label`].
+    pub label: String,
+    /// By [`LockAttempt::action`]; may be empty.
+    pub action: String,
+}
+
+/// A process that has [announced](crate::Perennial::announce) itself. Times are by the database's
+/// clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Process {
+    /// By [`Locks::label`]: by default the host's name and the process's number.
+    pub label: String,
+    /// Perennial's version, and the [revision](crate::Builder::revision) of the site's code.
+    pub runs: String,
+    /// The time of the announcement.
+    pub announced_at: SystemTime,
+    /// The time since the announcement.
+    pub age: Duration,
+    /// The time since the process has extended its lease; at most 30 s.
+    pub silent_for: Duration,
+}
+
+impl Process {
+    /// Returns the process that this lock lists; `None`: the lock is another one.
+    pub(crate) fn of(lock: LockInfo) -> Option<Self> {
+        let is_process = lock.kind == LockKind::Housekeeping && lock.name.starts_with(PROCESS);
+        let holder = lock.holder.filter(|_| is_process)?;
+        Some(Self {
+            label: holder.label,
+            runs: holder.action,
+            announced_at: SystemTime::UNIX_EPOCH.checked_add(duration(lock.fence))?,
+            age: lock.age,
+            silent_for: PROCESS_LEASE.saturating_sub(lock.remaining),
+        })
+    }
+}
+
+impl From<LockRow> for LockInfo {
+    fn from(row: LockRow) -> Self {
+        let is_held = !row.remaining.is_zero();
+        let holder = row.owner.filter(|_| is_held).map(|owner| {
+            let (_, texts) = owner.split_once(' ').unwrap_or_default();
+            let (label, action) = texts.split_once('\t').unwrap_or((texts, ""));
+            Holder {
+                label: label.to_owned(),
+                action: action.to_owned(),
+            }
+        });
+        Self {
+            kind: row.kind,
+            name: row.name,
+            fence: row.fence,
+            holder,
+            age: row.age,
+            remaining: row.remaining,
+        }
+    }
+}
+
+/// Returns the default label of a holder: the host's name and the process's number.
+pub(super) fn process_label() -> String {
+    let host = gethostname::gethostname();
+    format!("{}:{}", host.to_string_lossy(), std::process::id())
+}
+
+/// Returns a name for the lock of this process that no other process has.
+pub(super) fn process_name() -> String {
+    format!("{PROCESS}{}", uuid::Uuid::new_v4().simple())
+}
+
+/// Returns an owner that no other acquisition has, with the holder's words.
+pub(super) fn owner(label: &str, action: &str) -> String {
+    let id = uuid::Uuid::new_v4();
+    format!("{} {}\t{}", id.simple(), plain(label), plain(action))
+}
+
+/// Returns the first bytes of a text, without control characters, for the column `owner`.
+fn plain(text: &str) -> String {
+    let text = &text[..text.floor_char_boundary(TEXT)];
+    text.replace(char::is_control, " ")
+}

@@ -1,0 +1,115 @@
+//! The run of the generator.
+
+use std::{sync::Arc, time::SystemTime};
+
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+use super::{Action, Driver};
+use crate::{
+    clock::micros,
+    extensions::{RefreshAfter, Tags},
+    lock::Lease,
+    policy::Refresh,
+    resource::{
+        Answer, Engine, Failure, Generated, Generator, Metadata, Page, PassReason, Version,
+        page::JudgedMetadata,
+        state::{Basis, Event, GenerationResult, Origin},
+    },
+    timing::random_unit,
+};
+
+impl Engine {
+    /// Runs a generator for one caller, and stores nothing.
+    pub(crate) async fn unstored(&self, key: &str, generator: Generator) -> Answer {
+        match generator.await {
+            Generated::Content(response) => {
+                let page = Page::new(key, response, Metadata::default(), None, None);
+                let version = Version::new(Arc::new(page), 0, self.now(), Origin::Unsaved);
+                Answer::Version(version.into())
+            }
+            Generated::Failed(failure) => Answer::Failed(failure),
+            Generated::Unshareable { why, .. } => Answer::Pass(why),
+            Generated::TooLarge => Answer::Pass(PassReason::TooLarge),
+        }
+    }
+}
+
+impl Driver {
+    /// Runs the generator in a task of its own.
+    pub(super) fn generate(&mut self, basis: Basis) -> Action {
+        let Some(generator) = self.generator.take() else {
+            // The state commands one run of the generator.
+            return Box::pin(std::future::pending());
+        };
+        let task = tokio::spawn(generator.in_current_span());
+        let mut task = AbortOnDropHandle::new(task);
+        let (key, source, cooldown) = (
+            self.key.clone(),
+            self.source.clone(),
+            self.policy.cooldown_time(),
+        );
+        let before = self
+            .state
+            .newest()
+            .map(|newest| Arc::clone(&newest.content));
+        let fence = self.lease.as_ref().map(Lease::fence);
+        self.started(fence);
+        let (engine, policy) = (Arc::clone(&self.engine), self.policy);
+        let started = engine.now();
+        // Without a lease, the database has not told the time.
+        let began = fence.unwrap_or_else(unix_micros);
+        Box::pin(async move {
+            let generated = match (&mut task).await {
+                Ok(generated) => generated,
+                Err(panic) => Generated::Failed(Failure::new(panic, cooldown)),
+            };
+            let took = engine.now() - started;
+            let Basis { epoch, revision } = basis;
+            let metadata = |Tags(tags), after: Option<RefreshAfter>| Metadata {
+                epoch,
+                revision,
+                tags,
+                refresh_after: after.map(|after| after.0),
+                took,
+            };
+            let outcome = match generated {
+                Generated::Content(mut response) => {
+                    let before = before.as_deref();
+                    if let Some(fence) = fence {
+                        response = Page::dated(response, fence, before);
+                    }
+                    let said = response.extensions();
+                    let tags = said.get().cloned().unwrap_or_default();
+                    let metadata = metadata(tags, said.get().copied());
+                    let page = Page::new(&key, response, metadata, source, before);
+                    let times = [began, began.saturating_add(micros(took))];
+                    let page = page.timed(&policy, times, luck(&policy));
+                    GenerationResult::Content(Arc::new(page))
+                }
+                Generated::Unshareable { why, tags } => GenerationResult::Unshareable {
+                    why,
+                    metadata: Arc::new(JudgedMetadata::new(&key, metadata(tags, None))),
+                },
+                Generated::TooLarge => GenerationResult::TooLarge,
+                Generated::Failed(failure) => GenerationResult::Failed(failure),
+            };
+            (Event::Generated(outcome), None)
+        })
+    }
+}
+
+/// Returns a random number for the start of early regenerations, if the policy has such.
+pub(super) fn luck(policy: &Refresh) -> f64 {
+    if policy.eager < 1.0 {
+        random_unit()
+    } else {
+        1.0
+    }
+}
+
+/// Returns the microseconds since 1970 by this process's clock.
+fn unix_micros() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    micros(since.unwrap_or_default())
+}

@@ -1,0 +1,197 @@
+//! The filter, the pages and the entries of the list of stored resources.
+
+use std::time::Duration;
+
+use super::history::Generation;
+use crate::lock::Holder;
+
+/// A choice of entries, for [`Perennial::entries`](crate::Perennial::entries).
+///
+/// ```
+/// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+/// use perennial::entries::{EntryFilter, EntryState};
+///
+/// let mut filter = EntryFilter::new().prefix("/books/").state(EntryState::Stale);
+/// loop {
+///     let page = site.entries(&filter).await?;
+///     for entry in &page.entries {
+///         println!("{} is {:?} old", entry.key, entry.age);
+///     }
+///     let Some(next) = page.next else { break };
+///     filter = filter.from(&next);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a filter does nothing until it is passed to `Perennial::entries`"]
+pub struct EntryFilter {
+    prefix: String,
+    tag: Option<String>,
+    state: Option<EntryState>,
+    from: Option<String>,
+    pub(super) limit: usize,
+}
+
+impl Default for EntryFilter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl EntryFilter {
+    /// Returns a filter that every entry passes.
+    pub fn new() -> Self {
+        Self {
+            prefix: String::new(),
+            tag: None,
+            state: None,
+            from: None,
+            limit: 100,
+        }
+    }
+
+    /// Sets the beginning of the keys. Default: every key.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        prefix.clone_into(&mut self.prefix);
+        self
+    }
+
+    /// Sets a tag that the entries have. Default: any.
+    pub fn tag(mut self, tag: &str) -> Self {
+        self.tag = Some(tag.to_owned());
+        self
+    }
+
+    /// Sets the state of the entries. Default: any.
+    pub fn state(mut self, state: EntryState) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    /// Continues at [`EntryPage::next`] of the page before. Default: at the first key.
+    pub fn from(mut self, next: &str) -> Self {
+        self.from = Some(next.to_owned());
+        self
+    }
+
+    /// Sets the largest number of entries on a page. Default: 100. Clamped to 1 – 1000.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit.clamp(1, 1000);
+        self
+    }
+
+    pub(super) fn passes(&self, entry: &Entry) -> bool {
+        entry.key.starts_with(&self.prefix)
+            && self.state.is_none_or(|state| entry.state == state)
+            && self.tag.as_ref().is_none_or(|tag| entry.tags.contains(tag))
+    }
+
+    /// The first name in the store that may belong to the filter.
+    pub(super) fn first_name(&self) -> String {
+        // A name has no NUL, and a long name is stored by its first 128 bytes and a digest. No name
+        // is empty.
+        let plain = self.prefix.split('\0').next().unwrap_or_default();
+        let plain = &plain[..plain.floor_char_boundary(128)];
+        let from = self.from.as_deref().unwrap_or_default().max(plain);
+        if from.is_empty() { "\u{1}" } else { from }.to_owned()
+    }
+
+    /// Returns true if no name from this one on belongs to the filter.
+    pub(super) fn is_behind(&self, name: &str) -> bool {
+        let prefix = &self.prefix[..self.prefix.floor_char_boundary(128)];
+        !name.starts_with(prefix) && name > prefix
+    }
+}
+
+/// A page of the list of entries.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EntryPage {
+    /// The entries, in the order of their stored names.
+    pub entries: Vec<Entry>,
+    /// The place of the next page; `None`: this is the last page. A page with a next one may have
+    /// fewer entries than the limit, or none, as a call reads at most 2,000 rows.
+    pub next: Option<String>,
+}
+
+/// The state of an entry, as this process knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EntryState {
+    /// The version is younger than its interval.
+    Fresh,
+    /// The version is older than its interval, or invalidated: the next request regenerates it.
+    Stale,
+    /// The version is too old to be served, or purged.
+    Expired,
+    /// The last regeneration has failed, and no process tries again before the cooldown ends. A
+    /// stored version that is not expired is served meanwhile.
+    Cooldown,
+    /// The responses are not stored: the service answers each request. Known to this process alone.
+    HitForPass,
+}
+
+impl EntryState {
+    /// All states.
+    pub const ALL: [Self; 5] = [
+        Self::Fresh,
+        Self::Stale,
+        Self::Expired,
+        Self::Cooldown,
+        Self::HitForPass,
+    ];
+
+    /// Returns the name: `fresh`, `stale`, `expired`, `cooldown` or `hit-for-pass`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Stale => "stale",
+            Self::Expired => "expired",
+            Self::Cooldown => "cooldown",
+            Self::HitForPass => "hit-for-pass",
+        }
+    }
+
+    /// Returns the state of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+}
+
+/// A stored resource, without its content. Times are by the database's clock.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// The [name of the layer](crate::layer::RefreshLayer::name) that stored the version, or
+    /// `content`.
+    pub layer: String,
+    /// The state.
+    pub state: EntryState,
+    /// The status of the response. `None`: nothing is stored.
+    pub status: Option<u16>,
+    /// The age of the version; zero if nothing is stored.
+    pub age: Duration,
+    /// The interval, as the process that stored the version knew it; zero if nothing is stored.
+    pub interval: Duration,
+    /// The time until a request regenerates the resource: until the version is stale, or until the
+    /// cooldown ends. Zero: the next request does.
+    pub next_regeneration: Duration,
+    /// The size of the stored body, in bytes.
+    pub bytes: u64,
+    /// The approximate size in the memory of this process, in bytes; `None`: not in memory.
+    pub memory_bytes: Option<u64>,
+    /// The tags.
+    pub tags: Vec<String>,
+    /// The [revision](crate::Builder::revision) of the process that stored the version.
+    pub revision: Option<String>,
+    /// The fence of the version; zero if nothing is stored.
+    pub fence: i64,
+    /// The holder of the lease, while a process regenerates the resource.
+    pub holder: Option<Holder>,
+    /// The time until the holder's lease, or the cooldown, ends.
+    pub remaining: Duration,
+    /// The latest 20 generations, newest first.
+    pub history: Vec<Generation>,
+}

@@ -1,0 +1,127 @@
+//! The history of a resource: one line of text for each of its latest generations, beside the
+//! stored version.
+
+use std::time::{Duration, SystemTime};
+
+use crate::{
+    clock::{duration, micros},
+    event::Reason,
+};
+
+/// The number of generations in a history.
+const GENERATIONS: usize = 20;
+
+/// The longest process name in a line, in bytes. Twenty lines then fit into the store's column.
+const PROCESS: usize = 60;
+
+/// A generation of a resource: a regeneration whose version was published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Generation {
+    /// The fence of the lease, greater than the fence of each earlier generation.
+    pub fence: i64,
+    /// The time at which the lease was acquired, by the database's clock.
+    pub began: SystemTime,
+    /// The reason for the regeneration.
+    pub reason: Reason,
+    /// The time of the generator.
+    pub took: Duration,
+    /// The size of the body, in bytes.
+    pub bytes: u64,
+    /// The content differs from the version before. False: the age alone was renewed.
+    pub changed: bool,
+    /// The [label](crate::locks::Locks::label) of the process: by default its host and number.
+    pub process: String,
+}
+
+impl Generation {
+    /// Returns the line of this generation, in ASCII.
+    pub(super) fn line(&self) -> String {
+        let graphic = |c: char| if c.is_ascii_graphic() { c } else { '_' };
+        let process: String = self.process.chars().take(PROCESS).map(graphic).collect();
+        format!(
+            "{} {} {} {} {} {process}\n",
+            self.fence,
+            self.reason,
+            micros(self.took),
+            self.bytes,
+            u8::from(self.changed),
+        )
+    }
+
+    /// Reads the lines of a history, newest first. Lines that were cut, or that a newer release has
+    /// written in another form, are left out.
+    pub(super) fn read(history: &str) -> Vec<Self> {
+        let lines = history.split_inclusive('\n');
+        let lines = lines.filter_map(|line| Self::parse(line.strip_suffix('\n')?));
+        lines.take(GENERATIONS).collect()
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.splitn(6, ' ');
+        let fence: i64 = words.next()?.parse().ok()?;
+        Some(Self {
+            fence,
+            began: SystemTime::UNIX_EPOCH.checked_add(duration(fence))?,
+            reason: Reason::named(words.next()?)?,
+            took: duration(words.next()?.parse().ok()?),
+            bytes: words.next()?.parse().ok()?,
+            changed: words.next()? == "1",
+            process: words.next()?.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn generation(fence: i64, process: &str) -> Generation {
+        Generation {
+            fence,
+            began: SystemTime::UNIX_EPOCH + duration(fence),
+            reason: Reason::Invalidated,
+            took: Duration::from_micros(1_234),
+            bytes: 56_789,
+            changed: fence % 2 == 0,
+            process: process.to_owned(),
+        }
+    }
+
+    #[test]
+    fn history_has_the_twenty_latest_generations() {
+        let mut history = String::new();
+        // As the store does.
+        for n in 1..=40 {
+            let fence = 4_000_000_000_000_000 + n;
+            let line = generation(fence, &"h".repeat(100)).line();
+            history = line + &history[..history.len().min(2400)];
+        }
+        let read = Generation::read(&history);
+        let fences: Vec<_> = read.iter().map(|it| it.fence % 100).collect();
+        assert_eq!(fences, (21..=40).rev().collect::<Vec<_>>());
+        assert_eq!(
+            read[0],
+            generation(4_000_000_000_000_040, &"h".repeat(PROCESS))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn line_of_any_process_comes_back(process in "\\PC{0,20}", fence in 0..i64::MAX) {
+            let line = generation(fence, &process).line();
+            prop_assert!(line.is_ascii() && line.ends_with('\n') && line.matches('\n').count() == 1);
+            let read = Generation::read(&(line.clone() + &line[..line.len() - 1]));
+            prop_assert_eq!(read.len(), 1, "the second line was cut");
+            prop_assert_eq!(read[0].fence, fence);
+            prop_assert_eq!(read[0].process.chars().count(), process.chars().count());
+        }
+
+        #[test]
+        fn garbage_never_panics(text: String) {
+            let _ = Generation::read(&text);
+        }
+    }
+}

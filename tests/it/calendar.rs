@@ -1,0 +1,239 @@
+//! Intervals by the calendar, and regenerations before their time.
+
+use std::time::{Duration, SystemTime};
+
+use axum::{Router, body::Body, http::Request};
+use perennial::{
+    BrowserCache, DAY, Perennial, Refresh,
+    calendar::Schedule,
+    entries::{EntryFilter, EntryState},
+    event::{Event, Reason},
+    testing::{self, advance},
+};
+
+use crate::{
+    databases::Db,
+    paused::{Shared, here, origin_behind},
+    support::{Origin, Reply, get, serve},
+};
+
+const HOUR: Duration = Duration::from_hours(1);
+
+fn daily(time: &str) -> Refresh {
+    Refresh::at(Schedule::daily(time, "UTC").expect("a schedule"))
+}
+
+fn header<'a>(reply: &'a Reply, name: &str) -> &'a str {
+    reply.headers[name].to_str().expect("text")
+}
+
+/// A router whose every answer takes this time.
+fn slow(origin: &Origin, time: Duration) -> Router {
+    let origin = origin.clone();
+    Router::new().fallback(async move |request: Request<Body>| {
+        tokio::time::sleep(time).await;
+        origin.run(&request.uri().to_string()).await
+    })
+}
+
+/// The clock of the store in memory begins at midnight.
+#[tokio::test(start_paused = true)]
+async fn first_request_after_an_occurrence_regenerates() {
+    let shared = Shared::new();
+    let site = shared.site();
+    let policy = daily("06:00").browser_cache(BrowserCache::UntilStale(Duration::ZERO));
+    let (_, address) = origin_behind(&site, policy);
+    let first = get(address, "/").await;
+    assert_eq!(first.run(), 1);
+    assert_eq!(header(&first, "cache-control"), "max-age=21600");
+    advance(5 * HOUR).await;
+    let hit = get(address, "/").await;
+    assert_eq!(
+        (hit.run(), header(&hit, "cache-control")),
+        (1, "max-age=21600")
+    );
+    assert_eq!(header(&hit, "cache-status"), "perennial; hit; ttl=3600");
+    advance(HOUR - Duration::from_secs(1)).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(get(address, "/").await.run(), 2);
+    advance(23 * HOUR).await;
+    assert_eq!(get(address, "/").await.run(), 2);
+
+    // Another process reads the moment from the stored version.
+    let origin = Origin::default();
+    let other = shared.site();
+    let there = here(origin.router().layer(other.layer(daily("06:00"))));
+    get(there, "/").await;
+    assert_eq!(origin.begun(), 0);
+    let listed = other.entries(&EntryFilter::new()).await.expect("is listed");
+    let entry = &listed.entries[0];
+    assert_eq!(entry.state, EntryState::Fresh);
+    assert_eq!((entry.interval, entry.next_regeneration), (DAY, HOUR));
+    advance(HOUR).await;
+    get(there, "/").await;
+    assert_eq!(origin.begun(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_generator_that_began_before_the_occurrence_has_made_a_stale_version() {
+    let shared = Shared::new();
+    let site = shared.site();
+    let origin = Origin::default();
+    let slow = slow(&origin, Duration::from_secs(20));
+    let address = here(slow.layer(site.layer(daily("00:01").in_background())));
+    advance(Duration::from_secs(50)).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    // At 00:01:10 the version is stale, and the next one is generated.
+    get(address, "/").await;
+    advance(Duration::from_secs(30)).await;
+    assert_eq!(origin.begun(), 2);
+    assert_eq!(get(address, "/").await.run(), 2);
+    advance(23 * HOUR).await;
+    get(address, "/").await;
+    assert_eq!(origin.begun(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_of_staleness_and_the_spread_count_from_the_occurrence() {
+    let shared = Shared::new();
+    let site = shared.site();
+    let (origin, address) = origin_behind(&site, daily("06:00").max_stale(HOUR));
+    get(address, "/").await;
+    origin.status(500);
+    advance(6 * HOUR + HOUR / 2).await;
+    assert_eq!(get(address, "/").await.run(), 1, "the old version");
+    advance(HOUR).await;
+    assert_eq!(get(address, "/").await.status, 500, "it has expired");
+
+    let (_, spread) = origin_behind(&site, daily("06:00").jitter(0.5));
+    let visit = get(spread, "/spread").await;
+    let status = header(&visit, "cache-status").to_owned();
+    assert!(status.contains("stored"), "{status}");
+    let entry = site.entry("/spread").await.expect("answers").expect("one");
+    // It is 07:30. Tomorrow's occurrence is in 22.5 h, and half of a day is the most it is delayed.
+    assert!(
+        (22 * HOUR..34 * HOUR + HOUR).contains(&entry.interval),
+        "{:?}",
+        entry.interval
+    );
+    assert_ne!(entry.interval, 22 * HOUR + HOUR / 2, "there is a delay");
+}
+
+/// A version that was generated before the last occurrence is stale for another process, by the
+/// times in the database.
+async fn stored_times_decide(db: Db) {
+    let day = DAY.as_secs();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let later = (now.expect("after 1970").as_secs() + day / 2) % day;
+    let time = format!("{:02}:{:02}", later / 3600, later % 3600 / 60);
+    let origin = Origin::default();
+    drop(db.site().await);
+    for (hours, runs) in [(0, 1), (11, 1), (13, 2)] {
+        let back = i64::from(hours) * 3_600_000_000;
+        db.execute(&format!(
+            "UPDATE perennial_entry SET fence = fence - {back}, generated_at = generated_at - {back}"
+        ))
+        .await;
+        let site = db.site().await;
+        let address = serve(origin.router().layer(site.layer(daily(&time)))).await;
+        get(address, "/").await;
+        assert_eq!(origin.begun(), runs, "generated {hours} h earlier");
+        db.execute(&format!(
+            "UPDATE perennial_entry SET fence = fence + {back}, generated_at = generated_at + {back} WHERE {runs} = 1"
+        ))
+        .await;
+    }
+}
+
+on_each_database! {
+    stored_times_decide
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hit_near_the_end_of_the_interval_starts_a_regeneration_that_nobody_waits_for() {
+    let database = testing::Database::new();
+    let [one, two] = [(), ()].map(|()| database.open(Perennial::builder()).expect("opens"));
+    let policy = Refresh::every(100 * HOUR).eager(0.9);
+    let origin = Origin::default();
+    let process =
+        |site: &Perennial| here(slow(&origin, Duration::from_secs(30)).layer(site.layer(policy)));
+    let (one_visit, two_visit) = (process(&one), process(&two));
+    let mut events = one.subscribe();
+    assert_eq!(get(one_visit, "/").await.run(), 1);
+    assert_eq!(get(two_visit, "/").await.run(), 1);
+    // The generator took 30 s, so the random lead is some minutes at most.
+    advance(89 * HOUR).await;
+    get(one_visit, "/").await;
+    advance(HOUR - Duration::from_secs(1)).await;
+    assert_eq!(origin.begun(), 1, "it is too early");
+    advance(Duration::from_secs(1)).await;
+    // A visitor who waited would let the clock move.
+    let begun = tokio::time::Instant::now();
+    for _ in 0..20 {
+        let (hit, other) = tokio::join!(get(one_visit, "/"), get(two_visit, "/"));
+        for hit in [hit, other] {
+            assert_eq!(hit.run(), 1);
+            assert!(
+                header(&hit, "cache-status").starts_with("perennial; hit; ttl=36000"),
+                "{}",
+                header(&hit, "cache-status")
+            );
+        }
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    advance(Duration::from_secs(31)).await;
+    assert_eq!(origin.begun(), 2, "one regeneration for two processes");
+    // The other process learns of the new version with its next visitor, who does not wait.
+    tokio::join!(get(one_visit, "/"), get(two_visit, "/"));
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(
+        [
+            get(one_visit, "/").await.run(),
+            get(two_visit, "/").await.run()
+        ],
+        [2, 2]
+    );
+    let mut reasons = Vec::new();
+    while let Some(event) = events.try_next() {
+        if let Event::RegenerationEnded(ended) = event {
+            reasons.push(ended.reason);
+        }
+    }
+    assert!([Reason::Miss, Reason::Early].starts_with(&reasons) && !reasons.is_empty());
+    let history = one.entry("/").await.expect("answers").expect("one").history;
+    let history: Vec<_> = history.iter().map(|it| it.reason).collect();
+    assert_eq!(history, [Reason::Early, Reason::Miss]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_early_regeneration_that_fails_changes_nothing_for_visitors() {
+    let shared = Shared::new();
+    let site = shared.site();
+    let policy = Refresh::every(HOUR).eager(0.5).max_stale(Duration::ZERO);
+    let (origin, address) = origin_behind(&site, policy);
+    get(address, "/").await;
+    origin.status(500);
+    advance(HOUR / 2).await;
+    for _ in 0..100 {
+        assert_eq!(get(address, "/").await.run(), 1);
+        advance(Duration::from_secs(1)).await;
+    }
+    let tries = origin.begun() - 1;
+    assert!(
+        (3..=5).contains(&tries),
+        "{tries}: one try for each cooldown of 30 s"
+    );
+    assert_eq!(
+        header(&get(address, "/").await, "cache-status")
+            .split(';')
+            .nth(1),
+        Some(" hit")
+    );
+    origin.status(200);
+    advance(Duration::from_secs(30)).await;
+    get(address, "/").await;
+    advance(Duration::from_secs(1)).await;
+    let run = get(address, "/").await.run();
+    assert!(run > 1, "{run}");
+}

@@ -1,0 +1,236 @@
+//! The list of what is stored: keys, states, filters, pages and the history, on each database.
+
+use std::time::Duration;
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, StatusCode},
+    routing::get,
+};
+use perennial::{
+    DAY, Perennial, Refresh,
+    entries::{EntryFilter, EntryState},
+    event::Reason,
+    testing::{self, advance},
+};
+use tower::ServiceExt;
+
+use crate::{
+    databases::Db,
+    support::{self, HANG},
+};
+
+on_each_database! {
+    each_stored_page_is_listed_with_its_origin
+}
+
+async fn keys(site: &Perennial, filter: EntryFilter) -> Vec<String> {
+    let page = site.entries(&filter).await.expect("is listed");
+    page.entries.into_iter().map(|entry| entry.key).collect()
+}
+
+async fn each_stored_page_is_listed_with_its_origin(db: Db) {
+    let builder = Perennial::builder().revision("7");
+    let site = builder.build(db.database().await).await.expect("opens");
+    let books = site.layer(Refresh::every(DAY).max_stale(DAY)).name("books");
+    let app = Router::new()
+        .route(
+            "/books/{id}",
+            get(async || "a book").layer(books.tag("catalog")),
+        )
+        .route(
+            "/about",
+            get(async || "about").layer(site.layer(Refresh::every(HANG))),
+        );
+    let long = format!("/books/{}", "ä<script>".repeat(60));
+    let address = support::serve(app).await;
+    for path in ["/books/1", "/books/2?q=1", "/about"] {
+        assert_eq!(support::get(address, path).await.status, 200);
+    }
+    let encoded = long
+        .replace('ä', "%C3%A4")
+        .replace('<', "%3C")
+        .replace('>', "%3E");
+    assert_eq!(support::get(address, &encoded).await.status, 200);
+
+    assert_eq!(
+        keys(&site, EntryFilter::new()).await,
+        ["/about", &encoded, "/books/1", "/books/2?q=1"]
+    );
+    assert_eq!(
+        keys(&site, EntryFilter::new().prefix("/books/1")).await,
+        ["/books/1"]
+    );
+    assert_eq!(
+        keys(&site, EntryFilter::new().prefix(&encoded[..300])).await,
+        [&*encoded]
+    );
+    assert_eq!(keys(&site, EntryFilter::new().prefix("/c")).await, [""; 0]);
+    assert_eq!(
+        keys(&site, EntryFilter::new().tag("catalog")).await.len(),
+        3
+    );
+
+    let entry = site
+        .entry("/books/1")
+        .await
+        .expect("answers")
+        .expect("is stored");
+    assert_eq!((entry.state, entry.status), (EntryState::Fresh, Some(200)));
+    assert_eq!(
+        (&*entry.layer, entry.bytes, entry.interval),
+        ("books", 6, DAY)
+    );
+    assert_eq!(
+        (entry.tags, entry.revision.as_deref()),
+        (vec!["catalog".to_owned()], Some("7"))
+    );
+    assert!(entry.age < HANG && entry.next_regeneration > DAY - HANG);
+    assert!(entry.memory_bytes.is_some_and(|bytes| bytes > entry.bytes));
+    assert!(entry.holder.is_none());
+    let [generation] = &entry.history[..] else {
+        panic!("{:?}", entry.history)
+    };
+    assert_eq!(
+        (generation.fence, generation.reason),
+        (entry.fence, Reason::Miss)
+    );
+    assert_eq!((generation.bytes, generation.changed), (6, true));
+    assert!(
+        generation
+            .process
+            .ends_with(&format!(":{}", std::process::id()))
+    );
+    assert!(generation.began.elapsed().unwrap_or_default() < HANG);
+
+    let response = site.stored_response("/books/1").await.expect("answers");
+    assert_eq!(response.expect("is stored").body(), "a book");
+    assert!(site.entry("/books").await.expect("answers").is_none());
+    assert!(
+        site.stored_response("/books")
+            .await
+            .expect("answers")
+            .is_none()
+    );
+
+    // A second process, without the revision and without the page in memory.
+    site.invalidate_tag("catalog").await.expect("is stored");
+    let other = db.site().await;
+    let stale = EntryFilter::new().state(EntryState::Stale);
+    assert_eq!(
+        keys(&other, stale).await,
+        [&encoded, "/books/1", "/books/2?q=1"]
+    );
+    let entry = other
+        .entry("/books/1")
+        .await
+        .expect("answers")
+        .expect("is stored");
+    assert_eq!(
+        (entry.memory_bytes, entry.next_regeneration),
+        (None, Duration::ZERO)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn state_of_an_entry_follows_its_age_and_its_failures() {
+    let site = testing::Database::new().open(Perennial::builder());
+    let site = site.expect("opens");
+    let fails = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let failing = fails.clone();
+    let page = async move || match failing.load(std::sync::atomic::Ordering::SeqCst) {
+        true => Err(StatusCode::INTERNAL_SERVER_ERROR),
+        false => Ok("page"),
+    };
+    let policy = Refresh::every(HANG).max_stale(HANG).cooldown(HANG / 2);
+    let private = async || ([("cache-control", "private")], "mine");
+    let app = Router::new()
+        .route("/a", get(page).layer(site.layer(policy)))
+        .route("/mine", get(private).layer(site.layer(policy)));
+    let visit = async |path: &str| {
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        let response = app.clone().oneshot(request).await.expect("answers");
+        response.status()
+    };
+    let state = async |key: &str| {
+        let entry = site.entry(key).await.expect("answers").expect("is known");
+        (entry.state, entry.next_regeneration.as_secs())
+    };
+    assert_eq!(visit("/a").await, 200);
+    advance(Duration::from_secs(10)).await;
+    assert_eq!(state("/a").await, (EntryState::Fresh, 50));
+    assert_eq!(visit("/a").await, 200, "again");
+    advance(HANG).await;
+    assert_eq!(state("/a").await, (EntryState::Stale, 0));
+    fails.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(visit("/a").await, 200, "the old version");
+    assert_eq!(state("/a").await, (EntryState::Cooldown, 30));
+    advance(HANG).await;
+    assert_eq!(state("/a").await, (EntryState::Expired, 0));
+    fails.store(false, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(visit("/a").await, 200);
+    let entry = site.entry("/a").await.expect("answers").expect("is stored");
+    let history: Vec<_> = entry
+        .history
+        .iter()
+        .map(|it| (it.reason, it.changed))
+        .collect();
+    assert_eq!(history, [(Reason::Expired, false), (Reason::Miss, true)]);
+
+    assert_eq!(visit("/mine").await, 200);
+    assert_eq!(state("/mine").await.0, EntryState::HitForPass);
+    let filter = EntryFilter::new().state(EntryState::HitForPass);
+    assert_eq!(keys(&site, filter).await, ["/mine"]);
+    site.purge("/a").await.expect("is purged");
+    assert!(site.entry("/a").await.expect("answers").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn announced_process_is_listed_until_its_lease_ends() {
+    let database = testing::Database::new();
+    let open = |builder| database.open(builder).expect("opens");
+    let [one, other] = ["1", "2"].map(|name| open(Perennial::builder().revision(name)));
+    assert!(one.processes().await.expect("is listed").is_empty());
+    let _lease = one.announce().await.expect("is announced");
+    let lease = other.announce().await.expect("is announced");
+    advance(3 * HANG).await;
+    let processes = one.processes().await.expect("is listed");
+    let mut actions: Vec<_> = processes.iter().map(|it| &*it.runs).collect();
+    actions.sort_unstable();
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = ["1", "2"].map(|name| format!("perennial {version}, revision {name}"));
+    assert_eq!(actions, expected);
+    assert!(processes[0].age >= 3 * HANG && processes[0].silent_for <= HANG / 2);
+    lease.release().await.expect("is released");
+    assert_eq!(one.processes().await.expect("is listed").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_list_comes_in_pages() {
+    let site = testing::Database::new().open(Perennial::builder());
+    let site = site.expect("opens");
+    let policy = Refresh::every(DAY);
+    for n in 0..450 {
+        let key = format!("part/{n:03}");
+        let content = site.content(&key, &policy, async || {
+            Ok::<_, std::convert::Infallible>("part")
+        });
+        content.await.expect("is generated");
+    }
+    let (mut filter, mut found, mut calls) =
+        (EntryFilter::new().prefix("part/").limit(70), Vec::new(), 0);
+    loop {
+        let page = site.entries(&filter).await.expect("is listed");
+        assert!(page.entries.len() <= 70);
+        found.extend(page.entries.into_iter().map(|entry| entry.key));
+        calls += 1;
+        let Some(next) = page.next else { break };
+        filter = filter.from(&next);
+    }
+    let all: Vec<_> = (0..450).map(|n| format!("part/{n:03}")).collect();
+    assert_eq!((found, calls), (all, 7));
+    let none = EntryFilter::new().prefix("part/").tag("nowhere");
+    let page = site.entries(&none).await.expect("is listed");
+    assert!(page.entries.is_empty() && page.next.is_none());
+}

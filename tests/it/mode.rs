@@ -1,0 +1,175 @@
+//! The modes: without a cache, and for development.
+
+use std::time::Duration;
+
+use perennial::{DAY, Mode, Perennial, Refresh, testing};
+
+use crate::{
+    databases::Db,
+    paused::{here, origin_behind},
+    support::{Origin, Reply, get, serve},
+};
+
+fn open(database: &testing::Database, mode: Mode) -> Perennial {
+    let builder = Perennial::builder().mode(mode);
+    database.open(builder).expect("opens")
+}
+
+fn header<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
+    let value = reply.headers.get(name)?;
+    Some(value.to_str().expect("text"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn off_stores_and_serves_nothing() {
+    let database = testing::Database::new();
+    let (_, on) = origin_behind(&open(&database, Mode::On), Refresh::every(DAY));
+    assert_eq!(get(on, "/").await.run(), 1);
+    let site = open(&database, Mode::Off);
+    let (origin, off) = origin_behind(&site, Refresh::every(DAY));
+    for run in 1..4 {
+        let reply = get(off, "/").await;
+        assert_eq!(reply.run(), run, "not what is stored");
+        assert_eq!(
+            header(&reply, "cache-status"),
+            Some("perennial; fwd=bypass; detail=off")
+        );
+    }
+    assert_eq!(origin.begun(), 3);
+    for number in 0..3 {
+        let content = site.content("part", Refresh::every(DAY), async move || {
+            number.to_string()
+        });
+        assert_eq!(content.await.expect("is made").text(), number.to_string());
+    }
+    let failed = site.content("part", Refresh::every(DAY), async || Err::<&str, _>("no"));
+    assert!(failed.await.expect_err("fails").is_generator());
+    assert_eq!(database.generations("part"), 0);
+    assert_eq!(database.generations("/"), 1);
+    // Locks work as usual.
+    let lease = site.locks().try_lock("a").await.expect("answers");
+    assert!(lease.is_some() && site.locks().try_lock("a").await.expect("answers").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn development_shows_failures_and_says_what_production_does() {
+    let database = testing::Database::new();
+    let site = open(&database, Mode::Development);
+    let (origin, address) = origin_behind(&site, Refresh::every(DAY).in_background());
+    let first = get(address, "/").await;
+    assert_eq!(
+        (first.run(), header(&first, "perennial-development")),
+        (1, None)
+    );
+    assert_eq!(
+        header(&get(address, "/").await, "perennial-development"),
+        None,
+        "a hit"
+    );
+    testing::advance(DAY).await;
+    let stale = get(address, "/").await;
+    assert_eq!(stale.run(), 2, "the visitor waits for the new version");
+    assert_eq!(
+        header(&stale, "perennial-development"),
+        Some("production serves the old version at once, and regenerates in the background")
+    );
+
+    testing::advance(DAY).await;
+    origin.status(500);
+    for run in 3..6 {
+        let failed = get(address, "/").await;
+        assert_eq!((failed.status, failed.run()), (500, run), "no cooldown");
+        let told = header(&failed, "perennial-development").expect("is told");
+        assert!(
+            told.contains("serves the old version") && told.contains("after 30s"),
+            "{told}"
+        );
+    }
+    origin.status(200);
+    assert_eq!(get(address, "/").await.run(), 6);
+
+    let told = site.content("part", Refresh::every(Duration::ZERO), async || "text");
+    assert_eq!(told.await.expect("is made").text(), "text");
+    let failed = site.content("part", Refresh::every(Duration::ZERO), async || {
+        Err::<&str, _>("x")
+    });
+    assert!(
+        failed
+            .await
+            .expect_err("the failure, and not the old text")
+            .is_generator()
+    );
+}
+
+/// A revision that returns regenerates, also on a real database; two that run side by side do not
+/// undo each other's work.
+async fn a_rollback_counts_as_new(db: Db) {
+    let origin = Origin::default();
+    let process = async |revision: &str| {
+        let builder = crate::support::patient().revision(revision);
+        let site = builder.build(db.database().await).await.expect("opens");
+        let policy = Refresh::every(DAY).soft_timeout(crate::support::HANG);
+        serve(origin.router().layer(site.layer(policy))).await
+    };
+    let one = process("1").await;
+    assert_eq!(get(one, "/").await.run(), 1);
+    let two = process("2").await;
+    assert_eq!(get(two, "/").await.run(), 2);
+    // A second process of the newer revision finds nothing to do.
+    assert_eq!(get(process("2").await, "/").await.run(), 2);
+    let rolled_back = process("1").await;
+    assert_eq!(get(rolled_back, "/").await.run(), 3);
+    assert_eq!(get(process("1").await, "/").await.run(), 3);
+    // The process of revision 2 still runs, and keeps what it has.
+    for _ in 0..3 {
+        for address in [one, two, rolled_back] {
+            get(address, "/").await;
+        }
+    }
+    let runs = origin.begun();
+    assert!(runs <= 4, "{runs}: no ping-pong");
+    let again = process("2").await;
+    assert_eq!(get(again, "/").await.run(), runs + 1);
+}
+
+on_each_database! {
+    a_rollback_counts_as_new
+}
+
+#[test]
+fn a_wrong_mode_in_the_environment_is_an_error() {
+    // In a process of its own, as the environment belongs to all tests.
+    let program = std::env::current_exe().expect("this program");
+    let output = std::process::Command::new(program)
+        .args(["--exact", "mode::opens_by_the_environment", "--ignored"])
+        .env("PERENNIAL_MODE", "dev")
+        .output()
+        .expect("runs");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!output.status.success(), "{printed}");
+    assert!(
+        printed.contains("write `on`, `off` or `development`"),
+        "{printed}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "run by the test before, with another environment"]
+async fn opens_by_the_environment() {
+    let database = testing::Database::new();
+    if let Err(error) = database.open(Perennial::builder()) {
+        panic!("{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_build_is_a_revision() {
+    let database = testing::Database::new();
+    let builder = Perennial::builder().revision_of_executable();
+    let site = database.open(builder.expect("is read")).expect("opens");
+    let origin = Origin::default();
+    let address = here(origin.router().layer(site.layer(Refresh::every(DAY))));
+    get(address, "/").await;
+    let entry = site.entry("/").await.expect("answers").expect("is stored");
+    assert_eq!(entry.revision.expect("has one").len(), 32);
+}

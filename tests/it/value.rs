@@ -1,0 +1,228 @@
+//! Typed values, placeholders, and what generators may return.
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use axum::response::IntoResponse;
+use perennial::{DAY, ErrorKind, Perennial, Refresh, testing};
+use serde::{Deserialize, Serialize};
+
+use crate::databases::Db;
+
+const DAILY: Refresh = Refresh::every(DAY);
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Book {
+    title: String,
+    stars: f64,
+}
+
+fn book() -> Book {
+    Book {
+        title: "Middlemarch".into(),
+        stars: 4.5,
+    }
+}
+
+/// The type after a change: an old value does not decode.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Rated {
+    title: String,
+    rating: u8,
+}
+
+fn rated() -> Rated {
+    Rated {
+        title: "Middlemarch".into(),
+        rating: 9,
+    }
+}
+
+fn open(database: &testing::Database) -> Perennial {
+    database.open(Perennial::builder()).expect("opens")
+}
+
+async fn a_value_comes_back_unchanged(db: Db) {
+    let made = &*Box::leak(Box::new(AtomicUsize::new(0)));
+    let generate = async || {
+        made.fetch_add(1, SeqCst);
+        book()
+    };
+    let site = db.site().await;
+    let first: Arc<Book> = site.value("book", DAILY, generate).await.expect("is made");
+    let again = site.value::<Book>("book", &DAILY, generate).await;
+    assert!(
+        Arc::ptr_eq(&first, &again.expect("a hit")),
+        "a hit decodes nothing"
+    );
+    assert_eq!(*first, book());
+    let stored = site.stored_response("book").await.expect("answers");
+    let stored = stored.expect("is stored");
+    assert_eq!(stored.headers()["content-type"], "application/json");
+    assert_eq!(&**stored.body(), br#"{"title":"Middlemarch","stars":4.5}"#);
+
+    // Another process, which writes CBOR, reads JSON.
+    let builder = Perennial::builder().cbor_values();
+    let other = builder.build(db.database().await).await.expect("opens");
+    let read = other.value::<Book>("book", DAILY, generate).await;
+    assert_eq!((&*read.expect("is read"), made.load(SeqCst)), (&book(), 1));
+    other.purge("book").await.expect("answers");
+    let read = other.value::<Book>("book", DAILY, generate).await;
+    assert_eq!((&*read.expect("is made"), made.load(SeqCst)), (&book(), 2));
+    let stored = other.stored_response("book").await.expect("answers");
+    assert_eq!(
+        stored.expect("one").headers()["content-type"],
+        "application/cbor"
+    );
+    let third = db.site().await;
+    let read = third.value::<Book>("book", DAILY, generate).await;
+    assert_eq!((&*read.expect("is read"), made.load(SeqCst)), (&book(), 2));
+}
+
+on_each_database! {
+    a_value_comes_back_unchanged
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_of_an_older_type_is_generated_anew() {
+    let database = testing::Database::new();
+    let (old, new) = (open(&database), open(&database));
+    old.value::<Book>("book", DAILY, async || book())
+        .await
+        .expect("is made");
+    let read = new.value::<Rated>("book", DAILY, async || rated()).await;
+    assert_eq!(*read.expect("is made"), rated());
+    assert_eq!(database.generations("book"), 2);
+    // The old process keeps its own in memory.
+    let kept = old.value::<Book>("book", DAILY, async || book()).await;
+    assert_eq!(*kept.expect("a hit"), book());
+    assert_eq!(database.generations("book"), 2);
+
+    // One process with two types of one key has a defect.
+    let error = new.value::<Book>("book", DAILY, async || book()).await;
+    let error = error.expect_err("another type");
+    assert!(error.is_generator());
+    let cause = std::error::Error::source(&error)
+        .expect("a cause")
+        .to_string();
+    assert!(cause.contains("perhaps two types share its key"), "{cause}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn values_of_two_schemas_stand_side_by_side() {
+    let database = testing::Database::new();
+    let (old, new) = (open(&database), open(&database));
+    for _ in 0..3 {
+        let one = old.value::<Book>("book", DAILY, async || book()).await;
+        let two = new
+            .value::<Rated>("book", DAILY, async || rated())
+            .schema(2);
+        assert_eq!(
+            (&*one.expect("one"), &*two.await.expect("two")),
+            (&book(), &rated())
+        );
+    }
+    assert_eq!(database.generations("book"), 2, "one of each");
+    assert_eq!(database.generations("book#schema=2"), 1);
+    new.invalidate("book").await.expect("answers");
+    new.value::<Rated>("book", DAILY, async || rated())
+        .schema(2)
+        .await
+        .expect("is made");
+    // The content is the same, so that its age alone is renewed: a publish all the same.
+    assert_eq!(database.generations("book#schema=2"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_of_a_value_are_errors_of_the_generator() {
+    let site = open(&testing::Database::new());
+    let failed = site.value::<Book>("a", DAILY, async || Err("no database"));
+    assert!(failed.await.expect_err("fails").is_generator());
+    // JSON has no keys that are no text.
+    type Odd = std::collections::BTreeMap<(u8, u8), u8>;
+    let odd = site.value::<Odd>("b", DAILY, async || Odd::from([((1, 2), 3)]));
+    assert!(odd.await.expect_err("cannot be encoded").is_generator());
+    let slash = site.value::<Book>("/book", DAILY, async || book());
+    assert_eq!(
+        slash.await.expect_err("no such key").kind(),
+        ErrorKind::Invalid
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_placeholder_stands_in_for_the_first_version() {
+    let database = testing::Database::new();
+    let site = open(&database);
+    let ask = async |site: &Perennial| {
+        let generate = async || {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            "the list"
+        };
+        let content = site.content("list", DAILY, generate).or("wait");
+        content.await.expect("something").to_string()
+    };
+    let begun = tokio::time::Instant::now();
+    for _ in 0..5 {
+        assert_eq!(ask(&site).await, "wait");
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO, "no one waits");
+    testing::advance(Duration::from_secs(21)).await;
+    assert_eq!(ask(&site).await, "the list");
+    assert_eq!(database.generations("list"), 1);
+    // Another process reads the version that there is.
+    assert_eq!(ask(&open(&database)).await, "the list");
+
+    let failing = async || Err::<&str, _>("no database");
+    for _ in 0..2 {
+        let content = site.content("fails", DAILY, failing).or("instead").await;
+        assert_eq!(content.expect("the placeholder").text(), "instead");
+        testing::advance(Duration::from_secs(1)).await;
+    }
+    let wrong = site.content("/key", DAILY, failing).or("instead").await;
+    assert_eq!(wrong.expect_err("no such key").kind(), ErrorKind::Invalid);
+
+    // The database does not answer: the placeholder comes after half a second.
+    database.hang();
+    let begun = tokio::time::Instant::now();
+    let content = site.content("hangs", DAILY, async || "made").or("instead");
+    assert_eq!(content.await.expect("the placeholder").text(), "instead");
+    assert!(
+        begun.elapsed() <= Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn generators_return_bytes_or_a_result() {
+    let site = open(&testing::Database::new());
+    let from_text = site.content("a", DAILY, async || "text").await;
+    let from_string = site
+        .content("b", &DAILY, async || String::from("text"))
+        .await;
+    let from_bytes = site.content("c", DAILY, async || vec![0xff, 0]).await;
+    let from_result = site
+        .content("d", DAILY, async || Ok::<_, Infallible>("text"))
+        .await;
+    for content in [from_text, from_string, from_result] {
+        let content = content.expect("is made");
+        assert_eq!(AsRef::<[u8]>::as_ref(&content), b"text");
+        let response = content.clone().into_response();
+        assert_eq!(
+            response.headers()["content-type"],
+            "text/html; charset=utf-8"
+        );
+        assert_eq!(&*content.into_bytes(), b"text");
+    }
+    let response = from_bytes.expect("is made").into_response();
+    assert_eq!(
+        response.headers()["content-type"],
+        "application/octet-stream"
+    );
+}
