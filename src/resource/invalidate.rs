@@ -176,21 +176,22 @@ impl Engine {
     }
 
     /// Invalidates a resource, and regenerates each page of it in this process's memory, also a
-    /// fresh one. Without such a page, the stored page is regenerated if its route is known.
+    /// fresh one. Without a page in memory, the stored page is regenerated if its route is known.
     pub(crate) async fn regenerate_now(
         self: &Arc<Self>,
         key: &str,
     ) -> Result<RegenerateOutcome, Error> {
         let epoch = self.invalidate(Target::Key(key)).await?;
         let mut outcome = RegenerateOutcome::NotHere;
-        for page in self.memory.pages_of(key) {
+        let pages = self.memory.pages_of(key);
+        for page in &pages {
             if let Some(source) = page.source() {
                 let before = page.response();
                 let replaced = self.replace(page.key(), epoch, source, before).await?;
                 outcome = outcome.max(replaced);
             }
         }
-        if outcome == RegenerateOutcome::NotHere
+        if pages.is_empty()
             && let Some((before, layer)) = self.stored_by(key).await?
             && let Some(source) = self.find(key, &layer)
         {
