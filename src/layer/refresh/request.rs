@@ -123,12 +123,15 @@ pub(super) fn is_routed(_: &Parts) -> bool {
 ///   middleware may have rewritten the path, by a cookie for example.
 pub(super) fn key_of_original<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {
     let original = original_uri(parts);
-    let is_same = std::ptr::eq(original, &parts.uri) || original.path() == parts.uri.path();
-    // The usual case.
-    if is_same && matches!(normal(original.path(), Part::Path), Cow::Borrowed(_)) {
+    // Without a router the path has its normal form already.
+    if std::ptr::eq(original, &parts.uri) {
         return seen;
     }
     let original = original.path();
+    // The usual case.
+    if original == parts.uri.path() && matches!(normal(original, Part::Path), Cow::Borrowed(_)) {
+        return seen;
+    }
     let (path, query) = seen.split_at(seen.find('?').unwrap_or(seen.len()));
     let first = normal(original, Part::Path);
     let mut key = format!("{first}{query}");
