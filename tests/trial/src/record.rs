@@ -1,0 +1,59 @@
+//! Records of facts: one file for each process, one fact in a line.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Write},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use crate::history::{Fact, Micros};
+
+/// Returns the time by the clock of this machine.
+pub(crate) fn now() -> Micros {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("the clock is set").as_micros() as Micros
+}
+
+#[derive(Clone)]
+pub(crate) struct Recorder(Arc<Mutex<File>>);
+
+impl Recorder {
+    pub(crate) fn to(path: &Path) -> io::Result<Self> {
+        let file = File::options().create(true).append(true).open(path)?;
+        Ok(Self(Arc::new(Mutex::new(file))))
+    }
+
+    /// Writes a fact at once: the process may be killed after it.
+    pub(crate) fn note(&self, fact: &Fact) {
+        let mut line = serde_json::to_string(fact).expect("is JSON");
+        line.push('\n');
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        file.write_all(line.as_bytes())
+            .expect("the record is written");
+    }
+}
+
+/// Reads the records of a folder. A line that a killed process has not ended is left out.
+pub(crate) fn read(folder: &Path) -> io::Result<Vec<Fact>> {
+    let mut facts = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "facts")
+        {
+            continue;
+        }
+        let mut lines = BufReader::new(File::open(&path)?).lines().peekable();
+        while let Some(line) = lines.next() {
+            match serde_json::from_str(&line?) {
+                Ok(fact) => facts.push(fact),
+                Err(_) if lines.peek().is_none() => {}
+                Err(error) => return Err(io::Error::other(format!("{path:?}: {error}"))),
+            }
+        }
+    }
+    Ok(facts)
+}

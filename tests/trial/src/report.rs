@@ -1,0 +1,165 @@
+//! The tables of a trial, as Markdown.
+
+use std::{collections::HashMap, time::Duration};
+
+use comfy_table::{Table, presets::ASCII_MARKDOWN};
+
+use crate::{
+    history::{Breach, Fact, Micros, Promise},
+    load::{Kind, Request, stale_paths},
+    trial::Seen,
+    watch::Outage,
+};
+
+fn table<const N: usize>(head: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header(head);
+    table
+}
+
+fn seconds(micros: Micros) -> String {
+    format!("{:.1} s", micros as f64 / 1e6)
+}
+
+pub(crate) fn trial(seen: &Seen, history: &[Fact]) {
+    faults(seen, history);
+    requests(seen);
+    let count = |status: fn(u16) -> bool| {
+        let statuses = seen.payments.iter();
+        statuses.filter(|it| status(**it)).count()
+    };
+    let [warnings, errors, all] = seen.lines;
+    let minutes = seen.took.as_secs_f64() / 60.0;
+    println!();
+    println!(
+        "payments sent again at the end: {} answered as before or made now, {} of unknown outcome (409), {} others",
+        count(|status| status == 200),
+        count(|status| status == 409),
+        count(|status| status != 200 && status != 409),
+    );
+    println!("locks of pages and requests left: {}", seen.left.len());
+    for lock in seen.left.iter().take(5) {
+        println!("  {:?} {} for {:?}", lock.kind, lock.name, lock.age);
+    }
+    println!(
+        "log: {warnings} lines at WARN, {errors} at ERROR, {:.1} lines a minute",
+        all as f64 / minutes
+    );
+}
+
+/// One row for each fault: the outage that it caused, and what visitors had of it.
+fn faults(seen: &Seen, history: &[Fact]) {
+    let mut published = HashMap::<_, Vec<Micros>>::new();
+    for fact in history {
+        if let Fact::Published { key, at, .. } = fact {
+            published.entry(key.clone()).or_default().push(*at);
+        }
+    }
+    println!();
+    let mut rows = table([
+        "fault",
+        "writes failed for",
+        "first page, all pages published after",
+        "slowest warm",
+        "stale",
+        "cold",
+        "payment",
+        "failed",
+    ]);
+    for (index, fault) in seen.faults.iter().enumerate() {
+        let end = seen
+            .faults
+            .get(index + 1)
+            .map_or(Micros::MAX, |next| next.at);
+        let outages = seen.outages.iter();
+        // A freeze may end, and its effect come back, as the cluster heals.
+        let outages: Vec<_> = outages
+            .filter(|it| it.until > fault.at && it.from < end)
+            .collect();
+        let failed: Micros = outages.iter().map(|it| it.until - it.from).sum();
+        let again = outages.first().map(|outage| again(outage, &published));
+        let during = |kind| {
+            let requests = seen.requests.iter();
+            let during = move |it: &&Request| it.kind == kind && (fault.at..end).contains(&it.from);
+            requests.filter(during)
+        };
+        let slowest = |kind| {
+            let slowest = during(kind).map(|it| it.took).max();
+            format!("{} ms", slowest.unwrap_or_default().as_millis())
+        };
+        let pages = [Kind::Warm, Kind::Stale, Kind::Cold];
+        let failures = pages.map(|kind| during(kind).filter(|it| it.failed()).count());
+        rows.add_row([
+            fault.name.clone(),
+            seconds(failed),
+            again.unwrap_or_else(|| "–".to_owned()),
+            slowest(Kind::Warm),
+            slowest(Kind::Stale),
+            slowest(Kind::Cold),
+            slowest(Kind::Payment),
+            failures.iter().sum::<usize>().to_string(),
+        ]);
+    }
+    println!("{rows}");
+}
+
+/// The times from the end of an outage to the first publish of the first and of the last page.
+fn again(outage: &Outage, published: &HashMap<String, Vec<Micros>>) -> String {
+    let mut times: Vec<Option<Micros>> = Vec::new();
+    for key in stale_paths() {
+        let times_of = published.get(&key).into_iter().flatten();
+        let after = times_of.filter(|at| **at >= outage.until);
+        times.push(after.min().map(|at| at - outage.until));
+    }
+    let time = |time: Option<&Option<Micros>>| match time {
+        Some(Some(time)) => seconds(*time),
+        _ => "never".to_owned(),
+    };
+    let last = match times.contains(&None) {
+        true => None,
+        false => times.iter().max(),
+    };
+    let first = times.iter().filter(|time| time.is_some()).min();
+    format!("{}, {}", time(first), time(last))
+}
+
+fn requests(seen: &Seen) {
+    println!();
+    let mut rows = table(["requests", "all", "failed", "median", "99.9 %", "slowest"]);
+    for kind in [Kind::Warm, Kind::Stale, Kind::Cold, Kind::Payment] {
+        let of_kind = seen.requests.iter().filter(|it| it.kind == kind);
+        let mut times: Vec<Duration> = of_kind.clone().map(|it| it.took).collect();
+        times.sort();
+        let at = |place: usize| {
+            let time = times.get(place).copied().unwrap_or_default();
+            format!("{:.1} ms", time.as_secs_f64() * 1e3)
+        };
+        rows.add_row([
+            format!("{kind:?}").to_lowercase(),
+            times.len().to_string(),
+            of_kind.filter(|it| it.failed()).count().to_string(),
+            at(times.len() / 2),
+            at((times.len() * 999 / 1000).min(times.len().saturating_sub(1))),
+            at(times.len().saturating_sub(1)),
+        ]);
+    }
+    println!("{rows}");
+}
+
+/// The breaches of each promise, with the first of each.
+pub(crate) fn breaches(history: &[Fact], breaches: &[Breach]) {
+    println!();
+    println!("{} facts judged", history.len());
+    let mut rows = table(["promise", "breaches"]);
+    for promise in Promise::ALL {
+        let of_promise = breaches.iter().filter(|it| it.promise == promise);
+        rows.add_row([promise.to_string(), of_promise.count().to_string()]);
+    }
+    println!("{rows}");
+    for promise in Promise::ALL {
+        let of_promise = breaches.iter().filter(|it| it.promise == promise);
+        for breach in of_promise.take(3) {
+            println!("{promise}: {}", breach.text);
+        }
+    }
+}

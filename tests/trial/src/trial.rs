@@ -1,0 +1,245 @@
+//! A site of several processes under load, with faults of its database.
+
+use std::{
+    fs::File,
+    net::SocketAddr,
+    path::PathBuf,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use perennial::{
+    Perennial,
+    locks::{LockInfo, LockKind},
+};
+use tempfile::TempDir;
+use tokio::{
+    net::TcpListener,
+    process::{Child, Command},
+    time::sleep,
+};
+
+use crate::{
+    Result, bank,
+    faults::{Cluster, Fault, schedule},
+    history::judge,
+    load::{Front, Load, Request},
+    record::{self, Recorder},
+    report,
+    watch::{self, Outage, Watch},
+};
+
+/// The time after the load, in which leases end and kept responses are stored.
+const REST: Duration = Duration::from_secs(20);
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// patroni, replica or galera; the cluster is up.
+    #[arg(required_unless_present = "url")]
+    kind: Option<String>,
+    /// A database in place of a cluster: the trial then has no faults.
+    #[arg(long)]
+    url: Option<String>,
+    /// Lets the site's processes connect to any node of a Galera cluster.
+    #[arg(long, requires = "kind")]
+    any_node: bool,
+    /// The time of load.
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
+    /// The faults, in place of all that the cluster may have.
+    #[arg(long, value_delimiter = ',')]
+    faults: Vec<String>,
+    /// The order of the faults follows from this number.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The processes of the site.
+    #[arg(long, default_value_t = 3)]
+    processes: usize,
+    /// Visitors a second of each process.
+    #[arg(long, default_value_t = 80)]
+    rate: u32,
+    /// The folder that keeps the record and the logs.
+    #[arg(long)]
+    record: Option<PathBuf>,
+}
+
+/// What there is to report of a trial.
+pub(crate) struct Seen {
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) outages: Vec<Outage>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) payments: Vec<u16>,
+    pub(crate) left: Vec<LockInfo>,
+    /// Lines of the processes' logs: at WARN, at ERROR, and all.
+    pub(crate) lines: [usize; 3],
+    pub(crate) took: Duration,
+}
+
+pub(crate) async fn run(options: Options) -> Result<bool> {
+    let cluster = options.kind.as_deref().map(Cluster::new);
+    let (url, watched) = match (&options.url, &cluster) {
+        (Some(url), _) => (url.clone(), url.clone()),
+        (None, Some(cluster)) => {
+            let urls = cluster.urls().await?;
+            let any = urls.last().ok_or("the cluster has no URL")?;
+            let used = if options.any_node { any } else { &urls[0] };
+            (used.clone(), urls[0].clone())
+        }
+        (None, None) => return Err("name a kind of cluster, or a --url".into()),
+    };
+    let kept = TempDir::new()?;
+    let folder = options.record.clone();
+    let folder = folder.unwrap_or_else(|| kept.path().to_owned());
+    std::fs::create_dir_all(&folder)?;
+    let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    println!(
+        "seed {seed}, database {url}, record in {}",
+        folder.display()
+    );
+
+    watch::prepare(&watched).await?;
+    let site = Perennial::open(&url).await?;
+    // The pages and payments of an earlier trial.
+    site.purge_prefix("/").await?;
+    let recorder = Recorder::to(&folder.join("trial.facts"))?;
+    let bank = bank::open(recorder.clone()).await?;
+    let (fronts, mut processes) = start(&options, &url, bank, &folder).await?;
+    let load = Load::new(fronts, recorder.clone());
+    load.warm_up().await;
+    let watch = Watch::default();
+    let watchers = watch.begin(&watched, &site, recorder);
+    let begun = Instant::now();
+    let tasks = load.begin(options.rate);
+    let faults = match &cluster {
+        Some(cluster) => suffer(&options, cluster, &watch, seed).await?,
+        None => {
+            sleep(Duration::from_secs(60 * options.minutes)).await;
+            Vec::new()
+        }
+    };
+    load.end();
+    tasks.join_all().await;
+    let took = begun.elapsed();
+    sleep(REST).await;
+    let payments = load.pay_again().await;
+    watch.end();
+    watchers.join_all().await;
+    let left = left(&site).await?;
+    for process in &mut processes {
+        process.kill().await?;
+    }
+    let seen = Seen {
+        faults,
+        outages: watch.outages(),
+        requests: load.requests(),
+        payments,
+        left,
+        lines: lines(&folder)?,
+        took,
+    };
+    let history = record::read(&folder)?;
+    let breaches = judge(&history);
+    report::trial(&seen, &history);
+    report::breaches(&history, &breaches);
+    Ok(breaches.is_empty())
+}
+
+/// Causes one fault after another for the time of the trial.
+async fn suffer(
+    options: &Options,
+    cluster: &Cluster,
+    watch: &Watch,
+    seed: u64,
+) -> Result<Vec<Fault>> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let known = cluster.faults().await?;
+    if let Some(unknown) = options.faults.iter().find(|name| !known.contains(name)) {
+        return Err(format!(
+            "there is no fault {unknown}; there are {}",
+            known.join(", ")
+        )
+        .into());
+    }
+    let names = match options.faults.is_empty() {
+        // Of these, lag-kill is what asynchronous standbys are about; it has to be asked for.
+        true => known,
+        false => options.faults.clone(),
+    };
+    let end = Instant::now() + Duration::from_secs(60 * options.minutes);
+    let mut faults = Vec::new();
+    let mut names = schedule(&names, random.fork());
+    while Instant::now() < end {
+        sleep(Duration::from_millis(random.u64(5000..10_000))).await;
+        let Some(name) = names.next() else { break };
+        println!("{name}");
+        faults.push(cluster.suffer(&name, watch).await?);
+    }
+    sleep(Duration::from_secs(5)).await;
+    Ok(faults)
+}
+
+/// Starts the processes of the site, and waits until each listens.
+async fn start(
+    options: &Options,
+    url: &str,
+    bank: SocketAddr,
+    folder: &std::path::Path,
+) -> Result<(Vec<Front>, Vec<Child>)> {
+    let (mut fronts, mut processes) = (Vec::new(), Vec::new());
+    for number in 1..=options.processes {
+        let name = format!("process-{number}");
+        let address = {
+            let free = TcpListener::bind("127.0.0.1:0").await?;
+            free.local_addr()?
+        };
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .args(["serve", "--database", url, "--name", &name])
+            .args(["--bank", &bank.to_string()])
+            .args(["--listen", &address.to_string()])
+            .arg("--record")
+            .arg(folder.join(format!("{name}.facts")))
+            // One waits for new versions, and the others give the old ones.
+            .args((number > 1).then_some("--in-background"))
+            .stderr(File::create(folder.join(format!("{name}.log")))?)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        processes.push(command.spawn()?);
+        fronts.push(Front { name, address });
+    }
+    for (front, process) in fronts.iter().zip(&mut processes) {
+        while tokio::net::TcpStream::connect(front.address).await.is_err() {
+            if let Some(status) = process.try_wait()? {
+                return Err(format!("{} ended with {status}: see its log", front.name).into());
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    Ok((fronts, processes))
+}
+
+/// The locks of pages and requests that nobody can be at work under any more.
+async fn left(site: &Perennial) -> Result<Vec<LockInfo>> {
+    let locks = site.locks().list().await?;
+    let is_left = |lock: &LockInfo| {
+        matches!(lock.kind, LockKind::Page | LockKind::Request) && lock.holder.is_some()
+    };
+    Ok(locks.into_iter().filter(is_left).collect())
+}
+
+fn lines(folder: &std::path::Path) -> Result<[usize; 3]> {
+    let mut lines = [0; 3];
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "log") {
+            let text = std::fs::read_to_string(path)?;
+            for line in text.lines() {
+                lines[0] += usize::from(line.contains(" WARN "));
+                lines[1] += usize::from(line.contains("ERROR "));
+                lines[2] += 1;
+            }
+        }
+    }
+    Ok(lines)
+}
