@@ -22,6 +22,7 @@ mod compression;
 mod content;
 mod database;
 mod demo;
+mod durability;
 mod entries;
 mod epochs;
 mod event_stream;

@@ -25,13 +25,17 @@ struct Finding {
 }
 
 /// The checks in their order, each with its subject.
-const CHECKS: [(&str, &str); 13] = [
+const CHECKS: [(&str, &str); 14] = [
     ("connection", "the database answers, and how fast"),
     ("version", "the server is new enough"),
     ("tables", "Perennial's tables are there"),
     ("rights", "this role may take and release a lock"),
     ("clock", "this machine's clock agrees with the database's"),
     ("role", "the server is a primary that takes writes"),
+    (
+        "durability",
+        "the faults after which the latest commits are lost",
+    ),
     ("journal", "SQLite: the write-ahead log is on"),
     (
         "pooler",

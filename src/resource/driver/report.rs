@@ -129,7 +129,7 @@ impl Driver {
 
     pub(super) fn report(&mut self, report: Report<Arc<Page>>) {
         match report {
-            Report::Waits(time) => tracing::info!(
+            Report::Waits(time) => tracing::debug!(
                 target: "perennial::regeneration",
                 key = &*self.key,
                 "no version can be served; another process holds the lock, or has crashed: its lease ends in {time:.1?}"

@@ -17,7 +17,7 @@ pub(in crate::sql) const PROBE: Sides = Sides {
         LEFT JOIN {p}entry e ON e.kind = $1 AND e.name = $2 AND e.fence > $3",
     // A `set_config` within the statement has no effect on CockroachDB and YugabyteDB.
     relative: Some(PLAIN_PROBE),
-    mysql: "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
+    mysql: "{waits}SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
             LEAST(coalesce((SELECT max(epoch) FROM {p}invalidation), 0), {committed}),
             e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.metadata, n.at - l.acquired_at, e.generated_at
         FROM (SELECT {now} AS at) n

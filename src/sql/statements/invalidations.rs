@@ -47,7 +47,7 @@ pub(in crate::sql) const INVALIDATE: Sides = Sides {
 pub(in crate::sql) const INVALIDATED: Sides = Sides {
     // STRAIGHT_JOIN reads the counter first. At READ UNCOMMITTED this read locks the counter's row,
     // so that no invalidation is under way.
-    mysql: "SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
+    mysql: "{waits}SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
             SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2
         ) i WHERE i.epoch <= c.latest ORDER BY i.epoch",
     ..Sides::same(
@@ -61,7 +61,7 @@ pub(in crate::sql) const INVALIDATED: Sides = Sides {
 /// last name, number -> name, epoch: the invalidation of everything, and in the order of names
 /// purges and revisions
 pub(in crate::sql) const INVALIDATED_FOR_LONG: Sides = Sides {
-    mysql: "SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
+    mysql: "{waits}SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
             SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
             UNION ALL SELECT n.name, n.epoch FROM (
                 SELECT name, epoch FROM {p}invalidation WHERE name > $1 AND name < 'revision;'

@@ -25,7 +25,7 @@ use crate::{
     faults::{Cluster, Fault, schedule},
     history::judge,
     load::{Front, Load, Request},
-    record::{self, Recorder},
+    record::{self, Recorder, now},
     report,
     watch::{self, Outage, Watch},
 };
@@ -41,9 +41,9 @@ pub(crate) struct Options {
     /// A database in place of a cluster: the trial then has no faults.
     #[arg(long)]
     url: Option<String>,
-    /// Lets the site's processes connect to any node of a Galera cluster.
+    /// Lets the site's processes use the cluster's second URL: any node of Galera, or PgBouncer.
     #[arg(long, requires = "kind")]
-    any_node: bool,
+    second_url: bool,
     /// The time of load.
     #[arg(long, default_value_t = 10)]
     minutes: u64,
@@ -82,9 +82,11 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
         (Some(url), _) => (url.clone(), url.clone()),
         (None, Some(cluster)) => {
             let urls = cluster.urls().await?;
-            let any = urls.last().ok_or("the cluster has no URL")?;
-            let used = if options.any_node { any } else { &urls[0] };
-            (used.clone(), urls[0].clone())
+            let [first, second] = &*urls else {
+                return Err(format!("two URLs are expected, and not {urls:?}").into());
+            };
+            let used = if options.second_url { second } else { first };
+            (used.clone(), first.clone())
         }
         (None, None) => return Err("name a kind of cluster, or a --url".into()),
     };
@@ -111,13 +113,17 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
     let watchers = watch.begin(&watched, &site, recorder);
     let begun = Instant::now();
     let tasks = load.begin(options.rate);
-    let faults = match &cluster {
-        Some(cluster) => suffer(&options, cluster, &watch, seed).await?,
+    let mut faults = Vec::new();
+    let suffered = match &cluster {
+        Some(cluster) => suffer(&options, cluster, &watch, seed, &mut faults).await,
         None => {
             sleep(Duration::from_secs(60 * options.minutes)).await;
-            Vec::new()
+            Ok(())
         }
     };
+    if let Err(error) = &suffered {
+        println!("the faults end here: {error}");
+    }
     load.end();
     tasks.join_all().await;
     let took = begun.elapsed();
@@ -142,7 +148,7 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
     let breaches = judge(&history);
     report::trial(&seen, &history);
     report::breaches(&history, &breaches);
-    Ok(breaches.is_empty())
+    suffered.map(|()| breaches.is_empty())
 }
 
 /// Causes one fault after another for the time of the trial.
@@ -151,7 +157,8 @@ async fn suffer(
     cluster: &Cluster,
     watch: &Watch,
     seed: u64,
-) -> Result<Vec<Fault>> {
+    faults: &mut Vec<Fault>,
+) -> Result {
     let mut random = fastrand::Rng::with_seed(seed);
     let known = cluster.faults().await?;
     if let Some(unknown) = options.faults.iter().find(|name| !known.contains(name)) {
@@ -162,21 +169,24 @@ async fn suffer(
         .into());
     }
     let names = match options.faults.is_empty() {
-        // Of these, lag-kill is what asynchronous standbys are about; it has to be asked for.
         true => known,
         false => options.faults.clone(),
     };
     let end = Instant::now() + Duration::from_secs(60 * options.minutes);
-    let mut faults = Vec::new();
     let mut names = schedule(&names, random.fork());
     while Instant::now() < end {
         sleep(Duration::from_millis(random.u64(5000..10_000))).await;
         let Some(name) = names.next() else { break };
         println!("{name}");
-        faults.push(cluster.suffer(&name, watch).await?);
+        let at = now();
+        faults.push(Fault {
+            name: name.clone(),
+            at,
+        });
+        cluster.suffer(&name, watch).await?;
     }
     sleep(Duration::from_secs(5)).await;
-    Ok(faults)
+    Ok(())
 }
 
 /// Starts the processes of the site, and waits until each listens.

@@ -28,7 +28,7 @@ pub(super) struct Patient<'a> {
     connection: AnyConnection,
     pub(super) connected_in: Duration,
     /// Opened for the first check that needs it. `None`: there are no tables.
-    site: Option<Perennial>,
+    pub(super) site: Option<Perennial>,
 }
 
 pub(super) type Checked = Result<Option<(Verdict, String)>>;
@@ -79,6 +79,7 @@ impl<'a> Patient<'a> {
             "rights" => self.rights().await,
             "clock" => self.clock().await,
             "role" => self.role().await,
+            "durability" => self.durability().await,
             "journal" => self.journal().await,
             "pooler" => self.pooler().await,
             "isolation" => self.isolation().await,
