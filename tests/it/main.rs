@@ -32,6 +32,7 @@ mod exclusive;
 mod extensions;
 mod failures;
 mod foreign;
+mod fuzz;
 mod gateway;
 mod herd;
 mod hooked;

@@ -22,7 +22,9 @@ fn seconds(micros: Micros) -> String {
 }
 
 pub(crate) fn trial(seen: &Seen, history: &[Fact]) {
-    faults(seen, history);
+    if !seen.faults.is_empty() {
+        faults(seen, history);
+    }
     requests(seen);
     let count = |status: fn(u16) -> bool| {
         let statuses = seen.payments.iter();

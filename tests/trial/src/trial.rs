@@ -94,6 +94,12 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
     let folder = options.record.clone();
     let folder = folder.unwrap_or_else(|| kept.path().to_owned());
     std::fs::create_dir_all(&folder)?;
+    if !record::read(&folder)?.is_empty() {
+        let folder = folder.display();
+        return Err(
+            format!("{folder} has the record of another trial: name an empty folder").into(),
+        );
+    }
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     println!(
         "seed {seed}, database {url}, record in {}",

@@ -1,0 +1,407 @@
+//! Whatever visitors, origins and rows say: no panic, no hang, no growth, and a sound answer.
+//!
+//! `scripts/fuzz` runs these tests for longer.
+
+use std::{
+    env,
+    fmt::Debug,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header},
+    routing::post,
+};
+use bytes::Bytes;
+use perennial::{
+    DAY, Perennial, Refresh,
+    entries::EntryFilter,
+    testing::internal::{LeaseRow, NewEntry},
+};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    sample::select,
+    test_runner::{Config, TestRunner},
+};
+
+use crate::{
+    paused::{Here, Shared, here},
+    support::{Ask, page},
+};
+
+/// The body of each page, whose parts tell where they are from.
+const BODY: &str = "0123456789abcdefghijklmnopqrstuvwxyz";
+
+/// The longest time of an answer, in virtual time.
+const HANG: Duration = Duration::from_secs(3600);
+
+/// Tries many values: as many as proptest does by default, or for the seconds in the environment.
+fn each<S: Strategy<Value: Debug>>(values: S, test: impl AsyncFn(S::Value)) {
+    let seconds = env::var("PERENNIAL_FUZZ_SECONDS").ok();
+    let seconds = seconds.map_or(0, |seconds| seconds.parse().expect("is a number"));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        // A failure prints the smallest value that fails, and needs no file.
+        let config = Config {
+            failure_persistence: None,
+            ..Config::default()
+        };
+        let done = TestRunner::new(config).run(&values, |value| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .start_paused(true)
+                .build();
+            let test = async { tokio::time::timeout(HANG, test(value)).await };
+            let answered = runtime.expect("starts").block_on(test);
+            answered.expect("no hang");
+            Ok(())
+        });
+        done.unwrap_or_else(|failure| panic!("{failure}"));
+        if Instant::now() >= end {
+            return;
+        }
+    }
+}
+
+/// Text that is made of these words in any order, and of any bytes that a header may have.
+fn said(words: &'static [&'static str]) -> impl Strategy<Value = HeaderValue> {
+    let word = prop_oneof![
+        8 => select(words).prop_map(|word| word.as_bytes().to_vec()),
+        2 => any::<u64>().prop_map(|number| number.to_string().into_bytes()),
+        1 => vec(prop_oneof![Just(9_u8), 32..=126_u8, 128..=255_u8], 0..4),
+    ];
+    vec(word, 0..8)
+        .prop_map(|words| HeaderValue::from_bytes(&words.concat()).expect("has such bytes"))
+}
+
+fn headers(
+    fields: &'static [(&'static str, &'static [&'static str])],
+) -> impl Strategy<Value = HeaderMap> {
+    let field = select(fields).prop_flat_map(|(name, words)| (Just(name), said(words)));
+    vec(field, 0..5).prop_map(|fields| {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(HeaderName::from_static(name), value);
+        }
+        headers
+    })
+}
+
+const DATES: &[&str] = &[
+    "Sun, 06 Nov 1994 08:49:37 GMT",
+    "Sunday, 06-Nov-94 08:49:37 GMT",
+    "Sun Nov  6 08:49:37 1994",
+    "Sun, 06 Nov 9999 08:49:37 GMT",
+    "GMT",
+    "-1",
+];
+
+const OF_VISITORS: &[(&str, &[&str])] = &[
+    (
+        "range",
+        &[
+            "bytes",
+            "=",
+            "-",
+            ",",
+            " ",
+            "0",
+            "5",
+            "35",
+            "36",
+            "lines",
+            "18446744073709551615",
+        ],
+    ),
+    ("if-range", &["\"v1\"", "W/", "\"", DATES[0], DATES[3]]),
+    (
+        "if-none-match",
+        &["\"v1\"", "W/", "*", ",", " ", "\"", "\"v2\""],
+    ),
+    ("if-match", &["\"v1\"", "W/", "*", ",", "\"v2\""]),
+    ("if-modified-since", DATES),
+    ("if-unmodified-since", DATES),
+    (
+        "accept-encoding",
+        &[
+            "gzip", "br", "zstd", "identity", "*", ";q=", "0", "1", "0.5", ",", " ", ";",
+        ],
+    ),
+    (
+        "cache-control",
+        &[
+            "no-cache",
+            "no-store",
+            "max-age",
+            "=",
+            "only-if-cached",
+            ",",
+            "max-stale",
+            "min-fresh",
+        ],
+    ),
+];
+
+fn with_page(policy: impl Into<Refresh>) -> (Perennial, Here) {
+    let site = Shared::new().site();
+    let layer = site.layer(policy);
+    let answer = async || {
+        let headers = [
+            ("etag", "\"v1\""),
+            ("last-modified", DATES[0]),
+            ("content-type", "text/plain"),
+        ];
+        (headers, BODY.repeat(100))
+    };
+    let app = Router::new().fallback(answer).layer(layer);
+    (site, here(app))
+}
+
+#[test]
+fn any_condition_and_range_gets_a_sound_answer() {
+    let requests = (any::<bool>(), headers(OF_VISITORS));
+    each(requests, async |(head, fields)| {
+        let (_site, address) = with_page(Refresh::every(DAY));
+        let whole = BODY.repeat(100);
+        // The first visitor generates, and the second one hits.
+        for _ in 0..2 {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = "/".parse().expect("a URI");
+            if head {
+                *request.method_mut() = Method::HEAD;
+            }
+            *request.headers_mut() = fields.clone();
+            let (parts, body) = address.ask(request).await;
+            let encoded = parts.headers.contains_key(header::CONTENT_ENCODING);
+            match parts.status {
+                StatusCode::OK if head => assert_eq!(body.len(), 0),
+                StatusCode::OK => assert!(encoded || body == whole),
+                StatusCode::PARTIAL_CONTENT => is_part(&parts.headers, &body, &whole, head),
+                StatusCode::NOT_MODIFIED | StatusCode::PRECONDITION_FAILED => {
+                    assert_eq!(body.len(), 0);
+                }
+                StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::GATEWAY_TIMEOUT => {}
+                status => panic!("{status} for {fields:?}"),
+            }
+        }
+    });
+}
+
+/// A single part is where its header says.
+fn is_part(headers: &HeaderMap, body: &Bytes, whole: &str, head: bool) {
+    let Some(range) = headers.get(header::CONTENT_RANGE) else {
+        return;
+    };
+    let range = range.to_str().expect("is text");
+    let (from, rest) = range
+        .strip_prefix("bytes ")
+        .and_then(|it| it.split_once('-'))
+        .expect("is a range");
+    let (to, all) = rest.split_once('/').expect("has a length");
+    let [from, to, all] = [from, to, all].map(|it| it.parse::<usize>().expect("is a number"));
+    if !headers.contains_key(header::CONTENT_ENCODING) {
+        assert_eq!(all, whole.len());
+        if !head {
+            assert_eq!(body, &whole[from..=to]);
+        }
+    }
+    assert!(from <= to && to < all, "{range}");
+}
+
+const OF_ORIGINS: &[(&str, &[&str])] = &[
+    (
+        "cache-control",
+        &[
+            "max-age",
+            "=",
+            "s-maxage",
+            "no-store",
+            "no-cache",
+            "private",
+            "public",
+            ",",
+            " ",
+            "stale-while-revalidate",
+            "stale-if-error",
+            "must-revalidate",
+            "immutable",
+            "\"",
+            "-",
+        ],
+    ),
+    (
+        "cdn-cache-control",
+        &[
+            "max-age", "=", "no-store", "private", ",", ";", " ", "?1", "?0", "\"",
+        ],
+    ),
+    ("expires", DATES),
+    ("date", DATES),
+    ("age", &["0", "-", "9"]),
+    ("vary", &["*", ",", "accept-encoding", "cookie", " "]),
+    ("set-cookie", &["a=b", ";", "Max-Age="]),
+    ("etag", &["\"", "W/", "v1"]),
+    ("last-modified", DATES),
+    ("content-type", &["text/html", ";", "charset", "=", "\""]),
+    ("content-encoding", &["gzip", "br", ",", "identity"]),
+    ("content-length", &["3", "7", "-"]),
+];
+
+#[test]
+fn any_headers_of_an_origin_leave_private_pages_private() {
+    each(headers(OF_ORIGINS), async |fields| {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let site = Shared::new().site();
+        let (counted, said) = (Arc::clone(&runs), fields.clone());
+        let answer = move || {
+            let mut response = Response::new(Body::from(BODY));
+            *response.headers_mut() = said.clone();
+            counted.fetch_add(1, SeqCst);
+            async { response }
+        };
+        let app = Router::new().fallback(answer);
+        let address = here(app.layer(site.layer(Refresh::from_cache_control(DAY))));
+        let misled = fields.contains_key(header::CONTENT_LENGTH);
+        for _ in 0..2 {
+            let (parts, body) = address.ask(Request::new(Body::empty())).await;
+            // A body of another length than announced was cut off, or can be read in two ways.
+            let failed = misled && parts.status.is_server_error();
+            assert!(failed || parts.status == StatusCode::OK && body == BODY);
+        }
+        let directives = |name: &str| {
+            let values = fields
+                .get_all(name)
+                .iter()
+                .map(|value| value.as_bytes().to_vec());
+            String::from_utf8_lossy(&values.collect::<Vec<_>>().join(&b','))
+                .to_lowercase()
+                .split(',')
+                .map(|it| it.trim().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let said = directives("cache-control");
+        // Inside of a quoted text the words mean nothing.
+        let is_private = !fields.contains_key("cdn-cache-control")
+            && !said.iter().any(|it| it.contains('"'))
+            && said.iter().any(|it| it == "no-store" || it == "private");
+        let cookie = fields.contains_key(header::SET_COOKIE);
+        if (is_private || cookie) && !misled {
+            // Each visitor got a page of its own, perhaps after one that may not be shared.
+            assert!(runs.load(SeqCst) >= 2, "{fields:?}");
+        }
+    });
+}
+
+#[test]
+fn any_path_and_query_adds_no_more_keys_than_allowed() {
+    let uri = ("[a-c%/.:0-9-]{0,9}", "[ab=&%+;0-9?/\\-]{0,12}");
+    each(vec(uri, 0..40), async |uris| {
+        let site = Shared::new().site();
+        let app = Router::new().fallback(async |uri: axum::http::Uri| uri.to_string());
+        let layer = site.layer(Refresh::every(DAY)).max_keys(5);
+        let address = here(app.layer(layer));
+        for (path, query) in uris {
+            let Ok(uri) = format!("/{path}?{query}").parse() else {
+                continue;
+            };
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = uri;
+            let (parts, _) = address.ask(request).await;
+            assert_eq!(parts.status, StatusCode::OK);
+        }
+        let stored = site.entries(&EntryFilter::new()).await.expect("answers");
+        // Five that were asked for once, and five again.
+        assert!(stored.entries.len() <= 10, "{:?}", stored.entries);
+    });
+}
+
+#[test]
+fn two_idempotency_keys_are_two_requests() {
+    let raw = vec(prop_oneof![32..=126_u8, 128..=255_u8], 0..30);
+    each(("[ -~]{1,30}", "[ -~]{1,30}", raw), async |(a, b, raw)| {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let site = Shared::new().site();
+        let run = move || {
+            let run = runs.fetch_add(1, SeqCst);
+            async move { format!("run {run}") }
+        };
+        let layer = site.locks().idempotency().scope(|_| None);
+        let address = here(Router::new().route("/", post(run).layer(layer)));
+        let send = async |key: &[u8]| {
+            let request = Request::post("/").header("idempotency-key", key);
+            let request = request.body(Body::empty()).expect("is a request");
+            let (parts, body) = address.ask(request).await;
+            (parts.status, body)
+        };
+        // RFC 8941 §3.3.3.
+        let text = |key: &str| {
+            let key = key.replace('\\', "\\\\").replace('"', "\\\"");
+            format!("\"{key}\"").into_bytes()
+        };
+        let first = send(&text(&a)).await;
+        assert_eq!(first.0, StatusCode::OK, "{a:?}");
+        assert_eq!(send(&text(&a)).await, first);
+        assert_eq!(send(&text(&b)).await == first, a == b, "{a:?} and {b:?}");
+        let (status, _) = send(&raw).await;
+        let expected = [StatusCode::OK, StatusCode::BAD_REQUEST];
+        assert!(expected.contains(&status), "{status} for {raw:?}");
+    });
+}
+
+#[test]
+fn any_row_is_served_or_generated_again() {
+    let metadata = prop_oneof![
+        "\\PC{0,40}",
+        "(epoch=[0-9-]{0,20}&?)?((took|layer|interval|max_stale|tag|schema)=[a-z0-9%+-]{0,20}&?){0,4}",
+    ];
+    let row = (metadata, "[ -~\n]{0,60}", headers(OF_ORIGINS), 200..600_u16);
+    each(row, async |(metadata, history, fields, status)| {
+        let shared = Shared::new();
+        let (store, name) = (shared.store(), page("/"));
+        let fence = store.try_lock(&name, "hostile", HANG, None).await;
+        let lease = LeaseRow {
+            name,
+            owner: "hostile".to_owned(),
+            fence: fence.expect("answers").expect("is free"),
+        };
+        let mut content = Response::new(Bytes::from_static(b"a row"));
+        *content.headers_mut() = fields;
+        *content.status_mut() = StatusCode::from_u16(status).expect("is a status");
+        let entry = NewEntry {
+            content: &content,
+            metadata: &metadata,
+            history: &history,
+            retention: DAY,
+        };
+        assert!(store.publish(&lease, &entry).await.expect("answers"));
+        store
+            .release(&lease, Duration::ZERO)
+            .await
+            .expect("answers");
+
+        let site = shared.site();
+        let generated = Arc::new(Mutex::new(false));
+        let noted = Arc::clone(&generated);
+        let answer = move || {
+            *noted.lock().expect("not poisoned") = true;
+            async { "generated" }
+        };
+        let app = Router::new().fallback(answer);
+        let address = here(app.layer(site.layer(Refresh::every(DAY))));
+        let (parts, body) = address.ask(Request::new(Body::empty())).await;
+        match *generated.lock().expect("not poisoned") {
+            true => assert_eq!(body, "generated"),
+            false => assert_eq!((parts.status.as_u16(), &*body), (status, &b"a row"[..])),
+        }
+        let entries = site.entries(&EntryFilter::new()).await.expect("answers");
+        assert_eq!(entries.entries.len(), 1);
+        site.entry("/").await.expect("answers");
+    });
+}
