@@ -214,9 +214,10 @@ pub(super) const POSTGRES: Dialect = Dialect {
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
     // statement_completion_unknown: CockroachDB's ambiguous result; admin_shutdown, crash_shutdown,
-    // cannot_connect_now, idle_session_timeout; read_only_sql_transaction: the primary has become a
-    // standby, or the name leads to another server now
-    gone: &["40003", "57P01", "57P02", "57P03", "57P05", "25006"],
+    // cannot_connect_now, idle_session_timeout; protocol_violation: PgBouncer ends the connection, as
+    // it reaches no server; read_only_sql_transaction: the primary has become a standby, or the name
+    // leads to another server now
+    gone: &["40003", "57P01", "57P02", "57P03", "57P05", "08P01", "25006"],
     // string_data_right_truncation, character_not_in_repertoire, untranslatable_character,
     // check_violation, program_limit_exceeded, raise_exception
     unfit: &["22001", "22021", "22P05", "23514", "54000", "P0001"],

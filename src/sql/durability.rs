@@ -1,4 +1,4 @@
-//! What a database's settings say about the latest commits.
+//! The faults after which a database lacks its latest commits, from its settings.
 
 use std::{collections::HashMap, fmt};
 

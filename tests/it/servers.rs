@@ -477,7 +477,8 @@ async fn a_connection_to_a_server_that_may_only_be_read_is_not_kept() {
     assert!(lease.expect("is tried again").is_some());
 }
 
-/// CockroachDB's ambiguous result, SQLSTATE 40003: the statement may have been done or not.
+/// CockroachDB's ambiguous result (SQLSTATE 40003), and PgBouncer's without a server (08P01): the
+/// statement may have been done or not.
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statement_with_an_unknown_result_runs_again() {
@@ -488,9 +489,10 @@ async fn a_statement_with_an_unknown_result_runs_again() {
     // A sequence keeps its value when the statement is undone.
     for sql in [
         "CREATE SEQUENCE tries",
-        "CREATE FUNCTION unknown() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            IF nextval('tries') = 1 THEN RAISE 'unknown' USING ERRCODE = '40003'; END IF;
-            RETURN NEW; END $$",
+        "CREATE FUNCTION unknown() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN CASE nextval('tries')
+            WHEN 1 THEN RAISE 'unknown' USING ERRCODE = '40003';
+            WHEN 2 THEN RAISE 'server login has been failing' USING ERRCODE = '08P01';
+            ELSE RETURN NEW; END CASE; END $$",
         "CREATE TRIGGER t BEFORE INSERT OR UPDATE ON perennial_lock
             FOR EACH ROW EXECUTE FUNCTION unknown()",
     ] {

@@ -49,7 +49,7 @@ impl Client {
         let request = Request::builder()
             .method(method)
             .uri(format!("http://{to}{path}"))
-            // One site, whichever process answers.
+            // The processes serve the same site.
             .header(header::HOST, "shop.example");
         let request = match key {
             Some(key) => request.header("idempotency-key", format!("\"{key}\"")),

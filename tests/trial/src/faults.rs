@@ -13,13 +13,13 @@ pub(crate) struct Fault {
     pub(crate) at: Micros,
 }
 
-/// The longest time of the database without writes after a fault, before the cluster is healed.
+/// The longest wait for writes after a fault, before the cluster is healed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The time of load on the cluster after its writes are back, before it is healed.
 const AFTER: Duration = Duration::from_secs(5);
 
-/// The time in which the cut of a proxy, of which nothing recovers by itself, lasts.
+/// The length of a cut of the proxy, which no part of the cluster mends.
 const CUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Cluster {

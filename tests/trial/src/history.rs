@@ -1,4 +1,5 @@
-//! The judge: what a set of processes did and saw, against the promises of docs/protocol.md.
+//! The judge of a record: a function from the facts of several processes to the broken promises of
+//! docs/protocol.md.
 
 #[cfg(test)]
 mod forged;
@@ -73,7 +74,7 @@ pub(crate) enum Promise {
     Exclusion,
     /// A later lease of a lock has a greater fence.
     Fences,
-    /// Of all publishes of a key with one fence, one is done.
+    /// At most one publish of a key with one fence is done.
     OnePublish,
     /// Stored content never goes back.
     Stored,
@@ -240,7 +241,7 @@ fn stored(history: &[Fact], breach: &mut impl FnMut(Promise, String)) {
             let [(_, older, before), (at, fence, number)] = pair else {
                 continue;
             };
-            // One fence is one content.
+            // A fence belongs to a single content.
             if fence < older || number < before || (fence == older && number != before) {
                 breach(
                     Promise::Stored,
@@ -273,7 +274,7 @@ fn served(history: &[Fact], breach: &mut impl FnMut(Promise, String)) {
         let mut ended: Vec<_> = visits.iter().map(|visit| (visit.1, visit.2)).collect();
         ended.sort();
         let mut ended = ended.into_iter().peekable();
-        // The newest content that somebody had got before this visitor came.
+        // The newest content of all visits that had ended before this visit.
         let mut newest = 0;
         for (from, _, number) in visits {
             while let Some((_, number)) = ended.next_if(|(until, _)| *until < from) {

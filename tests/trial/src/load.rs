@@ -70,7 +70,7 @@ struct Shared {
     payments: Mutex<Vec<String>>,
     count: AtomicU64,
     ends: AtomicBool,
-    /// Tells this trial's payments from those of another one in the same database.
+    /// The beginning of the payments' names, as another trial may have used the same database.
     begun: Micros,
 }
 
@@ -120,7 +120,7 @@ impl Load {
         tasks
     }
 
-    /// Ends the load: those who wait for an answer still get it.
+    /// Ends the load. Requests under way still get their answers.
     pub(crate) fn end(&self) {
         self.0.ends.store(true, SeqCst);
     }

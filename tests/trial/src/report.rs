@@ -49,7 +49,8 @@ pub(crate) fn trial(seen: &Seen, history: &[Fact]) {
     );
 }
 
-/// One row for each fault: the outage that it caused, and what visitors had of it.
+/// Prints a row for each fault: the outage, and the slowest requests of the time up to the next
+/// fault.
 fn faults(seen: &Seen, history: &[Fact]) {
     let mut published = HashMap::<_, Vec<Micros>>::new();
     for fact in history {

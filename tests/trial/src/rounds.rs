@@ -297,7 +297,7 @@ async fn invalidations(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<String>
         .probe(&LockName::from("none"), 0)
         .await?
         .epoch;
-    // A reader on each node, who goes on from the latest epoch that it has seen.
+    // The reader of each node continues after the latest epoch of its last answer.
     let writes = Arc::new(AtomicUsize::new(0));
     let mut readers = JoinSet::new();
     for node in nodes {

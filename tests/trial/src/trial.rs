@@ -30,7 +30,8 @@ use crate::{
     watch::{self, Outage, Watch},
 };
 
-/// The time after the load, in which leases end and kept responses are stored.
+/// The time between the load and the last look. Leases end, and responses that the site could not
+/// store are stored.
 const REST: Duration = Duration::from_secs(20);
 
 #[derive(Args)]
@@ -64,7 +65,7 @@ pub(crate) struct Options {
     record: Option<PathBuf>,
 }
 
-/// What there is to report of a trial.
+/// The observations of a trial, for the report.
 pub(crate) struct Seen {
     pub(crate) faults: Vec<Fault>,
     pub(crate) outages: Vec<Outage>,
@@ -216,7 +217,7 @@ async fn start(
             .args(["--listen", &address.to_string()])
             .arg("--record")
             .arg(folder.join(format!("{name}.facts")))
-            // One waits for new versions, and the others give the old ones.
+            // The first process waits for new versions, and the other processes serve old ones.
             .args((number > 1).then_some("--in-background"))
             .stderr(File::create(folder.join(format!("{name}.log")))?)
             .stdin(Stdio::null())

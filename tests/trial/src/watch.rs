@@ -1,4 +1,4 @@
-//! Watchers of the database: when it takes writes, and what is stored.
+//! Watchers of the database: its outages, and the stored versions.
 
 use std::{
     sync::{
@@ -26,7 +26,7 @@ use crate::{
 /// The longest time of a write, with its connection. A longer one counts as failed.
 const WRITE: Duration = Duration::from_secs(1);
 
-/// A time in which the database took no writes.
+/// A time without writes, from the first failed write to the next one that was done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
     pub(crate) from: Micros,
