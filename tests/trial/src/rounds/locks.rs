@@ -1,0 +1,128 @@
+//! Locks and publishes, by the steps of the store.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::http::Response;
+use perennial::{
+    DAY,
+    locks::{LockKind, LockName},
+    testing::internal::{LeaseRow, NewEntry},
+};
+use tokio::task::JoinSet;
+
+use super::{Node, name};
+use crate::Result;
+
+/// A lease that expires before the next step.
+const SHORT: Duration = Duration::from_millis(40);
+const LEASE: Duration = Duration::from_secs(20);
+
+pub(super) async fn tries(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<String>> {
+    let (name, mut breaches, mut last) = (name("tries"), Vec::new(), 0);
+    let lock = LockName::of(LockKind::Page, name.as_str());
+    for round in 0..rounds {
+        let mut tries = JoinSet::new();
+        for (index, node) in nodes.iter().cycle().take(2 * nodes.len()).enumerate() {
+            let (node, lock, owner) = (Arc::clone(node), lock.clone(), format!("{round}-{index}"));
+            tries.spawn(async move {
+                let fence = node.store.try_lock(&lock, &owner, LEASE, None).await;
+                fence.map(|fence| {
+                    fence.map(|fence| LeaseRow {
+                        name: lock,
+                        owner,
+                        fence,
+                    })
+                })
+            });
+        }
+        let mut won = Vec::new();
+        for tried in tries.join_all().await {
+            won.extend(tried?);
+        }
+        let [lease] = &*won else {
+            breaches.push(format!("round {round}: {} holders", won.len()));
+            continue;
+        };
+        if lease.fence <= last {
+            breaches.push(format!("round {round}: fence {} after {last}", lease.fence));
+        }
+        last = lease.fence;
+        if !nodes[round % nodes.len()]
+            .store
+            .release(lease, Duration::ZERO)
+            .await?
+        {
+            breaches.push(format!("round {round}: the release was refused"));
+        }
+    }
+    Ok(breaches)
+}
+
+async fn try_lock(node: &Node, name: &LockName, owner: &str, length: Duration) -> Result<LeaseRow> {
+    loop {
+        let fence = node.store.try_lock(name, owner, length, None).await?;
+        if let Some(fence) = fence {
+            let (name, owner) = (name.clone(), owner.to_owned());
+            return Ok(LeaseRow { name, owner, fence });
+        }
+        tokio::time::sleep(SHORT / 8).await;
+    }
+}
+
+async fn publish(node: &Node, lease: &LeaseRow, text: &str) -> Result<bool> {
+    let content = Response::new(text.to_owned().into());
+    let entry = NewEntry {
+        content: &content,
+        metadata: "epoch=0",
+        history: "",
+        retention: DAY,
+    };
+    node.store.publish(lease, &entry).await
+}
+
+pub(super) async fn overtaken(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<String>> {
+    let (name, mut breaches) = (name("overtaken"), Vec::new());
+    let nodes_of = |round: usize| {
+        let first = &nodes[round % nodes.len()];
+        (first, &nodes[(round + 1) % nodes.len()])
+    };
+    for round in 0..rounds {
+        let (first, second) = nodes_of(round);
+        let lock = LockName::of(LockKind::Page, format!("{name}{round}"));
+        let old = try_lock(first, &lock, "old", SHORT).await?;
+        let new = try_lock(second, &lock, "new", LEASE).await?;
+        if publish(first, &old, "old").await? {
+            breaches.push(format!(
+                "round {round}: the overtaken holder was told \"done\""
+            ));
+        }
+        if !publish(second, &new, "new").await? {
+            breaches.push(format!("round {round}: the holder was refused"));
+        }
+        let entry = second.store.probe(&lock, 0).await?.entry;
+        if entry.is_none_or(|entry| entry.content.body() != "new") {
+            breaches.push(format!("round {round}: the old content is stored"));
+        }
+        second.store.release(&new, Duration::ZERO).await?;
+    }
+    Ok(breaches)
+}
+
+pub(super) async fn spread(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<String>> {
+    let (name, mut breaches) = (name("spread"), Vec::new());
+    for round in 0..rounds {
+        let (here, there) = (
+            &nodes[round % nodes.len()],
+            &nodes[(round + 1) % nodes.len()],
+        );
+        let lock = LockName::of(LockKind::Page, format!("{name}{round}"));
+        let lease = try_lock(here, &lock, "one", LEASE).await?;
+        if !publish(there, &lease, "content").await? {
+            breaches.push(format!("round {round}: the publish was refused"));
+        }
+        if !there.store.release(&lease, Duration::ZERO).await? {
+            breaches.push(format!("round {round}: the release was refused"));
+        }
+    }
+    Ok(breaches)
+}
