@@ -16,8 +16,8 @@ pub(super) struct Dialect {
     pub(super) quote: char,
     /// The expression that reads and compares a key `{key}` as text.
     pub(super) text: &'static str,
-    /// The beginning, for `{waits}`, of a statement that reads what other nodes of a cluster write: a
-    /// node first waits for all commits of the others.
+    /// The beginning, for `{waits}`, of a statement that decides by what other nodes of a cluster have
+    /// written: a node first waits for all commits of the others.
     pub(super) waits: &'static str,
     /// The greatest committed epoch, for `{committed}`, on a database where a statement may read
     /// epochs that are not committed. Empty on other databases.

@@ -130,13 +130,13 @@ pub(in crate::sql) const FENCE: Sides =
 
 /// kind, name
 pub(in crate::sql) const DELETE: Sides =
-    Sides::same("DELETE FROM {p}entry WHERE kind = $1 AND name = $2");
+    Sides::same("{waits}DELETE FROM {p}entry WHERE kind = $1 AND name = $2");
 
 /// the lower bound of the variants' names, the upper bound (excluded)
 pub(in crate::sql) const DELETE_VARIANTS: Sides = Sides {
     // Without the order of bytes.
     relative: Some("DELETE FROM {p}entry WHERE kind = 'page' AND substr(name, 1, length($1)) = $1"),
-    ..Sides::same("DELETE FROM {p}entry WHERE kind = 'page' AND name >= $1 AND name < $2")
+    ..Sides::same("{waits}DELETE FROM {p}entry WHERE kind = 'page' AND name >= $1 AND name < $2")
 };
 
 /// The first pages from a name on, in the order of names, with their locks, and without content.

@@ -71,7 +71,7 @@ pub(in crate::sql) const TRY: Sides = Sides {
 
 /// kind, name, owner, fence, length -> one row changed, if the owner has the lock
 pub(in crate::sql) const EXTEND: Sides = Sides::same(
-    "UPDATE {p}lock SET expires_at = {now} + $5,
+    "{waits}UPDATE {p}lock SET expires_at = {now} + $5,
         acquired_at = CASE WHEN acquired_at > {now} THEN {now} ELSE acquired_at END
     WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 AND expires_at > {now}",
 );
@@ -79,7 +79,7 @@ pub(in crate::sql) const EXTEND: Sides = Sides::same(
 /// kind, name, owner, fence, cooldown -> one row changed, if the owner has the lock, or no later
 /// holder has acquired it since an earlier release
 pub(in crate::sql) const RELEASE: Sides = Sides::same(
-    "UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN $5 = 0 THEN 0 ELSE {now} + $5 END
+    "{waits}UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN $5 = 0 THEN 0 ELSE {now} + $5 END
     WHERE kind = $1 AND name = $2 AND fence = $4 AND (owner = $3 OR owner IS NULL)",
 );
 
@@ -87,7 +87,7 @@ pub(in crate::sql) const RELEASE: Sides = Sides::same(
 ///
 /// kind, name, fence
 pub(in crate::sql) const BREAK: Sides = Sides::same(
-    "UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
+    "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
     WHERE kind = $1 AND name = $2 AND fence = $3",
 );
 
@@ -102,7 +102,7 @@ pub(in crate::sql) const BREAK_VARIANTS: Sides = Sides {
         WHERE kind = 'page' AND substr(name, 1, length($1)) = $1",
     ),
     ..Sides::same(
-        "UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
+        "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
         WHERE kind = 'page' AND name >= $1 AND name < $2",
     )
 };
@@ -119,7 +119,7 @@ pub(in crate::sql) const REDATE: Sides = Sides::same(
 
 /// kind, name -> kind, name, owner, fence, age, remaining
 pub(in crate::sql) const INSPECT: Sides = Sides::same(
-    "SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
+    "{waits}SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = $1 AND l.name = $2",
 );
 
@@ -184,5 +184,5 @@ pub(in crate::sql) fn named(count: usize) -> String {
     let pair = |n: usize| format!("kind = ${} AND name = ${}", 2 * n - 1, 2 * n);
     let pairs: Vec<_> = (1..=count).map(pair).collect();
     let pairs = pairs.join(" OR ");
-    format!("SELECT kind, name, owner, fence FROM {{p}}lock WHERE {pairs}")
+    format!("{{waits}}SELECT kind, name, owner, fence FROM {{p}}lock WHERE {pairs}")
 }
