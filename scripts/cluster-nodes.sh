@@ -150,6 +150,6 @@ primary() { # the node to which the proxy leads
     for n in "${nodes[@]}"; do
         if [ $family = mariadb ]; then galera_is_up "$n"; else [ "$(patroni_says "$n" primary)" = 200 ]; fi && { echo "$n"; return; }
     done
-    echo "$kind: there is no primary" >&2
+    echo "$kind: there is no primary; scripts/cluster $kind up starts the cluster, and heal mends it" >&2
     exit 1
 }

@@ -107,7 +107,11 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
         folder.display()
     );
 
-    watch::prepare(&watched).await?;
+    let prepared = watch::prepare(&watched).await;
+    prepared.map_err(|error| {
+        let kind = options.kind.as_deref().unwrap_or("KIND");
+        format!("{error}; is the cluster up? `scripts/cluster {kind} up` starts it")
+    })?;
     let site = Perennial::open(&url).await?;
     // The pages and payments of an earlier trial.
     site.purge_prefix("/").await?;

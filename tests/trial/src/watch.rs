@@ -139,7 +139,7 @@ async fn write(url: &str) -> Result {
 /// Makes the table of the writes.
 pub(crate) async fn prepare(url: &str) -> Result {
     let mut connection = AnyConnection::connect(url).await?;
-    // Galera wants a primary key, and the writes are to be cheap.
+    // There may be none.
     let _ = sqlx::query("DROP TABLE trial_writes")
         .execute(&mut connection)
         .await;
