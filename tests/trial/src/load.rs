@@ -1,7 +1,6 @@
 //! The visitors and the payers.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -15,6 +14,7 @@ use tokio::task::JoinSet;
 use crate::{
     client::Client,
     history::{Fact, Micros},
+    process::Front,
     record::{Recorder, now},
 };
 
@@ -24,13 +24,6 @@ pub(crate) const STALE: u64 = 5;
 
 /// Payers at a time.
 const PAYERS: usize = 6;
-
-/// A process of the site, as visitors know it.
-#[derive(Clone)]
-pub(crate) struct Front {
-    pub(crate) name: String,
-    pub(crate) address: SocketAddr,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -162,15 +155,18 @@ impl Load {
     }
 
     async fn visit(&self, front: &Front, kind: Kind, path: &str) -> Request {
-        let (from, begun) = (now(), Instant::now());
+        let (from, begun, process) = (now(), Instant::now(), front.name());
         let answer = self.0.client.get(front.address, path).await;
         let until = now();
         let status = answer.as_ref().map_or(0, |(status, _)| status.as_u16());
-        if let Ok((StatusCode::OK, body)) = &answer {
+        // The process may have been started again meanwhile.
+        if let Ok((StatusCode::OK, body)) = &answer
+            && process == front.name()
+        {
             self.0.recorder.note(&Fact::Visited {
                 key: path.to_owned(),
                 number: body.parse().expect("a page is a number"),
-                process: front.name.clone(),
+                process,
                 from,
                 until,
             });

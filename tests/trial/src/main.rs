@@ -5,10 +5,12 @@ mod client;
 mod faults;
 mod history;
 mod load;
+mod process;
 mod record;
 mod report;
 mod rounds;
 mod serve;
+mod soak;
 mod trial;
 mod watch;
 
@@ -34,6 +36,9 @@ enum Command {
     Trial(trial::Options),
     /// Locks, publishes, idempotent requests and invalidations from several nodes at once.
     Rounds(rounds::Options),
+    /// Sites on SQLite, PostgreSQL and MariaDB for hours, with deploys, crashes and stops of processes
+    /// and servers.
+    Soak(soak::Options),
     /// Judges the record of a trial once more.
     Check { folder: PathBuf },
     #[command(hide = true)]
@@ -46,6 +51,7 @@ async fn main() -> ExitCode {
     let done = match Options::parse().command {
         Command::Trial(options) => trial::run(options).await,
         Command::Rounds(options) => rounds::run(options).await,
+        Command::Soak(options) => soak::run(options).await,
         Command::Check { folder } => check(&folder),
         Command::Serve(options) => {
             tracing_subscriber::fmt()

@@ -25,7 +25,7 @@ pub(crate) fn trial(seen: &Seen, history: &[Fact]) {
     if !seen.faults.is_empty() {
         faults(seen, history);
     }
-    requests(seen);
+    requests(&seen.requests);
     let count = |status: fn(u16) -> bool| {
         let statuses = seen.payments.iter();
         statuses.filter(|it| status(**it)).count()
@@ -126,11 +126,12 @@ fn again(outage: &Outage, published: &HashMap<String, Vec<Micros>>) -> String {
     format!("{}, {}", time(first), time(last))
 }
 
-fn requests(seen: &Seen) {
+/// Prints a row for each kind of request.
+pub(crate) fn requests(requests: &[Request]) {
     println!();
     let mut rows = table(["requests", "all", "failed", "median", "99.9 %", "slowest"]);
     for kind in [Kind::Warm, Kind::Stale, Kind::Cold, Kind::Payment] {
-        let of_kind = seen.requests.iter().filter(|it| it.kind == kind);
+        let of_kind = requests.iter().filter(|it| it.kind == kind);
         let mut times: Vec<Duration> = of_kind.clone().map(|it| it.took).collect();
         times.sort();
         let at = |place: usize| {

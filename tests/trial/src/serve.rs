@@ -18,7 +18,10 @@ use axum::{
 };
 use clap::Args;
 use perennial::{DAY, Event, Perennial, Refresh, event::Outcome, locks::Locks};
-use tokio::net::TcpListener;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
 
 use crate::{
     Result,
@@ -32,6 +35,9 @@ const GENERATION: Duration = Duration::from_millis(300);
 
 /// The interval of the pages that become stale.
 pub(crate) const STALE: Duration = Duration::from_secs(2);
+
+/// The default lease of a page, in microseconds.
+const LEASE: Micros = 15_000_000;
 
 /// The lease of the job.
 const JOB: Duration = Duration::from_secs(3);
@@ -51,6 +57,9 @@ pub(crate) struct Options {
     /// The name of the process in the record.
     #[arg(long)]
     name: String,
+    /// The revision of the site's code.
+    #[arg(long)]
+    revision: String,
     /// The file of the record.
     #[arg(long)]
     record: PathBuf,
@@ -97,9 +106,12 @@ impl Drop for Running<'_> {
 }
 
 pub(crate) async fn serve(options: Options) -> Result {
+    let mut terminated = signal(SignalKind::terminate())?;
+    let stops = async move { terminated.recv().await.unwrap_or_default() };
     let recorder = Recorder::to(&options.record)?;
     let site = Perennial::builder()
         .connect_lazily()
+        .revision(&options.revision)
         .open(&options.database)
         .await?;
     let shop = Shop {
@@ -130,7 +142,10 @@ pub(crate) async fn serve(options: Options) -> Result {
     ));
     tokio::spawn(work(site.locks().lease(JOB), recorder, options.name));
     let listener = TcpListener::bind(options.listen).await?;
-    axum::serve(listener, app).await?;
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stops)
+        .await?;
+    site.shutdown().await;
     Ok(())
 }
 
@@ -181,13 +196,16 @@ async fn note_regenerations(site: Perennial, runs: Arc<Runs>, recorder: Recorder
         let (Some(run), Some(fence)) = (run, ended.fence) else {
             continue;
         };
-        recorder.note(&Fact::Held {
-            lock: format!("page {}", ended.key),
-            fence,
-            process: process.clone(),
-            from: run.from,
-            until: run.until.unwrap_or_else(now),
-        });
+        // A process that was stopped for longer than its lease learns of the loss when it goes on.
+        if !matches!(ended.outcome, Outcome::LeaseLost | Outcome::Refused) {
+            recorder.note(&Fact::Held {
+                lock: format!("page {}", ended.key),
+                fence,
+                process: process.clone(),
+                from: run.from,
+                until: run.until.unwrap_or_else(now).min(run.from + LEASE),
+            });
+        }
         if matches!(ended.outcome, Outcome::Stored | Outcome::Unchanged) {
             recorder.note(&Fact::Published {
                 key: ended.key.to_string(),
@@ -204,7 +222,7 @@ async fn note_regenerations(site: Perennial, runs: Arc<Runs>, recorder: Recorder
 async fn work(locks: Locks, recorder: Recorder, process: String) {
     loop {
         if let Ok(Some(lease)) = locks.try_lock("job").await {
-            let from = now();
+            let (from, remaining) = (now(), lease.remaining());
             let length = Duration::from_millis(fastrand::u64(5..60));
             let done = lease.guard(tokio::time::sleep(length)).await.is_ok();
             // A lease that was lost was over some time before the process learned of it.
@@ -214,7 +232,7 @@ async fn work(locks: Locks, recorder: Recorder, process: String) {
                     fence: lease.fence(),
                     process: process.clone(),
                     from,
-                    until: now(),
+                    until: now().min(from + remaining.as_micros() as Micros),
                 });
             }
             // Without an answer the lease expires.

@@ -1,10 +1,7 @@
 //! A site of several processes under load, with faults of its database.
 
 use std::{
-    fs::File,
-    net::SocketAddr,
     path::PathBuf,
-    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -14,17 +11,14 @@ use perennial::{
     locks::{LockInfo, LockKind},
 };
 use tempfile::TempDir;
-use tokio::{
-    net::TcpListener,
-    process::{Child, Command},
-    time::sleep,
-};
+use tokio::time::sleep;
 
 use crate::{
     Result, bank,
     faults::{Cluster, Fault, schedule},
     history::judge,
-    load::{Front, Load, Request},
+    load::{Load, Request},
+    process::{Common, Process},
     record::{self, Recorder, now},
     report,
     watch::{self, Outage, Watch},
@@ -117,8 +111,19 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
     site.purge_prefix("/").await?;
     let recorder = Recorder::to(&folder.join("trial.facts"))?;
     let bank = bank::open(recorder.clone()).await?;
-    let (fronts, mut processes) = start(&options, &url, bank, &folder).await?;
-    let load = Load::new(fronts, recorder.clone());
+    let common = Common {
+        database: url.clone(),
+        bank,
+        folder: folder.clone(),
+    };
+    let mut processes = Vec::new();
+    for number in 1..=options.processes {
+        // The first process waits for new versions, and the other processes serve old ones.
+        let name = format!("process-{number}");
+        processes.push(Process::start(&common, name, number > 1).await?);
+    }
+    let fronts = processes.iter().map(|process| process.front.clone());
+    let load = Load::new(fronts.collect(), recorder.clone());
     load.warm_up().await;
     let watch = Watch::default();
     let watchers = watch.begin(&watched, &site, recorder);
@@ -143,7 +148,7 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
     watch.end();
     watchers.join_all().await;
     let left = left(&site).await?;
-    for process in &mut processes {
+    for process in processes {
         process.kill().await?;
     }
     let seen = Seen {
@@ -198,46 +203,6 @@ async fn suffer(
     }
     sleep(Duration::from_secs(5)).await;
     Ok(())
-}
-
-/// Starts the processes of the site, and waits until each listens.
-async fn start(
-    options: &Options,
-    url: &str,
-    bank: SocketAddr,
-    folder: &std::path::Path,
-) -> Result<(Vec<Front>, Vec<Child>)> {
-    let (mut fronts, mut processes) = (Vec::new(), Vec::new());
-    for number in 1..=options.processes {
-        let name = format!("process-{number}");
-        let address = {
-            let free = TcpListener::bind("127.0.0.1:0").await?;
-            free.local_addr()?
-        };
-        let mut command = Command::new(std::env::current_exe()?);
-        command
-            .args(["serve", "--database", url, "--name", &name])
-            .args(["--bank", &bank.to_string()])
-            .args(["--listen", &address.to_string()])
-            .arg("--record")
-            .arg(folder.join(format!("{name}.facts")))
-            // The first process waits for new versions, and the other processes serve old ones.
-            .args((number > 1).then_some("--in-background"))
-            .stderr(File::create(folder.join(format!("{name}.log")))?)
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
-        processes.push(command.spawn()?);
-        fronts.push(Front { name, address });
-    }
-    for (front, process) in fronts.iter().zip(&mut processes) {
-        while tokio::net::TcpStream::connect(front.address).await.is_err() {
-            if let Some(status) = process.try_wait()? {
-                return Err(format!("{} ended with {status}: see its log", front.name).into());
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
-    }
-    Ok((fronts, processes))
 }
 
 /// The locks of pages and requests that nobody can be at work under any more.

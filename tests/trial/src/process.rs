@@ -1,0 +1,140 @@
+//! The processes of a site.
+
+use std::{
+    fs::File,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    net::TcpStream,
+    process::{Child, Command},
+    time::sleep,
+};
+
+use crate::Result;
+
+/// A process of the site, as visitors know it.
+#[derive(Clone)]
+pub(crate) struct Front {
+    name: String,
+    pub(crate) address: SocketAddr,
+    /// The number of starts.
+    starts: Arc<AtomicU64>,
+}
+
+impl Front {
+    /// Returns the name in the record, which is new after each start.
+    pub(crate) fn name(&self) -> String {
+        format!("{}.{}", self.name, self.starts.load(SeqCst))
+    }
+}
+
+/// What the processes of a site have in common.
+#[derive(Clone)]
+pub(crate) struct Common {
+    pub(crate) database: String,
+    pub(crate) bank: SocketAddr,
+    pub(crate) folder: PathBuf,
+}
+
+pub(crate) struct Process {
+    pub(crate) front: Front,
+    common: Common,
+    in_background: bool,
+    child: Child,
+}
+
+impl Process {
+    /// Starts a process, and waits until it listens.
+    pub(crate) async fn start(common: &Common, name: String, in_background: bool) -> Result<Self> {
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let front = Front {
+            name,
+            address,
+            starts: Arc::default(),
+        };
+        let child = spawn(common, &front, in_background, "1")?;
+        let mut process = Self {
+            front,
+            common: common.clone(),
+            in_background,
+            child,
+        };
+        process.listens().await?;
+        Ok(process)
+    }
+
+    /// Starts the process again, which has ended, with this revision of its code.
+    pub(crate) async fn again(&mut self, revision: &str) -> Result {
+        self.child.wait().await?;
+        self.child = spawn(&self.common, &self.front, self.in_background, revision)?;
+        self.listens().await
+    }
+
+    async fn listens(&mut self) -> Result {
+        while TcpStream::connect(self.front.address).await.is_err() {
+            if let Some(status) = self.child.try_wait()? {
+                let name = self.front.name();
+                return Err(format!("{name} ended with {status}: see its log").into());
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// Returns the process's number; `None`: the process has ended.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result {
+        send(&self.child, signal)
+    }
+
+    pub(crate) async fn kill(mut self) -> Result {
+        self.child.kill().await?;
+        Ok(())
+    }
+}
+
+/// Sends a signal to a child that has not been waited for.
+pub(crate) fn send(child: &Child, signal: Signal) -> Result {
+    let id = child.id().and_then(|id| i32::try_from(id).ok());
+    let id = id.and_then(Pid::from_raw).ok_or("the process has ended")?;
+    Ok(kill_process(id, signal)?)
+}
+
+fn spawn(common: &Common, front: &Front, in_background: bool, revision: &str) -> Result<Child> {
+    front.starts.fetch_add(1, SeqCst);
+    let file = |kind: &str| common.folder.join(format!("{}.{kind}", front.name));
+    let log = |path: &Path| File::options().create(true).append(true).open(path);
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(["serve", "--database", &common.database])
+        .args(["--name", &front.name(), "--revision", revision])
+        .args(["--bank", &common.bank.to_string()])
+        .args(["--listen", &front.address.to_string()])
+        .arg("--record")
+        .arg(file("facts"))
+        .args(in_background.then_some("--in-background"))
+        .stderr(log(&file("log"))?)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    Ok(command.spawn()?)
+}
+
+/// Returns a port outside of the system's range for clients: while its server is away, no other
+/// process gets the port.
+pub(crate) fn free_port() -> Result<u16> {
+    let mut ports = std::iter::repeat_with(|| fastrand::u16(20_000..30_000)).take(1000);
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    Ok(ports.find(is_free).ok_or("there is no free port")?)
+}

@@ -1,0 +1,154 @@
+//! Memory, threads, file descriptors and rows over time.
+
+use std::{collections::BTreeMap, fmt::Write, fs, time::Instant};
+
+use comfy_table::{Table, presets::ASCII_MARKDOWN};
+
+use super::server::Server;
+use crate::process::Process;
+
+/// A figure that is sampled, with its unit.
+const FIGURES: [(&str, &str); 5] = [
+    ("memory", "MiB"),
+    ("threads", ""),
+    ("file descriptors", ""),
+    ("entries", "rows"),
+    ("locks", "rows"),
+];
+
+/// The size of a panel of the drawing.
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 130.0;
+
+/// The samples of each figure by what was sampled: the seconds since the start, and the value.
+pub(super) struct Samples {
+    name: String,
+    begun: Instant,
+    of: [BTreeMap<String, Vec<(f64, f64)>>; FIGURES.len()],
+}
+
+impl Default for Samples {
+    fn default() -> Self {
+        Self::of("")
+    }
+}
+
+impl Samples {
+    pub(super) fn of(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            begun: Instant::now(),
+            of: Default::default(),
+        }
+    }
+
+    fn note(&mut self, figure: usize, what: String, value: f64) {
+        let sample = (self.begun.elapsed().as_secs_f64(), value);
+        self.of[figure].entry(what).or_default().push(sample);
+    }
+
+    pub(super) async fn take(&mut self, processes: &[Process], server: &Server) {
+        for (number, process) in processes.iter().enumerate() {
+            let Some(values) = process.id().and_then(of_process) else {
+                continue;
+            };
+            for (figure, value) in values.into_iter().enumerate() {
+                self.note(figure, format!("{} {number}", self.name), value);
+            }
+        }
+        if let Some(rows) = server.rows().await {
+            for (figure, rows) in (3..).zip(rows) {
+                self.note(figure, self.name.clone(), rows as f64);
+            }
+        }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        for (all, of) in self.of.iter_mut().zip(other.of) {
+            all.extend(of);
+        }
+    }
+
+    /// Prints the medians of the first and of the last quarter of each line.
+    pub(super) fn print(&self) {
+        let mut table = Table::new();
+        let head = ["figure", "of", "first quarter", "last quarter", "largest"];
+        table.load_style(ASCII_MARKDOWN).set_header(head);
+        for ((figure, unit), of) in FIGURES.iter().zip(&self.of) {
+            for (what, samples) in of {
+                let quarter = samples.len().div_ceil(4);
+                let median = |samples: &[(f64, f64)]| {
+                    let mut values: Vec<_> = samples.iter().map(|sample| sample.1).collect();
+                    values.sort_by(f64::total_cmp);
+                    format!("{:.0} {unit}", values[values.len() / 2])
+                };
+                let largest = samples.iter().map(|sample| sample.1).fold(0.0, f64::max);
+                table.add_row([
+                    (*figure).to_owned(),
+                    what.clone(),
+                    median(&samples[..quarter]),
+                    median(&samples[samples.len() - quarter..]),
+                    format!("{largest:.0} {unit}"),
+                ]);
+            }
+        }
+        println!("\n{table}");
+    }
+
+    /// Draws a panel for each figure, with a line for each process or database.
+    pub(super) fn drawn(&self) -> String {
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+            WIDTH + 180.0,
+            FIGURES.len() as f64 * (HEIGHT + 40.0)
+        );
+        let samples = self.of.iter().flat_map(BTreeMap::values).flatten();
+        let end = samples.map(|sample| sample.0).fold(1.0, f64::max);
+        for (panel, ((figure, unit), of)) in FIGURES.iter().zip(&self.of).enumerate() {
+            let top = panel as f64 * (HEIGHT + 40.0) + 25.0;
+            let values = of.values().flatten().map(|sample| sample.1);
+            let largest = values.fold(1.0, f64::max);
+            let minutes = end / 60.0;
+            let _ = write!(
+                svg,
+                "<text x=\"10\" y=\"{}\">{figure} {unit}, up to {largest:.0}, in {minutes:.0} minutes</text>\n\
+                 <rect x=\"10\" y=\"{top}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"none\" stroke=\"#bbb\"/>\n",
+                top - 7.0
+            );
+            for (line, (what, samples)) in of.iter().enumerate() {
+                let colour = [
+                    "#1b6ca8", "#7fb3d8", "#b8541a", "#e5a983", "#3a7d44", "#97c79f",
+                ];
+                let colour = colour[line % colour.len()];
+                let mut points = String::new();
+                for (at, value) in samples {
+                    let (x, y) = (
+                        10.0 + at / end * WIDTH,
+                        top + HEIGHT * (1.0 - value / largest),
+                    );
+                    let _ = write!(points, "{x:.1},{y:.1} ");
+                }
+                let _ = write!(
+                    svg,
+                    "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\"/>\n\
+                     <text x=\"{}\" y=\"{}\" fill=\"{colour}\">{what}</text>\n",
+                    WIDTH + 20.0,
+                    top + 14.0 * (line as f64 + 1.0)
+                );
+            }
+        }
+        svg + "</svg>\n"
+    }
+}
+
+/// Returns a process's memory in MiB, its threads and its file descriptors.
+fn of_process(id: u32) -> Option<[f64; 3]> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    let files = fs::read_dir(format!("/proc/{id}/fd")).ok()?.count();
+    Some([field("VmRSS:")? / 1024.0, field("Threads:")?, files as f64])
+}
