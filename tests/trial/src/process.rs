@@ -37,7 +37,7 @@ impl Front {
     }
 }
 
-/// What the processes of a site have in common.
+/// The shared settings of the processes of a site.
 #[derive(Clone)]
 pub(crate) struct Common {
     pub(crate) database: String,

@@ -172,7 +172,7 @@ impl Soak {
                 self.processes[process].again(&revision).await?;
             }
             1 => {
-                // One process after the other, as a deploy does.
+                // A deploy replaces one process after the other.
                 self.revision += 1;
                 for process in 0..self.processes.len() {
                     self.processes[process].signal(Signal::TERM)?;

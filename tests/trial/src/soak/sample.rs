@@ -20,7 +20,7 @@ const FIGURES: [(&str, &str); 5] = [
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 130.0;
 
-/// The samples of each figure by what was sampled: the seconds since the start, and the value.
+/// The samples of each figure by process or database: the seconds since the start, and the value.
 pub(super) struct Samples {
     name: String,
     begun: Instant,
