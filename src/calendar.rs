@@ -416,7 +416,7 @@ mod tests {
                 "2026-01-31T06:00Z",
                 vec!["2026-02-28 06:00+0000", "2026-03-29 06:00+0000"],
             ),
-            // A cron expression says what it says.
+            // By a cron expression, a month without this day has no occurrence.
             (
                 cron("0 6 31 * *", "UTC"),
                 "2026-01-31T06:00Z",

@@ -27,7 +27,7 @@ const SETTINGS: [(&str, &[&str]); 3] = [
             "SELECT CAST(CONCAT(LOWER(VARIABLE_NAME), '=', VARIABLE_VALUE) AS CHAR) FROM information_schema.GLOBAL_VARIABLES \
              WHERE VARIABLE_NAME IN ('innodb_flush_log_at_trx_commit', 'read_only', 'wsrep_on', 'rpl_semi_sync_master_enabled') \
              UNION ALL SELECT CAST(CONCAT(LOWER(VARIABLE_NAME), '=', VARIABLE_VALUE) AS CHAR) FROM information_schema.GLOBAL_STATUS \
-             WHERE VARIABLE_NAME IN ('wsrep_cluster_size', 'wsrep_local_state_comment', 'Slaves_connected')",
+             WHERE VARIABLE_NAME = 'Slaves_connected'",
             // MySQL.
             "SELECT CAST(CONCAT(LOWER(VARIABLE_NAME), '=', VARIABLE_VALUE) AS CHAR) FROM performance_schema.global_variables \
              WHERE VARIABLE_NAME IN ('innodb_flush_log_at_trx_commit', 'read_only', 'rpl_semi_sync_source_enabled')",
@@ -228,11 +228,7 @@ mod tests {
                 "innodb_flush_log_at_trx_commit=1 slaves_connected=1 rpl_semi_sync_master_enabled=ON",
                 &[],
             ),
-            (
-                "mysql",
-                "innodb_flush_log_at_trx_commit=2 wsrep_on=ON wsrep_cluster_size=3",
-                &[],
-            ),
+            ("mysql", "innodb_flush_log_at_trx_commit=2 wsrep_on=ON", &[]),
             (
                 "mysql",
                 "innodb_flush_log_at_trx_commit=1 wsrep_on=OFF slaves_connected=1",

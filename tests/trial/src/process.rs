@@ -1,9 +1,8 @@
 //! The processes of a site.
 
 use std::{
-    fs::File,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Stdio,
     sync::{
         Arc,
@@ -19,7 +18,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::Result;
+use crate::{Result, record::append};
 
 /// A process of the site, as visitors know it.
 #[derive(Clone)]
@@ -115,7 +114,6 @@ pub(crate) fn send(child: &Child, signal: Signal) -> Result {
 fn spawn(common: &Common, front: &Front, in_background: bool, revision: &str) -> Result<Child> {
     front.starts.fetch_add(1, SeqCst);
     let file = |kind: &str| common.folder.join(format!("{}.{kind}", front.name));
-    let log = |path: &Path| File::options().create(true).append(true).open(path);
     let mut command = Command::new(std::env::current_exe()?);
     command
         .args(["serve", "--database", &common.database])
@@ -125,7 +123,7 @@ fn spawn(common: &Common, front: &Front, in_background: bool, revision: &str) ->
         .arg("--record")
         .arg(file("facts"))
         .args(in_background.then_some("--in-background"))
-        .stderr(log(&file("log"))?)
+        .stderr(append(&file("log"))?)
         .stdin(Stdio::null())
         .kill_on_drop(true);
     Ok(command.spawn()?)

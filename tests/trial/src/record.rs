@@ -16,13 +16,17 @@ pub(crate) fn now() -> Micros {
     since.expect("the clock is set").as_micros() as Micros
 }
 
+/// Opens a file to which several starts of a program append.
+pub(crate) fn append(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).open(path)
+}
+
 #[derive(Clone)]
 pub(crate) struct Recorder(Arc<Mutex<File>>);
 
 impl Recorder {
     pub(crate) fn to(path: &Path) -> io::Result<Self> {
-        let file = File::options().create(true).append(true).open(path)?;
-        Ok(Self(Arc::new(Mutex::new(file))))
+        Ok(Self(Arc::new(Mutex::new(append(path)?))))
     }
 
     /// Writes a fact at once: the process may be killed after it.

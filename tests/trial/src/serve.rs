@@ -34,7 +34,7 @@ use crate::{
 const GENERATION: Duration = Duration::from_millis(300);
 
 /// The interval of the pages that become stale.
-pub(crate) const STALE: Duration = Duration::from_secs(2);
+const STALE: Duration = Duration::from_secs(2);
 
 /// The default lease of a page, in microseconds.
 const LEASE: Micros = 15_000_000;

@@ -5,7 +5,7 @@ mod sample;
 mod server;
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -217,12 +217,4 @@ impl Soak {
         let time = self.random.u64(0..milliseconds);
         self.rests(time).await;
     }
-}
-
-/// Opens a file to which several starts of a server append.
-fn log(path: &Path) -> Result<std::fs::File> {
-    Ok(std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(path)?)
 }

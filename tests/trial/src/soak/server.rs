@@ -13,10 +13,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::log;
 use crate::{
     Result,
     process::{free_port, send},
+    record::append,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,8 +81,8 @@ impl Server {
             .arg(&self.data)
             .arg(self.port.to_string())
             .stdin(Stdio::null())
-            .stdout(log(&self.log)?)
-            .stderr(log(&self.log)?)
+            .stdout(append(&self.log)?)
+            .stderr(append(&self.log)?)
             .kill_on_drop(true);
         self.child = Some(command.spawn()?);
         let url = self.url();
