@@ -107,7 +107,7 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
         format!("{error}; is the cluster up? `scripts/cluster {kind} up` starts it")
     })?;
     let site = Perennial::open(&url).await?;
-    // The pages and payments of an earlier trial.
+    // The pages of an earlier trial; payments have names of their own.
     site.purge_prefix("/").await?;
     let recorder = Recorder::to(&folder.join("trial.facts"))?;
     let bank = bank::open(recorder.clone()).await?;
