@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The number of pages of each kind, without the cold ones.
-pub(crate) const WARM: u64 = 20;
+pub(crate) const WARM: u64 = 100;
 pub(crate) const STALE: u64 = 5;
 
 /// Payers at a time.
@@ -88,11 +88,16 @@ impl Load {
     /// Asks each process for each warm and stale page, until all of them answer.
     pub(crate) async fn warm_up(&self) {
         for front in &self.0.fronts {
+            let mut visits = JoinSet::new();
             for path in paths() {
-                while self.visit(front, Kind::Warm, &path).await.failed() {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+                let (load, front) = (self.clone(), front.clone());
+                visits.spawn(async move {
+                    while load.visit(&front, Kind::Warm, &path).await.failed() {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                });
             }
+            visits.join_all().await;
         }
         lock(&self.0.requests).clear();
     }
@@ -129,7 +134,7 @@ impl Load {
             tick.tick().await;
             let (kind, path) = match fastrand::u32(0..4) {
                 0 => (Kind::Stale, format!("/stale/{}", fastrand::u64(0..STALE))),
-                _ => (Kind::Warm, format!("/warm/{}", fastrand::u64(0..WARM))),
+                _ => (Kind::Warm, format!("/warm/{}", popular(WARM))),
             };
             let (load, front) = (self.clone(), front.clone());
             visits.spawn(async move { load.visit(&front, kind, &path).await });
@@ -206,13 +211,21 @@ impl Load {
 
     /// Sends each payment once more, and returns the statuses.
     pub(crate) async fn pay_again(&self) -> Vec<u16> {
-        let payments = lock(&self.0.payments).clone();
-        let mut statuses = Vec::new();
-        for payment in payments {
-            let front = fastrand::choice(&self.0.fronts).expect("there are processes");
-            statuses.push(self.pay(front, &payment).await);
+        let payments = Arc::new(Mutex::new(lock(&self.0.payments).clone()));
+        let mut payers = JoinSet::new();
+        for _ in 0..PAYERS {
+            let (load, payments) = (self.clone(), Arc::clone(&payments));
+            payers.spawn(async move {
+                let mut statuses = Vec::new();
+                let next = || lock(&payments).pop();
+                while let Some(payment) = next() {
+                    let front = fastrand::choice(&load.0.fronts).expect("there are processes");
+                    statuses.push(load.pay(front, &payment).await);
+                }
+                statuses
+            });
         }
-        statuses
+        payers.join_all().await.concat()
     }
 
     fn done(&self, kind: Kind, from: Micros, begun: Instant, status: u16) -> Request {
@@ -225,6 +238,17 @@ impl Load {
         lock(&self.0.requests).push(request);
         request
     }
+}
+
+/// Returns one of `count` numbers by Zipf's law: the number n as often as 1 / (n + 1).
+pub(crate) fn popular(count: u64) -> u64 {
+    let weight = |n: u64| 1.0 / (n + 1) as f64;
+    let mut rest = fastrand::f64() * (0..count).map(weight).sum::<f64>();
+    let chosen = (0..count).find(|&n| {
+        rest -= weight(n);
+        rest < 0.0
+    });
+    chosen.unwrap_or(0)
 }
 
 /// The pages that are not cold.

@@ -2,6 +2,7 @@
 
 mod bank;
 mod client;
+mod clock;
 mod faults;
 mod history;
 mod load;
@@ -36,8 +37,8 @@ enum Command {
     Trial(trial::Options),
     /// Locks, publishes, idempotent requests and invalidations from several nodes at once.
     Rounds(rounds::Options),
-    /// Sites on SQLite, PostgreSQL and MariaDB for hours, with deploys, crashes and stops of processes
-    /// and servers.
+    /// Sites on SQLite, PostgreSQL and MariaDB for hours, with deploys, and with faults of processes,
+    /// servers, disks, networks and clocks.
     Soak(soak::Options),
     /// Judges the record of a trial once more.
     Check { folder: PathBuf },

@@ -18,7 +18,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{Result, record::append};
+use crate::{Result, clock::Clock, record::append};
 
 /// A process of the site, as visitors know it.
 #[derive(Clone)]
@@ -36,34 +36,40 @@ impl Front {
     }
 }
 
-/// The shared settings of the processes of a site.
+/// The settings of a process.
 #[derive(Clone)]
-pub(crate) struct Common {
+pub(crate) struct Settings {
     pub(crate) database: String,
     pub(crate) bank: SocketAddr,
     pub(crate) folder: PathBuf,
+    /// `None`: the machine's clock.
+    pub(crate) clock: Option<Clock>,
 }
 
 pub(crate) struct Process {
     pub(crate) front: Front,
-    common: Common,
+    settings: Settings,
     in_background: bool,
     child: Child,
 }
 
 impl Process {
     /// Starts a process, and waits until it listens.
-    pub(crate) async fn start(common: &Common, name: String, in_background: bool) -> Result<Self> {
+    pub(crate) async fn start(
+        settings: &Settings,
+        name: String,
+        in_background: bool,
+    ) -> Result<Self> {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let front = Front {
             name,
             address,
             starts: Arc::default(),
         };
-        let child = spawn(common, &front, in_background, "1")?;
+        let child = spawn(settings, &front, in_background, "1")?;
         let mut process = Self {
             front,
-            common: common.clone(),
+            settings: settings.clone(),
             in_background,
             child,
         };
@@ -74,7 +80,7 @@ impl Process {
     /// Starts the process again, which has ended, with this revision of its code.
     pub(crate) async fn again(&mut self, revision: &str) -> Result {
         self.child.wait().await?;
-        self.child = spawn(&self.common, &self.front, self.in_background, revision)?;
+        self.child = spawn(&self.settings, &self.front, self.in_background, revision)?;
         self.listens().await
     }
 
@@ -111,14 +117,14 @@ pub(crate) fn send(child: &Child, signal: Signal) -> Result {
     Ok(kill_process(id, signal)?)
 }
 
-fn spawn(common: &Common, front: &Front, in_background: bool, revision: &str) -> Result<Child> {
+fn spawn(settings: &Settings, front: &Front, in_background: bool, revision: &str) -> Result<Child> {
     front.starts.fetch_add(1, SeqCst);
-    let file = |kind: &str| common.folder.join(format!("{}.{kind}", front.name));
+    let file = |kind: &str| settings.folder.join(format!("{}.{kind}", front.name));
     let mut command = Command::new(std::env::current_exe()?);
     command
-        .args(["serve", "--database", &common.database])
+        .args(["serve", "--database", &settings.database])
         .args(["--name", &front.name(), "--revision", revision])
-        .args(["--bank", &common.bank.to_string()])
+        .args(["--bank", &settings.bank.to_string()])
         .args(["--listen", &front.address.to_string()])
         .arg("--record")
         .arg(file("facts"))
@@ -126,6 +132,9 @@ fn spawn(common: &Common, front: &Front, in_background: bool, revision: &str) ->
         .stderr(append(&file("log"))?)
         .stdin(Stdio::null())
         .kill_on_drop(true);
+    if let Some(clock) = &settings.clock {
+        command.envs(clock.variables());
+    }
     Ok(command.spawn()?)
 }
 

@@ -5,15 +5,17 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
 };
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::history::{Fact, Micros};
 
-/// Returns the time by the clock of this machine.
+/// Returns the time since the start of this machine, which is the same in each process, and which
+/// no one sets.
 pub(crate) fn now() -> Micros {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.expect("the clock is set").as_micros() as Micros
+    let time = clock_gettime(ClockId::Monotonic);
+    (time.tv_sec * 1_000_000 + time.tv_nsec / 1000) as Micros
 }
 
 /// Opens a file to which several starts of a program append.

@@ -129,7 +129,15 @@ fn again(outage: &Outage, published: &HashMap<String, Vec<Micros>>) -> String {
 /// Prints a row for each kind of request.
 pub(crate) fn requests(requests: &[Request]) {
     println!();
-    let mut rows = table(["requests", "all", "failed", "median", "99.9 %", "slowest"]);
+    let mut rows = table([
+        "requests",
+        "all",
+        "no answer",
+        "an error",
+        "median",
+        "99.9 %",
+        "slowest",
+    ]);
     for kind in [Kind::Warm, Kind::Stale, Kind::Cold, Kind::Payment] {
         let of_kind = requests.iter().filter(|it| it.kind == kind);
         let mut times: Vec<Duration> = of_kind.clone().map(|it| it.took).collect();
@@ -138,10 +146,13 @@ pub(crate) fn requests(requests: &[Request]) {
             let time = times.get(place).copied().unwrap_or_default();
             format!("{:.1} ms", time.as_secs_f64() * 1e3)
         };
+        let failed = of_kind.clone().filter(|it| it.failed()).count();
+        let without_answer = of_kind.filter(|it| it.status == 0).count();
         rows.add_row([
             format!("{kind:?}").to_lowercase(),
             times.len().to_string(),
-            of_kind.filter(|it| it.failed()).count().to_string(),
+            without_answer.to_string(),
+            (failed - without_answer).to_string(),
             at(times.len() / 2),
             at((times.len() * 999 / 1000).min(times.len().saturating_sub(1))),
             at(times.len().saturating_sub(1)),

@@ -18,7 +18,7 @@ use crate::{
     faults::{Cluster, Fault, schedule},
     history::judge,
     load::{Load, Request},
-    process::{Common, Process},
+    process::{Process, Settings},
     record::{self, Recorder, now},
     report,
     watch::{self, Outage, Watch},
@@ -111,16 +111,17 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
     site.purge_prefix("/").await?;
     let recorder = Recorder::to(&folder.join("trial.facts"))?;
     let bank = bank::open(recorder.clone()).await?;
-    let common = Common {
+    let settings = Settings {
         database: url.clone(),
         bank,
         folder: folder.clone(),
+        clock: None,
     };
     let mut processes = Vec::new();
     for number in 1..=options.processes {
         // The first process waits for new versions, and the other processes serve old ones.
         let name = format!("process-{number}");
-        processes.push(Process::start(&common, name, number > 1).await?);
+        processes.push(Process::start(&settings, name, number > 1).await?);
     }
     let fronts = processes.iter().map(|process| process.front.clone());
     let load = Load::new(fronts.collect(), recorder.clone());

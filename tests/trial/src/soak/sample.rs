@@ -8,12 +8,13 @@ use super::server::Server;
 use crate::process::Process;
 
 /// A figure that is sampled, with its unit.
-const FIGURES: [(&str, &str); 5] = [
+const FIGURES: [(&str, &str); 6] = [
     ("memory", "MiB"),
     ("threads", ""),
     ("file descriptors", ""),
     ("entries", "rows"),
     ("locks", "rows"),
+    ("statements", "a second"),
 ];
 
 /// The size of a panel of the drawing.
@@ -24,6 +25,8 @@ const HEIGHT: f64 = 130.0;
 pub(super) struct Samples {
     name: String,
     begun: Instant,
+    /// The last count of statements, and when it was taken.
+    statements: Option<(i64, Instant)>,
     of: [BTreeMap<String, Vec<(f64, f64)>>; FIGURES.len()],
 }
 
@@ -38,6 +41,7 @@ impl Samples {
         Self {
             name: name.to_owned(),
             begun: Instant::now(),
+            statements: None,
             of: Default::default(),
         }
     }
@@ -56,9 +60,17 @@ impl Samples {
                 self.note(figure, format!("{} {number}", self.name), value);
             }
         }
-        if let Some(rows) = server.rows().await {
-            for (figure, rows) in (3..).zip(rows) {
-                self.note(figure, self.name.clone(), rows as f64);
+        let counts = server.counts().await.unwrap_or_default();
+        for (figure, rows) in (3..5).zip(&counts) {
+            self.note(figure, self.name.clone(), *rows as f64);
+        }
+        if let Some(count) = counts.get(2) {
+            let taken = (*count, Instant::now());
+            let before = self.statements.replace(taken);
+            // A server that was started again counts from the beginning.
+            if let Some((less, then)) = before.filter(|before| before.0 <= *count) {
+                let rate = (count - less) as f64 / (taken.1 - then).as_secs_f64();
+                self.note(5, self.name.clone(), rate);
             }
         }
     }

@@ -15,6 +15,7 @@ use tokio::{
 
 use crate::{
     Result,
+    clock::Clock,
     process::{free_port, send},
     record::append,
 };
@@ -43,18 +44,25 @@ pub(super) struct Server {
     kind: Kind,
     data: PathBuf,
     log: PathBuf,
-    port: u16,
+    clock: Option<Clock>,
+    pub(super) port: u16,
     /// `None`: a file has no server.
     child: Option<Child>,
 }
 
 impl Server {
     /// Starts a server on an empty folder, and waits for its first answer.
-    pub(super) async fn start(kind: Kind, data: &Path, folder: &Path) -> Result<Self> {
+    pub(super) async fn start(
+        kind: Kind,
+        data: &Path,
+        folder: &Path,
+        clock: Option<Clock>,
+    ) -> Result<Self> {
         let mut server = Self {
             kind,
             data: data.to_owned(),
             log: folder.join("server.txt"),
+            clock,
             port: free_port()?,
             child: None,
         };
@@ -63,10 +71,15 @@ impl Server {
     }
 
     pub(super) fn url(&self) -> String {
+        self.url_at(self.port)
+    }
+
+    /// Returns the database's URL for a client that reaches the server at this port.
+    pub(super) fn url_at(&self, port: u16) -> String {
         match self.kind {
             Kind::Sqlite => format!("sqlite://{}/soak.db?mode=rwc", self.data.display()),
-            Kind::Postgres => format!("postgres://perennial@127.0.0.1:{}/postgres", self.port),
-            Kind::MariaDb => format!("mysql://perennial@127.0.0.1:{}/perennial", self.port),
+            Kind::Postgres => format!("postgres://perennial@127.0.0.1:{port}/postgres"),
+            Kind::MariaDb => format!("mysql://perennial@127.0.0.1:{port}/perennial"),
         }
     }
 
@@ -84,6 +97,16 @@ impl Server {
             .stdout(append(&self.log)?)
             .stderr(append(&self.log)?)
             .kill_on_drop(true);
+        if self.kind == Kind::Postgres {
+            // Its write-ahead log is not to fill a small disk.
+            command.args(["-c", "max_wal_size=128MB"]);
+        }
+        if let Some(clock) = &self.clock {
+            let variables = clock
+                .variables()
+                .map(|(name, value)| format!("{name}={value}"));
+            command.env("SERVER_ENVIRONMENT", variables.join(" "));
+        }
         self.child = Some(command.spawn()?);
         let url = self.url();
         loop {
@@ -114,24 +137,41 @@ impl Server {
         Ok(())
     }
 
-    pub(super) async fn stop(mut self) -> Result {
-        self.kill().await
+    /// Starts the server again if it has ended, as some do on a full disk.
+    pub(super) async fn again_if_ended(&mut self) -> Result {
+        let ended = self.child.as_mut().map(Child::try_wait).transpose()?;
+        if ended.flatten().is_some() {
+            self.again().await?;
+        }
+        Ok(())
     }
 
-    /// Returns the numbers of rows: entries and locks. `None`: the server does not answer.
-    pub(super) async fn rows(&self) -> Option<[i64; 2]> {
+    /// Returns the numbers of entries, of locks, and of statements since the server's start, which
+    /// SQLite does not count. `None`: the server does not answer.
+    pub(super) async fn counts(&self) -> Option<Vec<i64>> {
         let url = self.url();
+        let statements = match self.kind {
+            Kind::Sqlite => None,
+            Kind::Postgres => Some(
+                "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'postgres'",
+            ),
+            Kind::MariaDb => Some(
+                "SELECT CAST(variable_value AS SIGNED) FROM information_schema.global_status \
+                 WHERE variable_name = 'QUESTIONS'",
+            ),
+        };
+        let rows = [
+            "SELECT count(*) FROM perennial_entry",
+            "SELECT count(*) FROM perennial_lock",
+        ];
         let count = async {
             let mut connection = AnyConnection::connect(&url).await?;
-            let mut rows = [0; 2];
-            for (count, sql) in rows.iter_mut().zip([
-                "SELECT count(*) FROM perennial_entry",
-                "SELECT count(*) FROM perennial_lock",
-            ]) {
-                *count = sqlx::query_scalar(sql).fetch_one(&mut connection).await?;
+            let mut counts = Vec::new();
+            for sql in rows.into_iter().chain(statements) {
+                counts.push(sqlx::query_scalar(sql).fetch_one(&mut connection).await?);
             }
             connection.close().await?;
-            Ok::<_, sqlx::Error>(rows)
+            Ok::<_, sqlx::Error>(counts)
         };
         timeout(Duration::from_secs(1), count).await.ok()?.ok()
     }
