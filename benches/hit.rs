@@ -1,16 +1,16 @@
-//! A hit through the layer beside the same router with a handler that answers with the same static
-//! body.
+//! A hit through the layer beside handlers without it.
 //!
-//! `cargo bench --bench hit` measures both sides in turns and prints, for each kind of hit, the
+//! `cargo bench --bench hit` measures both sides in turns, on one thread or on a thread for each
+//! processor, pinned, by the processor time of the threads. It prints, for each kind of hit, the
 //! medians, their ratio (below 1: the layer is faster) and the allocations of a request.
 
 mod sides;
 
 use std::{
     hint::black_box,
-    sync::LazyLock,
+    sync::{Barrier, LazyLock},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use axum::{
@@ -19,7 +19,11 @@ use axum::{
 };
 use bytes::Bytes;
 use perennial::Perennial;
-use sides::{PAGE, SIZES, Side, Sides, one_of_many, request, serve};
+use rustix::{
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+};
+use sides::{PAGE, SIZES, Side, Sides, map, one_of_many, request, serve, with_headers};
 use tokio::runtime::{Handle, Runtime};
 
 /// The amount of work; small when run as a test.
@@ -52,15 +56,15 @@ fn main() {
     let runtime = Runtime::new().expect("a runtime");
     // On tasks, as in a server.
     let _inside = runtime.enter();
-    let site = || {
+    let open = |url: &str| {
         // With room for the many.
         let builder = Perennial::builder().memory_capacity(1 << 30);
-        let site = runtime.block_on(builder.open("sqlite::memory:"));
-        site.expect("opens")
+        runtime.block_on(builder.open(url)).expect("opens")
     };
+    let site = || open("sqlite::memory:");
     println!(
-        "{:<32}  {:>9}  {:>9}  {:>5}  allocations",
-        "", "bare", "layer", "ratio"
+        "{:<36}  {:<26}  {:>9}  {:>9}  {:>5}  allocations",
+        "a hit", "beside", "without", "layer", "ratio"
     );
     let page = |_| request(PAGE);
     for (name, size) in SIZES {
@@ -69,46 +73,115 @@ fn main() {
             mut layered,
             around,
         } = Sides::new(&site(), size);
-        compare(name, &bare, &layered, 1, &page);
-        compare(
-            &format!("{name}, around the router"),
-            &bare,
-            &around,
-            1,
-            &page,
-        );
-        if size != SIZES[0].1 {
-            continue;
-        }
-        compare(&format!("{name}, 8 tasks"), &bare, &layered, 8, &page);
-        let etag = wake(&mut layered, page(0)).headers()[header::ETAG].clone();
-        let revalidation = |_| {
-            let mut request = request(PAGE);
-            let headers = request.headers_mut();
-            headers.insert(header::IF_NONE_MATCH, etag.clone());
-            request
-        };
-        compare(&format!("{name}, a 304"), &bare, &layered, 1, &revalidation);
-        let mut one = |keys: usize, name: &str| {
-            // The store is asked once for each.
-            for number in 0..keys {
-                wake(&mut layered, request(&one_of_many(number)));
-            }
-            compare(name, &bare, &layered, 1, &|_| request(&one_of_many(0)));
-        };
-        one(1, "1 KiB, the only key");
-        one(EXTENT.keys, "1 KiB, one of 100,000 keys");
-        // No page is in the processor's cache.
-        let any = |number: usize| request(&one_of_many(number * 7919 % EXTENT.keys));
-        compare("1 KiB, any of 100,000 keys", &bare, &layered, 1, &any);
+        let headers = wake(&mut layered, page(0)).headers().clone();
+        let same = [(with_headers(&headers, size), layered.clone())];
+        compare(name, "one with the same headers", &same, &page);
+        compare(name, BARE, &[(bare.clone(), layered)], &page);
+        let name = format!("{name}, around the router");
+        compare(&name, BARE, &[(bare, around)], &page);
     }
+    let size = SIZES[0].1;
+    let Sides {
+        bare, mut layered, ..
+    } = Sides::new(&site(), size);
+    let processors = processors();
+    let shared = vec![(bare.clone(), layered.clone()); processors.len()];
+    let own: Vec<_> = processors
+        .iter()
+        .map(|_| {
+            let Sides { bare, layered, .. } = Sides::new(&site(), size);
+            (bare, layered)
+        })
+        .collect();
+    let threads = own.len();
+    compare(
+        &format!("1 KiB, {threads} threads, one page"),
+        BARE,
+        &shared,
+        &page,
+    );
+    compare(
+        &format!("1 KiB, {threads} threads, an app each"),
+        BARE,
+        &own,
+        &page,
+    );
+    let etag = wake(&mut layered, page(0)).headers()[header::ETAG].clone();
+    let revalidation = |_| {
+        let mut request = request(PAGE);
+        let headers = request.headers_mut();
+        headers.insert(header::IF_NONE_MATCH, etag.clone());
+        request
+    };
+    let sides = [(bare, layered)];
+    compare("1 KiB, a 304", BARE, &sides, &revalidation);
+    // The memory of the database is not to count.
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("site.db");
+    many(&open(&format!("sqlite://{}", file.display())), size);
     #[cfg(feature = "compression")]
     compressed(&site());
+}
+
+const BARE: &str = "a bare handler";
+
+/// Many pages, whose memory is not in the processor's cache, beside a handler with as many in a map.
+fn many(site: &Perennial, size: usize) {
+    let Sides { mut layered, .. } = Sides::new(site, size);
+    let headers = wake(&mut layered, request(&one_of_many(0)))
+        .headers()
+        .clone();
+    let before = resident();
+    // The store is asked once for each.
+    for number in 0..EXTENT.keys {
+        wake(&mut layered, request(&one_of_many(number)));
+    }
+    let memory = resident().saturating_sub(before) / EXTENT.keys as u64;
+    let sides = [(map(EXTENT.keys, &headers, size), layered)];
+    let beside = &format!("its own map of {}", EXTENT.keys);
+    let compare = |name: &str, number: &(dyn Fn(usize) -> usize + Sync)| {
+        let request = |visit| request(&one_of_many(number(visit)));
+        compare(name, beside, &sides, &request);
+    };
+    compare("1 KiB, one of the keys", &|_| 0);
+    compare("1 KiB, any of the keys", &|visit| {
+        visit * 7919 % EXTENT.keys
+    });
+    let popular = popular(EXTENT.keys);
+    compare("1 KiB, keys by Zipf's law", &|visit| {
+        popular[visit % popular.len()]
+    });
+    let weight = site.stats().memory_bytes / EXTENT.keys as u64;
+    println!("memory of a page of 1 KiB: {memory} bytes; by the memory's own count: {weight}");
+}
+
+/// Returns numbers below `count`, the number n as often as 1 / (n + 1).
+fn popular(count: usize) -> Vec<usize> {
+    let mut sum = 0.0;
+    let sums: Vec<f64> = (0..count)
+        .map(|n| {
+            sum += 1.0 / (n + 1) as f64;
+            sum
+        })
+        .collect();
+    // Of the golden ratio: the same numbers in each run.
+    let visits = (0..1 << 18).map(|visit| f64::from(visit) * 0.618_033_988_749_895 % 1.0);
+    let number = |part: f64| sums.partition_point(|it| *it < part * sum);
+    visits.map(number).collect()
+}
+
+/// Returns the memory of this process, in bytes.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
 /// A page that browsers ask for compressed: by tower-http at each request, and by the layer once.
 #[cfg(feature = "compression")]
 fn compressed(site: &Perennial) {
+    use std::time::Instant;
+
     use perennial::{DAY, Refresh};
     use tower::Layer;
     use tower_http::compression::CompressionLayer;
@@ -131,7 +204,13 @@ fn compressed(site: &Perennial) {
         assert!(Instant::now() < deadline, "is not compressed");
         thread::sleep(Duration::from_millis(10));
     }
-    compare("64 KiB, in a coding", &bare, &layered, 1, &request);
+    let sides = [(bare, layered)];
+    compare(
+        "64 KiB, in a coding",
+        "tower-http's compression",
+        &sides,
+        &request,
+    );
 }
 
 /// A request that may have to wait: the first one for a page, and one after a pause.
@@ -140,76 +219,96 @@ fn wake<B>(app: &mut impl Side<B>, request: Request<Body>) -> Response<B> {
     response.unwrap_or_else(|never| match never {})
 }
 
-/// Prints the time of a request on each side, with this number of concurrent tasks.
+/// Prints the processor time of a request on each side, with a thread for each pair of sides.
 fn compare<A, B>(
     name: &str,
-    bare: &impl Side<A>,
-    layered: &impl Side<B>,
-    tasks: usize,
+    beside: &str,
+    sides: &[(impl Side<A>, impl Side<B>)],
     request: &(dyn Fn(usize) -> Request<Body> + Sync),
 ) where
     A: http_body::Body<Data = Bytes>,
     B: http_body::Body<Data = Bytes>,
 {
-    // After a pause a sync is due.
-    wake(&mut layered.clone(), request(0));
-    let mut times: Vec<_> = (0..EXTENT.batches)
-        .map(|number| {
+    let runtime = Handle::current();
+    let (processors, all_there) = (processors(), Barrier::new(sides.len()));
+    let run = |(thread, (bare, layered)): (usize, &(_, _))| {
+        let _inside = runtime.enter();
+        pin_to(processors[thread % processors.len()]);
+        // After a pause a sync is due.
+        wake(&mut Clone::clone(layered), request(0));
+        let batches = (0..EXTENT.batches).map(|number| {
             let requests = || {
                 let numbers = number * EXTENT.batch..(number + 1) * EXTENT.batch;
                 numbers.map(request).collect()
             };
             (
-                batch(bare, tasks, &requests),
-                batch(layered, tasks, &requests),
+                batch(bare, requests(), &all_there),
+                batch(layered, requests(), &all_there),
             )
-        })
-        .collect();
+        });
+        batches.collect::<Vec<_>>()
+    };
+    let times: Vec<_> = thread::scope(|scope| {
+        let threads = sides
+            .iter()
+            .enumerate()
+            .map(|side| scope.spawn(move || run(side)));
+        let threads: Vec<_> = threads.collect();
+        let done = threads.into_iter().map(|it| it.join().expect("ran"));
+        done.flatten().collect()
+    });
     // Neighbours in time, so that a drifting speed of the machine affects both.
-    let mut ratios: Vec<_> = times
-        .iter()
-        .map(|(bare, layered)| layered.as_secs_f64() / bare.as_secs_f64())
-        .collect();
-    ratios.sort_by(f64::total_cmp);
-    times.sort_by_key(|(bare, _)| *bare);
-    let bare_time = times[EXTENT.batches / 2].0;
-    times.sort_by_key(|(_, layered)| *layered);
+    let ratio = |(bare, layered): &(Duration, Duration)| {
+        (layered.as_secs_f64() / bare.as_secs_f64() * 1e6) as u64
+    };
+    let (bare, layered) = &sides[0];
     println!(
-        "{name:<32}  {bare_time:>9?}  {:>9?}  {:>5.2}  {} / {}",
-        times[EXTENT.batches / 2].1,
-        ratios[EXTENT.batches / 2],
+        "{name:<36}  {beside:<26}  {:>9?}  {:>9?}  {:>5.2}  {} / {}",
+        median(times.iter().map(|(bare, _)| *bare)),
+        median(times.iter().map(|(_, layered)| *layered)),
+        median(times.iter().map(ratio)) as f64 / 1e6,
         allocations(bare, request),
         allocations(layered, request),
     );
 }
 
-/// The time of a request, of many by each task.
-fn batch<B>(
-    app: &impl Side<B>,
-    tasks: usize,
-    requests: &(dyn Fn() -> Vec<Request<Body>> + Sync),
-) -> Duration
+fn median<T: Ord + Copy>(values: impl Iterator<Item = T>) -> T {
+    let mut values: Vec<T> = values.collect();
+    values.sort();
+    values[values.len() / 2]
+}
+
+/// Returns the processor time of a request.
+fn batch<B>(app: &impl Side<B>, requests: Vec<Request<Body>>, all_there: &Barrier) -> Duration
 where
     B: http_body::Body<Data = Bytes>,
 {
-    let runtime = Handle::current();
-    let run = || {
-        let _inside = runtime.enter();
-        let (mut app, requests) = (app.clone(), requests());
-        let start = Instant::now();
-        for request in requests {
-            black_box(serve(&mut app, request).expect("is a hit"));
-        }
-        start.elapsed() / EXTENT.batch as u32
-    };
-    if tasks == 1 {
-        return run();
+    let mut app = app.clone();
+    all_there.wait();
+    let start = processor_time();
+    for request in requests {
+        black_box(serve(&mut app, request).expect("is a hit"));
     }
-    let total: Duration = thread::scope(|scope| {
-        let tasks: Vec<_> = (0..tasks).map(|_| scope.spawn(run)).collect();
-        tasks.into_iter().map(|it| it.join().expect("ran")).sum()
-    });
-    total / tasks as u32
+    (processor_time() - start) / EXTENT.batch as u32
+}
+
+/// Returns the processor time of this thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Returns the processors that this process may use.
+fn processors() -> Vec<usize> {
+    let mine = sched_getaffinity(None).expect("a thread has processors");
+    (0..CpuSet::MAX_CPU).filter(|it| mine.is_set(*it)).collect()
+}
+
+/// Keeps this thread on one processor.
+fn pin_to(processor: usize) {
+    let mut one = CpuSet::new();
+    one.set(processor);
+    sched_setaffinity(None, &one).expect("is one of them");
 }
 
 /// Returns the allocations of a request, as a mean over a batch.

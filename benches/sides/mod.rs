@@ -1,15 +1,17 @@
 //! The sides of a comparison: a page from a bare handler, and the same page through the layer.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     pin::pin,
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use axum::{
     Router,
     body::Body,
-    http::{Request, Response, header},
+    http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header},
     routing::{MethodRouter, get},
 };
 use bytes::Bytes;
@@ -41,6 +43,46 @@ impl Sides {
             bare,
         }
     }
+}
+
+/// A handler that answers with these headers, as a hit has them.
+pub(crate) fn with_headers(headers: &HeaderMap, size: usize) -> Router {
+    let page = (copied(headers), Bytes::from(vec![b'x'; size]));
+    router(get(move || {
+        let response = whole(&page);
+        async { response }
+    }))
+}
+
+/// Makes the response in the cheapest way.
+fn whole((headers, body): &(HeaderMap, Bytes)) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.clone()));
+    *response.headers_mut() = headers.clone();
+    response
+}
+
+/// A handler with a map of its own, which has this number of pages with these headers.
+pub(crate) fn map(pages: usize, headers: &HeaderMap, size: usize) -> Router {
+    let body = vec![b'x'; size];
+    // Each page has memory of its own, as if from a store.
+    let page = |number| {
+        let page = (copied(headers), Bytes::copy_from_slice(&body));
+        (one_of_many(number), page)
+    };
+    let pages: HashMap<String, (HeaderMap, Bytes)> = (0..pages).map(page).collect();
+    let pages = Arc::new(pages);
+    router(get(move |uri: Uri| {
+        let page = pages.get(uri.path()).map(whole);
+        async { page.ok_or(StatusCode::NOT_FOUND) }
+    }))
+}
+
+fn copied(headers: &HeaderMap) -> HeaderMap {
+    let values = headers.iter().map(|(name, value)| {
+        let value = HeaderValue::from_bytes(value.as_bytes());
+        (name.clone(), value.expect("is one"))
+    });
+    values.collect()
 }
 
 /// A handler that does nothing but answer with the page.

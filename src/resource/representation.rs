@@ -17,6 +17,9 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 /// number.
 const RECENT: usize = 64;
 
+/// The number of headers that a hit may add.
+const ADDED: usize = 5;
+
 /// The number of a representation and, from its second hit on, the headers of its last hits.
 type CachedHeaders = (u64, Option<(HitHeaders, HeaderMap)>);
 
@@ -77,6 +80,17 @@ impl Representation {
         });
         // The thread is ending.
         cached.unwrap_or_else(|_| take(Cow::Owned(make())))
+    }
+
+    /// Returns a copy of the stored headers with room for those of a hit, which a clone does not
+    /// leave.
+    pub(crate) fn headers_with_room(&self) -> HeaderMap {
+        let stored = self.content.headers();
+        let mut headers = HeaderMap::with_capacity(stored.len() + ADDED);
+        for (name, value) in stored {
+            headers.append(name, value.clone());
+        }
+        headers
     }
 
     /// Returns the approximate size in memory, in bytes.

@@ -94,7 +94,7 @@ impl RefreshLayer {
             self.engine.observer().stale(since);
         }
         let make = || {
-            let mut headers = stored.headers().clone();
+            let mut headers = representation.headers_with_room();
             outgoing::set_age(&mut headers, hit, age);
             self.set_cache_status(&mut headers, how);
             headers
