@@ -120,7 +120,7 @@ fn main() {
     let file = folder.path().join("site.db");
     many(&open(&format!("sqlite://{}", file.display())), size);
     #[cfg(feature = "compression")]
-    compressed(&site());
+    compressed(&site);
 }
 
 const BARE: &str = "a bare handler";
@@ -179,9 +179,7 @@ fn resident() -> u64 {
 
 /// A page that browsers ask for compressed: by tower-http at each request, and by the layer once.
 #[cfg(feature = "compression")]
-fn compressed(site: &Perennial) {
-    use std::time::Instant;
-
+fn compressed(site: &dyn Fn() -> Perennial) {
     use perennial::{DAY, Refresh};
     use tower::Layer;
     use tower_http::compression::CompressionLayer;
@@ -193,17 +191,10 @@ fn compressed(site: &Perennial) {
         headers.insert(header::ACCEPT_ENCODING, accepted);
         request
     };
-    let shop = sides::shop();
+    let shop = sides::shop(1 << 16);
     let bare = CompressionLayer::new().layer(shop.clone());
-    let mut layered = shop.layer(site.layer(Refresh::every(DAY)));
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !wake(&mut layered, request(0))
-        .headers()
-        .contains_key(header::CONTENT_ENCODING)
-    {
-        assert!(Instant::now() < deadline, "is not compressed");
-        thread::sleep(Duration::from_millis(10));
-    }
+    let mut layered = shop.layer(site().layer(Refresh::every(DAY)));
+    until_compressed(&mut layered, &request);
     let sides = [(bare, layered)];
     compare(
         "64 KiB, in a coding",
@@ -211,6 +202,40 @@ fn compressed(site: &Perennial) {
         &sides,
         &request,
     );
+    for (name, size) in SIZES {
+        let mut times = [0; 5].map(|_| {
+            let mut app = sides::shop(size).layer(site().layer(Refresh::every(DAY)));
+            until_compressed(&mut app, &request)
+        });
+        times.sort();
+        println!(
+            "{name}: {:.0?} until the first compressed response",
+            times[2]
+        );
+    }
+}
+
+/// Returns the time from the first response, which is not compressed, to the first compressed one.
+#[cfg(feature = "compression")]
+fn until_compressed<B>(
+    app: &mut impl Side<B>,
+    request: &dyn Fn(usize) -> Request<Body>,
+) -> Duration {
+    use std::time::Instant;
+
+    wake(app, request(0));
+    let begun = Instant::now();
+    while !wake(app, request(0))
+        .headers()
+        .contains_key(header::CONTENT_ENCODING)
+    {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "is not compressed"
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+    begun.elapsed()
 }
 
 /// A request that may have to wait: the first one for a page, and one after a pause.

@@ -46,7 +46,7 @@ struct Extent {
 static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
     if std::env::args().any(|argument| argument == "--bench") {
         Extent {
-            rounds: 20,
+            rounds: 10,
             generator: Duration::from_secs(2),
             load: Duration::from_secs(20),
             pages: 1_000_000,
@@ -228,6 +228,7 @@ async fn million(statements: &Statements) {
         fill.expect("fills").rows_affected(),
         u64::from(EXTENT.pages)
     );
+    let alone = statement_alone(&pool).await;
     pool.close().await;
 
     let builder = Perennial::builder().memory_capacity(64 << 20);
@@ -238,6 +239,9 @@ async fn million(statements: &Statements) {
         .route("/books/{number}", page.layer(layer))
         .with_state(());
     let resident = resident();
+    let begun = Instant::now();
+    ask(&mut app.clone(), "/books/7").await;
+    let first = begun.elapsed();
     let name = format!("{} stored pages of 1 KiB, memory of 64 MiB", EXTENT.pages);
     for (which, pages) in [("any of them", EXTENT.pages), ("any of 10,000", 10_000)] {
         let mut time = Duration::ZERO;
@@ -267,11 +271,32 @@ async fn million(statements: &Statements) {
             others as f64 / f64::from(EXTENT.requests)
         );
     }
+    println!("| {name}: the first answer after a start | {first:.1?} |");
+    println!("| {name}: the same rows by sqlx alone, from 8 tasks | {alone:.1?} a row |");
     println!(
         "| {name}: the process's memory, before / after | {} / {} MiB |",
         resident,
         self::resident()
     );
+}
+
+/// The time of a row's reading through sqlx, with as many tasks as there are visitors.
+async fn statement_alone(pool: &sqlx::SqlitePool) -> Duration {
+    let row = "SELECT fence, status, headers, body, metadata FROM perennial_entry WHERE kind = 'page' AND name = ?";
+    let start = Instant::now();
+    let mut readers = JoinSet::new();
+    for reader in 0..8 {
+        let pool = pool.clone();
+        readers.spawn(async move {
+            for request in 0..EXTENT.requests / 8 {
+                let number = u64::from(request * 8 + reader) * 15_485_863 % u64::from(EXTENT.pages);
+                let row = sqlx::query(row).bind(format!("/books/{number}"));
+                row.fetch_one(&pool).await.expect("is stored");
+            }
+        });
+    }
+    readers.join_all().await;
+    start.elapsed() / EXTENT.requests
 }
 
 /// The process's memory in MiB; 0 where that is not to be had.

@@ -50,7 +50,7 @@
 //! | see regenerations, failures and hit counts | [`event`] |
 //! | list what is stored, and its history | [`entries`] |
 //! | test your application | `testing`, with the feature of that name |
-//! | use the lock from another language | `docs/protocol.md` in the repository |
+//! | read on, chapter by chapter | the `guide` |
 //!
 //! # Modules, in reading order
 //!
@@ -212,6 +212,9 @@ pub mod locks {
         },
     };
 }
+
+#[cfg(all(any(doc, doctest), feature = "sqlite"))]
+pub mod guide;
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

@@ -93,8 +93,8 @@ fn page(size: usize) -> MethodRouter {
 
 /// A typical page of a shop.
 #[cfg(feature = "compression")]
-pub(crate) fn shop() -> Router {
-    let books = (0..400_u64).map(|book| {
+pub(crate) fn shop(size: usize) -> Router {
+    let books = (0..1 + size as u64 / 160).map(|book| {
         let (author, price) = (book * 7919 % 613, book * 104_729 % 9973);
         format!(
             "<article class=\"book\" id=\"b{book}\"><a href=\"/books/{book}\"><h2>The book of {author} and {price}</h2></a>\
@@ -104,8 +104,8 @@ pub(crate) fn shop() -> Router {
         )
     });
     let mut shop = books.collect::<String>().into_bytes();
-    shop.truncate(1 << 16);
-    assert_eq!(shop.len(), 1 << 16);
+    shop.truncate(size);
+    assert_eq!(shop.len(), size);
     let body: &'static [u8] = shop.leak();
     router(get(async move || {
         ([(header::CONTENT_TYPE, "text/html")], body)

@@ -60,6 +60,8 @@ mod processes;
 mod proxy;
 mod regeneration;
 mod rfc9111;
+#[cfg(feature = "postgres")]
+mod rows;
 mod safety;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;

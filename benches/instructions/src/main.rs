@@ -8,14 +8,16 @@ mod sides;
 use bytes::Bytes;
 use http_body::Body;
 use perennial::Perennial;
-use sides::{PAGE, SIZES, Side, Sides, request, serve};
+use sides::{PAGE, SIZES, Side, Sides, one_of_many, request, serve};
 use tokio::runtime::{Handle, Runtime};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let side = arguments.next().unwrap_or_default();
     let Some(requests) = arguments.next().and_then(|number| number.parse().ok()) else {
-        println!("for scripts/instructions: bare, layer or around, and the number of requests");
+        println!(
+            "for scripts/instructions: bare, layer, around or cold, and the number of requests"
+        );
         return;
     };
     let runtime = Runtime::new().expect("a runtime");
@@ -30,19 +32,31 @@ fn main() {
         around,
     } = Sides::new(&site, size);
     match &*side {
-        "bare" => run(&bare, requests),
-        "layer" => run(&layered, requests),
-        "around" => run(&around, requests),
-        _ => panic!("bare, layer, or around"),
+        "bare" => run(&bare, requests, page),
+        "layer" => run(&layered, requests, page),
+        "around" => run(&around, requests, page),
+        "cold" => run(&layered, requests, |number| one_of_many(number % PAGES)),
+        _ => panic!("bare, layer, around or cold"),
     }
 }
 
-fn run<B: Body<Data = Bytes>>(app: &impl Side<B>, requests: usize) {
+/// More pages than a thread has headers of.
+const PAGES: usize = 200;
+
+fn page(_: usize) -> String {
+    PAGE.to_owned()
+}
+
+fn run<B: Body<Data = Bytes>>(app: &impl Side<B>, requests: usize, path: impl Fn(usize) -> String) {
     let mut app = app.clone();
-    for _ in 0..requests {
-        let request = || request(PAGE);
+    // The first request of each page is not counted.
+    for number in 0..PAGES {
+        let _ = Handle::current().block_on(app.call(request(&path(number))));
+    }
+    for number in 0..requests {
+        let request = || request(&path(number));
         if serve(&mut app, request()).is_none() {
-            // The first request, or one after a pause, which syncs.
+            // A request after a pause, which syncs.
             let _ = Handle::current().block_on(app.call(request()));
         }
     }

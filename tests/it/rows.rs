@@ -1,0 +1,96 @@
+//! Many rows: each statement of a visitor finds its rows by an index.
+
+use std::time::Instant;
+
+use axum::{Router, body::Body, http::Request, routing::get};
+use perennial::{DAY, Refresh};
+use tower::ServiceExt;
+
+use crate::{databases::Db, support};
+
+/// Prints the time of an action.
+async fn timed(what: &str, action: impl Future<Output = ()>) {
+    let begun = Instant::now();
+    action.await;
+    println!("{what}: {:?}", begun.elapsed());
+}
+
+/// By default few enough for each run of the tests. With ten million, in some minutes:
+///
+/// `PERENNIAL_TEST_ROWS=10000000 scripts/with-servers cargo test --release --all-features --test it rows:: -- --nocapture`
+fn rows() -> u32 {
+    let rows = std::env::var("PERENNIAL_TEST_ROWS");
+    rows.map_or(20_000, |rows| rows.parse().expect("a number"))
+}
+
+#[tokio::test]
+async fn no_statement_reads_a_whole_table_on_postgres() {
+    let Some(db) = Db::postgres().await else {
+        return;
+    };
+    drop(db.site().await);
+    let (rows, hour) = (rows(), 3_600_000_000_i64);
+    let now = "(extract(epoch FROM now()) * 1000000)::bigint";
+    for fill in [
+        format!(
+            "INSERT INTO perennial_lock (kind, name, fence, acquired_at, expires_at)
+             SELECT 'page', '/books/' || n, 1, {now}, {now} FROM generate_series(1, {rows}) n"
+        ),
+        format!(
+            "INSERT INTO perennial_entry
+             SELECT 'page', '/books/' || n, 1, {now}, {now} + {hour}, 'epoch=0', '', 200,
+                 convert_to('content-type: text/html', 'UTF8'), convert_to(repeat('x', 100), 'UTF8')
+             FROM generate_series(1, {rows}) n"
+        ),
+        "ANALYZE".to_owned(),
+    ] {
+        db.execute(&fill).await;
+    }
+    let scans = async |how: &str| {
+        let tables = "relname IN ('perennial_lock', 'perennial_entry')";
+        let sum = format!("SELECT sum({how})::bigint FROM pg_stat_user_tables WHERE {tables}");
+        db.int(&sum).await.expect("is counted")
+    };
+    let site = db.site().await;
+    let page = get(async || "new").layer(site.layer(Refresh::every(DAY)));
+    let app = Router::new().route("/books/{number}", page);
+    let visit = async |number: u32| {
+        let request = Request::get(format!("/books/{number}")).body(Body::empty());
+        let response = app.clone().oneshot(request.expect("a request")).await;
+        let status = response.expect("infallible").headers()["cache-status"].clone();
+        status.to_str().expect("text").to_owned()
+    };
+    // What a start reads is read before.
+    assert!(visit(1).await.contains("hit"));
+    let (whole, by_index) = (scans("seq_scan").await, scans("idx_scan").await);
+    timed("a stored page is read", async {
+        assert!(visit(2).await.contains("hit"));
+    })
+    .await;
+    timed("a new page is generated and stored", async {
+        assert!(visit(rows + 1).await.contains("stored"));
+    })
+    .await;
+    timed("a page is purged", async {
+        site.purge("/books/3").await.expect("is purged");
+    })
+    .await;
+    timed("a page is invalidated and regenerated", async {
+        site.invalidate("/books/2").await.expect("is invalidated");
+        let done = site.regenerate_now("/books/2").await;
+        done.expect("the database answers");
+    })
+    .await;
+    timed("a lock is taken and released", async {
+        let lease = site.locks().try_lock("a job").await.expect("answers");
+        let lease = lease.expect("is free");
+        lease.release().await.expect("is released");
+    })
+    .await;
+    // A connection tells of its scans within some seconds.
+    support::until("the scans are counted", async || {
+        scans("idx_scan").await >= by_index + 8
+    })
+    .await;
+    assert_eq!(scans("seq_scan").await, whole);
+}
