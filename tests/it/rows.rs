@@ -39,7 +39,7 @@ async fn no_statement_reads_a_whole_table_on_postgres() {
         format!(
             "INSERT INTO perennial_entry
              SELECT 'page', '/books/' || n, 1, {now}, {now} + {hour}, 'epoch=0', '', 200,
-                 convert_to('content-type: text/html', 'UTF8'), convert_to(repeat('x', 100), 'UTF8')
+                 convert_to('content-type: text/html' || chr(10) || 'content-length: 100' || chr(10), 'UTF8'), convert_to(repeat('x', 100), 'UTF8')
              FROM generate_series(1, {rows}) n"
         ),
         "ANALYZE".to_owned(),
