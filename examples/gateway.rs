@@ -65,6 +65,10 @@ struct Options {
     /// The time after a failure without another try [default: --every, within 3s to 30s].
     #[arg(long, value_parser = humantime::parse_duration)]
     retry_after: Option<Duration>,
+    /// A cookie of visitors who have pages of their own, such as a session's: their requests go to the
+    /// site as they are. May be given several times.
+    #[arg(long, value_name = "NAME")]
+    bypass_cookie: Vec<String>,
     /// The time that other requests wait for a page's first version.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "30s")]
     first_wait: Duration,
@@ -109,6 +113,9 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
         true => layer.invalidate_on_unsafe(),
         false => layer,
     };
+    let cookies = options.bypass_cookie;
+    let layer =
+        layer.bypass_if(move |parts| cookies.iter().any(|name| has_cookie(&parts.headers, name)));
     let kept = layer.layer(tower::service_fn(move |request| {
         let proxy = proxy.clone();
         async move { Ok::<_, Infallible>(proxy.forward(request).await) }
@@ -128,6 +135,18 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
         .await?;
     site.shutdown().await;
     Ok(())
+}
+
+fn has_cookie(headers: &HeaderMap, name: &str) -> bool {
+    let lines = headers.get_all(header::COOKIE).iter();
+    let mut cookies = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+    cookies.any(|cookie| {
+        let its_name = cookie
+            .split(|byte| *byte == b'=')
+            .next()
+            .unwrap_or_default();
+        its_name.trim_ascii() == name.as_bytes()
+    })
 }
 
 /// The site's scheme, authority and the beginning of each path.

@@ -47,7 +47,7 @@ macro_rules! chapters {
 [python]: https://docs.rs/crate/perennial/latest/source/examples/foreign/
 [response-headers]: crate::layer::RefreshLayer#response-headers
 [scale]: crate::guide::scale
-[tested-site]: https://docs.rs/crate/perennial/latest/source/examples/tested-site/
+[tested-site]: https://docs.rs/perennial/latest/perennial/testing/index.html
 [testing-module]: https://docs.rs/perennial/latest/perennial/testing/index.html
 "]
         #[doc = include_str!($file)]

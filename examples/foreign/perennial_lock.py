@@ -74,6 +74,8 @@ class Locks:
                 return None
             if self.kind == "mysql" and error.args[:1] and error.args[0] in (1205, 1213, 1020, 3572):
                 return None
+            if self.kind == "sqlite" and "is locked" in str(error):
+                return None
             raise
         if self.kind == "mysql":
             fence = cursor.lastrowid

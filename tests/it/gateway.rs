@@ -35,6 +35,28 @@ async fn an_origin_that_is_away_is_a_502_and_what_is_stored_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_visitor_with_a_named_cookie_gets_the_origins_own_answer() {
+    let folder = Folder::new();
+    let app = Router::new().fallback(async |request: Request| {
+        let cookie = request.headers().get(header::COOKIE);
+        cookie.map_or("nobody".into(), |cookie| {
+            cookie.to_str().expect("text").to_owned()
+        })
+    });
+    let options = "--every 1h --bypass-cookie session --bypass-cookie remember";
+    let gateway = Gateway::start(serve(app).await, &folder.url(), options);
+    for (cookie, seen) in [
+        ("theme=dark; session=ann", "theme=dark; session=ann"),
+        ("remember=ben", "remember=ben"),
+        ("sessions=1; theme=session", "nobody"),
+    ] {
+        let headers = [("cookie", cookie)];
+        let answer = request(gateway.address, "GET", "/", &headers).await;
+        assert_eq!(answer.text(), seen);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_origin_that_takes_too_long_is_a_504() {
     let folder = Folder::new();
     let origin = Origin::default();

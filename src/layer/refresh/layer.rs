@@ -18,8 +18,8 @@ const MAX_KEYS: usize = 10_000;
 /// Stores the responses of a service, and regenerates stale ones; from
 /// [`Perennial::layer`](crate::Perennial::layer).
 ///
-/// Works with `Router::layer`, `MethodRouter::layer` and any Tower service for HTTP that is `Clone
-/// + Send + 'static`, takes requests whose body has a `Default` (an empty body, for the generator)
+/// Works with `Router::layer`, `MethodRouter::layer` and any Tower service for HTTP that is
+/// `Clone + Send + 'static`, takes requests whose body has a `Default` (an empty body, for the generator)
 /// and answers with bodies of `Bytes`. The futures need Tokio.
 ///
 /// # What is stored
