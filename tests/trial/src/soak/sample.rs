@@ -133,14 +133,18 @@ impl Samples {
                     "#1b6ca8", "#7fb3d8", "#b8541a", "#e5a983", "#3a7d44", "#97c79f",
                 ];
                 let colour = colour[line % colour.len()];
-                let mut points = String::new();
+                // The largest value of each two pixels.
+                let mut points: BTreeMap<u64, f64> = BTreeMap::new();
                 for (at, value) in samples {
-                    let (x, y) = (
-                        10.0 + at / end * WIDTH,
-                        top + HEIGHT * (1.0 - value / largest),
-                    );
-                    let _ = write!(points, "{x:.1},{y:.1} ");
+                    let x = (at / end * WIDTH / 2.0) as u64 * 2;
+                    let largest = points.entry(x).or_default();
+                    *largest = largest.max(*value);
                 }
+                let points = points.iter().fold(String::new(), |mut text, (x, value)| {
+                    let y = top + HEIGHT * (1.0 - value / largest);
+                    let _ = write!(text, "{},{y:.0} ", 10 + x);
+                    text
+                });
                 let _ = write!(
                     svg,
                     "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\"/>\n\
