@@ -125,6 +125,9 @@ pub(crate) const GENERATION: Duration = Duration::from_secs(60);
 /// The shortest and the longest default cooldown after a failure.
 pub(crate) const COOLDOWN: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(30)];
 
+/// The age at which content is stale that has a stale part or a placeholder.
+pub(crate) const PROVISIONAL: Duration = Duration::from_secs(3);
+
 /// The time after which a client may repeat a request that is in progress.
 pub(crate) const RETRY_IN_PROGRESS: Duration = Duration::from_secs(1);
 

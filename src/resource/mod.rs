@@ -12,6 +12,7 @@ mod memory;
 mod metadata;
 mod names;
 mod page;
+pub(crate) mod parts;
 mod prune;
 mod representation;
 mod state;
@@ -46,6 +47,7 @@ pub(crate) use metadata::Metadata;
 pub(crate) use page::Page;
 pub(crate) use prune::Pruner;
 pub(crate) use representation::{HitHeaders, Representation};
+pub(crate) use state::Freshness;
 pub(crate) use work::{Failure, Finder, Generated, Generator, GeneratorSource, PassReason, Work};
 
 /// The answer to a visitor.

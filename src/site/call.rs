@@ -15,7 +15,9 @@ use http::Response;
 use crate::{
     error::{BoxError, Error},
     policy::Refresh,
-    resource::{Answer, Engine, Failure, Generated, Generator, Page, Version, Work},
+    resource::{
+        Answer, Engine, Failure, Freshness, Generated, Generator, Page, Version, Work, parts,
+    },
     timing::RECHECK,
 };
 
@@ -61,7 +63,21 @@ impl<'a, G: FnOnce() -> Run + Send + 'a> Future for Call<'a, G> {
     type Output = Result<Arc<Version>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
+        let version = ready!(self.answer(context));
+        parts::provisional(|| match &version {
+            Ok(version) => {
+                let facts = self.engine.facts(&self.key, &self.policy);
+                version.freshness(&facts) > Freshness::Early
+            }
+            Err(_) => self.has_placeholder,
+        });
+        Poll::Ready(version)
+    }
+}
+
+impl<'a, G: FnOnce() -> Run + Send + 'a> Call<'a, G> {
+    fn answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Arc<Version>, Error>> {
+        let this = self;
         let visit = match (&mut this.visit, this.generate.take()) {
             (Some(visit), _) => visit,
             (None, Some(generate)) => {

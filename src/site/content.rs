@@ -119,6 +119,10 @@ impl Perennial {
     /// checked). A generator that asks for its own key waits for itself, as long as
     /// [`Refresh::on_miss`] allows.
     ///
+    /// Within a generator, such as the handler of a stored page, a stale version or a placeholder
+    /// makes the generated content provisional: that content is stale after 3 s, or its interval if
+    /// that is shorter. The call has to be in the generator's own task.
+    ///
     /// The future that `generate` returns runs in a task of its own, and only if this call starts
     /// the regeneration. So the future owns its data: clone a pool and write `move || async move {
     /// … }`. The future returns bytes of any kind, or a `Result` with such.

@@ -9,8 +9,11 @@ use std::{
     time::Duration,
 };
 
-use perennial::{Content, Error, ErrorKind, Perennial, Refresh};
+use axum::{Router, body::Body, http::Request, routing::get};
+use http_body_util::BodyExt;
+use perennial::{Content, Error, ErrorKind, Perennial, Refresh, testing};
 use tokio::task::JoinSet;
+use tower::ServiceExt;
 
 use crate::support::{Folder, HANG, Origin, patient, until};
 
@@ -180,4 +183,73 @@ async fn a_closure_that_panics_leaves_nobody_waiting() {
     let fine = site.content("sidebar", &POLICY, || async { Ok::<_, Error>("fine") });
     let made = tokio::time::timeout(HANG, fine).await.expect("is answered");
     assert_eq!(made.expect("is made").text(), "fine");
+}
+
+/// A page with a part that takes longer than the soft timeout: the page that is generated from the
+/// old part does not last.
+#[tokio::test(start_paused = true)]
+async fn a_page_with_a_stale_part_is_stale_soon() {
+    let database = testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let part = {
+        let (site, runs) = (site.clone(), Arc::clone(&runs));
+        move || {
+            let (site, runs) = (site.clone(), Arc::clone(&runs));
+            async move {
+                let list = site.content("list", Refresh::every(LONG), || async move {
+                    tokio::time::sleep(Duration::from_secs(2)).await;
+                    format!("list {}", runs.fetch_add(1, SeqCst) + 1)
+                });
+                list.await.expect("is generated").to_string()
+            }
+        }
+    };
+    let app = Router::new().route("/", get(part).layer(site.layer(Refresh::every(LONG))));
+    let visit = async || body(&app).await;
+    assert_eq!(visit().await, "list 1");
+    for name in ["list", "/"] {
+        site.invalidate(name).await.expect("is invalidated");
+    }
+    // The page is generated from the old list, after the list's soft timeout.
+    assert_eq!(visit().await, "list 1");
+    testing::advance(Duration::from_secs(2)).await;
+    assert_eq!(visit().await, "list 1");
+    testing::advance(Duration::from_secs(3)).await;
+    assert_eq!(visit().await, "list 2");
+    // The page without a stale part lasts.
+    let generations = database.generations("/");
+    testing::advance(LONG / 2).await;
+    assert_eq!(visit().await, "list 2");
+    assert_eq!(database.generations("/"), generations);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_with_a_placeholder_is_stale_soon() {
+    let database = testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let part = {
+        let site = site.clone();
+        move || {
+            let site = site.clone();
+            async move {
+                let list = site.content("list", Refresh::every(LONG), || async {
+                    tokio::time::sleep(Duration::from_secs(2)).await;
+                    "the list"
+                });
+                list.or("soon").await.expect("is there").to_string()
+            }
+        }
+    };
+    let app = Router::new().route("/", get(part).layer(site.layer(Refresh::every(LONG))));
+    assert_eq!(body(&app).await, "soon");
+    testing::advance(Duration::from_secs(4)).await;
+    assert_eq!(body(&app).await, "the list");
+}
+
+async fn body(app: &Router) -> String {
+    let request = Request::get("/").body(Body::empty()).expect("a request");
+    let response = app.clone().oneshot(request).await.expect("infallible");
+    let body = response.into_body().collect().await.expect("a body");
+    String::from_utf8(body.to_bytes().to_vec()).expect("text")
 }

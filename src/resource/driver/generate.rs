@@ -14,9 +14,10 @@ use crate::{
     resource::{
         Answer, Engine, Failure, Generated, Generator, Metadata, Page, PassReason, Version,
         page::JudgedMetadata,
+        parts,
         state::{Basis, Event, GenerationResult, Origin},
     },
-    timing::random_unit,
+    timing::{PROVISIONAL, random_unit},
 };
 
 impl Engine {
@@ -42,7 +43,7 @@ impl Driver {
             // The state commands one run of the generator.
             return Box::pin(std::future::pending());
         };
-        let task = tokio::spawn(generator.in_current_span());
+        let task = tokio::spawn(parts::watched(generator).in_current_span());
         let mut task = AbortOnDropHandle::new(task);
         let (key, source, cooldown) = (
             self.key.clone(),
@@ -60,17 +61,23 @@ impl Driver {
         // Without a lease, the database has not told the time.
         let began = fence.unwrap_or_else(unix_micros);
         Box::pin(async move {
-            let generated = match (&mut task).await {
+            let (generated, is_provisional) = match (&mut task).await {
                 Ok(generated) => generated,
-                Err(panic) => Generated::Failed(Failure::new(panic, cooldown)),
+                Err(panic) => (Generated::Failed(Failure::new(panic, cooldown)), false),
             };
+            // At most the interval.
+            let provisional = is_provisional.then(|| policy.interval.min(PROVISIONAL));
             let took = engine.now() - started;
             let Basis { epoch, revision } = basis;
             let metadata = |Tags(tags), after: Option<RefreshAfter>| Metadata {
                 epoch,
                 revision,
                 tags,
-                refresh_after: after.map(|after| after.0),
+                refresh_after: after
+                    .map(|after| after.0)
+                    .into_iter()
+                    .chain(provisional)
+                    .min(),
                 took,
             };
             let outcome = match generated {
