@@ -5,7 +5,7 @@
 mod forged;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt,
 };
 
@@ -78,7 +78,7 @@ pub(crate) enum Promise {
     OnePublish,
     /// Stored content never goes back.
     Stored,
-    /// A process never serves older content than before.
+    /// A process never serves older content than stored content before.
     Served,
     /// A payment is made at most once, and an answered one is made.
     OnePayment,
@@ -269,6 +269,7 @@ fn served(history: &[Fact], breach: &mut impl FnMut(Promise, String)) {
             visits.entry((process, key)).or_default().push(visit);
         }
     }
+    let stored: HashSet<_> = history.iter().filter_map(number_stored).collect();
     for ((process, key), mut visits) in visits {
         visits.sort();
         let mut ended: Vec<_> = visits.iter().map(|visit| (visit.1, visit.2)).collect();
@@ -278,7 +279,11 @@ fn served(history: &[Fact], breach: &mut impl FnMut(Promise, String)) {
         let mut newest = 0;
         for (from, _, number) in visits {
             while let Some((_, number)) = ended.next_if(|(until, _)| *until < from) {
-                newest = newest.max(number);
+                // While the database is away, a process serves content that it cannot store. What
+                // another process stores afterwards may have been generated before.
+                if stored.contains(&(key, number)) {
+                    newest = newest.max(number);
+                }
             }
             if number < newest {
                 breach(
@@ -287,6 +292,15 @@ fn served(history: &[Fact], breach: &mut impl FnMut(Promise, String)) {
                 );
             }
         }
+    }
+}
+
+fn number_stored(fact: &Fact) -> Option<(&String, u64)> {
+    match fact {
+        Fact::Published { key, number, .. } | Fact::Stored { key, number, .. } => {
+            Some((key, *number))
+        }
+        _ => None,
     }
 }
 

@@ -132,6 +132,9 @@ fn stored_content_that_goes_back_is_found() {
 fn served_content_that_goes_back_is_found() {
     assert_eq!(broken([visited("a", 10, 341, 350)]), [Promise::Served]);
     assert_eq!(broken([visited("b", 9, 361, 370)]), [Promise::Served]);
+    // Content that was never stored is no measure for stored content.
+    let unsaved = [visited("a", 12, 341, 350), visited("a", 11, 351, 360)];
+    assert_eq!(broken(unsaved), []);
 }
 
 #[test]
