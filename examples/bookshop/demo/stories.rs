@@ -9,7 +9,7 @@ use perennial::entries::EntryState;
 
 use super::{
     Demo, KEY,
-    copy::{COOLDOWN, LEASE},
+    copy::{COOLDOWN, INTERVAL, LEASE},
     figures::Counts,
 };
 
@@ -221,6 +221,7 @@ impl Demo {
     async fn first_visit_ever(&self) -> Result<(bool, String), Box<dyn Error + Send + Sync>> {
         self.shops.set(1000, false, false).await?;
         let (before, own) = (self.figures.counts(true), self.figures.counts(false));
+        let begun = Instant::now();
         self.purge().await?;
         self.leased().await?;
         self.crowd(200).await;
@@ -229,7 +230,9 @@ impl Demo {
             since(self.figures.counts(true), before),
             since(self.figures.counts(false), own),
         );
-        let ok = with.generations == 1 && with.errors == 0 && with.waited > 0;
+        // On a busy machine the page may be stale before all of the crowd have come.
+        let due = 1 + (begun.elapsed().as_secs() / INTERVAL.as_secs()) as usize;
+        let ok = (1..=due).contains(&with.generations) && with.errors == 0 && with.waited > 0;
         Ok((
             ok,
             format!(
