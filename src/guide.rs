@@ -47,6 +47,7 @@ macro_rules! chapters {
 [python]: https://docs.rs/crate/perennial/latest/source/examples/foreign/
 [response-headers]: crate::layer::RefreshLayer#response-headers
 [scale]: crate::guide::scale
+[soak]: https://docs.rs/crate/perennial/latest/source/docs/soak.svg
 [tested-site]: https://docs.rs/perennial/latest/perennial/testing/index.html
 [testing-module]: https://docs.rs/perennial/latest/perennial/testing/index.html
 "]
