@@ -304,7 +304,8 @@ impl Claim {
     /// timeout](crate::sql::Database::statement_timeout): the rows can be claimed again when the
     /// claim expires. The call may be repeated, also after the rows were completed.
     pub async fn complete(&self) -> Result<u64, Error> {
-        self.table.complete(&self.lock_id, None).await
+        let completed = self.table.complete(&self.lock_id, None, self.ids.len());
+        completed.await
     }
 
     /// Marks a row as completed. Returns false if the claim does not have the row: another worker
@@ -314,7 +315,8 @@ impl Claim {
     ///
     /// The errors of [`complete`](Self::complete).
     pub async fn complete_by_row(&self, id: &str) -> Result<bool, Error> {
-        Ok(self.table.complete(&self.lock_id, Some(id)).await? > 0)
+        let completed = self.table.complete(&self.lock_id, Some(id), 1);
+        Ok(completed.await? > 0)
     }
 
     /// Releases all rows that are not completed, for other workers.

@@ -95,6 +95,9 @@ impl Claiming<'_> {
     }
 }
 
+/// A statement and its arguments.
+type Update<'a> = (String, Vec<Arg<'a>>);
+
 impl Table {
     pub(crate) fn claiming<'a>(
         &'a self,
@@ -141,19 +144,35 @@ impl Table {
         })
     }
 
-    /// Marks the rows of a claim, or one row, as completed. Returns the number of rows.
-    pub(crate) async fn complete(&self, lock_id: &str, id: Option<&str>) -> Result<u64, Error> {
+    /// Marks the rows of a claim, or one row, as completed. Returns the number of rows that are
+    /// completed now. `all`: the number of rows of the claim, or one.
+    pub(crate) async fn complete(
+        &self,
+        lock_id: &str,
+        id: Option<&str>,
+        all: usize,
+    ) -> Result<u64, Error> {
         let done = format!("-{lock_id}");
         let set = self.set(&format!("'{done}'"))?;
-        // Rows that an earlier run of this statement has completed match, too: a repeated run
-        // returns the same number.
-        self.update("complete", &set, &[lock_id, &done], id).await
+        let first = self.update(&set, &[lock_id], id)?;
+        // Rows may be completed already, by an earlier call or by a statement whose answer was lost,
+        // and count, too. Only then does a statement look for completed rows: on MySQL and MariaDB
+        // the look locks the gaps beside them, where other claims write theirs, and herds of
+        // workers would deadlock.
+        let again = self.update(&set, &[lock_id, &done], id)?;
+        let completed = async {
+            match self.run(&first, false).await {
+                Ok(changed) if changed == all as u64 => Ok(changed),
+                _ => self.run(&again, true).await,
+            }
+        };
+        self.limited("complete", completed).await
     }
 
     /// Releases the rows of these claims, or one row. Returns the number of rows.
     pub(crate) async fn release(&self, lock_ids: &[&str], id: Option<&str>) -> Result<u64, Error> {
-        self.update("release", &self.set("NULL")?, lock_ids, id)
-            .await
+        let update = self.update(&self.set("NULL")?, lock_ids, id)?;
+        self.limited("release", self.run(&update, true)).await
     }
 
     /// Lets a claim hold for its whole length from now. Returns the number of rows.
@@ -165,7 +184,8 @@ impl Table {
             // Without an expiry a claim holds forever.
             None => format!("{0} = {0}", self.column(&self.lock)?),
         };
-        self.update("extend", &set, &[lock_id], None).await
+        let update = self.update(&set, &[lock_id], None)?;
+        self.limited("extend", self.run(&update, true)).await
     }
 
     fn set(&self, lock: &str) -> Result<String, Error> {
@@ -176,14 +196,13 @@ impl Table {
         Ok(set)
     }
 
-    /// Updates the rows, or one row, with one of these lock ids.
-    async fn update(
+    /// Returns the statement that updates the rows, or one row, with one of these lock ids.
+    fn update<'a>(
         &self,
-        step: &'static str,
         set: &str,
-        lock_ids: &[&str],
-        id: Option<&str>,
-    ) -> Result<u64, Error> {
+        lock_ids: &[&'a str],
+        id: Option<&'a str>,
+    ) -> Result<Update<'a>, Error> {
         let (table, lock) = (self.table()?, self.column(&self.lock)?);
         let arguments: Vec<_> = lock_ids.iter().copied().chain(id).map(Arg::Text).collect();
         let numbers: Vec<_> = (1..=lock_ids.len()).map(|n| format!("${n}")).collect();
@@ -193,8 +212,14 @@ impl Table {
             let key = self.text(&self.column(&self.id)?);
             statement.push_str(&format!(" AND {key} = ${}", arguments.len()));
         }
-        let done = self.database.sql.run(&statement, &arguments, true);
-        Ok(self.limited(step, done).await?.changed)
+        Ok((statement, arguments))
+    }
+
+    /// Runs an update, and returns the number of rows. `twice`: also after a lost answer.
+    async fn run(&self, update: &Update<'_>, twice: bool) -> Result<u64, BoxError> {
+        let (statement, arguments) = update;
+        let done = self.database.sql.run(statement, arguments, twice).await;
+        Ok(done?.changed)
     }
 
     async fn limited<T>(
