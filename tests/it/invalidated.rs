@@ -114,6 +114,38 @@ async fn page_invalidated_during_its_generation_is_stored_as_stale() {
     }
 }
 
+/// The visitors of a generation that a purge has overtaken share the next one.
+#[tokio::test(start_paused = true)]
+async fn crowd_that_waits_while_its_page_is_purged_causes_no_generation_for_each() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let [a, b] = pair(&shared, &origin);
+    assert_eq!(a.run("/other").await, 1);
+    for (round, purger) in [&a, &b].into_iter().enumerate() {
+        let path = format!("/{round}");
+        let before = origin.begun();
+        origin.hold();
+        let mut first = Crowd::visit(1, &[a.address], &path);
+        until("a generates", async || origin.begun() == before + 1).await;
+        let waiting = Crowd::visit(100, &[a.address, b.address], &path);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        purger.site.purge(&path).await.expect("is done");
+        let late = Crowd::visit(100, &[a.address, b.address], &path);
+        synced().await;
+        // A request lets an idle process ask for invalidations.
+        assert_eq!(a.run("/other").await, 1);
+        origin.let_go();
+        let first = first.first(1).await.into_iter();
+        let others = waiting.rest().await.into_iter().chain(late.rest().await);
+        for reply in first.chain(others) {
+            assert_eq!(reply.status, 200);
+            assert!(reply.run() > before + 1, "is not what was purged");
+        }
+        // One before the purge, one after it, and one for the visitor who started the first.
+        let generations = origin.begun() - before;
+        assert!((2..=3).contains(&generations), "{generations}");
+    }
+}
+
 /// In all processes, the age counts from the publish, and not from the start of the generator.
 #[tokio::test(start_paused = true)]
 async fn page_that_took_longer_than_its_interval_is_fresh_when_it_is_stored() {

@@ -281,10 +281,6 @@ impl<C: Content> Decision<'_, C> {
 
     pub(super) fn end_with_newest(&mut self) {
         self.end_with(match &self.state.newest {
-            // The purge came while the generator ran.
-            Some(version) if version.invalidated(self.facts.list) == Freshness::Purged => {
-                Answer::Pass(PassReason::Purged)
-            }
             Some(version) => Answer::Version(version.clone().into()),
             None => Answer::Unavailable {
                 retry_in: self.facts.policy.cooldown_time(),

@@ -54,15 +54,21 @@ impl<C: Content> Progress<C> {
         };
         let until = match self {
             Self::Done(Answer::Version(version)) => {
-                // The version may have expired or been purged since the answer was known.
+                // The version may have expired or been purged since the generator began.
                 let is_awaited = visitor.leads || version.is_made_since(visitor.arrived);
                 return match version.freshness(facts) {
-                    Freshness::Purged if visitor.leads || facts.now >= first => {
+                    // One visitor runs a generator of its own; the others share the next
+                    // regeneration.
+                    Freshness::Purged if visitor.leads => {
                         Wait::Answer(Answer::Pass(PassReason::Purged))
                     }
-                    Freshness::Purged => Wait::Restart(first),
-                    Freshness::Expired if !is_awaited && facts.now >= first => unavailable(facts),
-                    Freshness::Expired if !is_awaited => Wait::Restart(first),
+                    Freshness::Expired if is_awaited => {
+                        Wait::Answer(Answer::Version(version.clone()))
+                    }
+                    Freshness::Purged | Freshness::Expired if facts.now >= first => {
+                        unavailable(facts)
+                    }
+                    Freshness::Purged | Freshness::Expired => Wait::Restart(first),
                     _ => Wait::Answer(Answer::Version(version.clone())),
                 };
             }

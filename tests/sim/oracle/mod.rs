@@ -21,8 +21,14 @@
 //! | S16 | an answer that comes too late changes nothing (only counted here) |
 //! | S18 | a process generates without a lease only while the database is away |
 //!
-//! `src/resource/state/check` explores the decisions for the same list without S9, and with S17: a
-//! view of memory never allows what S6 to S8 forbid, at any later time.
+//! `src/resource/state/check` explores the decisions for the same list without S9, and with three
+//! more:
+//!
+//! | | promise |
+//! |---|---|
+//! | S17 | a view of memory never allows what S6 to S8 forbid, at any later time |
+//! | S19 | no visitor waits for a regeneration before its time |
+//! | S20 | of the visitors of a purged generation, only the leader generates alone |
 
 mod cost;
 mod jobs;

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use crate::{
     clock::Tick,
-    resource::state::{
-        Answer, Freshness, List, Origin, Version, View, Visitor, Wait,
-        check::{
-            content::{IF_ERROR, Marks, Text},
-            process::{Around, Process, Run, Waiting},
-            setup::{NOW, POLICY, Setup},
+    resource::{
+        PassReason,
+        state::{
+            Answer, Freshness, List, Origin, Version, View, Visitor, Wait,
+            check::{
+                content::{IF_ERROR, Marks, Text},
+                process::{Around, Process, Run, Waiting},
+                setup::{NOW, POLICY, Setup},
+            },
         },
     },
     search::Broken,
@@ -174,6 +177,9 @@ impl Process {
                 }
                 _ => Ok(()),
             },
+            Answer::Pass(PassReason::Purged) if !visitor.is_some_and(|it| it.leads) => {
+                Err("S20: of the visitors of a purged generation, only the leader generates alone")
+            }
             Answer::Pass(_) => Ok(()),
         }
     }
