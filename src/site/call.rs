@@ -77,29 +77,28 @@ impl<'a, G: FnOnce() -> Run + Send + 'a> Future for Call<'a, G> {
 
 impl<'a, G: FnOnce() -> Run + Send + 'a> Call<'a, G> {
     fn answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Arc<Version>, Error>> {
-        let this = self;
-        let visit = match (&mut this.visit, this.generate.take()) {
+        let visit = match (&mut self.visit, self.generate.take()) {
             (Some(visit), _) => visit,
             (None, Some(generate)) => {
-                let key = &*this.key;
+                let key = &*self.key;
                 if key.is_empty() || key.starts_with('/') {
                     return Poll::Ready(Err(Error::invalid(format!(
                         "the key {key:?} cannot be used for content: write a name that does not begin with `/`, as in \
                          `sidebar/top-10` (keys of routes begin with `/`)"
                     ))));
                 }
-                let engine = this.engine;
+                let engine = self.engine;
                 if engine.is_off() {
-                    let (key, generator) = (this.key.clone(), generate().0);
+                    let (key, generator) = (self.key.clone(), generate().0);
                     let visit = async move { engine.unstored(&key, generator).await };
-                    let visit = this.visit.insert(Box::pin(visit));
+                    let visit = self.visit.insert(Box::pin(visit));
                     return Poll::Ready(version(ready!(visit.as_mut().poll(context))));
                 }
-                if let Ok(answer) = engine.look(key, &this.policy, engine.now()) {
+                if let Ok(answer) = engine.look(key, &self.policy, engine.now()) {
                     return Poll::Ready(version(answer));
                 }
-                let (key, policy) = (this.key.clone(), this.policy);
-                let (readable, has_placeholder) = (this.readable, this.has_placeholder);
+                let (key, policy) = (self.key.clone(), self.policy);
+                let (readable, has_placeholder) = (self.readable, self.has_placeholder);
                 let work = move || Work {
                     generator: generate().0,
                     source: None,
@@ -111,7 +110,7 @@ impl<'a, G: FnOnce() -> Run + Send + 'a> Call<'a, G> {
                 };
                 let visit =
                     async move { engine.visit(&key, &policy, has_placeholder, work).await.0 };
-                this.visit.insert(Box::pin(visit))
+                self.visit.insert(Box::pin(visit))
             }
             (None, None) => panic!("polled after its end"),
         };
