@@ -46,8 +46,8 @@ struct Extent {
 static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
     if std::env::args().any(|argument| argument == "--bench") {
         Extent {
-            rounds: 10,
-            generator: Duration::from_secs(2),
+            rounds: 7,
+            generator: Duration::from_secs(1),
             load: Duration::from_secs(20),
             pages: 1_000_000,
             requests: 200_000,
@@ -78,7 +78,7 @@ const VISITORS: usize = 200;
 
 /// Visitors at once on a stale page, and on a fresh one; a slow origin generates.
 async fn storm(processes: usize) {
-    let interval = Duration::from_secs(3);
+    let interval = Duration::from_secs(2);
     let generated = Arc::new(AtomicUsize::new(0));
     let generations = Arc::clone(&generated);
     let origin = Router::new().fallback(get(async move || {

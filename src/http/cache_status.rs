@@ -1,8 +1,10 @@
 //! The Cache-Status header (RFC 9211).
 
-use http::{HeaderName, HeaderValue};
+use std::fmt;
 
-use crate::{event::Served, http::fields::ascii};
+use http::HeaderName;
+
+use crate::event::Served;
 
 pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
@@ -72,22 +74,27 @@ impl Handling {
             Self::Forwarded(_) => Served::Generated,
         }
     }
+}
 
-    /// Returns Perennial's member of the list. Each cache on the way appends its own member (§2).
-    pub(crate) fn value(self) -> HeaderValue {
-        ascii(match self {
-            Self::Hit { ttl } => format!("perennial; hit; ttl={ttl}"),
-            Self::Forwarded(forward) => {
-                let stored = if forward.stored { "; stored" } else { "" };
-                let collapsed = if forward.collapsed { "; collapsed" } else { "" };
-                let (because, detail) = match forward.detail {
-                    Some(detail) => ("; detail=", detail),
-                    None => ("", ""),
-                };
-                let why = forward.reason;
-                format!("perennial; fwd={why}{stored}{collapsed}{because}{detail}")
-            }
-            Self::Unavailable => return HeaderValue::from_static("perennial; detail=unavailable"),
-        })
+/// Perennial's member of the list. Each cache on the way appends its own member (§2).
+impl fmt::Display for Handling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Forwarded(forward) = self else {
+            return match self {
+                Self::Hit { ttl } => write!(f, "perennial; hit; ttl={ttl}"),
+                _ => f.write_str("perennial; detail=unavailable"),
+            };
+        };
+        let stored = if forward.stored { "; stored" } else { "" };
+        let collapsed = if forward.collapsed { "; collapsed" } else { "" };
+        let (because, detail) = match forward.detail {
+            Some(detail) => ("; detail=", detail),
+            None => ("", ""),
+        };
+        let why = forward.reason;
+        write!(
+            f,
+            "perennial; fwd={why}{stored}{collapsed}{because}{detail}"
+        )
     }
 }

@@ -46,7 +46,8 @@ pub(crate) struct HitHeaders {
 
 impl Representation {
     pub(crate) fn new(mut content: Response<Bytes>) -> Self {
-        share(content.headers_mut());
+        let body = std::mem::take(content.body_mut());
+        *content.body_mut() = share(content.headers_mut(), body);
         Self {
             content,
             number: NEXT.fetch_add(1, Relaxed),
@@ -72,7 +73,7 @@ impl Representation {
                 Some((of, headers)) if *of == hit => headers,
                 _ => {
                     let (_, headers) = last.insert((hit, make()));
-                    share(headers);
+                    share(headers, Bytes::new());
                     headers
                 }
             };
@@ -115,14 +116,18 @@ const COMMON: [&str; 8] = [
     "nosniff",
 ];
 
+/// The longest body that is copied beside the values of the headers.
+const COPIED: usize = 16 << 10;
+
 /// Makes header values cheap to clone, as each hit clones the values: frequent values are static
-/// and count no references; the other values of a response share one counter.
-fn share(headers: &mut HeaderMap) {
-    let mut buffer = Vec::new();
-    for value in headers.values() {
-        buffer.extend_from_slice(value.as_bytes());
-    }
-    let mut buffer = Bytes::from(buffer);
+/// and count no references; the other values of a response share one counter. A short body shares
+/// the counter, too, as each counter of a page that is not in the processor's cache costs a hit a
+/// fetch. Returns the body.
+fn share(headers: &mut HeaderMap, body: Bytes) -> Bytes {
+    let is_copied = (1..=COPIED).contains(&body.len());
+    let values = headers.values().map(HeaderValue::as_bytes);
+    let parts: Vec<_> = values.chain(is_copied.then_some(&*body)).collect();
+    let mut buffer = Bytes::from(parts.concat());
     for value in headers.values_mut() {
         let own = buffer.split_to(value.len());
         let shared = match COMMON.iter().find(|common| *value == **common) {
@@ -133,5 +138,9 @@ fn share(headers: &mut HeaderMap) {
         if let Ok(shared) = shared {
             *value = shared;
         }
+    }
+    match is_copied {
+        true => buffer,
+        false => body,
     }
 }

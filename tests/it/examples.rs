@@ -32,6 +32,7 @@ fn each_example_explains_its_usage() {
         "once",
         "payment",
         "session_lock",
+        "sessions",
     ] {
         let help = run(name, &["--help"]);
         assert!(help.status.success(), "{name}: {help:?}");
@@ -56,6 +57,7 @@ fn errors_are_printed_as_sentences() {
         ("exclusive", &[]),
         ("gateway", &origin),
         ("payment", &[]),
+        ("sessions", &[]),
     ] {
         for (option, value, says) in [
             (
@@ -96,7 +98,7 @@ fn session_lock_on_a_file_names_the_features_of_the_example() {
 
 #[test]
 fn servers_listen_on_a_name() {
-    for name in ["bookshop", "exclusive", "gateway", "payment"] {
+    for name in ["bookshop", "exclusive", "gateway", "payment", "sessions"] {
         let folder = Folder::new();
         let mut command = Command::new(example(name));
         command

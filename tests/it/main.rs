@@ -67,6 +67,7 @@ mod safety;
 mod servers;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod session_locks;
+mod sessions;
 mod stacks;
 mod store;
 mod strays;

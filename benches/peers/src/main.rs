@@ -57,8 +57,8 @@ async fn serve(name: &str, address: &str) {
             let serving = axum::serve(listener, tower::make::Shared::new(service));
             return serving.await.expect("serves");
         }
-        "compressed" => pages::shop().layer(CompressionLayer::new()),
-        "precompressed" => pages::shop().layer(sides::layer().await),
+        "compressed" => pages::shop(1 << 16).layer(CompressionLayer::new()),
+        "precompressed" => pages::shop(1 << 16).layer(sides::layer().await),
         name => {
             let side = Side::ALL.into_iter().find(|side| side.name() == name);
             let side = side.unwrap_or_else(|| panic!("there is no side {name}"));

@@ -2,6 +2,8 @@
 
 use std::{
     convert::Infallible,
+    fs::File,
+    io::Write,
     pin::Pin,
     sync::Mutex,
     task::{Context, Poll},
@@ -12,21 +14,28 @@ use axum::{
     Router,
     body::Body,
     error_handling::HandleErrorLayer,
-    http::{Request, Response, StatusCode, header},
+    http::{HeaderValue, Request, Response, StatusCode, header},
     routing::get,
 };
 use axum_response_cache::CacheLayer;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use perennial::{
-    DAY, Perennial, Refresh,
+    Perennial, Refresh,
     layer::{RefreshLayer, RefreshService},
 };
 use tower::{BoxError, Layer, Service, ServiceBuilder};
 
 pub const PATH: &str = "/best-sellers";
 
-const HOUR: Duration = Duration::from_secs(3600);
+/// The interval of the pages: an hour, or the number of seconds in `INTERVAL`.
+fn interval() -> Duration {
+    let seconds = std::env::var("INTERVAL").ok();
+    Duration::from_secs(seconds.map_or(3600, |seconds| seconds.parse().expect("seconds")))
+}
+
+/// The time for which a stale page may be served while it is generated.
+const MAX_STALE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
 pub enum Side {
@@ -66,10 +75,12 @@ impl Side {
         let router = match self {
             Self::Bare => router,
             Self::Perennial => router.layer(layer().await),
-            Self::AxumResponseCache => router.layer(CacheLayer::with_lifespan(HOUR)),
+            Self::AxumResponseCache => router.layer(CacheLayer::with_lifespan(interval())),
             Self::TowerHttpCache => {
                 use tower_http_cache::prelude::{CacheLayer, InMemoryBackend};
-                let cache = CacheLayer::builder(InMemoryBackend::new(10_000)).ttl(HOUR);
+                let cache = CacheLayer::builder(InMemoryBackend::new(10_000))
+                    .ttl(interval())
+                    .stale_while_revalidate(MAX_STALE);
                 let layers = ServiceBuilder::new()
                     .layer(HandleErrorLayer::new(failed))
                     .layer(cache.build())
@@ -81,7 +92,7 @@ impl Side {
                     extractors::{Method, path::PathExtractor},
                     predicates::{NeutralRequestPredicate, NeutralResponsePredicate},
                 };
-                let policy = hitbox::policy::PolicyConfig::builder().ttl(HOUR).build();
+                let policy = hitbox::policy::PolicyConfig::builder().ttl(interval()).build();
                 let config = hitbox::Config::builder()
                     .request_predicate(NeutralRequestPredicate::new())
                     .response_predicate(NeutralResponsePredicate::new())
@@ -108,22 +119,44 @@ impl Side {
     }
 }
 
+/// A handler that answers with a page. With a file `GENERATIONS`, the handler takes 300 ms and adds a
+/// line to the file.
 fn bare(size: usize) -> Router {
     let body: &'static [u8] = vec![b'x'; size].leak();
-    // One of the caches stores nothing without a Cache-Control.
+    let generations = std::env::var("GENERATIONS").ok();
+    // One of the caches stores nothing without a Cache-Control. nginx and Varnish take the two times
+    // from here.
+    let control = format!(
+        "max-age={}, stale-while-revalidate={}",
+        interval().as_secs(),
+        MAX_STALE.as_secs()
+    );
+    let control = HeaderValue::try_from(control).expect("is a value");
     let page = get(async move || {
+        if let Some(file) = &generations {
+            let mut file = File::options()
+                .append(true)
+                .create(true)
+                .open(file)
+                .expect("opens");
+            file.write_all(b"generated\n").expect("writes");
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
         let headers = [
-            (header::CONTENT_TYPE, "text/html"),
-            (header::CACHE_CONTROL, "max-age=3600"),
+            (header::CONTENT_TYPE, HeaderValue::from_static("text/html")),
+            (header::CACHE_CONTROL, control),
         ];
         (headers, body)
     });
     Router::new().route(PATH, page)
 }
 
+/// The layer with a database in memory, or with the one in `DATABASE`.
 pub async fn layer() -> RefreshLayer {
-    let site = Perennial::open("sqlite::memory:").await.expect("opens");
-    site.layer(Refresh::every(DAY))
+    let database = std::env::var("DATABASE");
+    let database = database.as_deref().unwrap_or("sqlite::memory:");
+    let site = Perennial::open(database).await.expect("opens");
+    site.layer(Refresh::every(interval()))
 }
 
 /// The layer around the router, which a hit does not reach.
@@ -135,7 +168,7 @@ pub async fn perennial_around(size: usize) -> RefreshService<Router> {
 pub fn axum_response_cache_around(
     size: usize,
 ) -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone {
-    CacheLayer::with_lifespan(HOUR).layer(bare(size).with_state(()))
+    CacheLayer::with_lifespan(interval()).layer(bare(size).with_state(()))
 }
 
 async fn failed(error: BoxError) -> (StatusCode, String) {

@@ -6,13 +6,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use headers::{Date, HeaderMapExt};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use httpdate::HttpDate;
 
 use crate::{
     http::{
         cache_status::CACHE_STATUS,
-        fields::{ascii, seconds},
+        fields::{Values, ascii, seconds},
     },
     layer::ResponseBody,
     policy::BrowserCache,
@@ -77,32 +77,39 @@ pub(super) fn part<B>(
 ///
 /// `Date` is the time of the generation (RFC 9110 §6.6.1), not of the hit. A recipient takes the
 /// greater of `Age` and the time since `Date` (RFC 9111 §4.2.3), and here the two are equal.
-pub(super) fn set_age(headers: &mut HeaderMap, hit: HitHeaders, age: Duration) {
-    headers.insert(header::AGE, HeaderValue::from(hit.age));
+pub(super) fn set_age(
+    headers: &mut HeaderMap,
+    hit: HitHeaders,
+    age: Duration,
+    values: &mut Values,
+) {
+    headers.insert(header::AGE, values.make(hit.age));
     if !headers.contains_key(header::DATE) {
         let made = SystemTime::now().checked_sub(age);
         // A date before 1970 means that the process's clock is wrong.
         let made = made.filter(|made| *made >= SystemTime::UNIX_EPOCH);
         if let Some(made) = made {
-            headers.typed_insert(Date::from(made));
+            headers.insert(header::DATE, values.make(HttpDate::from(made)));
         }
     }
     if !headers.contains_key(header::CACHE_CONTROL) && !headers.contains_key(header::EXPIRES) {
-        headers.insert(header::CACHE_CONTROL, freshness(hit));
+        headers.insert(header::CACHE_CONTROL, freshness(hit, values));
     }
 }
 
 /// Returns the `Cache-Control` of the policy.
-fn freshness(hit: HitHeaders) -> HeaderValue {
+fn freshness(hit: HitHeaders, values: &mut Values) -> HeaderValue {
     let BrowserCache::UntilStale(revalidating) = hit.browser_cache else {
         return HeaderValue::from_static("no-cache");
     };
     // `max-age` counts from the generation, as `Age` does.
     let fresh = hit.age.saturating_add_signed(hit.ttl.max(0));
-    ascii(match revalidating.as_secs() {
-        0 => format!("max-age={fresh}"),
-        seconds => format!("max-age={fresh}, stale-while-revalidate={seconds}"),
-    })
+    match revalidating.as_secs() {
+        0 => values.make(format_args!("max-age={fresh}")),
+        seconds => values.make(format_args!(
+            "max-age={fresh}, stale-while-revalidate={seconds}"
+        )),
+    }
 }
 
 /// Returns the stored response with these headers. `head`: without the body.

@@ -15,6 +15,7 @@ use crate::{
     http::{
         cache_status::{CACHE_STATUS, Forward, Handling},
         conditional::{self, Evaluation},
+        fields::Values,
     },
     layer::{RefreshLayer, ResponseBody},
     mode::Mode,
@@ -95,8 +96,9 @@ impl RefreshLayer {
         }
         let make = || {
             let mut headers = representation.headers_with_room();
-            outgoing::set_age(&mut headers, hit, age);
-            self.set_cache_status(&mut headers, how);
+            let mut values = Values::new();
+            outgoing::set_age(&mut headers, hit, age, &mut values);
+            self.add_cache_status(&mut headers, how, &mut values);
             headers
         };
         let headers = |take: fn(Cow<'_, HeaderMap>) -> HeaderMap| match made {
@@ -152,8 +154,12 @@ impl RefreshLayer {
 
     /// Says how a response came about.
     pub(super) fn set_cache_status(&self, headers: &mut HeaderMap, how: Handling) {
+        self.add_cache_status(headers, how, &mut Values::new());
+    }
+
+    fn add_cache_status(&self, headers: &mut HeaderMap, how: Handling, values: &mut Values) {
         if self.engine.settings.cache_status {
-            headers.append(CACHE_STATUS, how.value());
+            headers.append(CACHE_STATUS, values.make(how));
         }
         if self.engine.settings.mode == Mode::Development
             && let Some(text) = in_production(how, &self.production)

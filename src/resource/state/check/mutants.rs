@@ -100,6 +100,11 @@ fn purged_version_that_is_served_is_found() {
 }
 
 #[test]
+fn visitors_who_each_generate_alone_are_found() {
+    is_found(Mutant::EachGeneratesAlone, &[Purge], "S20");
+}
+
+#[test]
 fn unsaved_version_that_is_renewed_is_found() {
     is_found(Mutant::UnsavedRenews, &[SlowStore, Refused], "S11");
 }

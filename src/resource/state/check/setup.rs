@@ -86,6 +86,7 @@ pub(super) enum Mutant {
     EpochRaisedAfterGenerating,
     ExpiredServed,
     PurgedServed,
+    EachGeneratesAlone,
     UnsavedRenews,
     LeaseNeverReleased,
 }

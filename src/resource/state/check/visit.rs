@@ -11,7 +11,7 @@ use crate::{
             check::{
                 content::{IF_ERROR, Marks, Text},
                 process::{Around, Process, Run, Waiting},
-                setup::{NOW, POLICY, Setup},
+                setup::{Mutant, NOW, POLICY, Setup},
             },
         },
     },
@@ -95,7 +95,13 @@ impl Process {
             if waiting.anew && !is_late {
                 continue;
             }
-            match run.progress.wait(waiting.visitor, &facts) {
+            let wait = match run.progress.wait(waiting.visitor, &facts) {
+                Wait::Restart(_) if around.setup.mutant == Some(Mutant::EachGeneratesAlone) => {
+                    Wait::Answer(Answer::Pass(PassReason::Purged))
+                }
+                wait => wait,
+            };
+            match wait {
                 Wait::Answer(answer) => {
                     self.waiting[place] = None;
                     self.answered(&answer, Some(waiting.visitor), around)?;
