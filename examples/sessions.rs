@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! cargo run --example sessions
-//! curl -i http://127.0.0.1:3000/                                     # waits for the list, then hits
+//! curl -i http://127.0.0.1:3000/                         # waits for the list, then hits
 //! curl -c jar -d name=Anna http://127.0.0.1:3000/login
-//! curl -i -b jar http://127.0.0.1:3000/                              # Anna's own, at once
-//! curl -b jar -d title=Emma http://127.0.0.1:3000/books              # both pages regenerate
+//! curl -i -b jar http://127.0.0.1:3000/                  # Anna's own, at once
+//! curl -b jar -d title=Emma http://127.0.0.1:3000/books  # both pages regenerate
 //! ```
 //!
 //! `cache-status` says `hit`, or `fwd=bypass; detail=bypass-if` for Anna.
@@ -85,7 +85,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         books: Arc::new(Mutex::new(vec!["Persuasion".into(), "Ulysses".into()])),
         work: options.work,
     };
-    // Sessions in memory end with the process. A site in several processes keeps them in a database.
+    // Sessions in memory end with the process. Several processes would keep them in a database.
     let sessions = SessionManagerLayer::new(MemoryStore::default()).with_secure(false);
     let app = Router::new()
         .route("/", get(front).layer(shared))
