@@ -34,6 +34,7 @@ macro_rules! chapters {
 [galera-check]: https://docs.rs/crate/perennial/latest/source/docs/failover/galera-check
 [haproxy-galera]: https://docs.rs/crate/perennial/latest/source/docs/failover/haproxy-galera.cfg
 [haproxy-patroni]: https://docs.rs/crate/perennial/latest/source/docs/failover/haproxy-patroni.cfg
+[idempotency]: crate::locks::IdempotencyLayer
 [invalidation]: crate::guide::invalidation
 [keys]: crate::guide::keys
 [locks]: crate::guide::locks

@@ -6,10 +6,10 @@ use axum::{
     Extension, Router,
     body::Body,
     extract::Request,
-    http::{Method, Response},
+    http::{HeaderMap, Method, Response, header},
     routing::{get as route, post},
 };
-use perennial::{Perennial, Refresh, layer::RefreshLayer};
+use perennial::{Key, Perennial, Refresh, layer::RefreshLayer};
 use tower::{Layer, ServiceExt};
 
 use crate::{log::Log, support::Folder};
@@ -78,6 +78,44 @@ async fn an_undeclared_extension_is_warned_of_once_for_each_layer_with_its_remed
             warned.iter().all(|line| line.contains(said)),
             "{said}: {warned:#?}"
         );
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_authorization_that_the_handler_does_not_see_is_warned_of_once() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let ask = async |layer: RefreshLayer, path: &str| {
+        let page =
+            route(async |headers: HeaderMap| headers.contains_key("authorization").to_string());
+        let app = Router::new().route("/page/{id}", page.layer(layer));
+        let request = Request::get(path).header("authorization", "Bearer t");
+        let request = request.body(Body::empty()).expect("a request");
+        let response = app.oneshot(request).await.expect("infallible");
+        let body = axum::body::to_bytes(response.into_body(), 100);
+        body.await.expect("a body")
+    };
+    let warned = warnings(async || {
+        let layer = site.layer(POLICY);
+        assert_eq!(ask(layer.clone(), "/page/1").await, "false");
+        assert_eq!(ask(layer, "/page/2").await, "false");
+        let considered = site
+            .layer(POLICY)
+            .bypass_if(|parts| parts.headers.contains_key("authorization"));
+        assert_eq!(ask(considered, "/page/3").await, "true");
+        let considered = site.layer(POLICY).bypass_if(|_| false);
+        assert_eq!(ask(considered, "/page/4").await, "false");
+        let considered = site
+            .layer(POLICY)
+            .key(Key::new().header(header::AUTHORIZATION));
+        assert_eq!(ask(considered, "/page/5").await, "true");
+    })
+    .await;
+    let [warned] = &*warned else {
+        panic!("{warned:#?}")
+    };
+    for said in ["/page/{id}", "`Authorization`", ".bypass_if(|parts|"] {
+        assert!(warned.contains(said), "{said}: {warned}");
     }
 }
 

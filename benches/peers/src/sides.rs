@@ -92,7 +92,9 @@ impl Side {
                     extractors::{Method, path::PathExtractor},
                     predicates::{NeutralRequestPredicate, NeutralResponsePredicate},
                 };
-                let policy = hitbox::policy::PolicyConfig::builder().ttl(interval()).build();
+                let policy = hitbox::policy::PolicyConfig::builder()
+                    .ttl(interval())
+                    .build();
                 let config = hitbox::Config::builder()
                     .request_predicate(NeutralRequestPredicate::new())
                     .response_predicate(NeutralResponsePredicate::new())

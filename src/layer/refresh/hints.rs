@@ -8,6 +8,7 @@ const MANY: u32 = 100;
 #[derive(Default)]
 pub(super) struct Hints {
     undeclared: AtomicBool,
+    authorization: AtomicBool,
     no_get: AtomicBool,
     got: AtomicBool,
     others: AtomicU32,
@@ -37,6 +38,18 @@ impl Hints {
              `.share_extension::<{example}>()` if it is equal for all visitors; or let some requests bypass the cache by \
              `.bypass_if(|parts| parts.extensions.get::<{example}>().is_some())`.{axum}"
         );
+    }
+
+    /// A request with `Authorization` gets the page of all visitors.
+    pub(super) fn authorization(&self, path: &str) {
+        if !self.authorization.swap(true, Relaxed) {
+            tracing::warn!(
+                path,
+                "a request with an `Authorization` header gets the same page as all visitors, as the handler does not see the header \
+                 (logged once for each layer). If the page depends on the header, let these requests bypass the cache: \
+                 `.bypass_if(|parts| parts.headers.contains_key(\"authorization\"))`. If not, `.bypass_if(|_| false)` ends this warning"
+            );
+        }
     }
 
     /// A request by GET or HEAD.

@@ -51,6 +51,15 @@ pub(super) fn resource<'a>(
     }
 }
 
+/// Warns of a request with `Authorization`, unless the layer's owner has thought of such requests.
+pub(super) fn hint_at_authorization(parts: &Parts, layer: &RefreshLayer) {
+    let header = header::AUTHORIZATION;
+    let is_considered = !layer.bypass_if.is_empty() || layer.key.has(&header);
+    if !is_considered && parts.headers.contains_key(header) {
+        layer.hints.authorization(route(parts));
+    }
+}
+
 /// Returns the reason for a request with an extension that the layer does not know.
 fn undeclared(parts: &Parts, layer: &RefreshLayer) -> Forward {
     let types = layer.declared.unknown(&parts.extensions);

@@ -118,6 +118,7 @@ where
             }
             Err(stale) => {
                 layer.hints.get();
+                request::hint_at_authorization(&parts, layer);
                 let retention = match stale {
                     true => None,
                     false => match layer.admission.admits(&resource.key, now) {
