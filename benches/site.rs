@@ -78,7 +78,7 @@ const VISITORS: usize = 200;
 
 /// Visitors at once on a stale page, and on a fresh one; a slow origin generates.
 async fn storm(processes: usize) {
-    let interval = Duration::from_secs(2);
+    let interval = Duration::from_secs(3);
     let generated = Arc::new(AtomicUsize::new(0));
     let generations = Arc::clone(&generated);
     let origin = Router::new().fallback(get(async move || {
