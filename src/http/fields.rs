@@ -1,12 +1,7 @@
 //! Values of headers, and headers that are lists (RFC 9110 §5.6.1).
 
-use std::{
-    borrow::Cow,
-    fmt::{Display, Write},
-    time::Duration,
-};
+use std::{borrow::Cow, time::Duration};
 
-use bytes::BytesMut;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 /// Returns the trimmed members of a list header, from all its lines.
@@ -37,22 +32,6 @@ pub(crate) fn add_vary(headers: &mut HeaderMap, field: &HeaderName) {
 /// Creates a header value from visible ASCII characters.
 pub(crate) fn ascii(text: String) -> HeaderValue {
     HeaderValue::try_from(text).expect("is visible ASCII")
-}
-
-/// A buffer for the values of a response's headers: two allocations, whatever their number.
-pub(crate) struct Values(BytesMut);
-
-impl Values {
-    pub(crate) fn new() -> Self {
-        // `Age`, `Date` and `Cache-Status` of a hit take some 70 bytes.
-        Self(BytesMut::with_capacity(128))
-    }
-
-    /// Creates a header value from visible ASCII characters.
-    pub(crate) fn make(&mut self, text: impl Display) -> HeaderValue {
-        write!(self.0, "{text}").expect("a buffer grows");
-        HeaderValue::from_maybe_shared(self.0.split().freeze()).expect("is visible ASCII")
-    }
 }
 
 /// Copies a value into memory of its own: the value may be a part of the buffer of a whole message.

@@ -6,6 +6,7 @@ pub(crate) mod declared;
 mod disposition;
 mod generate;
 mod hints;
+mod hit_values;
 mod kept;
 pub(crate) mod keying;
 mod layer;
@@ -19,5 +20,4 @@ mod target;
 pub(crate) mod warm;
 
 pub use layer::RefreshLayer;
-pub use request::GeneratedKey;
 pub use service::RefreshService;

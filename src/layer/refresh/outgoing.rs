@@ -1,29 +1,23 @@
 //! Responses to visitors.
 
-use std::{
-    ops::Range,
-    time::{Duration, SystemTime},
-};
+use std::{ops::Range, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use httpdate::HttpDate;
 
 use crate::{
     http::{
         cache_status::CACHE_STATUS,
-        fields::{Values, ascii, seconds},
+        fields::{ascii, seconds},
     },
     layer::ResponseBody,
-    policy::BrowserCache,
-    resource::HitHeaders,
 };
 
 /// Returns the headers of a response that a 304 carries (RFC 9110 §15.4.5), and `Cache-Status`.
 pub(super) fn validating(whole: &HeaderMap) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(8);
     for (name, value) in whole {
-        let key_of_original = matches!(
+        let is_of_304 = matches!(
             *name,
             header::AGE
                 | header::CACHE_CONTROL
@@ -33,7 +27,7 @@ pub(super) fn validating(whole: &HeaderMap) -> HeaderMap {
                 | header::EXPIRES
                 | header::VARY
         );
-        if key_of_original || *name == CACHE_STATUS {
+        if is_of_304 || *name == CACHE_STATUS {
             headers.append(name, value.clone());
         }
     }
@@ -70,46 +64,6 @@ pub(super) fn part<B>(
         headers,
         stored.body().slice(part),
     )
-}
-
-/// Sets `Age`. Sets `Date` unless the response has one, and `Cache-Control` unless the response has
-/// `Cache-Control` or `Expires`.
-///
-/// `Date` is the time of the generation (RFC 9110 §6.6.1), not of the hit. A recipient takes the
-/// greater of `Age` and the time since `Date` (RFC 9111 §4.2.3), and here the two are equal.
-pub(super) fn set_age(
-    headers: &mut HeaderMap,
-    hit: HitHeaders,
-    age: Duration,
-    values: &mut Values,
-) {
-    headers.insert(header::AGE, values.make(hit.age));
-    if !headers.contains_key(header::DATE) {
-        let made = SystemTime::now().checked_sub(age);
-        // A date before 1970 means that the process's clock is wrong.
-        let made = made.filter(|made| *made >= SystemTime::UNIX_EPOCH);
-        if let Some(made) = made {
-            headers.insert(header::DATE, values.make(HttpDate::from(made)));
-        }
-    }
-    if !headers.contains_key(header::CACHE_CONTROL) && !headers.contains_key(header::EXPIRES) {
-        headers.insert(header::CACHE_CONTROL, freshness(hit, values));
-    }
-}
-
-/// Returns the `Cache-Control` of the policy.
-fn freshness(hit: HitHeaders, values: &mut Values) -> HeaderValue {
-    let BrowserCache::UntilStale(revalidating) = hit.browser_cache else {
-        return HeaderValue::from_static("no-cache");
-    };
-    // `max-age` counts from the generation, as `Age` does.
-    let fresh = hit.age.saturating_add_signed(hit.ttl.max(0));
-    match revalidating.as_secs() {
-        0 => values.make(format_args!("max-age={fresh}")),
-        seconds => values.make(format_args!(
-            "max-age={fresh}, stale-while-revalidate={seconds}"
-        )),
-    }
 }
 
 /// Returns the stored response with these headers. `head`: without the body.

@@ -8,14 +8,14 @@ use http::{
     request::Parts,
 };
 
-use super::{kept::route, outgoing, warm};
+use super::{hit_values::HitValues, outgoing, request::matched, warm};
 use crate::{
     clock::Tick,
     event::{Event, Frequent},
     http::{
         cache_status::{CACHE_STATUS, Forward, Handling},
         conditional::{self, Evaluation},
-        fields::Values,
+        fields::ascii,
     },
     layer::{RefreshLayer, ResponseBody},
     mode::Mode,
@@ -96,9 +96,15 @@ impl RefreshLayer {
         }
         let make = || {
             let mut headers = representation.headers_with_room();
-            let mut values = Values::new();
-            outgoing::set_age(&mut headers, hit, age, &mut values);
-            self.add_cache_status(&mut headers, how, &mut values);
+            HitValues::with(hit, age, |values| {
+                values.set(&mut headers);
+                if made.is_none() && self.engine.settings.cache_status {
+                    headers.append(CACHE_STATUS, values.cache_status.clone());
+                }
+            });
+            if let Some(how) = made {
+                self.set_cache_status(&mut headers, how);
+            }
             headers
         };
         let headers = |take: fn(Cow<'_, HeaderMap>) -> HeaderMap| match made {
@@ -142,24 +148,20 @@ impl RefreshLayer {
         }
         // Not the path: visitors can invent any number of paths, and each would be a name of its
         // own.
-        route(extensions).unwrap_or_else(|| "other".into())
+        matched(extensions).unwrap_or("other").into()
     }
 
     /// Counts a request by the terms of its `Cache-Status`.
     #[inline]
     pub(super) fn served(&self, how: Handling) {
-        self.engine.observer().served(how.served());
+        self.engine.observer().counters().served(how.served());
         warm::answered(how);
     }
 
     /// Says how a response came about.
     pub(super) fn set_cache_status(&self, headers: &mut HeaderMap, how: Handling) {
-        self.add_cache_status(headers, how, &mut Values::new());
-    }
-
-    fn add_cache_status(&self, headers: &mut HeaderMap, how: Handling, values: &mut Values) {
         if self.engine.settings.cache_status {
-            headers.append(CACHE_STATUS, values.make(how));
+            headers.append(CACHE_STATUS, ascii(how.to_string()));
         }
         if self.engine.settings.mode == Mode::Development
             && let Some(text) = in_production(how, &self.production)
