@@ -89,7 +89,7 @@ impl Stats {
 struct Shard([AtomicU64; 6]);
 
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     requests: [Shard; SHARDS],
     regenerations: [AtomicU64; Outcome::ALL.len()],
     evictions: AtomicU64,
@@ -98,7 +98,7 @@ pub(super) struct Counters {
 impl Counters {
     /// Counts a request, on the shard of this thread.
     #[inline]
-    pub(super) fn served(&self, served: Served) {
+    pub(crate) fn served(&self, served: Served) {
         self.requests[shard()].0[served as usize].fetch_add(1, Relaxed);
     }
 
@@ -110,11 +110,11 @@ impl Counters {
         self.evictions.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn evictions(&self) -> u64 {
+    pub(crate) fn evictions(&self) -> u64 {
         self.evictions.load(Relaxed)
     }
 
-    pub(super) fn requests(&self) -> Requests {
+    pub(crate) fn requests(&self) -> Requests {
         let sum = |served: Served| {
             let shards = self.requests.iter();
             shards
@@ -131,7 +131,7 @@ impl Counters {
         }
     }
 
-    pub(super) fn regenerations(&self) -> [u64; Outcome::ALL.len()] {
+    pub(crate) fn regenerations(&self) -> [u64; Outcome::ALL.len()] {
         self.regenerations
             .each_ref()
             .map(|counter| counter.load(Relaxed))

@@ -3,7 +3,7 @@
 //! The value of a label comes from an enum or from the source code, never from a request or from the
 //! database: visitors cannot make series.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
@@ -100,35 +100,28 @@ pub(crate) fn describe() {
 pub(super) fn record(event: &Event) {
     match event {
         Event::RegenerationEnded(ended) => {
-            let (layer, outcome) = (ended.layer.to_string(), ended.outcome);
-            let labels = [
-                ("layer", layer.clone()),
-                ("reason", ended.reason.as_str().to_owned()),
-                ("outcome", outcome.as_str().to_owned()),
-            ];
-            counter!("perennial_generations_total", &labels).increment(1);
-            let failed = matches!(
-                outcome,
-                Outcome::Failed | Outcome::TimedOut | Outcome::LeaseLost
-            );
-            let result = if failed { "failed" } else { "ok" };
-            let labels = [("layer", layer), ("outcome", result.to_owned())];
-            histogram!("perennial_generation_duration_seconds", &labels).record(ended.took);
-            if !failed {
+            let layer = || Arc::clone(&ended.layer);
+            let (reason, outcome) = (ended.reason.as_str(), ended.outcome.as_str());
+            counter!("perennial_generations_total", "layer" => layer(), "reason" => reason, "outcome" => outcome).increment(1);
+            let result = match ended.outcome {
+                Outcome::Failed | Outcome::TimedOut | Outcome::LeaseLost => "failed",
+                _ => "ok",
+            };
+            histogram!("perennial_generation_duration_seconds", "layer" => layer(), "outcome" => result).record(ended.took);
+            // Other outcomes have no content.
+            if let Outcome::Stored | Outcome::Unchanged | Outcome::Unsaved | Outcome::Refused =
+                ended.outcome
+            {
                 #[allow(
                     clippy::cast_precision_loss,
                     reason = "a body has less than 2^53 bytes"
                 )]
-                histogram!("perennial_generation_bytes", "layer" => ended.layer.to_string())
+                histogram!("perennial_generation_bytes", "layer" => layer())
                     .record(ended.bytes as f64);
             }
         }
         Event::RegenerationSkipped { layer, skip, .. } => {
-            let labels = [
-                ("layer", layer.to_string()),
-                ("reason", skip.as_str().to_owned()),
-            ];
-            counter!("perennial_generations_skipped_total", &labels).increment(1);
+            counter!("perennial_generations_skipped_total", "layer" => Arc::clone(layer), "reason" => skip.as_str()).increment(1);
         }
         Event::LeaseTakenOver { .. } => counter!("perennial_lease_takeovers_total").increment(1),
         Event::Invalidated { target, .. } => {
@@ -136,7 +129,7 @@ pub(super) fn record(event: &Event) {
                 Some("key") => "key",
                 Some("prefix") => "prefix",
                 Some("tag") => "tag",
-                Some("purged") => "purge",
+                Some("purged" | "purged_prefix" | "purged_tag") => "purge",
                 _ => "revision",
             };
             counter!("perennial_invalidations_total", "scope" => scope).increment(1);

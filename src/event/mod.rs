@@ -118,7 +118,8 @@ pub enum Event {
     },
     /// This process has invalidated resources.
     Invalidated {
-        /// The target: `key:`, `prefix:`, `tag:`, `purged:` or `revision:` and its name.
+        /// The target: `key:`, `prefix:`, `tag:`, `purged:`, `purged_prefix:`, `purged_tag:` or
+        /// `revision:` and its name.
         target: Arc<str>,
         /// The epoch of the invalidation.
         epoch: i64,

@@ -8,11 +8,10 @@ use std::{
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{
-    Event, Requests,
-    counters::{Counters, Served},
+    Event,
+    counters::Counters,
     log::{is_logged, log},
 };
-use crate::event::Outcome;
 
 /// The number of events that a slow subscriber may be behind.
 const BUFFER: usize = 1024;
@@ -53,10 +52,9 @@ impl Observer {
         }
     }
 
-    /// Counts a request.
     #[inline]
-    pub(crate) fn served(&self, served: Served) {
-        self.0.counters.served(served);
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.0.counters
     }
 
     /// Counts a key that had to leave memory.
@@ -65,10 +63,6 @@ impl Observer {
         self.emit_if_watched(Frequent::Memory, || Event::MemoryEvicted {
             key: key.into(),
         });
-    }
-
-    pub(crate) fn evictions(&self) -> u64 {
-        self.0.counters.evictions()
     }
 
     /// Records a stale response in the metrics.
@@ -81,14 +75,6 @@ impl Observer {
     pub(crate) fn step(&self, _step: &'static str, _took: Duration, _succeeded: bool) {
         #[cfg(feature = "metrics")]
         super::metrics::step(_step, _took, _succeeded);
-    }
-
-    pub(crate) fn requests(&self) -> Requests {
-        self.0.counters.requests()
-    }
-
-    pub(crate) fn regenerations(&self) -> [u64; Outcome::ALL.len()] {
-        self.0.counters.regenerations()
     }
 
     pub(crate) fn subscribe(&self) -> Events {
