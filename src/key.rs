@@ -68,8 +68,10 @@ pub(crate) fn canonical(key: &str) -> Cow<'_, str> {
     // The text after a `#` belongs to a variant.
     let (uri, variant) = key.split_at(key.find('#').unwrap_or(key.len()));
     let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
-    let path = normal(path, Part::Path);
-    let query = normal(query, Part::Query);
+    // No URI has a space.
+    let [path, query] = [path, query].map(|part| part.replace(' ', "%20"));
+    let path = normal(&path, Part::Path);
+    let query = normal(&query, Part::Query);
     let query = sorted(&query);
     let mark = if query.is_empty() { "" } else { "?" };
     Cow::Owned(format!("{path}{mark}{query}{variant}"))
@@ -87,7 +89,6 @@ pub(crate) enum Part {
 /// is `%20`, as in HTML's forms. A `%` that begins no encoding is `%25`. Borrows a text that has
 /// this form.
 pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
-    let is_plus = |byte| part == Part::Query && byte == b'+';
     if is_plain(text) && !(part == Part::Query && text.contains('+')) {
         return Cow::Borrowed(text);
     }
@@ -108,7 +109,7 @@ pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
                 // is decoded after it: `%%300`.
                 value.or(Some(b'%'))
             }
-            byte if is_plus(byte) => Some(b' '),
+            b'+' if part == Part::Query => Some(b' '),
             byte => (byte >= 0x80).then_some(byte),
         };
         match encoded {

@@ -37,10 +37,9 @@ pub enum Mode {
 impl Mode {
     /// Returns the mode in the environment variable `PERENNIAL_MODE`. `None`: it is not set.
     pub(crate) fn from_environment() -> Result<Option<Self>, Error> {
-        match env::var_os("PERENNIAL_MODE") {
-            Some(text) => Self::named(&text.to_string_lossy()).map(Some),
-            None => Ok(None),
-        }
+        let text = env::var_os("PERENNIAL_MODE");
+        text.map(|text| Self::named(&text.to_string_lossy()))
+            .transpose()
     }
 
     fn named(text: &str) -> Result<Self, Error> {

@@ -186,10 +186,7 @@ pub(crate) fn bounded(name: &str) -> Cow<'_, str> {
         return Cow::Borrowed(name);
     }
     let mut bounded = first[..first.floor_char_boundary(PREFIX)].to_owned();
-    while bounded.len() < PREFIX {
-        bounded.push('~');
-    }
-    bounded.push('~');
+    bounded.push_str(&"~".repeat(PREFIX + 1 - bounded.len()));
     bounded.push_str(&hex(&Sha256::digest(name)));
     Cow::Owned(bounded)
 }

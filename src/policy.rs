@@ -281,6 +281,11 @@ impl Refresh {
     /// let best_sellers = Refresh::every(30 * DAY).eager(0.9);
     /// ```
     pub const fn eager(mut self, fraction: f64) -> Self {
+        #[cfg(feature = "calendar")]
+        if self.schedule.is_some() {
+            // The times of a calendar are exact.
+            return self;
+        }
         self.eager = if fraction.is_nan() {
             1.0
         } else {
@@ -324,7 +329,7 @@ impl Refresh {
     /// this process begins earlier, at most half of that age.
     #[inline]
     pub(crate) fn early_after(&self, interval: Duration, lead: Duration) -> Duration {
-        if self.eager == 1.0 || self.is_by_calendar() {
+        if self.eager == 1.0 {
             return interval;
         }
         let early = part(interval, self.eager);
@@ -343,16 +348,6 @@ impl Refresh {
     #[cfg(not(feature = "calendar"))]
     pub(crate) fn scheduled(&self, _: [i64; 2], _: f64) -> Option<Duration> {
         None
-    }
-
-    #[cfg(feature = "calendar")]
-    fn is_by_calendar(&self) -> bool {
-        self.schedule.is_some()
-    }
-
-    #[cfg(not(feature = "calendar"))]
-    fn is_by_calendar(&self) -> bool {
-        false
     }
 }
 

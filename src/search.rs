@@ -3,10 +3,10 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt,
-    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
+    hash::{BuildHasher, Hash},
 };
 
-use foldhash::quality::FixedState;
+use foldhash::{fast, quality::FixedState};
 
 /// A system of processes and a store.
 pub(crate) trait Model {
@@ -39,6 +39,15 @@ pub(crate) type Broken = &'static str;
 pub(crate) struct Steps<M: Model + ?Sized> {
     found: Vec<Step<M>>,
     tally: Tally,
+}
+
+impl<M: Model + ?Sized> Steps<M> {
+    fn new() -> Self {
+        Self {
+            found: Vec::new(),
+            tally: Tally::new(),
+        }
+    }
 }
 
 type Step<M> = (<M as Model>::Action, Result<<M as Model>::State, Broken>);
@@ -132,26 +141,6 @@ impl<M: Model> fmt::Debug for Violation<M> {
     }
 }
 
-/// The fingerprints are hashes already.
-#[derive(Default)]
-struct Fingerprint(u64);
-
-impl Hasher for Fingerprint {
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a fingerprint is an integer")
-    }
-
-    fn write_u64(&mut self, fingerprint: u64) {
-        self.0 = fingerprint;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-type Fingerprints = BuildHasherDefault<Fingerprint>;
-
 const HASH: FixedState = FixedState::with_seed(0);
 
 /// The parent of the first state, which has none.
@@ -177,10 +166,7 @@ pub(crate) fn explore_some<M: Model>(model: &M, enough: usize) -> Result<Explore
         costs: HashMap::default(),
         settled: 0,
     };
-    let mut steps = Steps {
-        found: Vec::new(),
-        tally: Tally::new(),
-    };
+    let mut steps = Steps::new();
     let start = model.start();
     search.seen.insert(HASH.hash_one(&start));
     search.visit(START, &start)?;
@@ -216,12 +202,12 @@ pub(crate) fn explore_some<M: Model>(model: &M, enough: usize) -> Result<Explore
 
 struct Search<'a, M: Model> {
     model: &'a M,
-    seen: HashSet<u64, Fingerprints>,
+    seen: HashSet<u64, fast::FixedState>,
     /// For each state but the start: the number of the state before it, and the action.
     parents: Vec<(u32, M::Action)>,
     /// For each state that was visited, the number of time steps of [`Model::settle`] until the
     /// model has nothing left to do.
-    costs: HashMap<u64, u16, Fingerprints>,
+    costs: HashMap<u64, u16, fast::FixedState>,
     settled: u16,
 }
 
@@ -285,10 +271,7 @@ impl<M: Model> Search<'_, M> {
         }
         let (mut state, mut path) = (self.model.start(), Vec::new());
         for action in actions.into_iter().rev() {
-            let mut steps = Steps {
-                found: Vec::new(),
-                tally: Tally::new(),
-            };
+            let mut steps = Steps::new();
             self.model.steps(&state, &mut steps);
             let mut found = steps.found.into_iter();
             let step = found.find_map(|(by, next)| next.ok().filter(|_| by == action));

@@ -11,8 +11,8 @@ pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-statu
 /// The way in which a response came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handling {
-    /// The response was stored, and its age reaches the interval in `ttl` seconds. A negative
-    /// `ttl` counts the seconds since then, and is at most −1 for an invalidated version.
+    /// The response was stored. `ttl`: the seconds until the version is stale; negative: the
+    /// seconds since then, at most −1 for an invalidated version.
     Hit { ttl: i64 },
     /// The inner service answered.
     Forwarded(Forward),

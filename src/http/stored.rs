@@ -9,17 +9,12 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     http::{
-        fields::{ascii, copied, list, media_type},
+        fields::{ascii, copied, list},
         terms,
     },
     key,
     timing::CLOCKS_DIFFER,
 };
-
-/// Returns true if the body may never end: server-sent events.
-pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
-    media_type(headers) == "text/event-stream"
-}
 
 /// Returns true for the statuses of RFC 9110 §15.1, without 206, which is a part, and 501, which is
 /// a failure.
@@ -28,12 +23,6 @@ pub(crate) fn is_heuristically_cacheable(status: StatusCode) -> bool {
         status.as_u16(),
         200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414
     )
-}
-
-/// Returns true if a shared cache may store the response (RFC 9111 §3) and the response has no
-/// `Set-Cookie`.
-pub(crate) fn is_shareable(headers: &HeaderMap, from_cache_control: bool) -> bool {
-    !headers.contains_key(header::SET_COOKIE) && !terms::forbid_storing(headers, from_cache_control)
 }
 
 /// Returns the size of the headers, names and values, in bytes.

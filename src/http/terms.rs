@@ -37,8 +37,8 @@ pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
 /// With `from_cache_control`, a targeted header decides alone (RFC 9213 §2.2), and
 /// `must-understand` overrides `no-store` (RFC 9111 §5.2.2.3), as Perennial understands each status
 /// that it stores. Without `from_cache_control`, `private` or `no-store` in either header forbids
-/// storing. In both cases these two forbid storing also in an invalid targeted header, since no
-/// cache is obliged to store.
+/// storing. A `private` or `no-store` in an invalid `CDN-Cache-Control` forbids storing, too, as no
+/// cache has to store.
 pub(crate) fn forbid_storing(headers: &HeaderMap, from_cache_control: bool) -> bool {
     let forbid = |directives: &[(String, String)]| {
         let has = |name: &str| directives.iter().any(|(it, _)| it == name);

@@ -8,27 +8,25 @@ use std::{
 };
 
 use http::Response;
+use tokio_util::either::Either;
 use tower_service::Service;
 
 use crate::layer::ResponseBody;
 
 /// The future of a response: ready for a hit, boxed otherwise.
-pub struct ResponseFuture<B, E>(State<B, E>);
+pub struct ResponseFuture<B, E>(Either<Ready<Result<B, E>>, Waiting<B, E>>);
 
 type Result<B, E> = std::result::Result<Response<ResponseBody<B>>, E>;
 
-enum State<B, E> {
-    Ready(Ready<Result<B, E>>),
-    Waiting(Pin<Box<dyn Future<Output = Result<B, E>> + Send>>),
-}
+type Waiting<B, E> = Pin<Box<dyn Future<Output = Result<B, E>> + Send>>;
 
 impl<B, E> ResponseFuture<B, E> {
     pub(super) fn ready(response: Response<ResponseBody<B>>) -> Self {
-        Self(State::Ready(ready(Ok(response))))
+        Self(Either::Left(ready(Ok(response))))
     }
 
     pub(super) fn waiting(future: impl Future<Output = Result<B, E>> + Send + 'static) -> Self {
-        Self(State::Waiting(Box::pin(future)))
+        Self(Either::Right(Box::pin(future)))
     }
 }
 
@@ -39,10 +37,7 @@ impl<B, E> Future for ResponseFuture<B, E> {
     ///
     /// Panics if polled again after completion.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            State::Ready(response) => Pin::new(response).poll(cx),
-            State::Waiting(response) => response.as_mut().poll(cx),
-        }
+        Pin::new(&mut self.0).poll(cx)
     }
 }
 

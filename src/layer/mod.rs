@@ -18,4 +18,4 @@ pub(crate) mod refresh;
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
 pub use invalidate::{InvalidateLayer, InvalidateService};
-pub use refresh::{GeneratedKey, RefreshLayer, RefreshService};
+pub use refresh::{RefreshLayer, RefreshService};

@@ -63,6 +63,10 @@ impl Engine {
     /// this process's memory, as the name may be misspelt.
     async fn invalidate_name(&self, name: &str) -> Result<i64, Error> {
         let epoch = self.note(name).await?;
+        let target = name.into();
+        self.store
+            .observer()
+            .emit(Event::Invalidated { target, epoch });
         // The check reads all of memory, and only a reader of the log needs the check.
         if tracing::enabled!(tracing::Level::DEBUG) && !self.memory.has(name) {
             tracing::debug!(
@@ -79,10 +83,6 @@ impl Engine {
             .call("invalidate", |store| store.invalidate(name))
             .await?;
         self.invalidations.add(name, epoch);
-        let target = name.into();
-        self.store
-            .observer()
-            .emit(Event::Invalidated { target, epoch });
         Ok(epoch)
     }
 

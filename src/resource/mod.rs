@@ -152,15 +152,15 @@ impl Engine {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let observer = self.observer();
+        let counters = self.observer().counters();
         Stats {
-            requests: observer.requests(),
-            regenerations: observer.regenerations(),
+            requests: counters.requests(),
+            regenerations: counters.regenerations(),
             running: self.running().len(),
             memory_entries: self.memory.len(),
             memory_bytes: self.memory.weight(),
             memory_capacity: self.settings.memory_capacity,
-            memory_evictions: observer.evictions(),
+            memory_evictions: counters.evictions(),
         }
     }
 

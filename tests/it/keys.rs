@@ -374,10 +374,16 @@ async fn generator_sees_the_configured_key_and_nothing_else() {
             vec![
                 (
                     vec![("/a?b", &[("x-shop", "1")]), ("/a?c", &[("x-shop", "1")])],
-                    "/a?of=a+%26+b&shop=1 ",
+                    "/a?of=a%20%26%20b&shop=1 ",
                 ),
-                (vec![("/a", &[("x-shop", "2")])], "/a?of=a+%26+b&shop=2 "),
-                (vec![("/b", &[("x-shop", "2")])], "/b?of=a+%26+b&shop=2 "),
+                (
+                    vec![("/a", &[("x-shop", "2")])],
+                    "/a?of=a%20%26%20b&shop=2 ",
+                ),
+                (
+                    vec![("/b", &[("x-shop", "2")])],
+                    "/b?of=a%20%26%20b&shop=2 ",
+                ),
             ],
         ),
     ];

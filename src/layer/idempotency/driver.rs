@@ -3,7 +3,7 @@
 use std::{panic::resume_unwind, sync::atomic::Ordering::Relaxed};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Method, Request, Response, StatusCode, request::Parts};
 use http_body::Body;
 use tokio::{sync::oneshot as channel, time::Instant};
 use tower_service::Service;
@@ -24,7 +24,7 @@ use crate::{
             state::{self, Answer, Found, Next, Published, Stored, Storing},
         },
         problem::problem,
-        refresh::request::original_path,
+        refresh::request::original_uri,
     },
     lock::{Lease, LockKind, LockName},
     store::{NewEntry, Probe},
@@ -52,12 +52,13 @@ impl IdempotencyLayer {
     {
         let (mut parts, body) = request.into_parts();
         let refused = |status, detail| Ok(problem(status, detail, &[], None));
+        let is_covered = matches!(parts.method, Method::POST | Method::PATCH);
         let key = match key_of(&parts.headers) {
-            Ok(Some(key)) => key,
-            Ok(None) if self.optional => {
+            key if !is_covered || (self.optional && key == Ok(None)) => {
                 let request = Request::from_parts(parts, body);
                 return Ok(oneshot(service, request).await?.map(ResponseBody::streamed));
             }
+            Ok(Some(key)) => key,
             Ok(None) => {
                 let detail = "the `Idempotency-Key` header is missing: send a new one for each new request, such as a UUID";
                 return refused(StatusCode::BAD_REQUEST, detail);
@@ -101,15 +102,17 @@ struct Driver {
 
 impl Driver {
     fn new(layer: IdempotencyLayer, parts: &Parts, key: &str, body: &Bytes) -> Self {
+        // Without the changes by nested routers.
+        let path = original_uri(parts).path();
         if layer.scope.is_none() && !layer.warned.swap(true, Relaxed) {
             tracing::warn!(
-                path = original_path(parts),
+                path,
                 "an idempotency layer has no `IdempotencyLayer::scope`: callers are identified by the headers whose names say so, and by nothing else (logged once; `.scope(|_| None)` accepts that)"
             );
         }
         let scope = layer.scope.as_ref().and_then(|scope| scope(parts));
         let fingerprint = Fingerprint::new(parts, body, scope.is_some());
-        let name = LockName::from([&*scope.unwrap_or_default(), original_path(parts), key]);
+        let name = LockName::from([&*scope.unwrap_or_default(), path, key]);
         Self {
             name: LockName::of(LockKind::Request, name),
             fingerprint,
@@ -177,8 +180,7 @@ impl Driver {
     /// Stores the response, or the note that there was one. Drops `trying` after the first try.
     ///
     /// The lease is extended meanwhile, so that a repeat gets 409 with `Retry-After`. A lease that
-    /// ended while the database was away stays ended: a statement that revived the lease would get
-    /// through no sooner than the note.
+    /// has ended is not revived: that statement would need the database as much as the note does.
     async fn store(
         self,
         lease: Lease,

@@ -122,15 +122,9 @@ impl Locks {
     /// # }
     /// ```
     pub fn idempotency(&self) -> IdempotencyLayer {
-        IdempotencyLayer::new(self.clone())
-    }
-}
-
-impl IdempotencyLayer {
-    fn new(locks: Locks) -> Self {
-        Self {
-            pruner: Arc::new(Pruner::new(locks.clone())),
-            locks,
+        IdempotencyLayer {
+            pruner: Arc::new(Pruner::new(self.clone())),
+            locks: self.clone(),
             scope: None,
             optional: false,
             lifetime: DAY,
@@ -139,7 +133,9 @@ impl IdempotencyLayer {
             warned: Arc::default(),
         }
     }
+}
 
+impl IdempotencyLayer {
     /// Identifies the caller, as an outer layer has found out. The keys of two callers are two
     /// keys, and a caller may repeat a request with another token or other cookies. `None`: the
     /// credentials identify the caller. Default: the credentials.

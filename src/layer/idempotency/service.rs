@@ -3,12 +3,12 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
 use super::IdempotencyLayer;
-use crate::layer::{ResponseBody, ResponseFuture, future::oneshot};
+use crate::layer::{ResponseBody, ResponseFuture};
 
 /// A service that runs each request once; see [`IdempotencyLayer`].
 #[derive(Clone, Debug)]
@@ -35,13 +35,6 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let (layer, inner) = (self.layer.clone(), self.inner.clone());
-        if !matches!(*request.method(), Method::POST | Method::PATCH) {
-            return ResponseFuture::waiting(async move {
-                let response = oneshot(inner, request).await?;
-                Ok(response.map(ResponseBody::streamed))
-            });
-        }
-        ResponseFuture::waiting(layer.run(inner, request))
+        ResponseFuture::waiting(self.layer.clone().run(self.inner.clone(), request))
     }
 }

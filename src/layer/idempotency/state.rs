@@ -135,8 +135,8 @@ impl Free {
 /// A completed request whose response is being stored.
 ///
 /// A publish compares owner and fence, not the expiry, and no other process acquires a lock that
-/// has expired and still has an owner (unless requests [run again](Request::run_again): the next
-/// run then takes over). So a note is right however late it is stored.
+/// has expired and still has an owner. So a note is right however late it is stored. If requests
+/// [run again](Request::run_again), the next run takes the lock over, and the note is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Storing<L, C> {
     pub(super) lease: L,

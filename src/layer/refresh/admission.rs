@@ -28,8 +28,8 @@ struct Keys {
     /// The keys that were asked for again. Keys that a visitor invents and asks for once never take
     /// their room.
     again: Recent,
-    /// The keys that were refused lately, each in the group that its hash gives it, the latest
-    /// first; empty before the first refusal.
+    /// The keys that were refused lately: a table of groups, indexed by the hash, with the latest
+    /// key of a group first. Empty before the first refusal.
     refused: Vec<[u64; 8]>,
     since: Option<Tick>,
     /// The time of the last refusal.

@@ -20,14 +20,14 @@ use crate::extensions::Fence;
 /// `http::Extensions` can be counted, but not listed by type. A request with as many extensions as
 /// known ones has no unknown extension. Each type is in the list once: a type that counted twice
 /// would hide an unknown one.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Declared {
     types: Vec<Declaration>,
     #[cfg(feature = "axum")]
     routing: &'static Routing,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Declaration {
     id: TypeId,
     pub(super) name: &'static str,
@@ -46,10 +46,6 @@ impl Declaration {
             remove: |extensions| drop(extensions.remove::<T>()),
             shared,
         }
-    }
-
-    fn is_in(&self, extensions: &Extensions) -> bool {
-        (self.is_in)(extensions)
     }
 }
 
@@ -101,7 +97,7 @@ impl Declared {
         #[cfg(not(feature = "axum"))]
         let mut known = 0;
         for declaration in &self.types {
-            known += usize::from(declaration.is_in(extensions));
+            known += usize::from((declaration.is_in)(extensions));
             if known == all {
                 return true;
             }
@@ -112,7 +108,8 @@ impl Declared {
     /// Returns true if each extension is a known one: nothing is inferred from the presence of
     /// another. Checked before a generator gets the extensions.
     pub(super) fn knows_exactly(&self, extensions: &Extensions) -> bool {
-        let named = self.types.iter().filter(|it| it.is_in(extensions)).count();
+        let named = self.types.iter().filter(|it| (it.is_in)(extensions));
+        let named = named.count();
         #[cfg(feature = "axum")]
         let named = named + self.routing.private_in(extensions);
         named == extensions.len()
@@ -132,17 +129,6 @@ impl Declared {
         #[cfg(feature = "axum")]
         names.retain(|name| !self.routing.names.contains(name));
         names
-    }
-}
-
-impl fmt::Debug for Declared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (shared, hidden): (Vec<_>, Vec<_>) = self.types.iter().partition(|it| it.shared);
-        let names = |types: Vec<&Declaration>| types.iter().map(|it| it.name).collect::<Vec<_>>();
-        f.debug_struct("Declared")
-            .field("shared", &names(shared))
-            .field("hidden", &names(hidden))
-            .finish()
     }
 }
 

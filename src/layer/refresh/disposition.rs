@@ -4,8 +4,9 @@ use http::{HeaderMap, HeaderName, StatusCode, header, response::Parts};
 
 use crate::{
     http::{
-        fields::list,
-        stored::{is_event_stream, is_heuristically_cacheable, is_shareable},
+        fields::{list, media_type},
+        stored::is_heuristically_cacheable,
+        terms::forbid_storing,
     },
     layer::refresh::keying::Key,
     resource::PassReason,
@@ -27,9 +28,11 @@ pub(super) enum Disposition {
 /// Decides the treatment. `from_cache_control`: the response's own freshness headers decide.
 pub(super) fn disposition(head: &Parts, key: &Key, from_cache_control: bool) -> Disposition {
     let (status, headers) = (head.status, &head.headers);
-    let unshareable = if !is_shareable(headers, from_cache_control) {
+    let unshareable = if headers.contains_key(header::SET_COOKIE)
+        || forbid_storing(headers, from_cache_control)
+    {
         Some(PassReason::Private)
-    } else if is_event_stream(headers) {
+    } else if media_type(headers) == "text/event-stream" {
         Some(PassReason::Stream)
     } else if !varies_by_key(headers, key) {
         Some(PassReason::Vary)

@@ -47,10 +47,9 @@ where
     let (layer, service) = (&shared.layer, shared.inner());
     let retry_in = layer.policy.cooldown_time();
     let failed = |error: BoxError, response| {
-        let failure = Failure::new(error, retry_in);
         Generated::Failed(Failure {
             response,
-            ..failure
+            ..Failure::new(error, retry_in)
         })
     };
     let uri = request.uri().clone();

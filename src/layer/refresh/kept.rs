@@ -5,11 +5,9 @@
 
 use std::{
     any::Any,
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     sync::{Arc, Mutex, PoisonError},
 };
-
-use http::Extensions;
 
 use crate::resource::Finder;
 
@@ -17,11 +15,8 @@ use crate::resource::Finder;
 #[derive(Default)]
 pub(super) struct Kept(Mutex<HashMap<Arc<str>, Route>>);
 
-struct Route {
-    service: Arc<dyn Any + Send + Sync>,
-    /// The engine refers to it weakly.
-    _finder: Arc<Finder>,
-}
+/// The service, and its finder, to which the engine refers weakly.
+type Route = (Arc<dyn Any + Send + Sync>, Arc<Finder>);
 
 impl Kept {
     /// Keeps a service of the route with its finder, unless there is one. Returns a finder that is
@@ -33,16 +28,11 @@ impl Kept {
         finder: impl FnOnce() -> Arc<Finder>,
     ) -> Option<Arc<Finder>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.contains_key(route) {
+        let Entry::Vacant(vacant) = kept.entry(Arc::clone(route)) else {
             return None;
-        }
-        let finder = finder();
-        let service = Arc::clone(service) as _;
-        let keeps = Route {
-            service,
-            _finder: Arc::clone(&finder),
         };
-        kept.insert(Arc::clone(route), keeps);
+        let finder = finder();
+        vacant.insert((Arc::clone(service) as _, Arc::clone(&finder)));
         Some(finder)
     }
 
@@ -50,22 +40,6 @@ impl Kept {
     /// one layer was applied to two kinds of services.
     pub(super) fn get<S: Send + Sync + 'static>(&self, route: &str) -> Option<Arc<S>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&kept.get(route)?.service).downcast().ok()
-    }
-}
-
-/// Returns the path of the route in axum, such as `/books/{id}`.
-pub(super) fn route(extensions: &Extensions) -> Option<Arc<str>> {
-    #[cfg(feature = "axum")]
-    return Some(
-        extensions
-            .get::<axum::extract::MatchedPath>()?
-            .as_str()
-            .into(),
-    );
-    #[cfg(not(feature = "axum"))]
-    {
-        let _ = extensions;
-        None
+        Arc::clone(&kept.get(route)?.0).downcast().ok()
     }
 }

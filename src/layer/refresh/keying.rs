@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, request::Parts};
 
 use crate::{
     http::fields,
-    key::{self, Query},
+    key::{self, Part, Query, canonical, normal},
     layer::refresh::request::{host, is_routed, key_of_original},
 };
 
@@ -76,8 +76,13 @@ impl Key {
     ///
     /// The keys of [content](crate::Perennial::content) are of the same kind: use a name only once.
     pub fn name(name: impl Into<Arc<str>>) -> Self {
+        let name = name.into();
         Self {
-            base: Base::Name(name.into()),
+            // The form in which `invalidate` looks for the name.
+            base: Base::Name(match canonical(&name) {
+                Cow::Borrowed(_) => name,
+                Cow::Owned(canonical) => canonical.into(),
+            }),
             ..Self::default()
         }
     }
@@ -111,7 +116,8 @@ impl Key {
             let mut values: Vec<_> = function(parts)?.into_iter().collect();
             values.sort_by(|a, b| a.0.as_ref().cmp(b.0.as_ref()));
             let mut query = form_urlencoded::Serializer::new(String::new());
-            Some(query.extend_pairs(values).finish())
+            let query = query.extend_pairs(values).finish();
+            Some(normal(&query, Part::Query).into_owned())
         };
         Self {
             base: Base::By(Arc::new(by)),

@@ -4,7 +4,9 @@ use std::{borrow::Cow, sync::Arc};
 
 #[cfg(feature = "axum")]
 use axum::extract::{MatchedPath, OriginalUri};
-use http::{HeaderMap, Method, Request, Uri, header, request::Parts, uri::PathAndQuery};
+use http::{
+    Extensions, HeaderMap, Method, Request, Uri, header, request::Parts, uri::PathAndQuery,
+};
 
 use crate::{
     http::{cache_status::Forward, fields::list},
@@ -16,14 +18,7 @@ use crate::{
 ///
 /// An inner layer for the same key would wait for itself, and therefore lets the request pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GeneratedKey(Arc<str>);
-
-impl GeneratedKey {
-    /// Returns the key; see [`Key`](crate::Key).
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
+pub(super) struct GeneratedKey(Arc<str>);
 
 /// Returns the resource of a request, or the reason why the request goes to the service.
 pub(super) fn resource<'a>(
@@ -34,6 +29,7 @@ pub(super) fn resource<'a>(
         layer.hints.other_method(route(parts));
         return Err(Forward::METHOD);
     }
+    layer.hints.get();
     if is_upgrade(&parts.headers) {
         return Err(Forward::bypass("upgrade"));
     }
@@ -67,19 +63,17 @@ fn undeclared(parts: &Parts, layer: &RefreshLayer) -> Forward {
     Forward::bypass("undeclared-extension")
 }
 
-/// The path of the route, for the log.
-pub(in crate::layer) fn route(parts: &Parts) -> &str {
+/// Returns the path of the route in axum, such as `/books/{id}`.
+pub(super) fn matched(extensions: &Extensions) -> Option<&str> {
     #[cfg(feature = "axum")]
-    if let Some(path) = parts.extensions.get::<MatchedPath>() {
-        return path.as_str();
-    }
-    parts.uri.path()
+    return extensions.get().map(MatchedPath::as_str);
+    #[cfg(not(feature = "axum"))]
+    return extensions.get().map(|never: &Infallible| match *never {});
 }
 
-/// Returns the path of the request as axum's outermost router got the request, without the changes
-/// by nested routers. Without axum, the present path.
-pub(in crate::layer) fn original_path(parts: &Parts) -> &str {
-    original_uri(parts).path()
+/// The path of the route, for the log.
+pub(in crate::layer) fn route(parts: &Parts) -> &str {
+    matched(&parts.extensions).unwrap_or(parts.uri.path())
 }
 
 /// Returns the URI of the request as axum's outermost router got the request. Without axum, the
@@ -137,15 +131,15 @@ pub(super) fn key_of_original<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, 
         return seen;
     }
     let original = original.path();
+    let first = normal(original, Part::Path);
     // The usual case.
-    if original == parts.uri.path() && matches!(normal(original, Part::Path), Cow::Borrowed(_)) {
+    if original == parts.uri.path() && matches!(first, Cow::Borrowed(_)) {
         return seen;
     }
     let (path, query) = seen.split_at(seen.find('?').unwrap_or(seen.len()));
-    let first = normal(original, Part::Path);
     let mut key = format!("{first}{query}");
     let mut last = &*first;
-    if is_routed(parts) && original != first {
+    if original != first {
         key = format!("{key}#{original}");
         last = original;
     }

@@ -14,7 +14,7 @@ use axum::{
     extract::{MatchedPath, OriginalUri},
     routing::{MethodRouter, Route, get},
 };
-use http::{Extensions, Request, Uri, request::Parts};
+use http::{Extensions, Request, request::Parts};
 use tower_service::Service;
 
 use super::declared::{KNOWN, names};
@@ -22,6 +22,7 @@ use super::declared::{KNOWN, names};
 /// The private types among the extensions of axum's router: path parameters, and the path of a
 /// nested service. Code cannot name these types, so a router that runs once in this process reveals
 /// the names.
+#[derive(Debug)]
 pub(super) struct Routing {
     /// The number of private extensions that every match of a route adds, counted on a route
     /// without parameters.
@@ -45,17 +46,7 @@ impl Routing {
             .route("/route", get(tell))
             .route("/with/{parameter}", get(tell))
             .nest_service("/service", get(tell));
-        let mut ask = |path| {
-            let mut request = Request::new(Body::empty());
-            *request.uri_mut() = Uri::from_static(path);
-            // Nothing in the router waits.
-            match pin!(router.call(request)).poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(Ok(mut response)) => {
-                    response.extensions_mut().remove().unwrap_or_default()
-                }
-                Poll::Ready(Err(_)) | Poll::Pending => Vec::new(),
-            }
-        };
+        let mut ask = |path| answer::<Vec<String>>(&mut router, path).unwrap_or_default();
         let mut names = ask("/route");
         let beside_match = names.len();
         names.extend(ask("/with/parameter"));
@@ -104,14 +95,18 @@ pub(super) fn routed(route: &str, path: &str) -> Option<Parts> {
         let parts = Arc::new(Mutex::new(Some(request.into_parts().0)));
         async { Extension(parts) }
     };
-    let mut router = Router::new().route(route, get(tell));
-    let request = Request::get(path).body(Body::empty()).ok()?;
-    let mut told = match pin!(router.call(request)).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(response)) => response,
-        Poll::Ready(Err(_)) | Poll::Pending => return None,
-    };
-    let told: Arc<Mutex<Option<Parts>>> = told.extensions_mut().remove()?;
+    let told: Arc<Mutex<Option<Parts>>> = answer(&mut Router::new().route(route, get(tell)), path)?;
     told.lock().ok()?.take()
+}
+
+/// Returns the extension of this type in the router's response.
+fn answer<T: Clone + Send + Sync + 'static>(router: &mut Router, path: &str) -> Option<T> {
+    let request = Request::get(path).body(Body::empty()).ok()?;
+    // Nothing in the router waits.
+    match pin!(router.call(request)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(mut response)) => response.extensions_mut().remove(),
+        Poll::Ready(Err(_)) | Poll::Pending => None,
+    }
 }
 
 /// Refuses a service of an axum whose routing is unknown.

@@ -17,7 +17,7 @@ use super::{
     admission::Admitted,
     again,
     generate::{Direct, generate},
-    kept::{self, Kept},
+    kept::Kept,
     keying::Resource,
     request,
     target::RequestUrl,
@@ -95,9 +95,7 @@ where
         let resource = match request::resource(&parts, layer) {
             Ok(resource) => resource,
             Err(forward) => {
-                if forward != Forward::METHOD {
-                    layer.hints.get();
-                } else if layer.invalidates && !is_safe(&parts.method) {
+                if forward == Forward::METHOD && layer.invalidates && !is_safe(&parts.method) {
                     let request = Request::from_parts(parts, body);
                     return ResponseFuture::waiting(change(Arc::clone(&self.0), request));
                 }
@@ -117,7 +115,6 @@ where
                 }
             }
             Err(stale) => {
-                layer.hints.get();
                 request::hint_at_authorization(&parts, layer);
                 let retention = match stale {
                     true => None,
@@ -131,12 +128,8 @@ where
                 };
                 let resource = resource.into_owned();
                 let why = if stale { "stale" } else { "miss" };
-                let ask = Ask {
-                    resource,
-                    why,
-                    retention,
-                };
-                ResponseFuture::waiting(visit(Arc::clone(&self.0), parts, body, ask))
+                let shared = Arc::clone(&self.0);
+                ResponseFuture::waiting(visit(shared, parts, body, resource, why, retention))
             }
         }
     }
@@ -188,24 +181,15 @@ where
     change.settle(response, named).await
 }
 
-/// A request that memory cannot answer.
-struct Ask {
-    resource: Resource<'static>,
-    /// `miss` or `stale`.
-    why: &'static str,
-    /// See [`Work::retention`].
-    retention: Option<Duration>,
-}
-
+/// Answers a request that memory cannot answer. `why`: `miss` or `stale`. `retention`: see
+/// [`Work::retention`].
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     parts: Parts,
     body: ReqBody,
-    Ask {
-        resource,
-        why,
-        retention,
-    }: Ask,
+    resource: Resource<'static>,
+    why: &'static str,
+    retention: Option<Duration>,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
@@ -226,7 +210,7 @@ where
     let (direct, mut own) = oneshot::channel();
     let name = layer.name_in(&parts.extensions);
     let make = || {
-        let route = kept::route(&parts.extensions);
+        let route = request::matched(&parts.extensions).map(Arc::from);
         if let Some(route) = &route {
             again::keep(&shared, &generating, route);
         }
