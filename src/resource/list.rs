@@ -240,7 +240,9 @@ impl Engine {
                 View::HitForPass {
                     until, metadata, ..
                 } => (EntryState::HitForPass, until, metadata),
-                View::Cooldown { until, metadata } => (EntryState::Cooldown, until, metadata),
+                View::Cooldown {
+                    until, metadata, ..
+                } => (EntryState::Cooldown, until, metadata),
                 View::Version(_) => return None,
             };
             let remaining = until - now;

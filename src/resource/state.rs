@@ -197,6 +197,9 @@ pub(crate) struct State<C: Content> {
     polls: u32,
     /// The end of another process's lease, as far as this process knows.
     held_until: Tick,
+    /// The end of a cooldown that began while the store did not answer. Until then, the generator
+    /// runs only if the store answers.
+    cooldown: Option<(Tick, Arc<C::Metadata>)>,
 }
 
 /// The decision about one event.
@@ -210,13 +213,21 @@ struct Decision<'a, C: Content> {
 
 impl<C: Content> State<C> {
     /// Creates the state before any part of the generator has run.
-    pub(crate) fn new(newest: Option<Version<C>>, facts: &Facts<'_, C>) -> Self {
+    pub(crate) fn new(view: Option<View<C>>, facts: &Facts<'_, C>) -> Self {
+        let (newest, cooldown) = match view {
+            Some(View::Version(version)) => (Some(Version::clone(&version)), None),
+            Some(View::Cooldown {
+                until, metadata, ..
+            }) if facts.now < until => (None, Some((until, metadata))),
+            _ => (None, None),
+        };
         let mut state = Self {
             newest,
             begun_in: None,
             phase: Phase::Begun,
             polls: 0,
             held_until: Tick(i64::MIN),
+            cooldown,
         };
         state.begun_in = Some(state.latest(facts));
         state
@@ -302,7 +313,9 @@ impl<C: Content> Decision<'_, C> {
         let phase = mem::replace(&mut self.state.phase, Phase::Over);
         match (phase, event) {
             (Phase::Begun, Event::Begun) => {
-                self.show_stale(false);
+                if self.cools_down().is_none() {
+                    self.show_stale(false);
+                }
                 self.enter(Phase::Learning, Command::Learn)
             }
             (Phase::Learning, Event::Learned) => self.enter(Phase::Permitting, Command::Permit),

@@ -427,6 +427,27 @@ async fn generator_sees_the_configured_key_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn key_that_needs_an_encoding_is_invalidated_as_the_site_writes_it() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let city = Key::by(|_| Some([("city", "New York ~")]));
+    for (key, written) in [
+        (city, "/p?city=New York ~"),
+        (Key::name("/über uns"), "/über uns"),
+    ] {
+        let layer = site.layer(Refresh::every(LONG)).key(key);
+        let address = serve(mirror().layer(layer)).await;
+        get(address, "/p").await;
+        site.invalidate(written).await.expect("is stored");
+        let reply = get(address, "/p").await;
+        assert_eq!(
+            reply.headers["cache-status"],
+            "perennial; fwd=stale; stored"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn request_without_a_key_and_response_with_another_vary_bypass() {
     let folder = Folder::new();
     let site = folder.site().await;

@@ -74,6 +74,7 @@ async fn each_figure_is_recorded_and_no_visitor_makes_a_series() {
         assert_eq!(paid.status(), 200);
     }
     site.invalidate_tag("t").await.expect("is stored");
+    site.purge_tag("gone").await.expect("is stored");
     let lease = site.locks().lock("x").await.expect("is free");
     assert!(site.locks().try_lock("x").await.expect("answers").is_none());
     lease.release().await.expect("is released");
@@ -98,6 +99,7 @@ async fn each_figure_is_recorded_and_no_visitor_makes_a_series() {
     assert_eq!(generations("stale", "unchanged"), 1.0);
     assert_eq!(generations("miss", "failed"), 1.0);
     assert_eq!(value("perennial_invalidations_total{scope=\"tag\"}"), 1.0);
+    assert_eq!(value("perennial_invalidations_total{scope=\"purge\"}"), 1.0);
     assert_eq!(
         value("perennial_locks_total{kind=\"lock\",result=\"contended\"}"),
         1.0

@@ -1,6 +1,13 @@
 //! `perennial::testing` in the test of an application.
 
-use std::{convert::Infallible, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use axum::{Router, body::Body, http::Request, routing::get};
 use perennial::{
@@ -66,6 +73,35 @@ async fn database_that_fails_and_recovers_costs_no_visitor_a_page() {
     advance(MINUTE).await;
     assert_eq!(content(&site, "3").await, "3");
     assert_eq!(database.generations("key"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn page_that_failed_with_the_database_is_served_two_seconds_after_the_database_is_back() {
+    let database = Database::new();
+    assert_eq!(content(&open(&database), "stored").await, "stored");
+    // Nothing is in its memory.
+    let site = open(&database);
+    database.fail();
+    let runs = Arc::new(AtomicU32::new(0));
+    let visit = async || {
+        let runs = Arc::clone(&runs);
+        let generator = async move || {
+            runs.fetch_add(1, Relaxed);
+            Err::<&str, _>("needs the database, too")
+        };
+        site.content("key", &POLICY, generator).await
+    };
+    for _ in 0..20 {
+        visit().await.expect_err("nothing can be served");
+        advance(SECOND).await;
+    }
+    assert_eq!(runs.load(Relaxed), 1, "the cooldown lasts 30 s");
+    database.recover();
+    // Tells the site to ask the database.
+    drop(visit().await);
+    advance(SECOND * 2).await;
+    assert_eq!(visit().await.expect("is stored").to_string(), "stored");
+    assert_eq!(runs.load(Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -68,7 +68,10 @@ pub(super) fn matched(extensions: &Extensions) -> Option<&str> {
     #[cfg(feature = "axum")]
     return extensions.get().map(MatchedPath::as_str);
     #[cfg(not(feature = "axum"))]
-    return extensions.get().map(|never: &Infallible| match *never {});
+    {
+        let _ = extensions;
+        None
+    }
 }
 
 /// The path of the route, for the log.

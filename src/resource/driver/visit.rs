@@ -13,7 +13,7 @@ use crate::{
     event::Reason,
     policy::Refresh,
     resource::{
-        Answer, Engine, PassReason, Progress, Version, View, Work,
+        Answer, Engine, PassReason, Progress, Work,
         state::{Event, State, Visitor, Wait},
     },
 };
@@ -98,19 +98,16 @@ impl Engine {
             // Only a leader has taken the generator, and a leader never returns here.
             return Err(Answer::Pass(PassReason::Purged));
         };
-        let newest = match view {
-            Some(View::Version(version)) => Some(Version::clone(&version)),
-            _ => None,
-        };
         let (sender, progress) = watch::channel(Progress::Looking);
         running.insert(key.to_owned(), sender.clone());
         drop(running);
         // The driver exists before the caller's closure runs: if the closure panics, the drop of
         // the driver lets another request start.
         let facts = self.facts(key, policy);
+        let state = State::new(view, &facts);
         let mut driver = Driver {
-            measured: Measured::new(reason(newest.as_ref(), &facts)),
-            state: State::new(newest, &facts),
+            measured: Measured::new(reason(state.newest(), &facts)),
+            state,
             engine: Arc::clone(self),
             key: key.into(),
             layer: Arc::from(""),

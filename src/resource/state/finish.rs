@@ -71,7 +71,12 @@ impl<C: Content> Decision<'_, C> {
                 if serves_old {
                     self.serve_old_for(policy_cooldown);
                 } else {
-                    self.cool_down(policy_cooldown, basis);
+                    let quiet = match lease {
+                        Some(_) => policy_cooldown,
+                        // The store may have a version.
+                        None => policy_cooldown.min(RECHECK),
+                    };
+                    self.cool_down(policy_cooldown, quiet, basis);
                     self.end_with(Answer::Failed(failure));
                 }
                 policy_cooldown
@@ -257,9 +262,11 @@ impl<C: Content> Decision<'_, C> {
         Command::End
     }
 
-    pub(super) fn cool_down(&mut self, time: Duration, basis: Basis) {
+    /// Runs no generator for `time`, and asks the store nothing for the time `quiet`.
+    pub(super) fn cool_down(&mut self, time: Duration, quiet: Duration, basis: Basis) {
         self.view = Some(View::Cooldown {
             until: self.facts.now + time,
+            quiet_until: self.facts.now + quiet,
             metadata: Arc::new(C::metadata_without_content(self.facts.key, basis)),
         });
     }

@@ -1,10 +1,10 @@
 //! The way to the generator: permit, probe, lease, and the wait for another process.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, sync::Arc};
 
 use super::{
-    Answer, Basis, Command, Content, Decision, Found, Freshness, Origin, Phase, Progress, Report,
-    Version, View, backoff,
+    Answer, Basis, Command, Content, Decision, Found, Freshness, List, Origin, Phase, Progress,
+    Report, Version, View, backoff,
 };
 use crate::{
     clock::Tick,
@@ -90,7 +90,7 @@ impl<C: Content> Decision<'_, C> {
                 if self.is_servable_for(remaining) {
                     self.serve_old_for(remaining);
                 } else {
-                    self.cool_down(remaining, basis);
+                    self.cool_down(remaining, remaining, basis);
                     self.end_with(Answer::Unavailable {
                         retry_in: remaining,
                     });
@@ -138,7 +138,28 @@ impl<C: Content> Decision<'_, C> {
         if self.is_servable() {
             return self.skip(Skip::DatabaseAway, RECHECK);
         }
+        if let Some((until, metadata)) = self.cools_down() {
+            self.report = Some(Report::Skipped(Skip::DatabaseAway));
+            self.view = Some(View::Cooldown {
+                until,
+                quiet_until: until.min(self.facts.now + RECHECK),
+                metadata,
+            });
+            return Command::End;
+        }
         self.generate(None, self.basis(0))
+    }
+
+    /// Returns the cooldown that this process alone knows of, if it lasts, and answers visitors
+    /// accordingly.
+    pub(super) fn cools_down(&mut self) -> Option<(Tick, Arc<C::Metadata>)> {
+        let (until, metadata) = self.state.cooldown.clone()?;
+        if self.facts.now >= until || self.facts.list.judge(&metadata) == Freshness::Purged {
+            return None;
+        }
+        let retry_in = until - self.facts.now;
+        self.end_with(Answer::Unavailable { retry_in });
+        Some((until, metadata))
     }
 
     pub(super) fn generate(&mut self, lease: Option<i64>, basis: Basis) -> Command<C> {

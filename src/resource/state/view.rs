@@ -224,10 +224,13 @@ pub(crate) enum View<C: Content> {
         why: PassReason,
         metadata: Arc<C::Metadata>,
     },
-    /// Cooldown after a failure: no version can be served, and no process tries again before
-    /// `until`, unless the key is purged.
+    /// Cooldown after a failure: no version can be served, and this process runs no generator
+    /// before `until`, unless the key is purged.
     Cooldown {
         until: Tick,
+        /// The time before which this process asks the store nothing. Earlier than `until` if the
+        /// store did not answer: the store may have a version.
+        quiet_until: Tick,
         metadata: Arc<C::Metadata>,
     },
 }
@@ -245,8 +248,13 @@ impl<C: Content> Clone for View<C> {
                 why: *why,
                 metadata: Arc::clone(metadata),
             },
-            Self::Cooldown { until, metadata } => Self::Cooldown {
+            Self::Cooldown {
+                until,
+                quiet_until,
+                metadata,
+            } => Self::Cooldown {
                 until: *until,
+                quiet_until: *quiet_until,
                 metadata: Arc::clone(metadata),
             },
         }
@@ -296,9 +304,11 @@ impl<C: Content> View<C> {
             } if facts.now < until && facts.list.judge(&metadata) == Freshness::Fresh => {
                 Ok(Answer::Pass(why))
             }
-            Self::Cooldown { until, metadata }
-                if facts.now < until && facts.list.judge(&metadata) != Freshness::Purged =>
-            {
+            Self::Cooldown {
+                until,
+                quiet_until,
+                metadata,
+            } if facts.now < quiet_until && facts.list.judge(&metadata) != Freshness::Purged => {
                 let retry_in = until - facts.now;
                 Ok(Answer::Unavailable { retry_in })
             }

@@ -87,9 +87,14 @@ impl Code {
                 self.until(*until);
                 self.basis(**metadata);
             }
-            Some(View::Cooldown { until, metadata }) => {
+            Some(View::Cooldown {
+                until,
+                quiet_until,
+                metadata,
+            }) => {
                 self.byte(100);
                 self.until(*until);
+                self.until(*quiet_until);
                 self.basis(**metadata);
             }
         }
@@ -190,12 +195,18 @@ impl Code {
             phase,
             polls,
             held_until,
+            cooldown,
         } = state;
         self.maybe_version(newest.as_ref());
         self.byte(begun_in.map_or(0, |epoch| 1 + epoch));
         self.byte(i64::from((*polls).min(LEAVE_AFTER)));
         self.flags(&[held_until.0 == i64::MIN]);
         self.until(*held_until);
+        self.flags(&[cooldown.is_some()]);
+        if let Some((until, metadata)) = cooldown {
+            self.until(*until);
+            self.basis(**metadata);
+        }
         match phase {
             Phase::Begun => self.byte(0),
             Phase::Learning => self.byte(1),

@@ -87,7 +87,8 @@ impl Process {
 
     /// Returns a regeneration that has its permit, and the step after the permit.
     fn permitted(&self, newest: Option<Version<Text>>, begun: bool) -> (State<Text>, Step<Text>) {
-        let mut state = State::new(newest, &self.facts());
+        let view = newest.map(|version| View::Version(version.into()));
+        let mut state = State::new(view, &self.facts());
         self.on(&mut state, Event::Begun);
         state.generator_has_begun(begun);
         self.on(&mut state, Event::Learned);

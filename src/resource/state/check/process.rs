@@ -3,8 +3,8 @@
 use crate::{
     clock::Tick,
     resource::state::{
-        Command, Event, Facts, Found, GenerationResult, Limits, Origin, Progress, State, Version,
-        View, Visitor,
+        Command, Event, Facts, Found, GenerationResult, Limits, Origin, Progress, State, View,
+        Visitor,
         check::{
             content::{ModelList, Text},
             database::{Database, Reply, Row, Statement},
@@ -138,12 +138,8 @@ impl Process {
         permitted: bool,
         around: &mut Around<'_>,
     ) -> Result<(), Broken> {
-        let newest = match &self.view {
-            Some(View::Version(version)) => Some(Version::clone(version)),
-            _ => None,
-        };
         let mut run = Run {
-            state: State::new(newest, &self.facts(around.setup)),
+            state: State::new(self.view.clone(), &self.facts(around.setup)),
             progress: Progress::Looking,
             doing: Doing::Nothing,
             lease: None,

@@ -19,7 +19,13 @@ impl Process {
         change(&mut self.error_grace);
         match &mut self.view {
             Some(View::Version(version)) => of_version(Arc::make_mut(version), &change),
-            Some(View::HitForPass { until, .. } | View::Cooldown { until, .. }) => change(until),
+            Some(View::HitForPass { until, .. }) => change(until),
+            Some(View::Cooldown {
+                until, quiet_until, ..
+            }) => {
+                change(until);
+                change(quiet_until);
+            }
             None => {}
         }
         for waiting in self.waiting.iter_mut().flatten() {
@@ -54,6 +60,9 @@ fn of_state(state: &mut State<Text>, change: &impl Fn(&mut Tick)) {
         of_version(newest, change);
     }
     change(&mut state.held_until);
+    if let Some((until, _)) = &mut state.cooldown {
+        change(until);
+    }
     match &mut state.phase {
         Phase::Pausing { until } | Phase::Generating { until, .. } => change(until),
         Phase::Publishing(Publishing { new, again, .. }) => {

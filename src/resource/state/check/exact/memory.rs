@@ -80,6 +80,7 @@ fn cooldown_lasts_until_its_end_or_a_purge() {
     let mut process = Process::new();
     let view = || View::<Text>::Cooldown {
         until: Tick(1001 * SECOND),
+        quiet_until: Tick(1001 * SECOND),
         metadata: Arc::new(Basis::default()),
     };
     let look = |process: &Process| view().look(&process.facts(), || false);
@@ -87,6 +88,62 @@ fn cooldown_lasts_until_its_end_or_a_purge() {
     assert!(matches!(look(&Process::purged()), Err(false)));
     process.now = Tick(1001 * SECOND);
     assert!(matches!(look(&process), Err(false)));
+}
+
+#[test]
+fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generator_runs() {
+    let mut process = Process::new();
+    let until = process.now + 10 * S;
+    let view = View::<Text>::Cooldown {
+        until,
+        quiet_until: process.now + S,
+        metadata: Arc::new(Basis::default()),
+    };
+    process.now = process.now + S;
+    assert!(matches!(
+        view.clone().look(&process.facts(), || false),
+        Err(false)
+    ));
+    let asking = |process: &Process| {
+        let mut state = State::new(Some(view.clone()), &process.facts());
+        let step = process.on(&mut state, Event::Begun);
+        process.on(&mut state, Event::Learned);
+        process.on(&mut state, Event::Permitted(true));
+        (state, step)
+    };
+    let retry_in = |step: &Step<Text>| match step.progress {
+        Some(Progress::Done(Answer::Unavailable { retry_in })) => Some(retry_in),
+        _ => None,
+    };
+    let (mut state, step) = asking(&process);
+    assert_eq!(retry_in(&step), Some(9 * S), "no visitor waits: {step:?}");
+    let step = process.on(&mut state, Event::Away);
+    assert!(matches!(step.command, Command::End), "{step:?}");
+    assert_eq!(retry_in(&step), Some(9 * S), "{step:?}");
+    let Some(View::Cooldown {
+        until: still,
+        quiet_until,
+        ..
+    }) = step.view
+    else {
+        panic!("{step:?}");
+    };
+    assert_eq!((still, quiet_until), (until, process.now + S));
+
+    let (mut state, _) = asking(&process);
+    let version = process.version(S, Origin::Stored);
+    let step = process.on(&mut state, found(Some(version), LockState::default()));
+    assert!(matches!(done(&step), Answer::Version(_)), "{step:?}");
+    let (mut state, _) = asking(&process);
+    let step = process.on(&mut state, found(None, LockState::default()));
+    assert!(matches!(step.command, Command::Try { .. }), "{step:?}");
+
+    process.list.marks.purged = 1;
+    process.list.marks.latest = 1;
+    let (mut state, step) = asking(&process);
+    assert_eq!(retry_in(&step), None, "the purge ends the cooldown");
+    let step = process.on(&mut state, Event::Away);
+    assert!(matches!(step.command, Command::Generate { .. }), "{step:?}");
 }
 
 #[test]
