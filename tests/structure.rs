@@ -165,8 +165,7 @@ fn files_have_at_most_300_lines_of_code() {
     let others = folders.iter().flat_map(|it| sources_in(Path::new(it)));
     for (path, text) in crate_sources().into_iter().chain(others) {
         let lines = code(&text).lines().count();
-        let is_test = path.ends_with("tests.rs");
-        assert!(lines <= 300 || is_test, "{path:?}: {lines}");
+        assert!(lines <= 300, "{path:?}: {lines}");
     }
 }
 

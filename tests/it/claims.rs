@@ -1,9 +1,8 @@
 //! Batches of rows, claimed by workers.
 
-use std::{collections::HashSet, process::Command, time::Duration};
+use std::{process::Command, time::Duration};
 
 use perennial::{ErrorKind, Perennial, locks::Claims};
-use tokio::task::JoinSet;
 
 use crate::{
     databases::{Db, all_of},
@@ -19,7 +18,6 @@ on_each_database! {
     keys_can_be_texts_and_names_any_that_are_quoted
     keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_and_strand_nothing
     whatever_is_cancelled_claims_nothing
-    workers_who_come_at_once_leave_no_row
     a_mailing_outlives_a_killed_worker
     claim_ends_at_the_statement_limit_of_its_site
 }
@@ -303,29 +301,6 @@ async fn whatever_is_cancelled_claims_nothing(db: Db) {
         all.ids().len() == 10
     })
     .await;
-}
-
-async fn workers_who_come_at_once_leave_no_row(db: Db) {
-    let jobs = jobs(&db, 400).await.expires("locked_until", LONG);
-    let mut workers = JoinSet::new();
-    for _ in 0..16 {
-        let jobs = jobs.clone();
-        workers.spawn(async move {
-            let mut mine = Vec::new();
-            loop {
-                let claim = jobs.claim(7).await.expect("no deadlock, no error");
-                if claim.ids().is_empty() {
-                    return mine;
-                }
-                assert!(claim.ids().len() <= 7);
-                mine.extend(numbers(claim.ids()));
-                claim.complete().await.expect("answers");
-            }
-        });
-    }
-    let all = workers.join_all().await.concat();
-    assert_eq!(all.len(), 400);
-    assert_eq!(all.into_iter().collect::<HashSet<_>>().len(), 400);
 }
 
 async fn claim_ends_at_the_statement_limit_of_its_site(db: Db) {

@@ -29,12 +29,17 @@ use crate::{
 
 on_each_database! {
     an_albums_count_stays_right_on_two_processes
-    without_the_lock_the_count_goes_wrong
     one_device_of_a_customer_syncs_while_other_customers_go_on
     a_killed_process_keeps_its_customer_for_no_longer_than_its_lease
     late_write_of_an_overtaken_process_is_refused
-    refused_client_learns_the_resource_and_the_action
     the_service_is_called_under_the_lock_which_is_free_before_its_answer_is_given
+}
+
+// The database makes no difference.
+on_database! {
+    sqlite_file = crate::databases::Db::sqlite();
+    without_the_lock_the_count_goes_wrong
+    refused_client_learns_the_resource_and_the_action
     the_lock_is_free_when_the_client_has_gone_or_the_service_has_panicked
     the_lock_can_be_held_until_the_body_is_sent
     a_service_whose_lease_is_lost_finishes_or_is_cancelled

@@ -57,7 +57,7 @@ fn told(contender: &mut Contender, what: &str) -> String {
 }
 
 async fn one_of_two_languages_wins_each_round(db: Db) {
-    const ROUNDS: usize = 60;
+    const ROUNDS: usize = 24;
     let Some(python) = python() else { return };
     let _locks = locks(&db).await;
     let mut contenders = [

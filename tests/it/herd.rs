@@ -29,7 +29,7 @@ on_each_database! {
 
 const PROCESSES: usize = 6;
 const CONNECTIONS: u32 = 6;
-const ROUNDS: usize = 80;
+const ROUNDS: usize = 20;
 
 async fn one_of_a_herd_takes_the_lock(db: Db) {
     open(&db).await;

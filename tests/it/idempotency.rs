@@ -32,20 +32,25 @@ on_each_database! {
     a_form_that_is_posted_fifty_times_on_two_processes_charges_once
     a_payment_whose_process_was_killed_is_not_made_again
     a_repeat_gets_the_stored_response
-    another_request_with_the_key_is_refused_and_so_is_a_missing_one
-    no_caller_is_given_anothers_response
-    a_client_who_disconnects_cancels_nothing
     panicked_or_crashed_request_is_refused_or_runs_again
-    what_is_too_large_is_told_so
     a_key_is_new_after_its_lifetime_and_on_another_path
     request_with_an_unreadable_response_does_not_run_again
     response_is_stored_when_its_table_was_away_for_longer_than_the_lease
     repeat_of_a_request_with_a_refused_response_gets_409
     request_with_an_unknown_outcome_outlives_other_locks
-    a_layer_beneath_itself_lets_the_request_pass
     expired_responses_are_removed
-    a_shutdown_waits_for_what_is_being_done
     housekeeping_is_not_held_for_as_long_as_the_locks_of_requests
+}
+
+// The database makes no difference.
+on_database! {
+    sqlite_file = crate::databases::Db::sqlite();
+    another_request_with_the_key_is_refused_and_so_is_a_missing_one
+    no_caller_is_given_anothers_response
+    a_client_who_disconnects_cancels_nothing
+    what_is_too_large_is_told_so
+    a_layer_beneath_itself_lets_the_request_pass
+    a_shutdown_waits_for_what_is_being_done
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -24,7 +24,6 @@ on_each_database! {
     a_mark_that_a_crashed_process_holds_ends_though_the_clock_was_set_back
     a_link_does_not_go_out_after_one_that_is_rolled_back
     failed_work_under_a_minimum_hold_is_not_done
-    one_of_many_guarded_updates_changes_the_row
 }
 
 async fn sites(db: &Db) -> [Perennial; 2] {
@@ -344,32 +343,5 @@ async fn a_mark_that_a_crashed_process_holds_ends_though_the_clock_was_set_back(
             marked
         })
         .await;
-    });
-}
-
-async fn one_of_many_guarded_updates_changes_the_row(db: Db) {
-    const ROUNDS: usize = 50;
-    // Creates the SQLite file.
-    let _site = db.site().await;
-    db.execute("CREATE TABLE parcel (id BIGINT PRIMARY KEY, packed_by BIGINT)")
-        .await;
-    with_pool!(db, pool => {
-        for round in 0..ROUNDS {
-            db.execute(&format!("INSERT INTO parcel VALUES ({round}, NULL)")).await;
-            let mut workers = JoinSet::new();
-            for worker in 0..16 {
-                let pool = pool.clone();
-                workers.spawn(async move {
-                    let guarded = format!(
-                        "UPDATE parcel SET packed_by = {worker} WHERE id = {round} AND packed_by IS NULL"
-                    );
-                    let update = sqlx::query(sqlx::AssertSqlSafe(guarded));
-                    let done = update.execute(&pool).await.expect("is done");
-                    done.rows_affected() == 1
-                });
-            }
-            let winners = workers.join_all().await;
-            assert_eq!(winners.iter().filter(|won| **won).count(), 1, "round {round}");
-        }
     });
 }

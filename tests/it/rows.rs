@@ -15,7 +15,7 @@ async fn timed(what: &str, action: impl Future<Output = ()>) {
     println!("{what}: {:?}", begun.elapsed());
 }
 
-/// By default few enough for each run of the tests. With ten million, in some minutes:
+/// By default few. With ten million, in some minutes:
 ///
 /// `PERENNIAL_TEST_ROWS=10000000 scripts/with-servers cargo test --release --all-features --test it rows:: -- --nocapture`
 fn rows() -> u32 {

@@ -146,7 +146,7 @@ contract! {
 async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
     let store = open(&db).await;
     let mut last = 0;
-    for _ in 0..100 {
+    for _ in 0..25 {
         let mut tries = JoinSet::new();
         for _ in 0..8 {
             let store = Arc::clone(&store);

@@ -400,6 +400,8 @@ pub(crate) fn example(name: &str) -> PathBuf {
             ("mysql", cfg!(feature = "mysql")),
             ("compression", cfg!(feature = "compression")),
             ("metrics", cfg!(feature = "metrics")),
+            ("value", cfg!(feature = "value")),
+            ("calendar", cfg!(feature = "calendar")),
         ] {
             if built {
                 build.args(["--features", feature]);

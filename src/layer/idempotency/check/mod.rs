@@ -245,16 +245,6 @@ fn request_runs_again_only_after_a_fault() {
 }
 
 #[test]
-#[ignore = "takes minutes: 8 million states"]
-fn no_caller_gets_the_response_to_another_request_after_two_faults() {
-    holds(&Check::<2> {
-        requests: 3,
-        faults: 2,
-        ..Check::default()
-    });
-}
-
-#[test]
 fn each_condition_is_needed() {
     const ONCE: Broken = "the service runs once";
     const REPLAY: Broken = "a replay is the first response to this request of this caller";
