@@ -25,7 +25,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo},
 };
-use perennial::{OnMiss, Perennial, Refresh};
+use perennial::{Key, OnMiss, Perennial, Refresh};
 use tokio::time::timeout;
 use tower::Layer;
 
@@ -62,13 +62,26 @@ struct Options {
     /// The time limit of the site's answer.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "60s")]
     timeout: Duration,
-    /// The time after a failure without another try [default: --every, within 3s to 30s].
+    /// The time after a failure without another try, in which visitors of a page without an old
+    /// version get 503 [default: --every, within 3s to 30s].
     #[arg(long, value_parser = humantime::parse_duration)]
     retry_after: Option<Duration>,
     /// A cookie of visitors who have pages of their own, such as a session's: their requests go to the
     /// site as they are. May be given several times.
     #[arg(long, value_name = "NAME")]
     bypass_cookie: Vec<String>,
+    /// The beginning of paths that are never stored, such as /cart: their requests go to the site as
+    /// they are. May be given several times.
+    #[arg(long, value_name = "PATH")]
+    bypass_path: Vec<String>,
+    /// A parameter of the query that pages depend on; all others are ignored. May be given several
+    /// times [default: all].
+    #[arg(long, value_name = "NAME")]
+    query: Vec<String>,
+    /// The Host that the site gets, such as www.example.org, for its links and redirects [default:
+    /// that of --origin].
+    #[arg(long)]
+    host: Option<HeaderValue>,
     /// The time that other requests wait for a page's first version.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "30s")]
     first_wait: Duration,
@@ -107,15 +120,27 @@ async fn main() -> ExitCode {
 
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let site = Perennial::open(&options.database).await?;
-    let proxy = Proxy::new(options.origin.clone(), options.timeout);
+    let proxy = Proxy::new(
+        options.origin.clone(),
+        options.host.clone(),
+        options.timeout,
+    );
     let layer = site.layer(options.policy());
     let layer = match options.honour_origin {
         true => layer.invalidate_on_unsafe(),
         false => layer,
     };
-    let cookies = options.bypass_cookie;
-    let layer =
-        layer.bypass_if(move |parts| cookies.iter().any(|name| has_cookie(&parts.headers, name)));
+    let (cookies, paths) = (options.bypass_cookie, options.bypass_path);
+    let layer = layer.bypass_if(move |parts| {
+        let path = parts.uri.path();
+        paths.iter().any(|begin| path.starts_with(begin))
+            || cookies.iter().any(|name| has_cookie(&parts.headers, name))
+    });
+    let names: Vec<_> = options.query.iter().map(String::as_str).collect();
+    let layer = match names.is_empty() {
+        true => layer,
+        false => layer.key(Key::new().query(&names)),
+    };
     let kept = layer.layer(tower::service_fn(move |request| {
         let proxy = proxy.clone();
         async move { Ok::<_, Infallible>(proxy.forward(request).await) }
@@ -170,17 +195,19 @@ fn origin(text: &str) -> Result<Origin, String> {
 struct Proxy {
     client: Client<HttpConnector, Body>,
     origin: Origin,
+    host: Option<HeaderValue>,
     limit: Duration,
 }
 
 impl Proxy {
-    fn new(origin: Origin, limit: Duration) -> Self {
+    fn new(origin: Origin, host: Option<HeaderValue>, limit: Duration) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(limit.min(Duration::from_secs(5))));
         connector.set_nodelay(true);
         Self {
             client: Client::builder(TokioExecutor::new()).build(connector),
             origin,
+            host,
             limit,
         }
     }
@@ -201,6 +228,9 @@ impl Proxy {
         let upgrade = upgrade_of(request.headers());
         remove_hop_by_hop(request.headers_mut());
         introduce(request.headers_mut(), visitor);
+        if let Some(host) = &self.host {
+            request.headers_mut().insert(header::HOST, host.clone());
+        }
         let theirs = upgrade.map(|protocol| {
             request_upgrade(request.headers_mut(), protocol);
             hyper::upgrade::on(&mut request)

@@ -42,12 +42,10 @@ pub enum ErrorKind {
     Unavailable,
 }
 
-type Source = Arc<dyn StdError + Send + Sync>;
-
 struct Repr {
     kind: ErrorKind,
     message: String,
-    source: Option<Source>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl Error {

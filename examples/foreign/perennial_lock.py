@@ -9,8 +9,18 @@ With a connection of sqlite3, psycopg2 (or psycopg) or PyMySQL (or MySQLdb), in 
         ...                        # lease.extend(60) now and then; False: it is lost, stop
         lease.release()
 
-Not thread-safe."""
-import hashlib, os, sys, uuid
+For long work, a thread extends the lease over a connection of its own:
+
+    kept = lease.keep(connect)     # connect(): a new connection in autocommit
+    for part in work:
+        if kept.lost: ...          # stop: somebody else may have it
+    kept.stop()
+    lease.release()
+
+After a change of data, `Locks(connection).invalidate("tag:books")` makes pages stale; see docs/protocol.md for the names.
+
+Apart from `keep`, not thread-safe."""
+import hashlib, os, sys, threading, time, uuid
 
 NOW = {
     "sqlite": "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)",
@@ -41,8 +51,21 @@ ACQUIRE = {
 EXTEND = """UPDATE {p}lock SET expires_at = {now} + :length,
         acquired_at = CASE WHEN acquired_at > {now} THEN {now} ELSE acquired_at END
     WHERE kind = 'lock' AND name = :name AND owner = :owner AND fence = :fence AND expires_at > {now}"""
-RELEASE = """UPDATE {p}lock SET owner = NULL, expires_at = 0
+RELEASE = """UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN :cooldown = 0 THEN 0 ELSE {now} + :cooldown END
     WHERE kind = 'lock' AND name = :name AND owner = :owner AND fence = :fence"""
+INVALIDATE = {
+    "sqlite": """INSERT INTO {p}invalidation (name, epoch)
+        SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
+        FROM (SELECT '*' AS name UNION ALL SELECT :name) n WHERE true
+        ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch""",
+    "postgres": """WITH n AS (INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
+            ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version) RETURNING s.version AS epoch),
+        i AS (INSERT INTO {p}invalidation (name, epoch) SELECT :name, n.epoch FROM n
+            ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch)
+        SELECT pg_notify('{p}invalidation', '')""",
+    "mysql": """INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), (:name, LAST_INSERT_ID())
+        ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))), LAST_INSERT_ID())""",
+}
 
 
 class Locks:
@@ -65,7 +88,7 @@ class Locks:
 
     def try_lock(self, name, seconds=15, action=""):
         """A Lease, or None: somebody has it. Never waits for the holder."""
-        name, owner = bounded(name), f"{uuid.uuid4().hex} {plain(self.label)}\t{plain(action)}"
+        name, owner, begun = bounded(name), f"{uuid.uuid4().hex} {plain(self.label)}\t{plain(action)}", time.monotonic()
         try:
             cursor = self.run(ACQUIRE[self.kind], name=name, owner=owner, length=int(seconds * 1e6))
         except Exception as error:
@@ -82,25 +105,70 @@ class Locks:
         else:
             row = cursor.fetchone()
             fence = row and row[0]
-        return Lease(self, name, owner, fence) if fence else None
+        return Lease(self, name, owner, fence, begun + seconds) if fence else None
+
+    def invalidate(self, target):
+        """Makes content stale: "key:/books/7", "prefix:/books/", "tag:books"; after the commit of the change."""
+        kind, name = target.split(":", 1)
+        self.run(INVALIDATE[self.kind], name=target if kind.endswith("prefix") else f"{kind}:{bounded(name)}")
 
 
 class Lease:
     """A lock that is held; its fence is greater than that of every earlier holder. Write it beside what you write, and refuse what is smaller."""
 
-    def __init__(self, locks, name, owner, fence):
-        self.locks, self.name, self.owner, self.fence = locks, name, owner, fence
+    def __init__(self, locks, name, owner, fence, until):
+        self.locks, self.name, self.owner, self.fence, self.until = locks, name, owner, fence, until
 
     def extend(self, seconds=15):
         """Holds it for so long from now. False: it is lost."""
-        return self.run(EXTEND, length=int(seconds * 1e6))
+        begun = time.monotonic()
+        extended = self.run(EXTEND, length=int(seconds * 1e6))
+        self.until = begun + seconds if extended else begun
+        return extended
 
-    def release(self):
-        """Gives it up. False: it was lost before."""
-        return self.run(RELEASE)
+    def release(self, cooldown=0):
+        """Gives it up; nobody gets it before the cooldown, in seconds, is over. False: it was lost before."""
+        return self.run(RELEASE, cooldown=int(cooldown * 1e6))
+
+    def keep(self, connect, seconds=15):
+        """Extends it in a thread, each time for so long, until `stop()` of the result."""
+        return Kept(self, connect, seconds)
 
     def run(self, sql, **arguments):
         return self.locks.run(sql, name=self.name, owner=self.owner, fence=self.fence, **arguments).rowcount > 0
+
+class Kept(threading.Thread):
+    """The thread that extends a lease; `lost` says that the lease may have ended."""
+
+    def __init__(self, lease, connect, seconds):
+        super().__init__(daemon=True)
+        self.first, self.connect, self.seconds = lease, connect, seconds
+        self.until, self.stopping = lease.until, threading.Event()
+        self.start()
+
+    def run(self):
+        lease = None
+        # Shortly before the end at the latest: the lease may be shorter than `seconds`.
+        while not self.stopping.wait(max(0.05, min(self.seconds, self.until - time.monotonic()) / 3)):
+            try:
+                if lease is None:
+                    locks = Locks(self.connect(), self.first.locks.prefix, self.first.locks.label)
+                    lease = Lease(locks, self.first.name, self.first.owner, self.first.fence, self.until)
+                extended = lease.extend(self.seconds)
+                self.until = lease.until
+                if not extended:
+                    return
+            except Exception:
+                lease = None  # The next turn tries again with a new connection.
+
+    @property
+    def lost(self):
+        return time.monotonic() >= self.until
+
+    def stop(self):
+        self.stopping.set()
+        self.join()
+
 
 def plain(text): return "".join(c if c.isprintable() else " " for c in text).encode()[:100].decode(errors="ignore")
 def bounded(name):

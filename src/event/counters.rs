@@ -73,6 +73,9 @@ pub struct Stats {
     pub memory_capacity: u64,
     /// The keys that had to leave memory for others.
     pub memory_evictions: u64,
+    /// False while a step in the database fails: from the step's first failure until the same step
+    /// succeeds again.
+    pub database_available: bool,
     pub(crate) regenerations: [u64; Outcome::ALL.len()],
 }
 

@@ -6,16 +6,16 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::{http::fields::seconds, layer::ResponseBody};
+use crate::http::fields::seconds;
 
 /// Returns a response with a problem body. The problem's `type` is the status (§4.2.1), and
 /// `members` are added.
-pub(super) fn problem<B>(
+pub(super) fn problem(
     status: StatusCode,
     detail: &str,
     members: &[(&str, &str)],
     retry_in: Option<Duration>,
-) -> Response<ResponseBody<B>> {
+) -> Response<Bytes> {
     let mut object = json!({
         "title": status.canonical_reason().unwrap_or_default(),
         "status": status.as_u16(),
@@ -25,7 +25,7 @@ pub(super) fn problem<B>(
         object[*name] = Value::from(*value);
     }
     let body = object.to_string();
-    let mut response = Response::new(ResponseBody::stored(Bytes::from(body)));
+    let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     let media_type = HeaderValue::from_static("application/problem+json");

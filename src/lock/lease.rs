@@ -126,12 +126,6 @@ impl Lease {
         self
     }
 
-    /// Releases the lock when the lease is dropped, as by default.
-    pub(crate) fn released_when_dropped(mut self) -> Self {
-        self.dropped = Dropped::Release(Duration::ZERO);
-        self
-    }
-
     /// Releases the lock, at once unless [`hold_at_least`](crate::locks::Locks::hold_at_least)
     /// delays the release.
     ///

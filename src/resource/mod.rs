@@ -161,6 +161,7 @@ impl Engine {
             memory_bytes: self.memory.weight(),
             memory_capacity: self.settings.memory_capacity,
             memory_evictions: counters.evictions(),
+            database_available: self.store.is_available(),
         }
     }
 

@@ -301,8 +301,7 @@ impl Builder {
                     engine.heard();
                 }
             };
-            site.engine
-                .listen(database.listen(&prefix, Box::new(heard))?);
+            site.engine.listen(database.listen(&prefix, heard)?);
         }
         Ok(site)
     }

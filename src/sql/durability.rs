@@ -127,6 +127,10 @@ fn judge(kind: &str, texts: &[String]) -> Durability {
             match (setting("synchronous_commit"), named) {
                 ("off", _) => ("the server", vec!["a crash of the server"]),
                 ("local", true) => ("the server's disk", vec![FAILOVER]),
+                ("remote_write", true) => (
+                    "the server's disk and the memory of a synchronous standby",
+                    vec!["a crash of the server and of the standby's machine"],
+                ),
                 (_, true) => (
                     "the disks of the server and of a synchronous standby",
                     vec![],

@@ -3,15 +3,12 @@
 use sqlx::{PgPool, postgres::PgListener};
 use tokio::time::sleep;
 
-use crate::{
-    sql::InvalidationCallback,
-    timing::{LISTEN_AGAIN, LISTEN_PAUSE},
-};
+use crate::timing::{LISTEN_AGAIN, LISTEN_PAUSE};
 
 /// Calls `heard` whenever something may have been invalidated.
 ///
 /// Notifications while there is no connection are lost: a notification is only a hint.
-pub(super) async fn listen(pool: PgPool, channel: String, heard: InvalidationCallback) {
+pub(super) async fn listen(pool: PgPool, channel: String, heard: impl Fn() + Sync) {
     loop {
         if let Err(error) = hear(&pool, &channel, &heard).await {
             tracing::debug!(%error, "no longer listening; trying again");
@@ -21,11 +18,7 @@ pub(super) async fn listen(pool: PgPool, channel: String, heard: InvalidationCal
 }
 
 /// Runs until the connection is lost.
-async fn hear(
-    pool: &PgPool,
-    channel: &str,
-    heard: &InvalidationCallback,
-) -> Result<(), sqlx::Error> {
+async fn hear(pool: &PgPool, channel: &str, heard: &(impl Fn() + Sync)) -> Result<(), sqlx::Error> {
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(channel).await?;
     while listener.try_recv().await?.is_some() {

@@ -116,14 +116,6 @@ from_pool!("sqlite", sqlx::SqlitePool);
 from_pool!("postgres", sqlx::PgPool);
 from_pool!("mysql", sqlx::MySqlPool);
 
-/// A callback for a possible invalidation.
-#[cfg(feature = "postgres")]
-pub(crate) type InvalidationCallback = Box<dyn Fn() + Send + Sync>;
-
-/// A task that listens.
-#[cfg(feature = "postgres")]
-pub(crate) type Listening = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
-
 impl Database {
     /// Opens a database by its URL, with a small pool of its own; see
     /// [`Perennial::open`](crate::Perennial::open).
@@ -185,15 +177,19 @@ impl Database {
     ///
     /// The database has no notifications.
     #[cfg(feature = "postgres")]
-    pub(crate) fn listen(
+    pub(crate) fn listen<F: Fn() + Send + Sync>(
         &self,
         prefix: &str,
-        heard: InvalidationCallback,
-    ) -> Result<Listening, Error> {
-        let listening = self.sql.listen(format!("{prefix}invalidation"), heard);
-        listening.ok_or_else(|| {
-            Error::invalid("only PostgreSQL notifies of invalidations: leave out `Builder::listen`")
-        })
+        heard: F,
+    ) -> Result<impl Future<Output = ()> + Send + use<F>, Error> {
+        let sql: &dyn std::any::Any = &*self.sql;
+        let Some(Connections(pool)) = sql.downcast_ref::<Connections<sqlx::Postgres>>() else {
+            return Err(Error::invalid(
+                "only PostgreSQL notifies of invalidations: leave out `Builder::listen`",
+            ));
+        };
+        let channel = format!("{prefix}invalidation");
+        Ok(listen::listen(pool.clone(), channel, heard))
     }
 
     /// Returns the store in this database, after making or upgrading its tables. Not part of the

@@ -1,13 +1,11 @@
 //! The connections of a pool, and the repetition of statements.
 
-use std::{fmt, time::Duration};
+use std::{any::Any, fmt, time::Duration};
 
 use futures_util::future::BoxFuture;
 use sqlx::{Pool, pool::PoolConnection};
 use tokio::time::timeout;
 
-#[cfg(feature = "postgres")]
-use crate::sql::{InvalidationCallback, Listening};
 use crate::{
     error::Error,
     sql::{
@@ -21,9 +19,9 @@ use crate::{
     timing::{Backoff, SIGN_OF_LIFE, STATEMENT_PAUSES},
 };
 
-/// The numbers of further tries: of a statement that lost to another one, for some two seconds, as
-/// such a statement wins in the end; and of a statement whose connection broke, for a fifth of a
-/// second, as a server may stay away.
+/// The numbers of further tries. A statement that lost to another one is tried for some two
+/// seconds: it wins in the end. A statement whose connection broke is tried for a fifth of a second:
+/// the server may stay away.
 const TRIES: [u32; 2] = [19, 8];
 
 /// A connection of the pool that [`give_back`](Self::give_back) returns in a known state. Without
@@ -119,7 +117,7 @@ impl<DB: Driver> Connections<DB> {
 }
 
 /// A database of any kind.
-pub(super) trait Sql: fmt::Debug + Send + Sync {
+pub(super) trait Sql: Any + fmt::Debug + Send + Sync {
     fn dialect(&self) -> &'static Dialect;
 
     /// Runs a statement. Runs it again after an error that means that nothing was done; with
@@ -145,10 +143,6 @@ pub(super) trait Sql: fmt::Debug + Send + Sync {
         prefix: &'a str,
         connect: Connect,
     ) -> BoxFuture<'a, Result<Box<dyn Store>, Error>>;
-
-    /// Listens for notifications; see [`Supported::listen`].
-    #[cfg(feature = "postgres")]
-    fn listen(&self, channel: String, heard: InvalidationCallback) -> Option<Listening>;
 }
 
 /// The result of a statement: the number of changed rows, or the texts in the first column of the
@@ -195,17 +189,12 @@ impl<DB: Driver> Sql for Connections<DB> {
         connect: Connect,
     ) -> BoxFuture<'a, Result<Box<dyn Store>, Error>> {
         Box::pin(async move {
-            let store: Box<dyn Store> = match connect {
-                Connect::Now => Box::new(SqlStore::open(self.0.clone(), prefix).await?),
-                Connect::Lazily => Box::new(SqlStore::lazy(self.0.clone(), prefix)),
-            };
-            Ok(store)
+            let store = SqlStore::new(self.0.clone(), prefix);
+            if connect == Connect::Now {
+                store.dialect().await?;
+            }
+            Ok(Box::new(store) as _)
         })
-    }
-
-    #[cfg(feature = "postgres")]
-    fn listen(&self, channel: String, heard: InvalidationCallback) -> Option<Listening> {
-        DB::listen(&self.0, channel, heard)
     }
 }
 

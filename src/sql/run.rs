@@ -3,8 +3,6 @@
 use std::{borrow::Cow, sync::Arc};
 
 use futures_util::{TryFutureExt, TryStreamExt, future::BoxFuture, stream::BoxStream};
-#[cfg(feature = "postgres")]
-use sqlx::Pool;
 use sqlx::{
     AssertSqlSafe, ColumnIndex, Database, Decode, Either, Encode, Executor, IntoArguments, Row,
     SqlSafeStr, SqlStr, Type, error::DatabaseError,
@@ -12,8 +10,6 @@ use sqlx::{
 use tracing::{Dispatch, instrument::WithSubscriber};
 
 use crate::sql::dialect::{self, Dialect, Literals};
-#[cfg(feature = "postgres")]
-use crate::sql::{InvalidationCallback, Listening};
 
 /// A supported database: the part that is not in its [`Dialect`].
 pub(super) trait Supported: Database {
@@ -33,13 +29,6 @@ pub(super) trait Supported: Database {
     /// Returns the code of an error, as in the dialect's lists.
     fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
         error.code()
-    }
-
-    /// Returns a task that calls `heard` for each notification of a possible invalidation; `None`:
-    /// the database has no notifications.
-    #[cfg(feature = "postgres")]
-    fn listen(_: &Pool<Self>, _channel: String, _heard: InvalidationCallback) -> Option<Listening> {
-        None
     }
 }
 
@@ -153,18 +142,6 @@ impl Supported for sqlx::Postgres {
         ("CockroachDB", &dialect::POSTGRES_RELATIVE),
         ("-YB-", &dialect::POSTGRES_RELATIVE),
     ];
-
-    fn listen(
-        pool: &Pool<Self>,
-        channel: String,
-        heard: InvalidationCallback,
-    ) -> Option<Listening> {
-        Some(Box::pin(super::listen::listen(
-            pool.clone(),
-            channel,
-            heard,
-        )))
-    }
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)

@@ -52,12 +52,10 @@ pub(super) fn check_url(url: &str) -> Result<(), Error> {
     let host = address.split_once("://").map_or("", |(_, rest)| rest);
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     let host = host.split('/').next().unwrap_or_default();
-    let mut parameters = query
-        .split('&')
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let mut parameters = form_urlencoded::parse(query.as_bytes());
     let several = host.contains(',')
-        || parameters.any(|(name, value)| match name {
-            "host" | "hostaddr" | "port" => value.contains(',') || value.contains("%2C"),
+        || parameters.any(|(name, value)| match &*name {
+            "host" | "hostaddr" | "port" => value.contains(','),
             "target_session_attrs" | "load_balance_hosts" => true,
             _ => false,
         });
@@ -72,9 +70,11 @@ pub(super) fn check_url(url: &str) -> Result<(), Error> {
 
 /// Returns the URL without the credentials before the `@` and the text behind a `?`, for the log.
 pub(super) fn without_password(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or_default();
-    match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme < at => format!("{}://…{}", &url[..scheme], &url[at..]),
-        _ => url.to_owned(),
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    match (address.split_once("://"), address.rsplit_once('@')) {
+        // The `?` may be a part of the password.
+        (Some((scheme, _)), _) if query.contains('@') => format!("{scheme}://…"),
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => address.to_owned(),
     }
 }

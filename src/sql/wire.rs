@@ -3,10 +3,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The headers of a row cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("unreadable headers")]
-pub(super) struct Unreadable;
+use crate::error::BoxError;
 
 pub(super) fn encode(headers: &HeaderMap) -> Vec<u8> {
     let mut lines = Vec::new();
@@ -20,21 +17,19 @@ pub(super) fn encode(headers: &HeaderMap) -> Vec<u8> {
     lines
 }
 
-pub(super) fn decode(lines: &[u8]) -> Result<HeaderMap, Unreadable> {
+pub(super) fn decode(lines: &[u8]) -> Result<HeaderMap, BoxError> {
     let mut headers = HeaderMap::new();
     let Some(lines) = lines.strip_suffix(b"\n") else {
-        return if lines.is_empty() {
-            Ok(headers)
-        } else {
-            Err(Unreadable)
+        return match lines {
+            [] => Ok(headers),
+            _ => Err("the headers have no end".into()),
         };
     };
     for line in lines.split(|&byte| byte == b'\n') {
         let colon = line.windows(2).position(|pair| pair == b": ");
-        let (name, value) = line.split_at(colon.ok_or(Unreadable)?);
-        let name = HeaderName::from_bytes(name).map_err(|_| Unreadable)?;
-        let value = HeaderValue::from_bytes(&value[2..]).map_err(|_| Unreadable)?;
-        headers.append(name, value);
+        let (name, value) = line.split_at(colon.ok_or("a header has no colon")?);
+        let value = HeaderValue::from_bytes(&value[2..])?;
+        headers.append(HeaderName::from_bytes(name)?, value);
     }
     Ok(headers)
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -91,12 +91,18 @@ impl Guarded {
         result
     }
 
+    /// Returns true if the latest call of each step succeeded.
+    pub(crate) fn is_available(&self) -> bool {
+        self.failing().is_empty()
+    }
+
+    fn failing(&self) -> MutexGuard<'_, BTreeSet<&'static str>> {
+        let failing = &self.0.failing;
+        failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn note(&self, step: &'static str, error: Option<&Error>) {
-        let mut failing = self
-            .0
-            .failing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut failing = self.failing();
         match error {
             Some(error) if failing.insert(step) => self.observer().emit(Event::DatabaseAway {
                 step,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::memory::{Call, Memory, Owned, Reply};
+use super::memory::{Call, Owned, Reply};
 use crate::{
     error::BoxError,
     name::{LockKind, LockName},
@@ -12,13 +12,6 @@ use crate::{
 /// The path of a call to the store, and of its answer back.
 pub trait Link: Send + Sync + 'static {
     fn send(&self, call: Call) -> impl Future<Output = Result<Reply, BoxError>> + Send;
-}
-
-/// Answers at once.
-impl Link for Memory {
-    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
-        Ok(self.apply(&call))
-    }
 }
 
 impl<L: Link> Link for Arc<L> {

@@ -1,9 +1,10 @@
 //! A lock of the store in memory.
 
-use std::time::Duration;
-
 use super::{memory::micros, rows::Id};
-use crate::store::{LockRow, Unused};
+use crate::{
+    clock::duration,
+    store::{LockRow, Unused},
+};
 
 /// If an acquisition is further in the future than this, in microseconds, the clock was set back.
 pub(super) const SET_BACK: i64 = 5_000_000;
@@ -30,8 +31,8 @@ impl Lock {
             name: name.clone(),
             owner: self.owner.clone(),
             fence: self.fence,
-            age: time(now - self.acquired),
-            remaining: time(self.expires - now),
+            age: duration(now - self.acquired),
+            remaining: duration(self.expires - now),
         }
     }
 
@@ -47,8 +48,4 @@ impl Lock {
         };
         self.acquired.max(self.expires) < now.saturating_sub(micros(retention))
     }
-}
-
-pub(super) fn time(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }

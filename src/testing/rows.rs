@@ -6,10 +6,11 @@ use bytes::Bytes;
 use http::Response;
 
 use super::{
-    lock::{Lock, SET_BACK, time},
+    lock::{Lock, SET_BACK},
     memory::{Call, Owned, Reply, micros},
 };
 use crate::{
+    clock::duration,
     name::{LockKind, LockName, bounded},
     store::{Entry, LeaseRow, LockState, Probe, Pruned},
 };
@@ -178,7 +179,7 @@ impl Rows {
         Probe {
             entry: page.map(|page| Entry {
                 fence: page.fence,
-                age: time(now - page.generated),
+                age: duration(now - page.generated),
                 generated: page.generated,
                 undated: page.generated > now + SET_BACK,
                 content: page.content.clone(),
@@ -187,7 +188,7 @@ impl Rows {
             lock: lock.map_or(LockState::default(), |lock| LockState {
                 fence: lock.fence,
                 owned: lock.owner.is_some(),
-                remaining: time(lock.expires - now),
+                remaining: duration(lock.expires - now),
             }),
             epoch: self.epoch,
             ..Probe::default()

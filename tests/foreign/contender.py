@@ -31,7 +31,7 @@ if len(sys.argv) < 2:
 
     sys.exit()
 connection = connect(sys.argv[1])
-locks, leases = Locks(connection, label="a python"), {}
+locks, leases, kept = Locks(connection, label="a python"), {}, None
 for line in sys.stdin:
     what, name = line.rstrip("\n").split(" ", 1)
     said = ""
@@ -47,6 +47,14 @@ for line in sys.stdin:
         said = leases[name].extend(600)
     elif what == "release":
         said = leases[name].release()
+    elif what == "keep":
+        leases[name] = locks.try_lock(name, 0.5)
+        kept = leases[name].keep(lambda: connect(sys.argv[1]), 0.5)
+    elif what == "stop":
+        said = kept.lost
+        kept.stop()
+    elif what == "invalidate":
+        locks.invalidate(name)
     elif what == "write":
         # Under the fence, as the protocol has it.
         fence = leases[name].fence

@@ -211,6 +211,7 @@ async fn database_that_fails_and_returns_is_two_events() {
         of_step.count()
     };
     assert_eq!(count(&away, "sync"), 1, "{away:?}");
+    assert!(!site.stats().database_available);
     assert!(
         away.iter().any(|event| matches!(
             event,

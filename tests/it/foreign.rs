@@ -1,18 +1,25 @@
 //! Programs in other languages respect the locks: the Python module of `examples/foreign`.
 
 use std::{
+    convert::Infallible,
     process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
 use perennial::locks::Locks;
 
-use crate::{databases::Db, herd::Contender};
+use crate::{databases::Db, herd::Contender, support::until};
 
 on_each_database! {
     one_of_two_languages_wins_each_round
     a_lease_of_another_language_is_respected_and_the_other_way_round
     hard_names_are_the_same_in_every_language
+    python_keeps_a_lease_for_longer_than_its_length
+    python_invalidates_a_page
 }
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/foreign/");
@@ -165,6 +172,51 @@ async fn a_lease_of_another_language_is_respected_and_the_other_way_round(db: Db
     let fence: i64 = told(&mut python, "try b").parse().expect("a fence");
     assert!(fence > lease.fence());
     lease.release().await.expect_err("was broken");
+}
+
+async fn python_keeps_a_lease_for_longer_than_its_length(db: Db) {
+    let Some(python) = python() else { return };
+    let locks = locks(&db).await;
+    let mut python = in_python(&python, &db);
+    let expiry = async || db.int("SELECT expires_at FROM perennial_lock").await;
+    told(&mut python, "keep a");
+    let first = expiry().await;
+    // Twice the length of the lease.
+    until("it is extended", async || {
+        expiry().await > first.map(|first| first + 1_000_000)
+    })
+    .await;
+    assert_eq!(told(&mut python, "stop a"), "False");
+    assert!(locks.break_lock("a").await.expect("answers"));
+    told(&mut python, "keep b");
+    assert!(locks.break_lock("b").await.expect("answers"));
+    until("the loss is noticed", async || {
+        told(&mut python, "stop b") == "True"
+    })
+    .await;
+}
+
+async fn python_invalidates_a_page(db: Db) {
+    let Some(python) = python() else { return };
+    let site = db.site().await;
+    let mut python = in_python(&python, &db);
+    let policy = perennial::Refresh::every(perennial::DAY);
+    let runs = Arc::new(AtomicU32::new(0));
+    let content = async || {
+        let runs = Arc::clone(&runs);
+        let run = async move || Ok::<_, Infallible>(runs.fetch_add(1, SeqCst).to_string());
+        let content = site.content("a long name/\u{e4}", &policy, run);
+        content.await.expect("is served").to_string()
+    };
+    for target in [
+        "key:a long name/\u{e4}",
+        "prefix:a long",
+        "purged:a long name/\u{e4}",
+    ] {
+        let before = content().await;
+        told(&mut python, &format!("invalidate {target}"));
+        until("it is generated again", async || content().await > before).await;
+    }
 }
 
 async fn hard_names_are_the_same_in_every_language(db: Db) {

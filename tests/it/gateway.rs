@@ -57,6 +57,31 @@ async fn a_visitor_with_a_named_cookie_gets_the_origins_own_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn paths_query_and_host_are_as_the_options_say() {
+    let folder = Folder::new();
+    let app = Router::new().fallback(|request: Request| async move {
+        let host = request.headers()[header::HOST].to_str().expect("text");
+        format!("{host}{}", request.uri())
+    });
+    let options = "--every 1h --host shop.test --query id --bypass-path /cart";
+    let gateway = Gateway::start(serve(app).await, &folder.url(), options);
+    for (path, seen, status) in [
+        (
+            "/a?utm_source=b&id=7",
+            "shop.test/a?id=7",
+            "fwd=miss; stored",
+        ),
+        ("/a?id=7&utm_source=c", "shop.test/a?id=7", "hit"),
+        ("/cart/7?a=b", "shop.test/cart/7?a=b", "fwd=bypass"),
+    ] {
+        let answer = get(gateway.address, path).await;
+        assert_eq!(answer.text(), seen);
+        let status_of = answer.headers["cache-status"].to_str().expect("text");
+        assert!(status_of.contains(status), "{path}: {status_of}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_origin_that_takes_too_long_is_a_504() {
     let folder = Folder::new();
     let origin = Origin::default();

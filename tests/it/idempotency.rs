@@ -49,6 +49,7 @@ on_database! {
     no_caller_is_given_anothers_response
     a_client_who_disconnects_cancels_nothing
     what_is_too_large_is_told_so
+    refusal_that_asks_to_repeat_is_not_stored
     a_layer_beneath_itself_lets_the_request_pass
     a_shutdown_waits_for_what_is_being_done
 }
@@ -427,6 +428,32 @@ async fn what_is_too_large_is_told_so(db: Db) {
     assert_eq!(again.status, 409, "{again:?}");
     assert!(again.text().contains("is not stored"), "{again:?}");
     assert_eq!(route.runs(), 1);
+}
+
+async fn refusal_that_asks_to_repeat_is_not_stored(db: Db) {
+    let site = db.site().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = runs.clone();
+    let handler = async move || {
+        let refusal = |status| (status, AppendHeaders([("retry-after", "1")])).into_response();
+        match count.fetch_add(1, SeqCst) {
+            0 => refusal(StatusCode::SERVICE_UNAVAILABLE),
+            1 => refusal(StatusCode::TOO_MANY_REQUESTS),
+            2 => refusal(StatusCode::CONFLICT),
+            _ => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        }
+    };
+    let layer = site.locks().idempotency().scope(|_| None);
+    let address = serve(Router::new().route("/", post(handler).layer(layer))).await;
+    let headers = [("idempotency-key", "k")];
+    for (status, run) in [(503, 1), (429, 2), (409, 3), (503, 4), (503, 4)] {
+        let reply = exchange(address, "POST", "/", &headers, "").await;
+        assert_eq!(
+            (reply.status, runs.load(SeqCst)),
+            (status, run),
+            "{reply:?}"
+        );
+    }
 }
 
 async fn a_key_is_new_after_its_lifetime_and_on_another_path(db: Db) {

@@ -10,7 +10,7 @@ mod print;
 mod run;
 mod watch;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -185,13 +185,8 @@ pub(crate) enum Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            text += &format!(": {cause}");
-            source = cause.source();
-        }
-        Self::Failed(text)
+        // With each cause once.
+        Self::Failed(format!("{error:?}"))
     }
 }
 
@@ -284,9 +279,4 @@ async fn on_site(site: &Perennial, command: Command, json: bool) -> Result {
         // The commands without a site.
         _ => Ok(()),
     }
-}
-
-/// The folder of a relative path, for messages.
-pub(crate) fn here() -> PathBuf {
-    std::env::current_dir().unwrap_or_default()
 }

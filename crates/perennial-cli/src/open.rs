@@ -6,7 +6,7 @@ use clap::Args;
 use perennial::{Builder, Perennial};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection};
 
-use crate::{Failure, Result, here};
+use crate::{Failure, Result};
 
 #[derive(Args)]
 pub(crate) struct Source {
@@ -98,7 +98,7 @@ impl Source {
                 .next()
                 .unwrap_or_default();
             if !Path::new(file).exists() {
-                let folder = here();
+                let folder = std::env::current_dir().unwrap_or_default();
                 return Err(Failure::Failed(format!(
                     "there is no database file {file:?} (looked from {})",
                     folder.display()
@@ -123,10 +123,12 @@ impl Source {
 
 /// Returns a database's URL without its password and parameters.
 pub(crate) fn without_password(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or_default();
-    match (url.split_once("://"), url.rsplit_once('@')) {
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    match (address.split_once("://"), address.rsplit_once('@')) {
+        // The `?` may be a part of the password.
+        (Some((scheme, _)), _) if query.contains('@') => format!("{scheme}://…"),
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
+        _ => address.to_owned(),
     }
 }
 
@@ -138,6 +140,8 @@ mod tests {
     fn password_is_never_shown() {
         let shown = without_password("postgres://me:a@b:c@host/site?password=x");
         assert_eq!(shown, "postgres://…@host/site");
+        let shown = without_password("postgres://me:se?cret@host/site");
+        assert_eq!(shown, "postgres://…");
         assert_eq!(without_password("sqlite://site.db"), "sqlite://site.db");
     }
 }

@@ -105,7 +105,7 @@ impl ExclusiveLayer {
             }
         };
         let members = [("resource", name), ("action", &*self.action)];
-        problem(status, &detail, &members, retry_in)
+        problem(status, &detail, &members, retry_in).map(ResponseBody::stored)
     }
 }
 

@@ -64,6 +64,6 @@ impl Answer<Response<Bytes>> {
                 Some(RETRY_AFTER_FAILURE),
             ),
         };
-        problem(status, detail, &[], retry_in)
+        problem(status, detail, &[], retry_in).map(ResponseBody::stored)
     }
 }

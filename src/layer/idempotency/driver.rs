@@ -3,7 +3,7 @@
 use std::{panic::resume_unwind, sync::atomic::Ordering::Relaxed};
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, request::Parts};
+use http::{Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body;
 use tokio::{sync::oneshot as channel, time::Instant};
 use tower_service::Service;
@@ -51,7 +51,8 @@ impl IdempotencyLayer {
         ResBody: Body<Data = Bytes> + Send + 'static,
     {
         let (mut parts, body) = request.into_parts();
-        let refused = |status, detail| Ok(problem(status, detail, &[], None));
+        let refused =
+            |status, detail| Ok(problem(status, detail, &[], None).map(ResponseBody::stored));
         let is_covered = matches!(parts.method, Method::POST | Method::PATCH);
         let key = match key_of(&parts.headers) {
             key if !is_covered || (self.optional && key == Ok(None)) => {
@@ -141,7 +142,13 @@ impl Driver {
             }
         };
         self.layer.pruner.prune();
-        let (head, body) = oneshot(service, request).await?.into_parts();
+        let response = oneshot(service, request).await?;
+        if asks_to_repeat(&response) {
+            // After a failed release the outcome counts as unknown.
+            let _ = lease.release().await;
+            return Ok(response.map(ResponseBody::streamed));
+        }
+        let (head, body) = response.into_parts();
         let (whole, body) = match read(body, self.layer.max_body).await {
             Ok(Read::Whole(body)) => {
                 let whole = stored::is_well_framed(&head.headers, &body);
@@ -159,7 +166,8 @@ impl Driver {
         let _ = tried.await;
         Ok(match body {
             Ok(body) => Response::from_parts(head, body),
-            Err(detail) => problem(StatusCode::INTERNAL_SERVER_ERROR, detail, &[], None),
+            Err(detail) => problem(StatusCode::INTERNAL_SERVER_ERROR, detail, &[], None)
+                .map(ResponseBody::stored),
         })
     }
 
@@ -213,7 +221,7 @@ impl Driver {
                 Next::Release(lease) => {
                     // A failed release is tried once more. Without the second release the lease
                     // expires, which changes nothing for repeats.
-                    let _ = lease.released_when_dropped().release().await;
+                    let _ = lease.release().await;
                     return;
                 }
                 Next::Leave(_) if answer == Published::Refused => {
@@ -249,6 +257,13 @@ impl Driver {
         });
         publish.await
     }
+}
+
+/// Returns true if the service says that it has done nothing, and that the client may repeat the
+/// request (RFC 9110 §10.2.3).
+fn asks_to_repeat<B>(response: &Response<B>) -> bool {
+    let refuses = matches!(response.status().as_u16(), 409 | 429 | 503);
+    refuses && response.headers().contains_key(header::RETRY_AFTER)
 }
 
 impl From<Probe> for Found<Response<Bytes>> {

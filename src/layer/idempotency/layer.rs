@@ -21,7 +21,8 @@ use crate::{lock::Locks, policy::DAY, resource::Pruner};
 ///
 /// | a request | is answered by |
 /// |---|---|
-/// | with a new key | the service; the response is stored, whatever its status |
+/// | with a new key | the service; the response is stored, whatever its status, except for the next line |
+/// | by 409, 429 or 503 with `Retry-After`, by which the service says that it has done nothing | not stored: a repeat runs |
 /// | that was done | the stored response, with `Idempotency-Replayed: true` |
 /// | that is being done | 409 Conflict with `Retry-After` |
 /// | with the key of another caller, or of a request with another query, `Content-Type` or body | 422 Unprocessable Content |
@@ -84,10 +85,10 @@ use crate::{lock::Locks, policy::DAY, resource::Pruner};
 ///
 /// # Order of layers
 ///
-/// The layer stores every response of the inner service, a 401 or a 503 of an inner layer included.
-/// So authentication, rate limits and load shedding belong outside. A timeout belongs inside, as no
-/// outer layer cancels a request that runs. An [`ExclusiveLayer`](crate::locks::ExclusiveLayer)
-/// belongs inside, so that repeats do not wait for its lock.
+/// The layer stores the responses of inner layers, too, such as a 401 or a 504. So authentication
+/// belongs outside. A timeout belongs inside, as no outer layer cancels a request that runs. An
+/// [`ExclusiveLayer`](crate::locks::ExclusiveLayer) belongs inside, so that repeats do not wait for
+/// its lock; its refusals are not stored.
 ///
 /// Bodies of requests and responses are held in memory, up to [`max_body`](Self::max_body).
 /// Trailers are not passed on. A form that a browser sends as `multipart/form-data` is a new

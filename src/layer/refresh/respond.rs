@@ -55,7 +55,7 @@ impl RefreshLayer {
                 ..
             }) => (response, Handling::Forwarded(forward.detailed("failed"))),
             Answer::Failed(Failure { retry_in, .. }) | Answer::Unavailable { retry_in } => (
-                outgoing::unavailable(retry_in).into(),
+                outgoing::unavailable(retry_in, &parts.headers).into(),
                 Handling::Unavailable,
             ),
             Answer::Pass(why) => return Err(Forward::because(forward.reason).detailed(detail(why))),

@@ -67,6 +67,7 @@ mod tests {
             let statements = [
                 &tables::LOCK,
                 &tables::ENTRY,
+                &tables::INVALIDATION,
                 &locks::TRY,
                 &locks::EXTEND,
                 &locks::RELEASE,
@@ -74,6 +75,7 @@ mod tests {
                 &locks::INSPECT,
                 &locks::MARK,
                 &entries::PUBLISH,
+                &invalidations::INVALIDATE,
             ];
             let statements = statements.map(|sides| sides.of(dialect.side));
             for statement in statements.into_iter().chain([dialect.now, dialect.claim]) {

@@ -47,7 +47,7 @@ pub(super) struct SqlStore<DB: Driver> {
 
 impl<DB: Driver> SqlStore<DB> {
     /// Returns a store whose tables are made or upgraded before its first step.
-    pub(super) fn lazy(pool: Pool<DB>, prefix: &str) -> Self {
+    pub(super) fn new(pool: Pool<DB>, prefix: &str) -> Self {
         Self {
             connections: Connections(pool),
             prefix: prefix.to_owned(),
@@ -57,16 +57,9 @@ impl<DB: Driver> SqlStore<DB> {
         }
     }
 
-    /// Opens the store, and makes or upgrades its tables.
-    pub(super) async fn open(pool: Pool<DB>, prefix: &str) -> Result<Self, Error> {
-        let store = Self::lazy(pool, prefix);
-        store.dialect().await?;
-        Ok(store)
-    }
-
     /// Returns the server's dialect after the tables are made. If making them fails, all steps that
     /// have waited fail, and the next step tries again.
-    async fn dialect(&self) -> Result<&'static Dialect, Error> {
+    pub(super) async fn dialect(&self) -> Result<&'static Dialect, Error> {
         if let Some(dialect) = self.dialect.get() {
             return Ok(dialect);
         }

@@ -114,13 +114,12 @@ impl Patient<'_> {
             .text("SELECT coalesce(inet_server_port()::text, 'socket')")
             .await?;
         let url = self.source.url()?;
-        let port = url.rsplit_once('@').map_or(url, |(_, host)| host);
-        let port = port
-            .split(['/', '?'])
-            .next()
-            .and_then(|host| host.rsplit_once(':'));
+        let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+        let host = host.split(['/', '?']).next();
+        let port = host.and_then(|host| host.rsplit_once(':')?.1.parse::<u16>().ok());
         match port {
-            Some((_, port)) if asked != "socket" && port != asked => found(
+            Some(port) if asked != "socket" && port.to_string() != asked => found(
                 Verdict::Warning,
                 format!(
                     "the server listens on port {asked}, and the URL names {port}: if a pooler in transaction mode is between, `listen` and session locks need a direct connection"
@@ -138,14 +137,7 @@ impl Patient<'_> {
                     .await?
             }
             Kind::MySql => {
-                let variable = match self
-                    .text("SELECT CAST(version() AS CHAR)")
-                    .await?
-                    .contains("MariaDB")
-                {
-                    true => "@@tx_isolation",
-                    false => "@@transaction_isolation",
-                };
+                let variable = "/*M! @@tx_isolation *//*!50720 @@transaction_isolation */";
                 self.text(&format!("SELECT CAST({variable} AS CHAR)"))
                     .await?
             }
