@@ -194,7 +194,7 @@ async fn load(statements: &Statements) {
     let refreshes = generated.load(Relaxed) - 1;
     let seconds = EXTENT.load.as_secs_f64();
     println!(
-        "| a page that regrows each second, {:.0} requests a second in process | {:.1} statements a refresh, {:.1} a second that ask what has \
+        "| a page that is regenerated each second, {:.0} requests a second in process | {:.1} statements a refresh, {:.1} a second that ask what has \
          been invalidated, {:.6} a request |",
         requests as f64 / seconds,
         others as f64 / refreshes as f64,

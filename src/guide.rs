@@ -43,6 +43,7 @@ macro_rules! chapters {
 [monitoring]: https://docs.rs/crate/perennial/latest/source/docs/monitoring/
 [operating]: crate::guide::operating
 [pgbouncer-ini]: https://docs.rs/crate/perennial/latest/source/docs/failover/pgbouncer.ini
+[protocol-claims]: crate::guide::protocol#claims
 [protocol]: crate::guide::protocol
 [python-module]: https://docs.rs/crate/perennial/latest/source/examples/foreign/perennial_lock.py
 [python]: https://docs.rs/crate/perennial/latest/source/examples/foreign/

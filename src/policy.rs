@@ -232,8 +232,8 @@ impl Refresh {
         self
     }
 
-    /// Sets the time after a failure in which no process tries again. Default: the interval within
-    /// 3 s – 30 s. At most a year.
+    /// Sets the time after a failure in which no process tries again, and visitors of a resource
+    /// without an old version get 503. Default: the interval within 3 s – 30 s. At most a year.
     pub const fn cooldown(mut self, cooldown: Duration) -> Self {
         self.cooldown = Some(cooldown);
         self
@@ -242,7 +242,9 @@ impl Refresh {
     /// Sets the time after the interval for which an old version is served. Visitors of an older
     /// version wait as for a first version. Default: none, an old version is served at any age.
     ///
-    /// Corresponds to `stale-if-error` of RFC 5861 §4, for every reason to be stale.
+    /// The limit is one of age: an invalidated version whose interval has not ended is served while
+    /// one request regenerates it. [`purge`](crate::Perennial::purge) in place of an invalidation
+    /// ends that. Corresponds to `stale-if-error` of RFC 5861 §4, but needs no error.
     pub const fn max_stale(mut self, limit: Duration) -> Self {
         self.max_stale = Some(limit);
         self

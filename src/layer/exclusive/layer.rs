@@ -30,6 +30,22 @@ use crate::{
 /// `/albums/07` and `/albums/%37` may be one album. Decode and parse the path as the service does;
 /// see `examples/exclusive.rs`.
 ///
+/// Inside another layer of this crate, axum cannot infer the type of the error:
+///
+/// ```
+/// # use axum::{Router, routing::get};
+/// # async fn report() {}
+/// # fn f(site: perennial::Perennial) -> Router {
+/// # use perennial::Refresh;
+/// use std::{convert::Infallible, time::Duration};
+///
+/// // One report at a time in all processes, and none while the database is away.
+/// let alone = site.locks().exclusive(|_| "report".into());
+/// let stored = site.layer(Refresh::every(Duration::from_secs(600)));
+/// Router::new().route("/report", get(report).layer::<_, Infallible>(alone).layer(stored))
+/// # }
+/// ```
+///
 /// A waiting request polls, as [`Locks::lock`] does. The layered service is always ready. The inner
 /// service's readiness is awaited under the lock, so that a waiting request takes no permit of an
 /// inner limit.

@@ -37,7 +37,7 @@ impl Answer<Response<Bytes>> {
                 );
                 (
                     StatusCode::UNPROCESSABLE_ENTITY,
-                    "this `Idempotency-Key` was sent with other credentials or to another host: repeat the request with the first credentials; with a new key the request runs again",
+                    "this `Idempotency-Key` was sent to another host (name or port), or with other credentials: repeat the request as it was first sent; with a new key the request runs again",
                     None,
                 )
             }
