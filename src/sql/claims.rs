@@ -70,20 +70,15 @@ pub(crate) struct Table {
 pub(crate) struct Claiming<'a> {
     table: &'a Table,
     lock_id: &'a str,
-    claim: String,
-    arguments: Vec<Arg<'a>>,
+    claim: Update<'a>,
     read: String,
 }
 
 impl Claiming<'_> {
     /// Claims, and returns the number of rows.
     pub(crate) async fn claim(&self) -> Result<u64, Error> {
-        let claimed = self
-            .table
-            .database
-            .sql
-            .run(&self.claim, &self.arguments, false);
-        Ok(self.table.limited("claim", claimed).await?.changed)
+        let claimed = self.table.run(&self.claim, false);
+        self.table.limited("claim", claimed).await
     }
 
     /// Returns the keys of the rows with the claim's lock id, also if the answer of the claim was
@@ -138,19 +133,18 @@ impl Table {
         Ok(Claiming {
             table: self,
             lock_id,
-            claim,
-            arguments,
+            claim: (claim, arguments),
             read: format!("{read} {order}"),
         })
     }
 
     /// Marks the rows of a claim, or one row, as completed. Returns the number of rows that are
-    /// completed now. `all`: the number of rows of the claim, or one.
+    /// completed now. `expected`: the number of rows of the claim, or one.
     pub(crate) async fn complete(
         &self,
         lock_id: &str,
         id: Option<&str>,
-        all: usize,
+        expected: usize,
     ) -> Result<u64, Error> {
         let done = format!("-{lock_id}");
         let set = self.set(&format!("'{done}'"))?;
@@ -162,7 +156,7 @@ impl Table {
         let again = self.update(&set, &[lock_id, &done], id)?;
         let completed = async {
             match self.run(&first, false).await {
-                Ok(changed) if changed == all as u64 => Ok(changed),
+                Ok(changed) if changed == expected as u64 => Ok(changed),
                 _ => self.run(&again, true).await,
             }
         };

@@ -14,6 +14,7 @@ use perennial::{
     locks::{LockInfo, Process},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::{Admin, access::Viewer, checks, html::Failed};
 
@@ -82,6 +83,7 @@ pub(crate) struct Figures {
     pub(crate) memory_entries: usize,
     pub(crate) memory_bytes: u64,
     pub(crate) memory_capacity: u64,
+    database_available: bool,
 }
 
 impl Figures {
@@ -98,173 +100,96 @@ impl Figures {
             memory_entries: stats.memory_entries,
             memory_bytes: stats.memory_bytes,
             memory_capacity: stats.memory_capacity,
+            database_available: stats.database_available,
         }
     }
 }
 
-#[derive(Serialize)]
-pub(crate) struct OverviewJson {
-    schema: u32,
-    checks: Vec<checks::Check>,
-    /// Of this process.
-    figures: Figures,
-    processes: Vec<ProcessJson>,
-}
-
-#[derive(Serialize)]
-struct ProcessJson {
-    process: String,
-    runs: String,
-    age_s: f64,
-    silent_for_s: f64,
-}
-
-impl From<Process> for ProcessJson {
-    fn from(process: Process) -> Self {
-        Self {
-            process: process.label,
-            runs: process.runs,
-            age_s: process.age.as_secs_f64(),
-            silent_for_s: process.silent_for.as_secs_f64(),
-        }
-    }
-}
-
-pub(crate) async fn overview(_: Viewer, State(admin): State<Arc<Admin>>) -> Json<OverviewJson> {
+pub(crate) async fn overview(_: Viewer, State(admin): State<Arc<Admin>>) -> Json<Value> {
     let seen = checks::look(&admin.site).await;
-    Json(OverviewJson {
-        schema: SCHEMA,
-        checks: seen.checks,
-        figures: Figures::of(&admin),
-        processes: seen.processes.into_iter().map(Into::into).collect(),
+    Json(json!({
+        "schema": SCHEMA,
+        "checks": seen.checks,
+        // Of this process.
+        "figures": Figures::of(&admin),
+        "processes": seen.processes.iter().map(process_json).collect::<Vec<_>>(),
+    }))
+}
+
+fn process_json(process: &Process) -> Value {
+    json!({
+        "process": process.label,
+        "runs": process.runs,
+        "age_s": process.age.as_secs_f64(),
+        "silent_for_s": process.silent_for.as_secs_f64(),
     })
-}
-
-#[derive(Serialize)]
-pub(crate) struct EntriesJson {
-    schema: u32,
-    entries: Vec<EntryJson>,
-    /// The value of the parameter `from` for the next page.
-    next: Option<String>,
-}
-
-#[derive(Serialize)]
-struct EntryJson {
-    key: String,
-    layer: String,
-    state: &'static str,
-    status: Option<u16>,
-    age_s: f64,
-    interval_s: f64,
-    next_regeneration_s: f64,
-    bytes: u64,
-    memory_bytes: Option<u64>,
-    tags: Vec<String>,
-    revision: Option<String>,
-    fence: i64,
-    holder: Option<String>,
-    history: Vec<GenerationJson>,
-}
-
-#[derive(Serialize)]
-struct GenerationJson {
-    fence: i64,
-    reason: &'static str,
-    took_s: f64,
-    bytes: u64,
-    changed: bool,
-    process: String,
-}
-
-impl From<Generation> for GenerationJson {
-    fn from(generation: Generation) -> Self {
-        Self {
-            fence: generation.fence,
-            reason: generation.reason.as_str(),
-            took_s: generation.took.as_secs_f64(),
-            bytes: generation.bytes,
-            changed: generation.changed,
-            process: generation.process,
-        }
-    }
-}
-
-impl From<Entry> for EntryJson {
-    fn from(entry: Entry) -> Self {
-        Self {
-            key: entry.key,
-            layer: entry.layer,
-            state: entry.state.as_str(),
-            status: entry.status,
-            age_s: entry.age.as_secs_f64(),
-            interval_s: entry.interval.as_secs_f64(),
-            next_regeneration_s: entry.next_regeneration.as_secs_f64(),
-            bytes: entry.bytes,
-            memory_bytes: entry.memory_bytes,
-            tags: entry.tags,
-            revision: entry.revision,
-            fence: entry.fence,
-            holder: entry.holder.map(|holder| holder.label),
-            history: entry.history.into_iter().map(Into::into).collect(),
-        }
-    }
 }
 
 pub(crate) async fn entries(
     _: Viewer,
     State(admin): State<Arc<Admin>>,
     Query(search): Query<Search>,
-) -> Result<Json<EntriesJson>, Failed> {
+) -> Result<Json<Value>, Failed> {
     let mut page = admin.site.entries(&search.filter()).await?;
     search.sort(&mut page.entries);
-    Ok(Json(EntriesJson {
-        schema: SCHEMA,
-        entries: page.entries.into_iter().map(Into::into).collect(),
-        next: page.next,
-    }))
+    Ok(Json(json!({
+        "schema": SCHEMA,
+        "entries": page.entries.iter().map(entry_json).collect::<Vec<_>>(),
+        // The value of the parameter `from` for the next page.
+        "next": page.next,
+    })))
 }
 
-#[derive(Serialize)]
-pub(crate) struct LocksJson {
-    schema: u32,
-    locks: Vec<LockJson>,
+fn entry_json(entry: &Entry) -> Value {
+    json!({
+        "key": entry.key,
+        "layer": entry.layer,
+        "state": entry.state.as_str(),
+        "status": entry.status,
+        "age_s": entry.age.as_secs_f64(),
+        "interval_s": entry.interval.as_secs_f64(),
+        "next_regeneration_s": entry.next_regeneration.as_secs_f64(),
+        "bytes": entry.bytes,
+        "memory_bytes": entry.memory_bytes,
+        "tags": entry.tags,
+        "revision": entry.revision,
+        "fence": entry.fence,
+        "holder": entry.holder.as_ref().map(|holder| &holder.label),
+        "history": entry.history.iter().map(generation_json).collect::<Vec<_>>(),
+    })
 }
 
-#[derive(Serialize)]
-pub(crate) struct LockJson {
-    kind: &'static str,
-    name: String,
-    fence: i64,
-    holder: Option<String>,
-    action: Option<String>,
-    age_s: f64,
-    remaining_s: f64,
-}
-
-impl From<&LockInfo> for LockJson {
-    fn from(lock: &LockInfo) -> Self {
-        let holder = lock.holder.as_ref();
-        Self {
-            kind: lock.kind.as_str(),
-            name: lock.name.clone(),
-            fence: lock.fence,
-            holder: holder.map(|holder| holder.label.clone()),
-            action: holder.map(|holder| holder.action.clone()),
-            age_s: lock.age.as_secs_f64(),
-            remaining_s: lock.remaining.as_secs_f64(),
-        }
-    }
+fn generation_json(generation: &Generation) -> Value {
+    json!({
+        "fence": generation.fence,
+        "reason": generation.reason.as_str(),
+        "took_s": generation.took.as_secs_f64(),
+        "bytes": generation.bytes,
+        "changed": generation.changed,
+        "process": generation.process,
+    })
 }
 
 pub(crate) async fn locks(
     _: Viewer,
     State(admin): State<Arc<Admin>>,
-) -> Result<Json<LocksJson>, Failed> {
+) -> Result<Json<Value>, Failed> {
     let locks = admin.site.locks().list().await?;
-    Ok(Json(LocksJson {
-        schema: SCHEMA,
-        locks: locks.iter().map(LockJson::from).collect(),
-    }))
+    let locks: Vec<_> = locks.iter().map(lock_json).collect();
+    Ok(Json(json!({ "schema": SCHEMA, "locks": locks })))
+}
+
+fn lock_json(lock: &LockInfo) -> Value {
+    let holder = lock.holder.as_ref();
+    json!({
+        "kind": lock.kind.as_str(),
+        "name": lock.name,
+        "fence": lock.fence,
+        "holder": holder.map(|holder| &holder.label),
+        "action": holder.map(|holder| &holder.action),
+        "age_s": lock.age.as_secs_f64(),
+        "remaining_s": lock.remaining.as_secs_f64(),
+    })
 }
 
 /// The result of a failing statement, for a page: the details are in the log.

@@ -12,8 +12,9 @@ use httpdate::HttpDate;
 
 use crate::{http::cache_status::Handling, policy::BrowserCache, resource::HitHeaders};
 
-/// The number of values that a thread caches, each in the place given by its age.
-const RECENT: usize = 64;
+/// The number of values that a thread caches, each in the place given by its age and its date: at
+/// one time, versions of one age have two dates.
+const RECENT: usize = 128;
 
 thread_local! {
     /// All versions of one age and time to live have the same values, and a thread makes these once.
@@ -37,7 +38,8 @@ impl HitValues {
         let of = (hit, made.map(|made| made.as_secs()));
         let cached = CACHED.try_with(|cached| {
             let mut cached = cached.borrow_mut();
-            let place = &mut cached[hit.age as usize % RECENT];
+            let date = of.1.unwrap_or_default();
+            let place = &mut cached[(2 * hit.age + date % 2) as usize % RECENT];
             match place {
                 Some(values) if values.of == of => take(values),
                 _ => take(place.insert(Self::new(of))),

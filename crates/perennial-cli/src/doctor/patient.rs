@@ -9,7 +9,7 @@ use perennial::{
 use sqlx::{AnyConnection, AssertSqlSafe, query_scalar};
 
 use super::Verdict;
-use crate::{Result, open::Source, print::time};
+use crate::{Failure, Result, open::Source, print::time};
 
 /// The lock by which the rights are tried.
 const TRIAL: &str = "perennial-doctor";
@@ -27,8 +27,8 @@ pub(super) struct Patient<'a> {
     pub(super) kind: Kind,
     connection: AnyConnection,
     pub(super) connected_in: Duration,
-    /// Opened for the first check that needs it. `None`: there are no tables.
-    pub(super) site: Option<Perennial>,
+    /// `None`: there are no tables.
+    site: Option<Perennial>,
 }
 
 pub(super) type Checked = Result<Option<(Verdict, String)>>;
@@ -59,6 +59,12 @@ impl<'a> Patient<'a> {
             connected_in,
             site,
         })
+    }
+
+    /// Returns the site, without which a check is not made.
+    pub(super) fn site(&self) -> Result<&Perennial> {
+        let none = || Failure::Failed("there are no tables".to_owned());
+        self.site.as_ref().ok_or_else(none)
     }
 
     pub(super) async fn text(&mut self, sql: &str) -> Result<String> {
@@ -104,9 +110,7 @@ impl<'a> Patient<'a> {
     }
 
     async fn rights(&mut self) -> Checked {
-        let Some(site) = &self.site else {
-            return found(Verdict::NotChecked, "there are no tables");
-        };
+        let site = self.site()?;
         match site.locks().try_lock(TRIAL).await {
             Ok(Some(lease)) => {
                 lease.release().await?;
@@ -124,9 +128,7 @@ impl<'a> Patient<'a> {
 
     /// A fence follows the database's clock.
     async fn clock(&mut self) -> Checked {
-        let Some(site) = &self.site else {
-            return found(Verdict::NotChecked, "there are no tables");
-        };
+        let site = self.site()?;
         let Some(lease) = site.locks().try_lock(TRIAL).await? else {
             return found(
                 Verdict::NotChecked,
@@ -163,9 +165,7 @@ impl<'a> Patient<'a> {
     }
 
     async fn locks(&mut self) -> Checked {
-        let Some(site) = &self.site else {
-            return found(Verdict::NotChecked, "there are no tables");
-        };
+        let site = self.site()?;
         let locks = site.locks().list().await?;
         let held = locks
             .iter()
@@ -190,9 +190,7 @@ impl<'a> Patient<'a> {
     }
 
     async fn entries(&mut self) -> Checked {
-        let Some(site) = &self.site else {
-            return found(Verdict::NotChecked, "there are no tables");
-        };
+        let site = self.site()?;
         let cooldown = EntryFilter::new().state(EntryState::Cooldown).limit(20);
         let page = site.entries(&cooldown).await?;
         if let Some(entry) = page.entries.first() {

@@ -73,10 +73,7 @@ impl Patient<'_> {
     }
 
     pub(super) async fn durability(&mut self) -> Checked {
-        let Some(site) = &self.site else {
-            return found(Verdict::NotChecked, "there are no tables");
-        };
-        let durability = site.database()?.durability().await?;
+        let durability = self.site()?.database()?.durability().await?;
         // SQLite's setting belongs to a connection, and the site may have chosen another one.
         match durability.lost_after.is_empty() || self.kind == Kind::Sqlite {
             true => found(Verdict::Ok, durability.to_string()),
