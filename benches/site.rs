@@ -46,9 +46,9 @@ struct Extent {
 static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
     if std::env::args().any(|argument| argument == "--bench") {
         Extent {
-            rounds: 7,
+            rounds: 5,
             generator: Duration::from_secs(1),
-            load: Duration::from_secs(20),
+            load: Duration::from_secs(10),
             pages: 1_000_000,
             requests: 200_000,
         }
