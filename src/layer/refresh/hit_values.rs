@@ -39,7 +39,8 @@ impl HitValues {
         let cached = CACHED.try_with(|cached| {
             let mut cached = cached.borrow_mut();
             let date = of.1.unwrap_or_default();
-            let place = &mut cached[(2 * hit.age + date % 2) as usize % RECENT];
+            let place = hit.age.wrapping_mul(2).wrapping_add(date % 2) as usize % RECENT;
+            let place = &mut cached[place];
             match place {
                 Some(values) if values.of == of => take(values),
                 _ => take(place.insert(Self::new(of))),
