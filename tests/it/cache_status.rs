@@ -14,7 +14,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
     databases::Db,
-    support::{Folder, HANG, Origin, get as visit, serve},
+    support::{Folder, HANG, Origin, get as visit, page, serve, until},
 };
 
 on_each_database! {
@@ -179,6 +179,12 @@ async fn page_that_was_stale_in_the_database_alone_has_fwd_stale(db: Db) {
     };
     let (first, site) = process().await;
     assert_eq!(said(first).await, "perennial; fwd=miss; stored");
+    // The visitor is answered before the lock is released.
+    until("the lock is free", async || {
+        let lock = site.locks().inspect(page("/page")).await.expect("answers");
+        lock.is_none_or(|lock| lock.holder.is_none())
+    })
+    .await;
     tokio::time::sleep(Duration::from_millis(2)).await;
     let (second, _site) = process().await;
     assert_eq!(said(second).await, "perennial; fwd=stale; stored");
