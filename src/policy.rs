@@ -276,6 +276,8 @@ impl Refresh {
     /// Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", 2015). The
     /// number is drawn once for each version and process.
     ///
+    /// Has no effect on a [schedule](Self::at), whose times are exact.
+    ///
     /// ```
     /// use perennial::{DAY, Refresh};
     ///
@@ -285,7 +287,6 @@ impl Refresh {
     pub const fn eager(mut self, fraction: f64) -> Self {
         #[cfg(feature = "calendar")]
         if self.schedule.is_some() {
-            // The times of a calendar are exact.
             return self;
         }
         self.eager = if fraction.is_nan() {

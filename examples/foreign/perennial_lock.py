@@ -149,17 +149,17 @@ class Kept(threading.Thread):
     def run(self):
         lease = None
         # Shortly before the end at the latest: the lease may be shorter than `seconds`.
-        while not self.stopping.wait(max(0.05, min(self.seconds, self.until - time.monotonic()) / 3)):
+        while not self.lost and not self.stopping.wait(max(0.05, min(self.seconds, self.until - time.monotonic()) / 3)):
             try:
                 if lease is None:
                     locks = Locks(self.connect(), self.first.locks.prefix, self.first.locks.label)
                     lease = Lease(locks, self.first.name, self.first.owner, self.first.fence, self.until)
-                extended = lease.extend(self.seconds)
+                lease.extend(self.seconds)
                 self.until = lease.until
-                if not extended:
-                    return
             except Exception:
                 lease = None  # The next turn tries again with a new connection.
+        if lease:
+            lease.locks.connection.close()
 
     @property
     def lost(self):

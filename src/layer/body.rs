@@ -14,7 +14,8 @@ use crate::lock::Lease;
 /// A stored body, or the inner service's own, streamed.
 #[derive(Debug)]
 pub struct ResponseBody<B> {
-    /// The stored body, or the part of `rest` that has been read. Empty once `poll_frame` has returned it.
+    /// The stored body, or the part of `rest` that has been read. Empty once `poll_frame` has
+    /// returned it.
     first: Bytes,
     /// The inner service's body.
     rest: Option<Pin<Box<B>>>,

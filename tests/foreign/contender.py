@@ -48,8 +48,8 @@ for line in sys.stdin:
     elif what == "release":
         said = leases[name].release()
     elif what == "keep":
-        leases[name] = locks.try_lock(name, 0.5)
-        kept = leases[name].keep(lambda: connect(sys.argv[1]), 0.5)
+        leases[name] = locks.try_lock(name, 2)
+        kept = leases[name].keep(lambda: connect(sys.argv[1]), 2)
     elif what == "stop":
         said = kept.lost
         kept.stop()

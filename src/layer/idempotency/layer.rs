@@ -21,8 +21,7 @@ use crate::{lock::Locks, policy::DAY, resource::Pruner};
 ///
 /// | a request | is answered by |
 /// |---|---|
-/// | with a new key | the service; the response is stored, whatever its status, except for the next line |
-/// | by 409, 429 or 503 with `Retry-After`, by which the service says that it has done nothing | not stored: a repeat runs |
+/// | with a new key | the service; the response is stored, unless it is a 409, 429 or 503 with `Retry-After`, by which the service says that it has done nothing: then a repeat runs |
 /// | that was done | the stored response, with `Idempotency-Replayed: true` |
 /// | that is being done | 409 Conflict with `Retry-After` |
 /// | with the key of another caller, or of a request with another query, `Content-Type` or body | 422 Unprocessable Content |
