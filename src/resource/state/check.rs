@@ -182,6 +182,17 @@ fn promises_hold_for_regenerations_before_their_time() {
     check(&setup, 150_000, &["early version is served"]);
 }
 
+/// A cooldown that began without the store: the process asks the store again each second, and runs
+/// no generator.
+#[test]
+fn promises_hold_in_a_long_cooldown() {
+    let setup = Setup {
+        long_cooldown: true,
+        ..Setup::new(&[Failing, Purge, Refused], 2, 3)
+    };
+    check(&setup, 100_000, &["the store is asked during a cooldown"]);
+}
+
 /// Situations near to the beginning.
 const COMMON: [&str; 42] = [
     "answer: failed",

@@ -59,6 +59,7 @@ impl Code {
             late,
             stray,
             error_grace,
+            cooling,
             suspended,
         } = process;
         let ModelList {
@@ -72,6 +73,7 @@ impl Code {
         self.byte(sleep.map_or(0, |sleep| 1 + sleep as i64));
         self.owns(*stray);
         self.until(*error_grace);
+        self.until(*cooling);
         match view {
             None => self.byte(0),
             Some(View::Version(version)) => {

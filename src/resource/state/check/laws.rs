@@ -80,7 +80,7 @@ impl Process {
         if basis.epoch > read {
             return Err("S10: the epoch of a version was known before its generator began");
         }
-        if version.quiet_until > NOW + RECHECK.max(POLICY.cooldown_time()) {
+        if version.quiet_until > NOW + RECHECK.max(setup.policy().cooldown_time()) {
             return Err("S14: a process asks again after a second or the cooldown");
         }
         let stored = database

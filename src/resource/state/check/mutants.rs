@@ -17,12 +17,19 @@ use crate::{
 
 /// Panics unless this property is the first to fail.
 fn is_found(mutant: Mutant, faults: &[Fault], property: &str) {
+    is_found_by(
+        &Setup {
+            mutant: Some(mutant),
+            ..Setup::new(faults, 1, 2)
+        },
+        property,
+    );
+}
+
+fn is_found_by(setup: &Setup, property: &str) {
     let begun = Instant::now();
-    let setup = Setup {
-        mutant: Some(mutant),
-        ..Setup::new(faults, 1, 2)
-    };
-    match explore_some(&setup, 200_000) {
+    let mutant = setup.mutant;
+    match explore_some(setup, 200_000) {
         Ok(explored) => panic!("{mutant:?} survives {explored}"),
         Err(violation) => {
             let (found, states) = (violation.property, violation.states);
@@ -64,6 +71,16 @@ fn cooldown_that_is_ignored_is_found() {
     for mutant in [Mutant::ReleaseWithoutCooldown, Mutant::CooldownIgnored] {
         is_found(mutant, &[Failing], "S12");
     }
+}
+
+#[test]
+fn cooldown_without_the_store_that_ends_early_is_found() {
+    let setup = Setup {
+        mutant: Some(Mutant::CooldownEndsEarly),
+        long_cooldown: true,
+        ..Setup::new(&[Failing, Refused], 2, 3)
+    };
+    is_found_by(&setup, "S12");
 }
 
 #[test]

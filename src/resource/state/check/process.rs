@@ -6,9 +6,9 @@ use crate::{
         Command, Event, Facts, Found, GenerationResult, Limits, Origin, Progress, State, View,
         Visitor,
         check::{
-            content::{ModelList, Text},
+            content::{Marks, ModelList, Text},
             database::{Database, Reply, Row, Statement},
-            setup::{NOW, POLICY, SECOND, Setup},
+            setup::{Mutant, NOW, SECOND, Setup},
         },
     },
     search::Broken,
@@ -32,6 +32,8 @@ pub(super) struct Process {
     pub(super) stray: u32,
     /// For the properties: a failure is known until then.
     pub(super) error_grace: Tick,
+    /// For the properties: the end of the cooldown after the latest failure, unless a purge ends it.
+    pub(super) cooling: Tick,
     /// For the properties: the clock of this process has stood still.
     pub(super) suspended: bool,
 }
@@ -122,6 +124,7 @@ impl Process {
             late,
             stray: 0,
             error_grace: NOW,
+            cooling: NOW,
             suspended: false,
         }
     }
@@ -150,6 +153,11 @@ impl Process {
         let step = run.state.on(&self.facts(around.setup), Event::Begun);
         run.state.generator_has_begun(early);
         run.progress = step.progress.unwrap_or(run.progress);
+        if let Some(View::Cooldown { until, .. }) = &self.view
+            && NOW < *until
+        {
+            around.seen.push("the store is asked during a cooldown");
+        }
         self.run = Some(run);
         self.waiting[0] = Some(Waiting {
             visitor: Visitor {
@@ -169,7 +177,7 @@ impl Process {
     pub(super) fn on(&mut self, event: Event<Text>, around: &mut Around<'_>) -> Result<(), Broken> {
         let mut next = Some(event);
         while let Some(event) = next.take() {
-            self.note_failure(&event);
+            self.note_failure(&event, around.setup);
             let limits = around.setup.limits(self.number, self.closing);
             let Some(run) = &mut self.run else { break };
             let facts = facts(around.setup, &self.known, limits);
@@ -204,7 +212,18 @@ impl Process {
         self.on(event, around)
     }
 
-    fn replace_view(&mut self, view: View<Text>, around: &mut Around<'_>) -> Result<(), Broken> {
+    fn replace_view(
+        &mut self,
+        mut view: View<Text>,
+        around: &mut Around<'_>,
+    ) -> Result<(), Broken> {
+        if around.setup.mutant == Some(Mutant::CooldownEndsEarly)
+            && let View::Cooldown {
+                until, quiet_until, ..
+            } = &mut view
+        {
+            *until = *quiet_until;
+        }
         if let (Some(View::Version(before)), View::Version(after)) = (&self.view, &view)
             && before.fence > after.fence
         {
@@ -228,17 +247,30 @@ impl Process {
         Ok(())
     }
 
-    /// Records the time until which a failure excuses an expired version.
-    fn note_failure(&mut self, event: &Event<Text>) {
-        let is_generating = |run: &Run| matches!(run.doing, Doing::Generating { .. });
-        let cooldown = POLICY.cooldown_time();
+    /// Records the time until which a failure excuses an expired version, and the cooldown.
+    fn note_failure(&mut self, event: &Event<Text>, setup: &Setup) {
+        let generating = match self.run.as_ref().map(|run| run.doing) {
+            Some(Doing::Generating(text)) => Some(text),
+            _ => None,
+        };
+        let cooldown = setup.policy().cooldown_time();
         let grace = match event {
             Event::Generated(GenerationResult::Failed(())) => cooldown,
-            Event::Due if self.run.as_ref().is_some_and(is_generating) => cooldown,
+            Event::Due if generating.is_some() => cooldown,
             Event::Probed(Found { lock, .. }) if !lock.owned => lock.remaining.min(cooldown),
             _ => return,
         };
         self.error_grace = self.error_grace.max(NOW + grace);
+        if generating.is_some_and(|text| text.basis.epoch >= self.known.marks.purged) {
+            self.cooling = NOW + cooldown;
+        }
+    }
+
+    pub(super) fn learn(&mut self, marks: Marks) {
+        if marks.purged > self.known.marks.purged {
+            self.cooling = NOW;
+        }
+        self.known.marks.learn(marks);
     }
 
     /// Advances the clock of this process by a second.

@@ -5,7 +5,7 @@ use crate::{
     resource::{
         PassReason,
         state::{
-            Command, Event, Found, GenerationResult, Origin, Version,
+            Command, Event, Found, GenerationResult, Origin, Version, View,
             check::{
                 content::Text,
                 database::{Reply, Row, Statement, Stored},
@@ -121,6 +121,9 @@ impl Process {
         let Some(run) = &self.run else { return Ok(()) };
         if run.lease.is_none() {
             around.seen.push("generates without a lease");
+            if NOW < self.cooling && matches!(self.view, Some(View::Cooldown { .. })) {
+                return Err("S12: no generator runs in a cooldown that began without the store");
+            }
             return match run.is_away {
                 true => Ok(()),
                 false => Err("S18: without a lease it is generated only where the store is away"),
@@ -164,7 +167,7 @@ impl Process {
         run.is_away = false;
         let event = match (statement, reply) {
             (_, Reply::Learned(marks)) => {
-                self.known.marks.learn(marks);
+                self.learn(marks);
                 self.known.complete = true;
                 Event::Learned
             }

@@ -81,6 +81,7 @@ pub(super) enum Mutant {
     ReleaseWithoutOwner,
     ReleaseWithoutCooldown,
     CooldownIgnored,
+    CooldownEndsEarly,
     LeaseCountsFromAnswer,
     AgeCountsFromAnswer,
     EpochRaisedAfterGenerating,
@@ -105,6 +106,8 @@ pub(super) struct Setup {
     pub(super) cold: bool,
     /// Hits begin regenerations after half of the interval.
     pub(super) eager: bool,
+    /// The cooldown is longer than the time after which the store is asked again.
+    pub(super) long_cooldown: bool,
     /// Each state is compared with the same state after the processes have changed places.
     pub(super) swaps: bool,
 }
@@ -118,6 +121,7 @@ impl Setup {
             first_regenerates: true,
             cold: false,
             eager: false,
+            long_cooldown: false,
             swaps: false,
         };
         for fault in faults {
@@ -130,9 +134,11 @@ impl Setup {
     pub(super) fn policy(&self) -> &'static Refresh {
         const WITHOUT_END: Refresh = POLICY.max_stale(Duration::MAX);
         const EAGER: Refresh = POLICY.eager(0.5);
+        const LONG_COOLDOWN: Refresh = POLICY.cooldown(Duration::from_secs(3));
         match self.mutant {
             Some(Mutant::ExpiredServed) => &WITHOUT_END,
             _ if self.eager => &EAGER,
+            _ if self.long_cooldown => &LONG_COOLDOWN,
             _ => &POLICY,
         }
     }

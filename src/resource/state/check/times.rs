@@ -17,6 +17,7 @@ impl Process {
     /// Changes each time.
     pub(super) fn times(&mut self, change: impl Fn(&mut Tick)) {
         change(&mut self.error_grace);
+        change(&mut self.cooling);
         match &mut self.view {
             Some(View::Version(version)) => of_version(Arc::make_mut(version), &change),
             Some(View::HitForPass { until, .. }) => change(until),

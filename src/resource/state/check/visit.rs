@@ -7,7 +7,7 @@ use crate::{
     resource::{
         PassReason,
         state::{
-            Answer, Freshness, List, Origin, Version, View, Visitor, Wait,
+            Answer, Facts, Freshness, List, Origin, Version, View, Visitor, Wait,
             check::{
                 content::{IF_ERROR, Marks, Text},
                 process::{Around, Process, Run, Waiting},
@@ -175,7 +175,7 @@ impl Process {
                 if visitor.is_some_and(|it| version.is_made_since(it.arrived)) {
                     return self.may_share(version);
                 }
-                self.may_serve(version, NOW)
+                self.may_serve(version, &facts)
             }
             Answer::Unavailable { .. } | Answer::Failed(()) => match &self.view {
                 Some(View::Version(version)) if version.freshness(&facts).is_servable() => {
@@ -192,11 +192,16 @@ impl Process {
 
     /// Tests the time and the purges, by the rules of the policy and the data that the generator
     /// has read.
-    pub(super) fn may_serve(&self, version: &Version<Text>, now: Tick) -> Result<(), Broken> {
+    pub(super) fn may_serve(
+        &self,
+        version: &Version<Text>,
+        facts: &Facts<'_, Text>,
+    ) -> Result<(), Broken> {
         self.may_share(version)?;
-        let age = version.age(now);
+        let cooldown = facts.policy.cooldown_time();
+        let age = version.age(facts.now);
         let is_in_error_grace =
-            now < self.error_grace && age < POLICY.interval + IF_ERROR + POLICY.cooldown_time();
+            facts.now < self.error_grace && age < POLICY.interval + IF_ERROR + cooldown;
         let max_stale = POLICY.max_stale.unwrap_or(Duration::MAX);
         if age > POLICY.interval.saturating_add(max_stale) && !is_in_error_grace {
             return Err("S7: no expired version is served, unless a failure excuses it");
@@ -212,8 +217,12 @@ impl Process {
     }
 
     /// Tests a version that the decisions call fresh.
-    pub(super) fn may_be_fresh(&self, version: &Version<Text>, now: Tick) -> Result<(), Broken> {
-        let age = version.age(now);
+    pub(super) fn may_be_fresh(
+        &self,
+        version: &Version<Text>,
+        facts: &Facts<'_, Text>,
+    ) -> Result<(), Broken> {
+        let age = version.age(facts.now);
         let Marks {
             stale,
             purged,
@@ -230,7 +239,7 @@ impl Process {
         if basis.revision < self.known.revision() {
             return Err("S8: no version of older code is fresh");
         }
-        if version.origin == Origin::Unsaved && age >= POLICY.cooldown_time() {
+        if version.origin == Origin::Unsaved && age >= facts.policy.cooldown_time() {
             return Err("S8: no unsaved version is fresh for longer than the cooldown");
         }
         Ok(())
@@ -252,15 +261,15 @@ impl Process {
                 }
                 before = freshness;
                 if freshness.is_servable() {
-                    self.may_serve(version, facts.now)?;
+                    self.may_serve(version, &facts)?;
                 }
                 if freshness == Freshness::Fresh {
-                    self.may_be_fresh(version, facts.now)?;
+                    self.may_be_fresh(version, &facts)?;
                 }
             }
             for is_busy in [false, true] {
                 if let Ok(Answer::Version(version)) = view.clone().look(&facts, || is_busy) {
-                    self.may_serve(&version, facts.now)?;
+                    self.may_serve(&version, &facts)?;
                 }
             }
         }

@@ -8,6 +8,7 @@ use crate::{
         check::{
             action::Action,
             code::code,
+            content::Marks,
             database::{Database, Reply, Statement},
             process::{Around, Doing, Process, Sleep},
             setup::{FAULTS, Fault, LEASE, Mutant, NOW, Setup},
@@ -194,9 +195,12 @@ impl World {
                 let marks = &mut self.database.marks;
                 marks.stale = marks.next();
                 self.database.begun = 0;
-                let known = &mut self.processes[number].known.marks;
-                known.stale = known.stale.max(self.database.marks.stale);
-                known.latest = known.latest.max(self.database.marks.stale);
+                let stale = marks.stale;
+                self.processes[number].learn(Marks {
+                    stale,
+                    latest: stale,
+                    ..Marks::default()
+                });
             }
             Action::Purge(number) => {
                 let mut runs = self.processes.iter().filter_map(|it| it.run.as_ref());
@@ -246,21 +250,23 @@ impl World {
     fn sync(&mut self, number: usize) -> Result<(), Broken> {
         let is_new = self.processes[number].known.is_new;
         let reply = self.database.run(Statement::Learn { is_new }, None)?;
-        let known = &mut self.processes[number].known;
+        let process = &mut self.processes[number];
         if let Reply::Learned(marks) = reply {
-            known.marks.learn(marks);
+            process.learn(marks);
         }
-        known.complete = true;
+        process.known.complete = true;
         Ok(())
     }
 
     fn note_purge(&mut self, number: usize) {
-        let marks = &mut self.database.marks;
-        marks.purged = marks.next();
+        let purged = self.database.marks.next();
+        self.database.marks.purged = purged;
         self.database.begun = 0;
-        let known = &mut self.processes[number].known.marks;
-        known.purged = known.purged.max(self.database.marks.purged);
-        known.latest = known.latest.max(self.database.marks.purged);
+        self.processes[number].learn(Marks {
+            purged,
+            latest: purged,
+            ..Marks::default()
+        });
     }
 
     fn tick(
