@@ -226,22 +226,17 @@ impl Driver {
             };
             let entry = NewEntry {
                 content: version.content.response(),
+                renews: known,
                 metadata: &metadata,
                 history: &history,
                 retention,
             };
-            let store = &engine.store;
-            let event = match known {
-                Some(known) => store
-                    .call("renew", |store| store.renew(&row, &entry, known))
-                    .await
-                    .map(Event::Renewed),
-                None => store
-                    .call("publish", |store| store.publish(&row, &entry))
-                    .await
-                    .map(Event::Published),
+            let (step, done): (_, fn(bool) -> Event<Arc<Page>>) = match known {
+                Some(_) => ("renew", Event::Renewed),
+                None => ("publish", Event::Published),
             };
-            (event.unwrap_or(Event::Away), None)
+            let published = engine.store.call(step, |store| store.publish(&row, &entry));
+            (published.await.map_or(Event::Away, done), None)
         })
     }
 

@@ -81,21 +81,11 @@ pub trait Store: Send + Sync + 'static {
     fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool>;
 
     /// Publishes an entry under the lease, generated now; `false`: refused, as the lease has been
-    /// overtaken.
+    /// overtaken, or as the entry that this one [renews](NewEntry::renews) is no longer stored.
     ///
     /// The entry's fence becomes the lease's.
     fn publish<'a>(&'a self, lease: &'a LeaseRow, entry: &'a NewEntry<'a>)
     -> StoreFuture<'a, bool>;
-
-    /// Publishes an entry whose content is the same as that of the entry with the fence `known`,
-    /// without sending the content; see [`publish`](Self::publish). `false` also if that entry is
-    /// no longer the stored one.
-    fn renew<'a>(
-        &'a self,
-        lease: &'a LeaseRow,
-        entry: &'a NewEntry<'a>,
-        known: i64,
-    ) -> StoreFuture<'a, bool>;
 
     /// Removes the entry under the lease; `false`: there is none, or the lease has been overtaken.
     fn remove<'a>(&'a self, lease: &'a LeaseRow) -> StoreFuture<'a, bool>;
@@ -218,6 +208,8 @@ pub struct Pruned {
 pub struct NewEntry<'a> {
     /// Status, headers and body.
     pub content: &'a Response<Bytes>,
+    /// The fence of the stored entry that has the same content, so that the content is not sent.
+    pub renews: Option<i64>,
     /// Perennial's metadata, which a probe returns unchanged.
     pub metadata: &'a str,
     /// One line of text about this generation, with its end of line. The store puts the line before

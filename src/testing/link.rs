@@ -33,17 +33,7 @@ impl Link for Box<dyn Store> {
             } => Reply::Fence(self.try_lock(name, owner, *length, *seen).await?),
             Call::Extend(lease, length) => Reply::Done(self.extend(lease, *length).await?),
             Call::Release(lease, cooldown) => Reply::Done(self.release(lease, *cooldown).await?),
-            Call::Publish {
-                lease,
-                entry,
-                renews,
-            } => {
-                let entry = entry.lent();
-                Reply::Done(match renews {
-                    None => self.publish(lease, &entry).await?,
-                    Some(known) => self.renew(lease, &entry, *known).await?,
-                })
-            }
+            Call::Publish(lease, entry) => Reply::Done(self.publish(lease, &entry.lent()).await?),
             Call::Remove(lease) => Reply::Done(self.remove(lease).await?),
             Call::Invalidate(name) => Reply::Epoch(self.invalidate(name).await?),
             Call::Invalidated(since, most) => Reply::Names(self.invalidated(*since, *most).await?),
@@ -102,6 +92,7 @@ impl Owned {
     fn of(entry: &NewEntry<'_>) -> Self {
         Self {
             content: entry.content.clone(),
+            renews: entry.renews,
             metadata: entry.metadata.to_owned(),
             history: entry.history.to_owned(),
             retention: entry.retention,
@@ -111,6 +102,7 @@ impl Owned {
     fn lent(&self) -> NewEntry<'_> {
         NewEntry {
             content: &self.content,
+            renews: self.renews,
             metadata: &self.metadata,
             history: &self.history,
             retention: self.retention,
@@ -153,25 +145,7 @@ impl<L: Link> Store for Linked<L> {
         lease: &'a LeaseRow,
         entry: &'a NewEntry<'a>,
     ) -> StoreFuture<'a, bool> {
-        let call = Call::Publish {
-            lease: lease.clone(),
-            entry: Owned::of(entry),
-            renews: None,
-        };
-        send!(self, call, Reply::Done(done) => done)
-    }
-
-    fn renew<'a>(
-        &'a self,
-        lease: &'a LeaseRow,
-        entry: &'a NewEntry<'a>,
-        known: i64,
-    ) -> StoreFuture<'a, bool> {
-        let call = Call::Publish {
-            lease: lease.clone(),
-            entry: Owned::of(entry),
-            renews: Some(known),
-        };
+        let call = Call::Publish(lease.clone(), Owned::of(entry));
         send!(self, call, Reply::Done(done) => done)
     }
 

@@ -38,12 +38,7 @@ pub enum Call {
     },
     Extend(LeaseRow, Duration),
     Release(LeaseRow, Duration),
-    /// `renews`: the fence of the entry with the same content.
-    Publish {
-        lease: LeaseRow,
-        entry: Owned,
-        renews: Option<i64>,
-    },
+    Publish(LeaseRow, Owned),
     Remove(LeaseRow),
     Invalidate(String),
     Invalidated(i64, usize),
@@ -72,8 +67,8 @@ impl Call {
             Self::TryLock { .. } => "try_lock",
             Self::Extend(..) => "extend",
             Self::Release(..) => "release",
-            Self::Publish { renews: None, .. } => "publish",
-            Self::Publish { .. } => "renew",
+            Self::Publish(_, entry) if entry.renews.is_some() => "renew",
+            Self::Publish(..) => "publish",
             Self::Remove(_) => "remove",
             Self::Invalidate(_) => "invalidate",
             Self::Invalidated(..) => "invalidated",
@@ -95,6 +90,7 @@ impl Call {
 #[derive(Clone, Debug)]
 pub struct Owned {
     pub content: Response<Bytes>,
+    pub renews: Option<i64>,
     pub metadata: String,
     pub history: String,
     pub retention: Duration,

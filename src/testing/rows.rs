@@ -69,11 +69,7 @@ impl Rows {
                 };
                 true
             })),
-            Call::Publish {
-                lease,
-                entry,
-                renews,
-            } => Reply::Done(self.publish(lease, entry, *renews, now)),
+            Call::Publish(lease, entry) => Reply::Done(self.publish(lease, entry, now)),
             Call::Remove(lease) => {
                 let id = id(&lease.name);
                 let entry = self.entries.get(&id);
@@ -235,12 +231,12 @@ impl Rows {
         self.update(lease, |lock| lock.owner.is_some())
     }
 
-    fn publish(&mut self, lease: &LeaseRow, entry: &Owned, renews: Option<i64>, now: i64) -> bool {
+    fn publish(&mut self, lease: &LeaseRow, entry: &Owned, now: i64) -> bool {
         let holds = self.holds(lease);
         let id = id(&lease.name);
         let stored = self.entries.get_mut(&id);
         let fence = stored.as_ref().map(|page| page.fence);
-        let allowed = match renews {
+        let allowed = match entry.renews {
             Some(known) => fence == Some(known) && known < lease.fence,
             None => fence.is_none_or(|fence| fence < lease.fence),
         };
@@ -259,7 +255,7 @@ impl Rows {
             fence: lease.fence,
             generated: now,
             retain_until: now.saturating_add(micros(entry.retention)),
-            content: match (renews, stored) {
+            content: match (entry.renews, stored) {
                 (Some(_), Some(stored)) => stored.content.clone(),
                 _ => entry.content.clone(),
             },

@@ -376,6 +376,7 @@ fn any_row_is_served_or_generated_again() {
         *content.status_mut() = StatusCode::from_u16(status).expect("is a status");
         let entry = NewEntry {
             content: &content,
+            renews: None,
             metadata: &metadata,
             history: &history,
             retention: DAY,

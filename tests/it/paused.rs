@@ -32,7 +32,7 @@ impl Link for Shared {
     async fn send(&self, call: Call) -> Result<Reply, BoxError> {
         let (memory, unpublishable) = &*self.0;
         match &call {
-            Call::Publish { lease, .. }
+            Call::Publish(lease, _)
                 if lease.name == page(&unpublishable.lock().expect("not poisoned")) =>
             {
                 Err("refused".into())

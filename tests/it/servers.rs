@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use perennial::{ErrorKind, Perennial, Refresh};
+use perennial::{ErrorKind, Perennial, Refresh, testing::internal::NewEntry};
 use sqlx::pool::PoolOptions;
 use tokio::{task::JoinSet, time::Instant};
 
@@ -156,12 +156,11 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
             let (store, late) = (Arc::clone(&store), late.clone());
             async move {
                 let content = content("2");
-                let entry = entry(&content);
-                let stored = match renews {
-                    true => store.renew(&late, &entry, first.fence).await,
-                    false => store.publish(&late, &entry).await,
+                let entry = NewEntry {
+                    renews: renews.then_some(first.fence),
+                    ..entry(&content)
                 };
-                stored.expect("answers")
+                store.publish(&late, &entry).await.expect("answers")
             }
         });
         until("it waits for the takeover, or has not", async || {

@@ -293,7 +293,7 @@ impl Ground {
             _ => 0,
         };
         let before = match call {
-            Call::Publish { lease, entry, .. } => Some(self.before(lease, Some(&entry.content))),
+            Call::Publish(lease, entry) => Some(self.before(lease, Some(&entry.content))),
             Call::Remove(lease) => Some(self.before(lease, None)),
             _ => None,
         };
@@ -383,14 +383,11 @@ impl fmt::Display for Event {
                     lease.fence
                 )
             }
-            Call::Publish {
-                lease,
-                entry,
-                renews,
-            } => {
+            Call::Publish(lease, entry) => {
                 let key = lease.name.as_str();
                 let (fence, metadata) = (lease.fence, &entry.metadata);
                 let body = String::from_utf8_lossy(entry.content.body());
+                let renews = entry.renews;
                 write!(
                     f,
                     "publish {key} {fence} {body:?} {metadata} renews {renews:?}"

@@ -157,7 +157,7 @@ fn stream(call: &Call) -> String {
         Call::TryLock { name, .. } => format!("try {}", name.as_str()),
         Call::Extend(lease, _) => format!("extend {}", lease.name.as_str()),
         Call::Release(lease, _) => format!("release {}", lease.name.as_str()),
-        Call::Publish { lease, .. } => format!("publish {}", lease.name.as_str()),
+        Call::Publish(lease, _) => format!("publish {}", lease.name.as_str()),
         Call::Remove(lease) => format!("remove {}", lease.name.as_str()),
         Call::Invalidated(..) => "sync".to_owned(),
         Call::Reclaim(strays) => {

@@ -246,6 +246,7 @@ impl Driver {
     async fn publish(&self, storing: &Storing<Lease, Response<Bytes>>) -> Result<bool, Error> {
         let nothing = Response::default();
         let entry = NewEntry {
+            renews: None,
             content: storing.response.as_ref().unwrap_or(&nothing),
             metadata: &self.fingerprint.metadata(storing.response.is_some()),
             history: "",
@@ -365,7 +366,7 @@ mod tests {
                 return Err("is away".into());
             }
             match &call {
-                Call::Publish { entry, .. } => match faults.rejects {
+                Call::Publish(_, entry) => match faults.rejects {
                     Some(_) if entry.content.body().is_empty() => {}
                     Some(Rejects::ByAnswer) => return Err(Unfit("is too large".into()).into()),
                     Some(Rejects::Silently) => return Err("the connection is reset".into()),

@@ -10,7 +10,7 @@ use crate::{
     sql::{
         dialect::SET_BACK,
         run::{Arg, Cells, Driver, number},
-        statements::{Sides, entries, locks},
+        statements::{entries, locks},
         wire,
     },
     store::{Entry, EntryRow, LeaseRow, LockRow, LockState, NewEntry, Probe, Pruned},
@@ -68,41 +68,26 @@ impl<DB: Driver> SqlStore<DB> {
     pub(super) async fn publish(&self, lease: &LeaseRow, entry: &NewEntry<'_>) -> Answer<bool> {
         let content = entry.content;
         let headers = wire::encode(content.headers());
-        let content = [
-            Arg::Int(i64::from(content.status().as_u16())),
-            Arg::Bytes(&headers),
-            Arg::Bytes(content.body()),
-        ];
-        self.write_entry(&entries::PUBLISH, lease, entry, &content)
-            .await
-    }
-
-    pub(super) async fn renew(
-        &self,
-        lease: &LeaseRow,
-        entry: &NewEntry<'_>,
-        known: i64,
-    ) -> Answer<bool> {
-        let known = [Arg::Int(known)];
-        self.write_entry(&entries::RENEW, lease, entry, &known)
-            .await
-    }
-
-    async fn write_entry(
-        &self,
-        sides: &Sides,
-        lease: &LeaseRow,
-        entry: &NewEntry<'_>,
-        rest: &[Arg<'_>],
-    ) -> Answer<bool> {
-        let retention = Arg::Int(micros(entry.retention.min(FOREVER)));
-        let first = [
+        let mut arguments = vec![
             Arg::Text(entry.metadata),
-            retention,
+            Arg::Int(micros(entry.retention.min(FOREVER))),
             Arg::Text(entry.history),
         ];
-        let arguments = [&first, rest].concat();
-        let mut fence = number(&self.run_under(sides, lease, &arguments).await?)?;
+        let statement = match entry.renews {
+            Some(known) => {
+                arguments.push(Arg::Int(known));
+                &entries::RENEW
+            }
+            None => {
+                arguments.extend([
+                    Arg::Int(i64::from(content.status().as_u16())),
+                    Arg::Bytes(&headers),
+                    Arg::Bytes(content.body()),
+                ]);
+                &entries::PUBLISH
+            }
+        };
+        let mut fence = number(&self.run_under(statement, lease, &arguments).await?)?;
         if fence.is_none() {
             // The publish was refused, or done by an earlier try whose answer was lost.
             fence = number(&self.run_on(&entries::FENCE, &lease.name, &[]).await?)?;

@@ -171,7 +171,6 @@ steps! {
     extend(lease: &'a LeaseRow, length: Duration) -> bool;
     release(lease: &'a LeaseRow, cooldown: Duration) -> bool;
     publish(lease: &'a LeaseRow, entry: &'a NewEntry<'a>) -> bool;
-    renew(lease: &'a LeaseRow, entry: &'a NewEntry<'a>, known: i64) -> bool;
     remove(lease: &'a LeaseRow) -> bool;
     invalidate(name: &'a str) -> i64;
     invalidated(since: i64, most: usize) -> Vec<(String, i64)>;

@@ -114,7 +114,7 @@ impl Oracle<'_> {
         let recent = way.recent.len();
         match &*under.call {
             Call::Probe { .. } => way.probes += 1,
-            Call::Publish { lease, .. } => match way.publishing {
+            Call::Publish(lease, _) => match way.publishing {
                 Some((fence, _)) if fence == lease.fence => {}
                 _ => way.publishing = Some((lease.fence, at)),
             },
@@ -161,7 +161,7 @@ impl Oracle<'_> {
             (Call::TryLock { .. }, CallResult::Fence(None, _)) => {
                 self.ways.entry((process, key)).or_default().refused += 1;
             }
-            (Call::Publish { entry, .. }, CallResult::Written(true, _)) => {
+            (Call::Publish(_, entry), CallResult::Written(true, _)) => {
                 let epoch = epoch_of(&entry.metadata);
                 let stored = self.stored_of(key);
                 stored.at = Some((at as i64, epoch));
@@ -206,7 +206,7 @@ impl Oracle<'_> {
                     way.version = Some(Version { born, epoch });
                 }
             }
-            (Call::Publish { lease, entry, .. }, CallResult::Written(true, _)) => {
+            (Call::Publish(lease, entry), CallResult::Written(true, _)) => {
                 let born = match way.publishing {
                     Some((fence, since)) if fence == lease.fence => since as i64,
                     _ => return,

@@ -364,7 +364,7 @@ impl Oracle<'_> {
     fn key_of(&self, call: &Call) -> Option<usize> {
         let name = match call {
             Call::Probe { name, .. } | Call::TryLock { name, .. } => name,
-            Call::Publish { lease, .. }
+            Call::Publish(lease, _)
             | Call::Remove(lease)
             | Call::Extend(lease, _)
             | Call::Release(lease, _) => &lease.name,
@@ -398,8 +398,8 @@ fn kind(call: &Call) -> &'static str {
         Call::TryLock { .. } => "statements: try",
         Call::Extend(..) => "statements: extend",
         Call::Release(..) => "statements: release",
-        Call::Publish { renews: None, .. } => "statements: publish",
-        Call::Publish { .. } => "statements: renew",
+        Call::Publish(_, entry) if entry.renews.is_none() => "statements: publish",
+        Call::Publish(..) => "statements: renew",
         Call::Remove(..) => "statements: remove",
         Call::Invalidate(_) => "statements: invalidate",
         Call::Invalidated(..) => "statements: sync",

@@ -43,26 +43,19 @@ impl Oracle<'_> {
                     data: data.clone(),
                 });
             }
-            (Call::Publish { renews: None, .. }, CallResult::Written(false, _)) => {
+            (Call::Publish(_, entry), CallResult::Written(false, _)) if entry.renews.is_none() => {
                 self.count("publishes refused");
             }
-            (
-                Call::Publish {
-                    lease,
-                    entry,
-                    renews,
-                },
-                CallResult::Written(true, before),
-            ) => {
+            (Call::Publish(lease, entry), CallResult::Written(true, before)) => {
                 let (key, epoch) = (lease.name.as_str(), epoch_of(&entry.metadata));
                 let repeated = before.fence == lease.fence;
                 if !before.holds && !repeated {
                     return Err(format!("S2: {key} was published without its lease"));
                 }
-                if renews.is_some() && !repeated && !before.same {
+                if entry.renews.is_some() && !repeated && !before.same {
                     return Err(format!("S11: {key} was renewed with other content"));
                 }
-                self.count(if renews.is_some() {
+                self.count(if entry.renews.is_some() {
                     "renewals"
                 } else {
                     "publishes"

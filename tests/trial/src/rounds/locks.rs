@@ -73,6 +73,7 @@ async fn publish(node: &Node, lease: &LeaseRow, text: &str) -> Result<bool> {
     let content = Response::new(text.to_owned().into());
     let entry = NewEntry {
         content: &content,
+        renews: None,
         metadata: "epoch=0",
         history: "",
         retention: DAY,
