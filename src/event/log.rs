@@ -126,7 +126,7 @@ fn regeneration(ended: &Regeneration) {
         Outcome::Unsaved => line!(debug, "regenerated, and served unsaved"),
         Outcome::Refused => line!(
             warn,
-            "the publish was refused: another process has taken the lock over"
+            "the publish was refused: another process has taken the lock over, or the page was purged"
         ),
         Outcome::LeaseLost => line!(debug, "the lease was lost, and the generator was cancelled"),
         Outcome::Unshareable if error.is_empty() => line!(debug, "the response is not stored"),

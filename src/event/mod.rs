@@ -300,7 +300,7 @@ pub enum Outcome {
     Unchanged,
     /// The new version is served and not stored, as the database is away.
     Unsaved,
-    /// The publish was refused, as another process has taken the lock over.
+    /// The publish was refused, as another process has taken the lock over or the page was purged.
     Refused,
     /// The response may not be shared, or has a status that is not stored.
     Unshareable,
