@@ -1,11 +1,6 @@
 //! The mode of a site: as in production, without a cache, or for development.
 
-use std::{
-    env,
-    fs::File,
-    io::{self, BufRead, BufReader},
-    time::SystemTime,
-};
+use std::{env, fs, time::SystemTime};
 
 use sha2::{Digest, Sha256};
 
@@ -64,24 +59,12 @@ pub(crate) fn modified() -> Option<String> {
 
 /// Returns the digest of the executable: the same on each machine.
 pub(crate) fn digest() -> Result<String, Error> {
-    let read = || {
-        let mut executable = BufReader::with_capacity(1 << 16, File::open(env::current_exe()?)?);
-        let mut digest = Sha256::new();
-        loop {
-            let bytes = executable.fill_buf()?;
-            let length = bytes.len();
-            if length == 0 {
-                return Ok::<_, io::Error>(hex(&digest.finalize()[..16]));
-            }
-            digest.update(bytes);
-            executable.consume(length);
-        }
-    };
-    read().map_err(|error| {
+    let executable = env::current_exe().and_then(fs::read).map_err(|error| {
         Error::invalid(format!(
             "the executable cannot be read ({error}): name the revision by `Builder::revision`"
         ))
-    })
+    })?;
+    Ok(hex(&Sha256::digest(executable)[..16]))
 }
 
 #[cfg(test)]

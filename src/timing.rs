@@ -9,6 +9,10 @@ use crate::error::Error;
 /// The default time limit of a step in the database, with waits and further tries.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The time after which the failure of a step says nothing about the database any more, if other
+/// steps succeed: a rare step may not be tried again for days.
+pub(crate) const FAILURE_COUNTS: Duration = Duration::from_secs(60);
+
 /// The default time that a request waits for the database although the request can be answered
 /// without the database.
 pub(crate) const DATABASE_PATIENCE: Duration = Duration::from_millis(500);

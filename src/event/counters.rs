@@ -74,7 +74,7 @@ pub struct Stats {
     /// The keys that had to leave memory for others.
     pub memory_evictions: u64,
     /// False while a step in the database fails: from the step's first failure until the same step
-    /// succeeds again.
+    /// succeeds again, or another one a minute or more after the last failure.
     pub database_available: bool,
     pub(crate) regenerations: [u64; Outcome::ALL.len()],
 }

@@ -149,14 +149,16 @@ pub enum Event {
         /// The reason, as in [`detail=`](crate::layer::RefreshLayer#response-headers).
         detail: &'static str,
     },
-    /// The database has failed at a step. Emitted once until the step succeeds again.
+    /// The database has failed at a step. Emitted once until
+    /// [`DatabaseBack`](Self::DatabaseBack).
     DatabaseAway {
         /// The step, such as `probe`.
         step: &'static str,
         /// The error.
         error: Arc<str>,
     },
-    /// The database works again at a step.
+    /// The database works again at a step. Or another step has succeeded, a minute or more after the
+    /// last failure of this one.
     DatabaseBack {
         /// The step, such as `probe`.
         step: &'static str,

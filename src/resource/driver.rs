@@ -149,7 +149,7 @@ impl Driver {
                         let page = Page::new(&key, entry.content, metadata, source, before).timed(
                             &policy,
                             [entry.fence, entry.generated],
-                            generate::luck(&policy),
+                            false,
                         );
                         if readable.is_some_and(|readable| !readable(&page)) {
                             tracing::warn!(
@@ -231,12 +231,14 @@ impl Driver {
                 history: &history,
                 retention,
             };
-            let (step, done): (_, fn(bool) -> Event<Arc<Page>>) = match known {
-                Some(_) => ("renew", Event::Renewed),
-                None => ("publish", Event::Published),
-            };
+            let step = if known.is_some() { "renew" } else { "publish" };
             let published = engine.store.call(step, |store| store.publish(&row, &entry));
-            (published.await.map_or(Event::Away, done), None)
+            let event = match (published.await, known) {
+                (Ok(done), Some(_)) => Event::Renewed(done),
+                (Ok(done), None) => Event::Published(done),
+                (Err(_), _) => Event::Away,
+            };
+            (event, None)
         })
     }
 

@@ -24,6 +24,7 @@ use crate::{
         Failure, GeneratorSource, Invalidations, Metadata, Representation,
         state::{Basis, Content, Freshness, List},
     },
+    timing::{PROVISIONAL, random_unit},
 };
 
 /// The metadata for a key, and the cached verdict of the invalidation list.
@@ -142,11 +143,38 @@ impl Page {
 
     /// Sets the times that follow from the policy of the regeneration. `[began, written]`: the
     /// begin of the generator and the publish, in microseconds since 1970 by the database's clock.
-    /// `luck`: a random number from 0 to 1.
-    pub(super) fn timed(mut self, policy: &Refresh, times: [i64; 2], luck: f64) -> Self {
+    /// `is_provisional`: the page has a stale part, so that its interval is a short one.
+    pub(super) fn timed(mut self, policy: &Refresh, times: [i64; 2], is_provisional: bool) -> Self {
         self.scheduled = policy.scheduled(times, self.unit);
-        self.lead = policy::lead(self.metadata.metadata.took, luck);
+        self.lead = policy::lead(self.metadata.metadata.took, random_unit());
+        if is_provisional {
+            let interval = self.terms(policy).interval.min(PROVISIONAL);
+            self.metadata.metadata.refresh_after = Some(interval);
+        }
         self
+    }
+
+    #[inline(always)]
+    fn terms(&self, policy: &Refresh) -> Terms {
+        let mut terms = match self.declared.filter(|_| policy.from_cache_control) {
+            Some(declared) => declared,
+            None => {
+                let interval = self.scheduled;
+                let interval = interval.unwrap_or_else(|| policy.interval_at(self.unit));
+                let interval = terms::interval_for(self.response().status(), interval);
+                Terms {
+                    interval,
+                    early: interval,
+                    max_stale: policy.max_stale,
+                    if_error: Duration::ZERO,
+                }
+            }
+        };
+        if let Some(interval) = self.metadata.metadata.refresh_after {
+            terms.interval = interval;
+        }
+        terms.early = policy.early_after(terms.interval, self.lead);
+        terms
     }
 
     pub(crate) fn key(&self) -> &str {
@@ -226,25 +254,7 @@ impl Content for Arc<Page> {
 
     #[inline(always)]
     fn terms(&self, policy: &Refresh) -> Terms {
-        let mut terms = match self.declared.filter(|_| policy.from_cache_control) {
-            Some(declared) => declared,
-            None => {
-                let interval = self.scheduled;
-                let interval = interval.unwrap_or_else(|| policy.interval_at(self.unit));
-                let interval = terms::interval_for(self.response().status(), interval);
-                Terms {
-                    interval,
-                    early: interval,
-                    max_stale: policy.max_stale,
-                    if_error: Duration::ZERO,
-                }
-            }
-        };
-        if let Some(interval) = self.metadata.metadata.refresh_after {
-            terms.interval = interval;
-        }
-        terms.early = policy.early_after(terms.interval, self.lead);
-        terms
+        Page::terms(self, policy)
     }
 
     fn is_same(&self, other: &Self) -> bool {

@@ -2,7 +2,6 @@
 //! invalidation list.
 
 use std::{
-    fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -69,6 +68,7 @@ async fn prune_entries(locks: &Locks) -> Result<i64, Error> {
 }
 
 /// Prunes for layers that store responses and need no site.
+#[derive(Debug)]
 pub(crate) struct Pruner {
     locks: Locks,
     /// The time of the latest try.
@@ -99,12 +99,6 @@ impl Pruner {
             let forget = async |_| Ok(());
             drop(prune(&locks, REQUESTS_LOCK, UNKNOWN_OUTCOME, PRUNE, forget).await);
         });
-    }
-}
-
-impl fmt::Debug for Pruner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pruner").finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The one way to the store: every call has a time limit, and a failure is logged once.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     event::{Event, Observer},
     store::{LeaseRow, Reclaim, Store, StoreFuture},
-    timing::within,
+    timing::{FAILURE_COUNTS, within},
 };
 
 #[derive(Clone)]
@@ -25,8 +25,8 @@ struct Inner {
     /// The prefix of the tables' names, if the store has tables.
     #[cfg_attr(not(feature = "_sql"), allow(dead_code))]
     prefix: Option<String>,
-    /// The steps whose latest call failed.
-    failing: Mutex<BTreeSet<&'static str>>,
+    /// The steps whose latest call failed, and when.
+    failing: Mutex<BTreeMap<&'static str, Instant>>,
     observer: Observer,
 }
 
@@ -91,12 +91,13 @@ impl Guarded {
         result
     }
 
-    /// Returns true if the latest call of each step succeeded.
+    /// Returns true if the latest call of each step succeeded, or failed long before a later
+    /// success of another step.
     pub(crate) fn is_available(&self) -> bool {
         self.failing().is_empty()
     }
 
-    fn failing(&self) -> MutexGuard<'_, BTreeSet<&'static str>> {
+    fn failing(&self) -> MutexGuard<'_, BTreeMap<&'static str, Instant>> {
         let failing = &self.0.failing;
         failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,15 +105,22 @@ impl Guarded {
     fn note(&self, step: &'static str, error: Option<&Error>) {
         let mut failing = self.failing();
         match error {
-            Some(error) if failing.insert(step) => self.observer().emit(Event::DatabaseAway {
-                step,
-                error: error.to_string().into(),
+            Some(error) => match failing.insert(step, Instant::now()) {
+                None => self.observer().emit(Event::DatabaseAway {
+                    step,
+                    error: error.to_string().into(),
+                }),
+                Some(_) => {
+                    tracing::debug!(target: "perennial::database", %error, "the database still fails");
+                }
+            },
+            None => failing.retain(|failed, at| {
+                let stays = *failed != step && at.elapsed() < FAILURE_COUNTS;
+                if !stays {
+                    self.observer().emit(Event::DatabaseBack { step: failed });
+                }
+                stays
             }),
-            Some(error) => {
-                tracing::debug!(target: "perennial::database", %error, "the database still fails");
-            }
-            None if failing.remove(step) => self.observer().emit(Event::DatabaseBack { step }),
-            None => {}
         }
         #[cfg(feature = "metrics")]
         crate::event::metrics::database_works(failing.is_empty());

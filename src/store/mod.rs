@@ -19,9 +19,9 @@ use crate::{
 };
 
 pub(crate) use guard::Guarded;
-#[cfg(feature = "_sql")]
-pub(crate) use stray::{BATCH, sends, waits};
 pub(crate) use stray::{Reclaim, Sending, Strays};
+#[cfg(feature = "_sql")]
+pub(crate) use stray::{sends, waits};
 
 /// The future of a [`Store`]'s method.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send + 'a>>;

@@ -20,7 +20,7 @@ use crate::timing::{STRAY_AGAIN, STRAY_END, STRAY_PAUSES, STRAY_SILENCE};
 const MOST: usize = 10_000;
 
 /// The most strays in one check.
-pub(crate) const BATCH: usize = 50;
+const BATCH: usize = 50;
 
 /// The strays of one kind, and the task that checks them.
 pub(crate) struct Strays<T> {

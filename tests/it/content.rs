@@ -247,6 +247,33 @@ async fn a_page_with_a_placeholder_is_stale_soon() {
     assert_eq!(body(&app).await, "the list");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stale_part_does_not_lengthen_a_declared_interval() {
+    let database = testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let page = {
+        let site = site.clone();
+        move || {
+            let site = site.clone();
+            async move {
+                let list = site.content("list", Refresh::every(LONG), || async {
+                    tokio::time::sleep(Duration::from_secs(20)).await;
+                    "the list"
+                });
+                let list = list.or("soon").await.expect("is there").to_string();
+                ([("cache-control", "max-age=1")], list)
+            }
+        }
+    };
+    let policy = Refresh::from_cache_control(LONG);
+    let app = Router::new().route("/", get(page).layer(site.layer(policy)));
+    for generations in 1..=2 {
+        assert_eq!(body(&app).await, "soon");
+        assert_eq!(database.generations("/"), generations);
+        testing::advance(Duration::from_secs(2)).await;
+    }
+}
+
 async fn body(app: &Router) -> String {
     let request = Request::get("/").body(Body::empty()).expect("a request");
     let response = app.clone().oneshot(request).await.expect("infallible");

@@ -229,6 +229,23 @@ async fn database_that_fails_and_returns_is_two_events() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn failure_of_a_rare_step_counts_for_a_minute_while_others_succeed() {
+    let database = testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let app = app(&site, Refresh::every(INTERVAL));
+    visit(&app, "/page/1").await;
+    database.fail();
+    let failed = site.locks().list().await;
+    assert!(failed.is_err() && !site.stats().database_available);
+    database.recover();
+    for (passed, available) in [(50, false), (10, true)] {
+        advance(Duration::from_secs(passed)).await;
+        site.locks().inspect("another").await.expect("answers");
+        assert_eq!(site.stats().database_available, available);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn locks_are_reported_as_acquired_contended_broken_and_lost() {
     let database = testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");

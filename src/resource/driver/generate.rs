@@ -10,14 +10,12 @@ use crate::{
     clock::micros,
     extensions::{RefreshAfter, Tags},
     lock::Lease,
-    policy::Refresh,
     resource::{
         Answer, Engine, Failure, Generated, Generator, Metadata, Page, PassReason, Version,
         page::JudgedMetadata,
         parts,
         state::{Basis, Event, GenerationResult, Origin},
     },
-    timing::{PROVISIONAL, random_unit},
 };
 
 impl Engine {
@@ -65,19 +63,13 @@ impl Driver {
                 Ok(generated) => generated,
                 Err(panic) => (Generated::Failed(Failure::new(panic, cooldown)), false),
             };
-            // At most the interval.
-            let provisional = is_provisional.then(|| policy.interval.min(PROVISIONAL));
             let took = engine.now() - started;
             let Basis { epoch, revision } = basis;
             let metadata = |Tags(tags), after: Option<RefreshAfter>| Metadata {
                 epoch,
                 revision,
                 tags,
-                refresh_after: after
-                    .map(|after| after.0)
-                    .into_iter()
-                    .chain(provisional)
-                    .min(),
+                refresh_after: after.map(|after| after.0),
                 took,
             };
             let outcome = match generated {
@@ -91,7 +83,7 @@ impl Driver {
                     let metadata = metadata(tags, said.get().copied());
                     let page = Page::new(&key, response, metadata, source, before);
                     let times = [began, began.saturating_add(micros(took))];
-                    let page = page.timed(&policy, times, luck(&policy));
+                    let page = page.timed(&policy, times, is_provisional);
                     GenerationResult::Content(Arc::new(page))
                 }
                 Generated::Unshareable { why, tags } => GenerationResult::Unshareable {
@@ -103,15 +95,6 @@ impl Driver {
             };
             (Event::Generated(outcome), None)
         })
-    }
-}
-
-/// Returns a random number for the start of early regenerations, if the policy has such.
-pub(super) fn luck(policy: &Refresh) -> f64 {
-    if policy.eager < 1.0 {
-        random_unit()
-    } else {
-        1.0
     }
 }
 

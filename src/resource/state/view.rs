@@ -212,8 +212,12 @@ impl<C: Content> Version<C> {
     }
 }
 
+/// The metadata of a key without a version. (An alias, as the derives would otherwise ask that the
+/// metadata be `Clone`.)
+type NoContent<C> = Arc<<C as Content>::Metadata>;
+
 /// Everything that a process knows of a key between two regenerations. Cheap to clone.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum View<C: Content> {
     /// A version, servable or not.
     Version(Arc<Version<C>>),
@@ -222,7 +226,7 @@ pub(crate) enum View<C: Content> {
     HitForPass {
         until: Tick,
         why: PassReason,
-        metadata: Arc<C::Metadata>,
+        metadata: NoContent<C>,
     },
     /// Cooldown after a failure: no version can be served, and this process runs no generator
     /// before `until`, unless the key is purged.
@@ -231,34 +235,8 @@ pub(crate) enum View<C: Content> {
         /// The time before which this process asks the store nothing. Earlier than `until` if the
         /// store did not answer: the store may have a version.
         quiet_until: Tick,
-        metadata: Arc<C::Metadata>,
+        metadata: NoContent<C>,
     },
-}
-
-impl<C: Content> Clone for View<C> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Version(version) => Self::Version(Arc::clone(version)),
-            Self::HitForPass {
-                until,
-                why,
-                metadata,
-            } => Self::HitForPass {
-                until: *until,
-                why: *why,
-                metadata: Arc::clone(metadata),
-            },
-            Self::Cooldown {
-                until,
-                quiet_until,
-                metadata,
-            } => Self::Cooldown {
-                until: *until,
-                quiet_until: *quiet_until,
-                metadata: Arc::clone(metadata),
-            },
-        }
-    }
 }
 
 /// The answer to a visitor.

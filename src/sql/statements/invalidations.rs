@@ -73,7 +73,7 @@ pub(in crate::sql) const INVALIDATED_FOR_LONG: Sides = Sides {
         UNION ALL SELECT n.name, n.epoch FROM (
             SELECT name, epoch FROM {p}invalidation WHERE name > $1 AND name < 'revision;'
             ORDER BY name LIMIT $2
-        ) n",
+        ) n ORDER BY name",
     )
 };
 

@@ -91,6 +91,14 @@ pub(in crate::sql) const BREAK: Sides = Sides::same(
     WHERE kind = $1 AND name = $2 AND fence = $3",
 );
 
+/// Takes the lock of a try whose answer was lost from its holder.
+///
+/// kind, name, owner, fence (0: unknown, the fence of no row)
+pub(in crate::sql) const RECLAIM: Sides = Sides::same(
+    "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
+    WHERE kind = $1 AND name = $2 AND (owner = $3 OR fence = $4)",
+);
+
 /// Takes the locks of a page's variants from their holders. The rows are a range of the primary
 /// key, which is ordered by bytes.
 ///
@@ -178,11 +186,3 @@ pub(in crate::sql) const MARK: Sides = Sides {
     WHERE l.expires_at <= excluded.acquired_at
     RETURNING fence")
 };
-
-/// Returns the statement for `count` pairs of kind and name -> kind, name, owner, fence
-pub(in crate::sql) fn named(count: usize) -> String {
-    let pair = |n: usize| format!("kind = ${} AND name = ${}", 2 * n - 1, 2 * n);
-    let pairs: Vec<_> = (1..=count).map(pair).collect();
-    let pairs = pairs.join(" OR ");
-    format!("{{waits}}SELECT kind, name, owner, fence FROM {{p}}lock WHERE {pairs}")
-}

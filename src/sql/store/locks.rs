@@ -10,10 +10,10 @@ use crate::{
     clock::{FOREVER, duration, micros},
     name::{LockKind, LockName, bounded},
     sql::{
-        run::{Arg, Cells, Driver, Statement, is_broken, is_contended, number},
+        run::{Arg, Cells, Driver, is_broken, is_contended, number},
         statements::locks,
     },
-    store::{BATCH, LeaseRow, LockRow, Unused, waits},
+    store::{LeaseRow, LockRow, Unused, waits},
     timing::SETTLING,
 };
 
@@ -116,31 +116,8 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     pub(super) async fn reclaim(&self, strays: &[&LeaseRow]) -> Answer<()> {
-        let named = Statement::new(self.dialect().await?, &self.prefix, &locks::named(BATCH));
-        for strays in strays.chunks(BATCH) {
-            let id = |stray: &&LeaseRow| {
-                let name = &stray.name;
-                (name.kind().as_str(), bounded(name.as_str()).into_owned())
-            };
-            let ids: Vec<_> = strays.iter().map(id).collect();
-            let Some(last) = ids.last() else { break };
-            // The statement has a fixed number of arguments, so that it is prepared once.
-            let arguments = ids.iter().chain(std::iter::repeat(last)).take(BATCH);
-            let arguments = arguments.flat_map(|(kind, name)| [Arg::Text(kind), Arg::Text(name)]);
-            let arguments: Vec<_> = arguments.collect();
-            let found = self.connections.run(&named, &arguments).await?;
-            for row in &found.rows {
-                let (kind, name) = (row.name(0)?, row.name(1)?);
-                let (owner, fence) = (row.text(2)?, row.number(3)?);
-                let of = |id: &(&str, String)| id.0 == kind && id.1 == name;
-                let mut strays = strays.iter().zip(&ids).filter(|(_, id)| of(id));
-                let is_stray = strays
-                    .any(|(stray, _)| owner.as_ref() == Some(&stray.owner) || stray.fence == fence);
-                if is_stray {
-                    let seen = [Arg::Text(&kind), Arg::Text(&name), Arg::Int(fence)];
-                    self.run(&locks::BREAK, &seen).await?;
-                }
-            }
+        for stray in strays {
+            self.run_under(&locks::RECLAIM, stray, &[]).await?;
         }
         Ok(())
     }

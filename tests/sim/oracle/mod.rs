@@ -295,15 +295,20 @@ impl Oracle<'_> {
                 };
                 return self.got(*visit, &visitor, *key, *answer, at);
             }
-            What::Told { how, done, .. } => self.count(match (*how, *done) {
-                ("purge", "yes") => "purges done",
-                ("purge", _) => "purges failed",
-                ("regenerate", "yes") => "regenerate_now done",
-                ("regenerate", "no") => "regenerate_now without effect",
-                ("regenerate", _) => "regenerate_now failed",
-                (_, "yes") => "invalidations done",
-                _ => "invalidations failed",
-            }),
+            What::Told { key, how, done } => {
+                if *how == "regenerate" {
+                    self.tells(number, *key, false);
+                }
+                self.count(match (*how, *done) {
+                    ("purge", "yes") => "purges done",
+                    ("purge", _) => "purges failed",
+                    ("regenerate", "yes") => "regenerate_now done",
+                    ("regenerate", "no") => "regenerate_now without effect",
+                    ("regenerate", _) => "regenerate_now failed",
+                    (_, "yes") => "invalidations done",
+                    _ => "invalidations failed",
+                });
+            }
             What::Locked { fence } => {
                 self.count("named lock taken");
                 if let Some((other, by)) = self.holder.replace((*fence, number))
@@ -341,6 +346,10 @@ impl Oracle<'_> {
                 self.set_back = true;
                 self.count("clock set back");
             }
+            What::Telling {
+                key,
+                how: "regenerate",
+            } => self.tells(number, *key, true),
             What::Changed { .. } | What::Telling { .. } | What::Quiet | What::Stopped => {}
         }
         Ok(())
