@@ -105,12 +105,8 @@ struct List {
     latest: i64,
     /// This process knows all invalidations from before its start.
     complete: bool,
-    keys: Names,
-    prefixes: Names,
-    tags: Names,
-    purged: Names,
-    purged_prefixes: Names,
-    purged_tags: Names,
+    stale: Invalidated,
+    purged: Invalidated,
     /// The name of the revision of the site's code, if the builder was given one.
     revision: Option<String>,
     /// The epoch in which that revision was first seen, or seen again after another one; 0 before.
@@ -125,6 +121,14 @@ struct List {
     /// The epoch before which this process treats all versions as purged, in place of the purged
     /// keys that it has folded.
     purged_before: i64,
+}
+
+/// Names with the epochs of their latest invalidation.
+#[derive(Debug, Default)]
+struct Invalidated {
+    keys: Names,
+    prefixes: Names,
+    tags: Names,
 }
 
 impl Invalidations {
@@ -188,13 +192,13 @@ impl Invalidations {
 
     /// Returns true if there are more names than a process keeps.
     pub(super) fn is_full(&self) -> bool {
-        self.read(|list| list.names() > MOST)
+        self.read(|list| list.stale.len() > MOST)
     }
 
     /// Returns true if an invalidation of everything is to take the place of the names, in the
     /// database too.
     pub(super) fn is_to_be_folded(&self) -> bool {
-        self.read(|list| list.names() > MOST || list.folded > list.everything)
+        self.read(|list| list.stale.len() > MOST || list.folded > list.everything)
     }
 
     /// Returns the epoch before which all versions are stale, by the database's list.
@@ -235,7 +239,7 @@ impl Invalidations {
         self.change(|list| {
             let epoch = if folds {
                 list.folded = list.folded.max(epoch);
-                list.drop_older(epoch);
+                list.stale.drop_older(epoch);
                 epoch
             } else {
                 epoch.min(list.everything)
@@ -275,18 +279,14 @@ impl List {
         for (name, epoch) in invalidated {
             self.add(name, *epoch);
         }
-        let mut purged = [
-            &mut self.purged,
-            &mut self.purged_prefixes,
-            &mut self.purged_tags,
-        ];
-        if let Some(most) = purged.iter().find(|names| names.len() > MOST) {
+        let purged = &mut self.purged;
+        let each = [&purged.keys, &purged.prefixes, &purged.tags];
+        let full = each.into_iter().find(|names| names.len() > MOST);
+        if let Some(median) = full.map(Names::median) {
             // Few versions are older than half of the purges. They are generated again before they
             // are served.
-            self.purged_before = self.purged_before.max(most.median());
-            for names in &mut purged {
-                names.drop_older(self.purged_before);
-            }
+            self.purged_before = self.purged_before.max(median);
+            purged.drop_older(self.purged_before);
         }
     }
 
@@ -294,20 +294,17 @@ impl List {
         self.latest = self.latest.max(epoch);
         if name == EVERYTHING {
             self.everything = self.everything.max(epoch);
-            return self.drop_older(epoch);
+            return self.stale.drop_older(epoch);
         }
-        let (list, text) = match Target::parse(name) {
-            Some(Target::Key(key)) => (&mut self.keys, key),
-            Some(Target::Prefix(prefix)) => (&mut self.prefixes, prefix),
-            Some(Target::Tag(tag)) => (&mut self.tags, tag),
-            Some(Target::Purged(_) | Target::PurgedPrefix(_) | Target::PurgedTag(_))
-                if epoch <= self.purged_before =>
-            {
-                return;
-            }
-            Some(Target::Purged(key)) => return self.purged.add(key, epoch),
-            Some(Target::PurgedPrefix(prefix)) => return self.purged_prefixes.add(prefix, epoch),
-            Some(Target::PurgedTag(tag)) => return self.purged_tags.add(tag, epoch),
+        let (stale, purged) = (&mut self.stale, &mut self.purged);
+        let (stale_before, purged_before) = (self.everything.max(self.folded), self.purged_before);
+        let (names, text, before) = match Target::parse(name) {
+            Some(Target::Key(key)) => (&mut stale.keys, key, stale_before),
+            Some(Target::Prefix(prefix)) => (&mut stale.prefixes, prefix, stale_before),
+            Some(Target::Tag(tag)) => (&mut stale.tags, tag, stale_before),
+            Some(Target::Purged(key)) => (&mut purged.keys, key, purged_before),
+            Some(Target::PurgedPrefix(prefix)) => (&mut purged.prefixes, prefix, purged_before),
+            Some(Target::PurgedTag(tag)) => (&mut purged.tags, tag, purged_before),
             Some(Target::Revision(_)) => {
                 let is_own = self.revision.as_ref().is_some_and(|own| {
                     let rest = name.strip_prefix(&**own);
@@ -323,20 +320,9 @@ impl List {
             }
             None => return,
         };
-        if epoch > self.everything.max(self.folded) {
-            list.add(text, epoch);
+        if epoch > before {
+            names.add(text, epoch);
         }
-    }
-
-    /// Drops the names that an invalidation of everything in this epoch replaces. Purged keys stay.
-    fn drop_older(&mut self, epoch: i64) {
-        for list in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
-            list.drop_older(epoch);
-        }
-    }
-
-    fn names(&self) -> usize {
-        self.keys.len() + self.prefixes.len() + self.tags.len()
     }
 
     fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
@@ -352,21 +338,29 @@ impl List {
             let mut tags = metadata.tags.iter();
             tags.any(|tag| since(list.get(&bounded(tag))))
         };
-        let purged = self.purged_before > metadata.epoch
-            || named(&self.purged)
-            || tagged(&self.purged_tags)
-            || since(self.purged_prefixes.latest_prefix_of(key));
-        if purged {
-            return Freshness::Purged;
-        }
-        let stale = self.everything.max(self.folded) > metadata.epoch
-            || named(&self.keys)
-            || tagged(&self.tags)
-            || since(self.prefixes.latest_prefix_of(key));
-        if stale {
+        let applies = |invalidated: &Invalidated| {
+            named(&invalidated.keys)
+                || tagged(&invalidated.tags)
+                || since(invalidated.prefixes.latest_prefix_of(key))
+        };
+        if self.purged_before > metadata.epoch || applies(&self.purged) {
+            Freshness::Purged
+        } else if self.everything.max(self.folded) > metadata.epoch || applies(&self.stale) {
             Freshness::Stale
         } else {
             Freshness::Fresh
+        }
+    }
+}
+
+impl Invalidated {
+    fn len(&self) -> usize {
+        self.keys.len() + self.prefixes.len() + self.tags.len()
+    }
+
+    fn drop_older(&mut self, epoch: i64) {
+        for names in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
+            names.drop_older(epoch);
         }
     }
 }
@@ -460,7 +454,10 @@ mod tests {
             (Target::Prefix(""), 4),
             (Target::Key("/b"), 5),
         ]);
-        assert_eq!((all.read(List::names), all.everything()), (1, 4));
+        assert_eq!(
+            (all.read(|list| list.stale.len()), all.everything()),
+            (1, 4)
+        );
         assert_eq!((all.seen(), all.latest()), (5, 5));
         assert_eq!(all.judge("/p", &metadata(0, &[])), Freshness::Purged);
         assert_eq!(all.judge("/a", &metadata(3, &[])), Freshness::Stale);
@@ -572,7 +569,7 @@ mod tests {
         all.learn(&names(1..most + 1).collect::<Vec<_>>());
         assert_eq!(all.judge("/other", &metadata(0, &[])), Freshness::Fresh);
         all.learn(&names(most + 1..most + 2).collect::<Vec<_>>());
-        assert!(all.read(|list| list.purged.len()) <= MOST / 2 + 1);
+        assert!(all.read(|list| list.purged.keys.len()) <= MOST / 2 + 1);
         assert_eq!(all.judge("/other", &metadata(0, &[])), Freshness::Purged);
         assert_eq!(all.judge("/other", &metadata(most, &[])), Freshness::Fresh);
         let last = format!("/{}", most + 1);
