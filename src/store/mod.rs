@@ -39,9 +39,9 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> +
 ///   fence than any before, also after an expiry, a release or a [pruning](Self::prune_locks). The
 ///   fence follows the clock and the previous fence.
 /// - **Nothing waits for another lease.** A lock that is taken is an answer, not a reason to wait.
-/// - **Content never goes backwards.** [`publish`](Self::publish), [`renew`](Self::renew) and
-///   [`remove`](Self::remove) succeed only while the lock still carries the lease's fence, and the
-///   first two only over an entry with a smaller fence.
+/// - **Content never goes backwards.** [`publish`](Self::publish) and [`remove`](Self::remove)
+///   succeed only while the lock still carries the lease's fence, and a publish only over an entry
+///   with a smaller fence.
 /// - After an error, the step may have been done and its answer lost. A try, a publish and a
 ///   release may be repeated with the same owner, and succeed again.
 /// - A future that is dropped has done its step or not; nothing is left half done.
