@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "foreign"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "foreign"))
 from perennial_lock import Lease, Locks
 
 

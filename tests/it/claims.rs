@@ -1,12 +1,12 @@
 //! Batches of rows, claimed by workers.
 
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
 use perennial::{ErrorKind, Perennial, locks::Claims};
 
 use crate::{
     databases::{Db, all_of},
-    support::{example, until},
+    support::until,
 };
 
 on_each_database! {
@@ -18,7 +18,6 @@ on_each_database! {
     keys_can_be_texts_and_names_any_that_are_quoted
     keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_and_strand_nothing
     whatever_is_cancelled_claims_nothing
-    a_mailing_outlives_a_killed_worker
     claim_ends_at_the_statement_limit_of_its_site
 }
 
@@ -314,19 +313,4 @@ async fn claim_ends_at_the_statement_limit_of_its_site(db: Db) {
         let error = jobs.claim(1).await.expect_err("there is no connection");
         assert!(error.to_string().ends_with("within 700ms"), "{error}");
     });
-}
-
-async fn a_mailing_outlives_a_killed_worker(db: Db) {
-    let output = Command::new(example("mailout"))
-        .args(["--database", db.url()])
-        .output()
-        .expect("runs");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && said.contains("worker 1 is killed"),
-        "{output:?}"
-    );
-    // At most the row of the killed worker.
-    let whole = ["0 not sent, 0 sent twice", "0 not sent, 1 sent twice"];
-    assert!(whole.iter().any(|whole| said.contains(whole)), "{said}");
 }

@@ -20,17 +20,14 @@ use perennial::{
     Perennial,
     locks::{IdempotencyLayer, LockKind, LockName, Locks},
 };
-use rustix::process::Signal;
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::sync::Notify;
 
 use crate::{
     databases::Db,
-    support::{HANG, Program, Reply, exchange, get, serve, until},
+    support::{HANG, Reply, exchange, serve, until},
 };
 
 on_each_database! {
-    a_form_that_is_posted_fifty_times_on_two_processes_charges_once
-    a_payment_whose_process_was_killed_is_not_made_again
     a_repeat_gets_the_stored_response
     panicked_or_crashed_request_is_refused_or_runs_again
     a_key_is_new_after_its_lifetime_and_on_another_path
@@ -64,11 +61,6 @@ mod servers {
     }
 }
 
-/// Two processes on one database.
-fn two(db: &Db, options: &str) -> [Program; 2] {
-    [(); 2].map(|()| Program::start("payment", db.url(), options))
-}
-
 async fn pay(address: SocketAddr, key: &str) -> Reply {
     let headers = [
         ("idempotency-key", key),
@@ -87,69 +79,6 @@ async fn paid(address: SocketAddr, key: &str) -> Reply {
         assert_eq!(reply.headers["retry-after"], "1", "{reply:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-}
-
-async fn a_form_that_is_posted_fifty_times_on_two_processes_charges_once(db: Db) {
-    let programs = two(&db, "--bank 300ms");
-    for round in 1..=3 {
-        let key = format!("\"round-{round}\"");
-        let mut posts = JoinSet::new();
-        for post in 0..50 {
-            let (address, key) = (programs[post % 2].address, key.clone());
-            posts.spawn(async move { paid(address, &key).await });
-        }
-        let replies = posts.join_all().await;
-        let receipt = replies[0].text().to_owned();
-        assert!(receipt.starts_with("receipt "), "{receipt}");
-        assert!(
-            replies
-                .iter()
-                .all(|reply| reply.status == 200 && reply.text() == receipt)
-        );
-        let first = replies
-            .iter()
-            .filter(|reply| !reply.headers.contains_key("idempotency-replayed"));
-        assert!(first.count() <= 1);
-        let charges = get(programs[1].address, "/charges").await;
-        assert_eq!(charges.text(), format!("{round}\n"));
-    }
-}
-
-async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
-    let [a, b] = two(&db, "--bank 6s --lease 5s");
-    let address = a.address;
-    tokio::spawn(async move { pay(address, "k").await });
-    let locks = Locks::new(db.database().await).await.expect("opens");
-    until("a pays", async || {
-        let held = locks.list().await.expect("answers");
-        held.iter()
-            .any(|lock| lock.kind == LockKind::Request && lock.name == "/%2Fpay/k")
-    })
-    .await;
-    a.signal(Signal::KILL);
-    let in_progress = pay(b.address, "k").await;
-    assert_eq!(in_progress.status, 409, "{in_progress:?}");
-    assert!(
-        in_progress.text().contains("still being served"),
-        "{in_progress:?}"
-    );
-    until("the lease expires", async || {
-        let reply = pay(b.address, "k").await;
-        assert_eq!(reply.status, 409, "{reply:?}");
-        assert_eq!(reply.headers["content-type"], "application/problem+json");
-        reply.text().contains("is unknown")
-    })
-    .await;
-    assert_eq!(get(b.address, "/charges").await.text(), "0\n");
-    // The operator has found no charge, and lets the request run.
-    assert!(
-        locks
-            .break_lock(LockName::of(LockKind::Request, ["", "/pay", "k"]))
-            .await
-            .expect("answers")
-    );
-    assert_eq!(pay(b.address, "k").await.status, 200);
-    assert_eq!(get(b.address, "/charges").await.text(), "1\n");
 }
 
 /// A route that counts its runs, in this process.

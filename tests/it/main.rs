@@ -5,14 +5,14 @@
 //! | the engine | virtual time, a store in memory | `paused.rs` and its users |
 //! | a statement, a driver, a pool | each database | `store.rs` (the contract) and the tests in `on_each_database!` |
 //! | the network, a server that ends | a proxy, a server of the test's own | `loss.rs`, `servers.rs`, `strays.rs` |
-//! | signals, processes, programs | processes of the examples | `processes.rs`, `herd.rs`, `foreign.rs` and the examples' files |
+//! | processes | processes of this program, and Python's | `herd.rs`, `foreign.rs` |
+//! | signals, programs | processes of the examples | `examples/tests`, `examples/bookshop/tests` |
 //!
 //! The simulation (`tests/sim`) has the sequences of events and faults that no test here has.
 
 #[macro_use]
 mod databases;
 
-mod bookshop;
 mod cache_status;
 #[cfg(feature = "calendar")]
 mod calendar;
@@ -21,19 +21,16 @@ mod claims;
 mod compression;
 mod content;
 mod database;
-mod demo;
 mod durability;
 mod entries;
 mod epochs;
 mod event_stream;
 mod events;
-mod examples;
 mod exclusive;
 mod extensions;
 mod failures;
 mod foreign;
 mod fuzz;
-mod gateway;
 mod herd;
 mod hooked;
 mod http;
@@ -55,7 +52,6 @@ mod once;
 mod own_server;
 mod patience;
 mod paused;
-mod processes;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod proxy;
 mod regeneration;
@@ -67,10 +63,10 @@ mod safety;
 mod servers;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod session_locks;
-mod sessions;
 mod stacks;
 mod store;
 mod strays;
+#[allow(dead_code, reason = "the examples' tests use it, too")]
 mod support;
 mod sync;
 mod testing;

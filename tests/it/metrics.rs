@@ -1,4 +1,4 @@
-//! Metrics by the facade: each figure once, no series by visitors, and a scrape of the example.
+//! Metrics by the facade: each figure once, no series by visitors.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,8 +15,6 @@ use perennial::{
     testing::{self, advance},
 };
 use tower::ServiceExt;
-
-use crate::support::{self, Folder, Program};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -124,22 +122,4 @@ async fn each_figure_is_recorded_and_no_visitor_makes_a_series() {
     assert!(evictions.is_some_and(|(_, count)| *count > 1000.0));
     let new: Vec<_> = names(after).difference(&before).cloned().collect();
     assert_eq!(new, [""; 0], "series by visitors");
-}
-
-#[tokio::test]
-async fn example_is_scraped() {
-    let folder = Folder::new();
-    let program = Program::start("metrics", &folder.url(), "");
-    for _ in 0..3 {
-        assert_eq!(support::get(program.address, "/slow").await.status, 200);
-    }
-    let reply = support::get(program.address, "/metrics").await;
-    for line in [
-        "# TYPE perennial_generation_duration_seconds histogram",
-        "perennial_requests_total{result=\"hit\"} 2",
-        "perennial_generations_total{layer=\"/slow\",reason=\"miss\",outcome=\"stored\"} 1",
-        "perennial_generation_duration_seconds_bucket{layer=\"/slow\",outcome=\"ok\",le=\"0.05\"} 0",
-    ] {
-        assert!(reply.text().contains(line), "{line} in {}", reply.text());
-    }
 }

@@ -17,7 +17,7 @@ use perennial::{BrowserCache, Key, Refresh, RefreshAfter};
 
 use crate::{
     databases::Db,
-    support::{Folder, Gateway, HANG, Origin, Reply, get, request, serve, until},
+    support::{Folder, HANG, Origin, Reply, get, request, serve, until},
 };
 
 on_each_database! {
@@ -377,29 +377,5 @@ async fn successful_unsafe_request_makes_what_it_changed_stale_in_all_processes(
         } else {
             assert_eq!(read().await.run(), before, "{what}");
         }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn gateway_that_honours_the_origin_lets_changes_through() {
-    let origin = Origin::default();
-    let address = serve(writable(&origin)).await;
-    for (options, stale) in [
-        ("--every 1h --wait 60s --honour-origin", true),
-        ("--every 1h --wait 60s", false),
-    ] {
-        let folder = Folder::new();
-        let gateway = Gateway::start(address, &folder.url(), options);
-        let read = async |page| get(gateway.address, page).await.run();
-        let before = [read("/a").await, read("/b").await];
-        let location = [("x-location", "/b")];
-        let put = request(gateway.address, "PUT", "/a", &location).await;
-        assert_eq!((put.status, text(&put, "location")), (200, "/b"));
-        if stale {
-            let new = async || read("/a").await > before[1] && read("/b").await > before[1];
-            until("both are regenerated", new).await;
-        }
-        let after = [read("/a").await, read("/b").await];
-        assert_eq!(after.map(|run| run > before[1]), [stale; 2], "{options}");
     }
 }

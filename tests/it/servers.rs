@@ -17,7 +17,7 @@ use crate::{
     own_server::{Ending, OwnServer, ServerKind},
     proxy::Proxy,
     store::{content, entry, lock, open, publish},
-    support::{Gateway, HANG, Origin, every, get, nowhere, patient, serve, until},
+    support::{HANG, Origin, every, get, nowhere, patient, serve, until},
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -29,7 +29,6 @@ on_each_server! {
     many_steps_share_one_attempt_to_prepare_the_tables
     eight_make_the_tables_at_once
     a_role_that_may_not_make_tables_is_told_what_to_do
-    processes_whose_clocks_differ_behave_alike
     a_server_that_is_away_is_named_at_once
     a_refresh_is_three_round_trips_and_a_contended_try_is_one
     foreign_tables_with_the_same_names_are_refused
@@ -253,72 +252,6 @@ async fn a_role_that_may_not_make_tables_is_told_what_to_do(db: Db) {
     .await;
     site.shutdown().await;
     db.execute(&remove).await;
-}
-
-async fn processes_whose_clocks_differ_behave_alike(db: Db) {
-    let Some(library) = faketime() else {
-        return;
-    };
-    const INTERVAL: Duration = Duration::from_secs(6);
-    let origin = Origin::default();
-    let address = origin.serve().await;
-    let gateways = ["-1h", "+0", "+1h"].map(|clock| {
-        let environment = [
-            ("LD_PRELOAD", &*library),
-            ("FAKETIME", clock),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-        ];
-        Gateway::start_with(
-            address,
-            db.url(),
-            "--every 6s --lease 5s --in-background",
-            &environment,
-        )
-    });
-    let visit_all = async || {
-        let mut runs = Vec::new();
-        for gateway in &gateways {
-            runs.push(get(gateway.address, "/").await.run());
-        }
-        runs
-    };
-    for run in 1..=2 {
-        until("all have the new version", async || {
-            visit_all().await.iter().all(|seen| *seen == run)
-        })
-        .await;
-        assert_eq!(origin.begun(), run, "once for all");
-        tokio::time::sleep(INTERVAL + Duration::from_millis(100)).await;
-    }
-    // No process may see a lease as expired while the lease is being extended.
-    origin.hold();
-    let start = Instant::now();
-    while start.elapsed() < INTERVAL {
-        assert!(visit_all().await.iter().all(|seen| *seen == 2));
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert_eq!(origin.begun(), 3);
-    origin.let_go();
-}
-
-/// The library that gives a process another clock.
-fn faketime() -> Option<String> {
-    let folders = std::fs::read_dir("/usr/lib").expect("a system");
-    let mut libraries = folders.map(|folder| {
-        folder
-            .expect("is there")
-            .path()
-            .join("faketime/libfaketimeMT.so.1")
-    });
-    let found = libraries.find(|library| library.exists());
-    if found.is_none() {
-        assert!(
-            std::env::var_os("PERENNIAL_TEST_ALL").is_none(),
-            "libfaketime is not installed, and nothing may be skipped"
-        );
-        eprintln!("SKIPPED: libfaketime is not installed; scripts/test sees to it");
-    }
-    found.map(|library| library.display().to_string())
 }
 
 async fn an_exhausted_pool_is_no_visitors_trouble(db: Db) {

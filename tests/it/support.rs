@@ -1,13 +1,10 @@
-//! The shared parts of the tests: an origin that counts, a site in this process, gateways in
-//! others, and visitors.
+//! The shared parts of the tests: an origin that counts, a site in this process, and visitors.
 
 use std::{
-    io::{BufRead, BufReader},
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Stdio},
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -27,7 +24,6 @@ use perennial::{
     Builder, Perennial, Refresh,
     locks::{LockKind, LockName},
 };
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
@@ -293,122 +289,4 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
         assert!(start.elapsed() < HANG, "never came about: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-}
-
-/// An example as a process that serves HTTP and prints its address.
-pub(crate) struct Program {
-    child: Child,
-    pub(crate) address: SocketAddr,
-    /// The process may print more later.
-    _output: BufReader<ChildStdout>,
-}
-
-impl Program {
-    pub(crate) fn start(name: &str, database: &str, options: &str) -> Self {
-        let options = options.split_whitespace().map(str::to_owned);
-        Self::start_with(name, database, options, &[])
-    }
-
-    fn start_with(
-        name: &str,
-        database: &str,
-        options: impl Iterator<Item = String>,
-        environment: &[(&str, &str)],
-    ) -> Self {
-        let mut child = Command::new(example(name))
-            .args(["--listen", "127.0.0.1:0", "--database", database])
-            .args(options)
-            .envs(environment.iter().copied())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("starts");
-        let mut line = String::new();
-        let mut output = BufReader::new(child.stdout.take().expect("is piped"));
-        output.read_line(&mut line).expect("a line");
-        let address = line
-            .split("http://")
-            .nth(1)
-            .and_then(|rest| rest.split([' ', '/']).next()?.parse().ok())
-            .unwrap_or_else(|| panic!("{name} did not start: {line:?}"));
-        Self {
-            child,
-            address,
-            _output: output,
-        }
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("is alive");
-    }
-
-    /// Waits for the process to end by itself, and returns its exit code.
-    pub(crate) fn ended(mut self) -> Option<i32> {
-        self.child.wait().expect("ends").code()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // The test may have killed the process.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A gateway as a process.
-pub(crate) enum Gateway {}
-
-impl Gateway {
-    pub(crate) fn start(origin: SocketAddr, database: &str, options: &str) -> Program {
-        Self::start_with(origin, database, options, &[])
-    }
-
-    pub(crate) fn start_with(
-        origin: SocketAddr,
-        database: &str,
-        options: &str,
-        environment: &[(&str, &str)],
-    ) -> Program {
-        let origin = ["--origin".to_owned(), format!("http://{origin}")];
-        let options = options.split_whitespace().map(str::to_owned);
-        Program::start_with(
-            "gateway",
-            database,
-            origin.into_iter().chain(options),
-            environment,
-        )
-    }
-}
-
-/// Returns the path of an example's program from the same build.
-pub(crate) fn example(name: &str) -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let folder = BUILT.get_or_init(|| {
-        let test = std::env::current_exe().expect("has a path");
-        let profile = test
-            .parent()
-            .and_then(Path::parent)
-            .expect("target/profile/deps/test");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--examples", "--manifest-path"]);
-        build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
-        for (feature, built) in [
-            ("postgres", cfg!(feature = "postgres")),
-            ("mysql", cfg!(feature = "mysql")),
-            ("compression", cfg!(feature = "compression")),
-            ("metrics", cfg!(feature = "metrics")),
-            ("value", cfg!(feature = "value")),
-            ("calendar", cfg!(feature = "calendar")),
-        ] {
-            if built {
-                build.args(["--features", feature]);
-            }
-        }
-        assert!(build.status().expect("cargo runs").success());
-        profile.join("examples")
-    });
-    folder.join(name)
 }

@@ -20,7 +20,7 @@ use tower::{Layer, Service, ServiceExt};
 use crate::{
     databases::{Db, four_digits},
     invalidation::{HEARD, Process, hears},
-    support::{Crowd, Folder, HANG, Origin, get, patient, serve, until},
+    support::{Crowd, Folder, HANG, Origin, get, serve, until},
 };
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -297,7 +297,7 @@ mod on_servers {
     async fn listening_process_hears_at_once_and_misses_nothing_while_disconnected(db: Db) {
         let origin = Origin::default();
         let a = Process::new(&db, &origin, |layer| layer).await;
-        let listening = patient().listen(true);
+        let listening = crate::support::patient().listen(true);
         let b = Process::with(&db, listening, &origin, |layer| layer).await;
         let listeners = "SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> pg_backend_pid()";

@@ -1,13 +1,15 @@
 //! The pages in a real browser: every button, hostile keys, the stream, and the shutdown with an
 //! open page. Skipped without chromedriver, unless PERENNIAL_TEST_ALL is set.
 
+mod driver;
+
 use std::{
-    net::{SocketAddr, TcpListener},
-    process::{Child, Command, Stdio},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use axum::{Router, extract::Path, response::Html, routing::get};
+use driver::Driver;
 use perennial::{DAY, Perennial, Refresh};
 use perennial_admin::{Access, CancellationToken};
 use tempfile::TempDir;
@@ -18,76 +20,6 @@ const HANG: Duration = Duration::from_secs(60);
 
 const SCRIPT: &str =
     "part/<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">";
-
-/// A driver as a process of its own, which ends with the value.
-struct Driver {
-    child: Child,
-    port: u16,
-    profile: TempDir,
-}
-
-impl Driver {
-    fn start() -> Option<Self> {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = free.local_addr().expect("an address").port();
-        drop(free);
-        let child = Command::new("chromedriver")
-            .arg(format!("--port={port}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let Ok(child) = child else {
-            let all = std::env::var_os("PERENNIAL_TEST_ALL");
-            assert!(
-                all.is_none(),
-                "chromedriver is missing: as in apt-get install chromium-driver"
-            );
-            eprintln!("skipped: there is no chromedriver");
-            return None;
-        };
-        let profile = TempDir::new().expect("a folder");
-        Some(Self {
-            child,
-            port,
-            profile,
-        })
-    }
-
-    async fn browser(&self) -> WebDriver {
-        let mut options = DesiredCapabilities::chrome();
-        let profile = format!("--user-data-dir={}", self.profile.path().display());
-        for argument in [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--window-size=1280,900",
-            &profile,
-        ] {
-            options.add_arg(argument).expect("is an argument");
-        }
-        let url = format!("http://127.0.0.1:{}", self.port);
-        let since = Instant::now();
-        loop {
-            match WebDriver::new(&url, options.clone()).await {
-                Ok(browser) => return browser,
-                Err(error) => assert!(since.elapsed() < HANG, "no browser: {error}"),
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     let since = Instant::now();

@@ -1,0 +1,155 @@
+//! The demonstration: two shops over one database, visitors, and a page that shows who regenerates
+//! what and when. Every count is measured here, by the visitors' answers; the leases are read from
+//! the database.
+
+pub(crate) mod copy;
+mod figures;
+mod leases;
+mod login;
+mod own;
+mod pages;
+pub(crate) mod plain;
+mod rounds;
+mod shops;
+mod stories;
+mod visitors;
+
+use std::{
+    error::Error,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use perennial::Perennial;
+
+use crate::{common, options::Options};
+use copy::Settings;
+use figures::Figures;
+use leases::Leases;
+use shops::Shops;
+
+/// The key of the demonstration's page.
+const KEY: &str = "/demo";
+
+/// The time between two looks at the leases in the database.
+const LOOK: Duration = Duration::from_millis(100);
+
+struct Demo {
+    site: Perennial,
+    database: String,
+    slow: Duration,
+    shops: Shops,
+    figures: Figures,
+    leases: Leases,
+    /// One story at a time.
+    story: tokio::sync::Mutex<()>,
+}
+
+/// Runs the demonstration with its page.
+pub(crate) async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let listener = common::listen(&options.listen).await;
+    let listener = listener.map_err(|error| format!("{error}; --listen names another address"))?;
+    let address = listener.local_addr()?;
+    let demo = Demo::start(options, address.ip()).await?;
+    demo.introduce(address);
+    axum::serve(listener, pages::router(&demo))
+        .with_graceful_shutdown(common::told_to_stop())
+        .await?;
+    demo.shops.stop();
+    Ok(())
+}
+
+impl Demo {
+    /// Starts the shops, the visitors, and the look at the leases.
+    async fn start(options: &Options, ip: IpAddr) -> Result<Arc<Self>, Box<dyn Error>> {
+        let site = Perennial::open(&options.database).await?;
+        sqlx::any::install_default_drivers();
+        let shops = Shops::start(&options.database, ip, options.slow).await;
+        let demo = Arc::new(Self {
+            site,
+            database: options.database.clone(),
+            slow: options.slow,
+            shops: shops.map_err(|error| error.to_string())?,
+            figures: Figures::default(),
+            leases: Leases::default(),
+            story: tokio::sync::Mutex::default(),
+        });
+        visitors::begin(&demo);
+        demo.watch_leases();
+        Ok(demo)
+    }
+
+    fn introduce(&self, address: SocketAddr) {
+        let [a, b] = [0, 1].map(|shop| self.shops.address(shop));
+        let stop = match std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+            true => "Ctrl-C stops it.".to_owned(),
+            false => format!(
+                "There is no terminal here: `kill {}` stops it.",
+                std::process::id()
+            ),
+        };
+        common::print(format_args!(
+            "The demonstration is at http://{address}/\n\n\
+             Its generator takes {} s. Shop A is at http://{a}/ and shop B at http://{b}/\n{stop}",
+            self.slow.as_secs_f64(),
+        ));
+    }
+
+    fn watch_leases(self: &Arc<Self>) {
+        let demo = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(LOOK);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                // The database may be unavailable in a story. The next look comes soon.
+                let _ = demo.leases.read(&demo.site, &demo.shops).await;
+            }
+        });
+    }
+
+    /// Returns the settings of the generator when no story runs and nobody has changed them.
+    fn usual(&self) -> Settings {
+        Settings {
+            delay_ms: self.slow.as_millis().try_into().unwrap_or(u64::MAX),
+            fails: false,
+            held: false,
+        }
+    }
+
+    /// Makes the page stale behind both caches.
+    async fn make_stale(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.shops.invalidate_own().await?;
+        Ok(self.site.invalidate_tag("demo").await?)
+    }
+
+    /// Removes the page from both caches, as before the first visit ever.
+    async fn purge(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.shops.purge_own().await?;
+        Ok(self.site.purge(KEY).await?)
+    }
+
+    /// Sends visitors at once, to both shops and both caches.
+    async fn crowd(&self, visitors: usize) {
+        let visits = (0..visitors)
+            .flat_map(|n| [true, false].map(|perennial| visitors::visit(self, n % 2, perennial)));
+        futures_util::future::join_all(visits).await;
+    }
+
+    /// Keeps every other writer out of the database for a time.
+    async fn lock_database(&self, time: Duration) -> Result<(), Box<dyn Error + Send + Sync>> {
+        use sqlx::{AnyConnection, Connection};
+        let mut connection = AnyConnection::connect(&self.database).await?;
+        let lock = match self.database.split(':').next() {
+            Some("sqlite") => "BEGIN IMMEDIATE",
+            _ => "BEGIN; LOCK TABLE perennial_lock IN EXCLUSIVE MODE",
+        };
+        sqlx::raw_sql(lock).execute(&mut connection).await?;
+        tokio::time::sleep(time).await;
+        Ok(sqlx::raw_sql("ROLLBACK")
+            .execute(&mut connection)
+            .await
+            .map(drop)?)
+    }
+}

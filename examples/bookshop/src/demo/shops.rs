@@ -1,0 +1,233 @@
+//! The two shops as processes: start, kill, freeze, and their settings.
+
+use std::{
+    error::Error,
+    net::{IpAddr, SocketAddr},
+    process::Stdio,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+};
+
+use super::{copy::Settings, visitors::request};
+
+/// The time for which a frozen process stands still.
+const FROZEN: Duration = Duration::from_secs(8);
+
+type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
+
+pub(super) struct Shops {
+    database: String,
+    ip: IpAddr,
+    since: SystemTime,
+    shops: [Mutex<Shop>; 2],
+    /// All processes since the start, with the numbers of their shops.
+    pids: Mutex<Vec<(i32, usize)>>,
+    settings: Mutex<Settings>,
+}
+
+struct Shop {
+    child: Child,
+    address: SocketAddr,
+    frozen_until: Option<Instant>,
+    is_up: bool,
+}
+
+impl Shop {
+    fn pid(&self) -> Option<i32> {
+        self.child.id().and_then(|id| i32::try_from(id).ok())
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.pid().and_then(Pid::from_raw) {
+            // The process has ended meanwhile.
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shops {
+    /// Starts both shops on free ports of an address, with a generator that takes `slow`.
+    pub(super) async fn start(
+        database: &str,
+        ip: IpAddr,
+        slow: Duration,
+    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let settings = Settings {
+            delay_ms: slow.as_millis().try_into()?,
+            fails: false,
+            held: false,
+        };
+        let since = SystemTime::now();
+        let [a, b] = [shop(database, ip).await?, shop(database, ip).await?];
+        let shops = Self {
+            database: database.to_owned(),
+            ip,
+            since,
+            shops: [Mutex::new(a), Mutex::new(b)],
+            pids: Mutex::default(),
+            settings: Mutex::new(settings),
+        };
+        (0..2).for_each(|number| shops.remember(number));
+        shops.set(settings).await?;
+        Ok(shops)
+    }
+
+    fn remember(&self, number: usize) {
+        let pid = lock(&self.shops[number]).pid();
+        lock(&self.pids).extend(pid.map(|pid| (pid, number)));
+    }
+
+    /// Returns the time of the start.
+    pub(super) fn since(&self) -> SystemTime {
+        self.since
+    }
+
+    pub(super) fn address(&self, number: usize) -> SocketAddr {
+        lock(&self.shops[number]).address
+    }
+
+    /// Returns the shop whose process has, or had, this label: its host and its number.
+    pub(super) fn of_label(&self, label: &str) -> Option<usize> {
+        let pid: i32 = label.rsplit(':').next()?.parse().ok()?;
+        let pids = lock(&self.pids);
+        let (_, number) = pids.iter().rev().find(|(known, _)| *known == pid)?;
+        Some(*number)
+    }
+
+    /// Returns true if visitors can reach the shop.
+    pub(super) fn is_open(&self, number: usize) -> bool {
+        let shop = lock(&self.shops[number]);
+        shop.is_up && shop.frozen_until.is_none_or(|until| until < Instant::now())
+    }
+
+    pub(super) fn snapshot(&self) -> Value {
+        let shops = self.shops.each_ref().map(|shop| {
+            let shop = lock(shop);
+            let frozen = shop.frozen_until.is_some_and(|until| until > Instant::now());
+            let address = shop.address.to_string();
+            json!({ "pid": shop.pid(), "address": address, "port": shop.address.port(), "up": shop.is_up, "frozen": frozen })
+        });
+        json!(shops)
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        *lock(&self.settings)
+    }
+
+    async fn tell(&self, path: &str) -> Outcome {
+        for number in 0..2 {
+            if self.is_open(number) {
+                request("POST", self.address(number), path).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the generator in both shops.
+    pub(super) async fn set(&self, settings: Settings) -> Outcome {
+        *lock(&self.settings) = settings;
+        let Settings {
+            delay_ms,
+            fails,
+            held,
+        } = settings;
+        let path = format!("/set?delay_ms={delay_ms}&fails={fails}&held={held}");
+        self.tell(&path).await
+    }
+
+    /// Makes the page stale in both shops' own caches. Only the shops themselves can do so.
+    pub(super) async fn invalidate_own(&self) -> Outcome {
+        self.tell("/own/invalidate").await
+    }
+
+    /// Removes the page from both shops' own caches.
+    pub(super) async fn purge_own(&self) -> Outcome {
+        self.tell("/own/purge").await
+    }
+
+    /// Kills a shop as a crash does.
+    pub(super) fn kill(&self, number: usize) {
+        let mut shop = lock(&self.shops[number]);
+        shop.signal(Signal::KILL);
+        shop.is_up = false;
+    }
+
+    pub(super) async fn restart(&self, number: usize) -> Outcome {
+        let fresh = shop(&self.database, self.ip).await?;
+        *lock(&self.shops[number]) = fresh;
+        self.remember(number);
+        self.set(self.settings()).await
+    }
+
+    pub(super) async fn kill_and_restart(&self, number: usize) -> Outcome {
+        self.kill(number);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        self.restart(number).await
+    }
+
+    /// Freezes a shop for eight seconds.
+    pub(super) fn freeze(&self, number: usize) {
+        let pid = {
+            let mut shop = lock(&self.shops[number]);
+            shop.signal(Signal::STOP);
+            shop.frozen_until = Some(Instant::now() + FROZEN);
+            shop.pid()
+        };
+        tokio::spawn(async move {
+            tokio::time::sleep(FROZEN).await;
+            if let Some(pid) = pid.and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::CONT);
+            }
+        });
+    }
+
+    pub(super) fn stop(&self) {
+        for shop in &self.shops {
+            let shop = lock(shop);
+            shop.signal(Signal::CONT);
+            shop.signal(Signal::TERM);
+        }
+    }
+}
+
+/// Starts a shop and waits until it is open.
+async fn shop(database: &str, ip: IpAddr) -> Result<Shop, Box<dyn Error + Send + Sync>> {
+    let listen = SocketAddr::new(ip, 0).to_string();
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["--controlled", "--listen", &listen, "--database", database])
+        // Ends the child when this process ends.
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    let output = child.stdout.take().ok_or("the shop has no output")?;
+    let mut lines = BufReader::new(output).lines();
+    let first = lines.next_line().await?;
+    let first =
+        first.ok_or("the shop has not started; --shop runs it alone and prints the reason")?;
+    let address = first
+        .split("http://")
+        .nth(1)
+        .and_then(|rest| rest.split('/').next()?.parse().ok())
+        .ok_or("the shop has no address")?;
+    // What the shop prints later is read and dropped.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    Ok(Shop {
+        child,
+        address,
+        frozen_until: None,
+        is_up: true,
+    })
+}

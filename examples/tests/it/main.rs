@@ -1,0 +1,21 @@
+//! The examples as programs: several processes on one database, real signals, and the messages
+//! after a wrong use.
+
+#[path = "../../../tests/it/databases.rs"]
+#[macro_use]
+#[allow(dead_code, unused_macros, reason = "these tests need a part of it")]
+mod databases;
+#[path = "../../../tests/it/support.rs"]
+#[allow(dead_code, reason = "these tests need a part of it")]
+mod support;
+
+mod exclusive;
+mod gateway;
+mod invalidation;
+mod mailout;
+mod metrics;
+mod payment;
+mod processes;
+mod program;
+mod programs;
+mod sessions;

@@ -1,0 +1,24 @@
+//! A scrape of the example.
+
+use crate::{
+    program::Program,
+    support::{self, Folder},
+};
+
+#[tokio::test]
+async fn example_is_scraped() {
+    let folder = Folder::new();
+    let program = Program::start("metrics", &folder.url(), "");
+    for _ in 0..3 {
+        assert_eq!(support::get(program.address, "/slow").await.status, 200);
+    }
+    let reply = support::get(program.address, "/metrics").await;
+    for line in [
+        "# TYPE perennial_generation_duration_seconds histogram",
+        "perennial_requests_total{result=\"hit\"} 2",
+        "perennial_generations_total{layer=\"/slow\",reason=\"miss\",outcome=\"stored\"} 1",
+        "perennial_generation_duration_seconds_bucket{layer=\"/slow\",outcome=\"ok\",le=\"0.05\"} 0",
+    ] {
+        assert!(reply.text().contains(line), "{line} in {}", reply.text());
+    }
+}

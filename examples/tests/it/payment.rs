@@ -1,0 +1,106 @@
+//! Payments that are sent twice and made once: the example in two processes.
+
+use std::{net::SocketAddr, time::Duration};
+
+use perennial::locks::{LockKind, LockName, Locks};
+use rustix::process::Signal;
+use tokio::task::JoinSet;
+
+use crate::{
+    databases::Db,
+    program::Program,
+    support::{Reply, exchange, get, until},
+};
+
+on_each_database! {
+    a_form_that_is_posted_fifty_times_on_two_processes_charges_once
+    a_payment_whose_process_was_killed_is_not_made_again
+}
+
+/// Two processes on one database.
+fn two(db: &Db, options: &str) -> [Program; 2] {
+    [(); 2].map(|()| Program::start("payment", db.url(), options))
+}
+
+async fn pay(address: SocketAddr, key: &str) -> Reply {
+    let headers = [
+        ("idempotency-key", key),
+        ("content-type", "application/x-www-form-urlencoded"),
+    ];
+    exchange(address, "POST", "/pay", &headers, "cents=1990").await
+}
+
+/// Repeats a request until it is done, as clients do.
+async fn paid(address: SocketAddr, key: &str) -> Reply {
+    loop {
+        let reply = pay(address, key).await;
+        if reply.status != 409 {
+            return reply;
+        }
+        assert_eq!(reply.headers["retry-after"], "1", "{reply:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn a_form_that_is_posted_fifty_times_on_two_processes_charges_once(db: Db) {
+    let programs = two(&db, "--bank 300ms");
+    for round in 1..=3 {
+        let key = format!("\"round-{round}\"");
+        let mut posts = JoinSet::new();
+        for post in 0..50 {
+            let (address, key) = (programs[post % 2].address, key.clone());
+            posts.spawn(async move { paid(address, &key).await });
+        }
+        let replies = posts.join_all().await;
+        let receipt = replies[0].text().to_owned();
+        assert!(receipt.starts_with("receipt "), "{receipt}");
+        assert!(
+            replies
+                .iter()
+                .all(|reply| reply.status == 200 && reply.text() == receipt)
+        );
+        let first = replies
+            .iter()
+            .filter(|reply| !reply.headers.contains_key("idempotency-replayed"));
+        assert!(first.count() <= 1);
+        let charges = get(programs[1].address, "/charges").await;
+        assert_eq!(charges.text(), format!("{round}\n"));
+    }
+}
+
+async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
+    let [a, b] = two(&db, "--bank 6s --lease 5s");
+    let address = a.address;
+    tokio::spawn(async move { pay(address, "k").await });
+    let locks = Locks::new(db.database().await).await.expect("opens");
+    until("a pays", async || {
+        let held = locks.list().await.expect("answers");
+        held.iter()
+            .any(|lock| lock.kind == LockKind::Request && lock.name == "/%2Fpay/k")
+    })
+    .await;
+    a.signal(Signal::KILL);
+    let in_progress = pay(b.address, "k").await;
+    assert_eq!(in_progress.status, 409, "{in_progress:?}");
+    assert!(
+        in_progress.text().contains("still being served"),
+        "{in_progress:?}"
+    );
+    until("the lease expires", async || {
+        let reply = pay(b.address, "k").await;
+        assert_eq!(reply.status, 409, "{reply:?}");
+        assert_eq!(reply.headers["content-type"], "application/problem+json");
+        reply.text().contains("is unknown")
+    })
+    .await;
+    assert_eq!(get(b.address, "/charges").await.text(), "0\n");
+    // The operator has found no charge, and lets the request run.
+    assert!(
+        locks
+            .break_lock(LockName::of(LockKind::Request, ["", "/pay", "k"]))
+            .await
+            .expect("answers")
+    );
+    assert_eq!(pay(b.address, "k").await.status, 200);
+    assert_eq!(get(b.address, "/charges").await.text(), "1\n");
+}

@@ -1,0 +1,57 @@
+//! The example of a shop with logins: one page for all visitors without a login, and a page of
+//! their own for each visitor with one.
+
+use std::net::SocketAddr;
+
+use crate::{
+    program::Program,
+    support::{Folder, Reply, exchange, get, post, request, until},
+};
+
+/// Logs in, and returns the cookie of the session.
+async fn log_in(shop: SocketAddr, name: &str) -> String {
+    let answer = post(shop, "/login", &format!("name={name}")).await;
+    assert_eq!(answer.status, 303);
+    let cookie = answer.headers["set-cookie"].to_str().expect("text");
+    cookie.split(';').next().expect("a cookie").to_owned()
+}
+
+async fn front(shop: SocketAddr, cookie: &str) -> Reply {
+    request(shop, "GET", "/", &[("cookie", cookie)]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn visitors_without_a_login_share_a_page_and_others_have_their_own() {
+    let folder = Folder::new();
+    let shop = Program::start("sessions", &folder.url(), "--work 1ms");
+    let shop = shop.address;
+    assert!(get(shop, "/").await.text().contains("action=/login"));
+    let (anna, ben) = (log_in(shop, "Anna").await, log_in(shop, "Ben%3Cb%3E").await);
+    for (cookie, greeting) in [(&anna, "Welcome, Anna."), (&ben, "Welcome, Ben&lt;b>.")] {
+        let own = front(shop, cookie).await;
+        assert!(own.text().contains(greeting), "{own:?}");
+        assert!(own.text().contains("<li>Ulysses</li>"), "{own:?}");
+        let how = own.headers["cache-status"].to_str().expect("text");
+        assert_eq!(how, "perennial; fwd=bypass; detail=bypass-if");
+    }
+    let shared = get(shop, "/").await;
+    assert!(shared.text().contains("action=/login"), "{shared:?}");
+    let how = shared.headers["cache-status"].to_str().expect("text");
+    assert!(how.starts_with("perennial; hit"), "{how}");
+
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let refused = exchange(shop, "POST", "/books", &form, "title=Emma").await;
+    assert_eq!(refused.status, 401);
+    let logged_in = [form[0], ("cookie", &anna)];
+    let added = exchange(shop, "POST", "/books", &logged_in, "title=Emma").await;
+    assert_eq!(added.status, 303);
+    for cookie in [&*anna, "theme=dark"] {
+        until("the new book is listed", async || {
+            front(shop, cookie).await.text().contains("Emma")
+        })
+        .await;
+    }
+    let left = request(shop, "POST", "/logout", &[("cookie", &anna)]).await;
+    assert_eq!(left.status, 303);
+    assert!(front(shop, &anna).await.text().contains("action=/login"));
+}
