@@ -4,6 +4,9 @@
 //! `cargo bench --bench site` prints the rows of a Markdown table.
 
 #[allow(dead_code, reason = "the tests need more of it")]
+#[path = "../examples/tests/programs/program.rs"]
+mod program;
+#[allow(dead_code, reason = "the tests need more of it")]
 #[path = "../tests/it/support.rs"]
 mod support;
 
@@ -25,7 +28,8 @@ use axum::{
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use perennial::{DAY, Perennial, Refresh};
-use support::{Folder, Gateway, Program, serve};
+use program::{Gateway, Program};
+use support::{Folder, serve};
 use tokio::{net::TcpStream, sync::Barrier, task::JoinSet};
 use tower::Service;
 use tracing::{Event, Subscriber, field::Visit};
@@ -68,10 +72,32 @@ async fn main() {
     let statements = Statements::default();
     let subscriber = tracing_subscriber::registry().with(statements.clone());
     tracing::subscriber::set_global_default(subscriber).expect("the only one");
+    build_gateway();
     storm(1).await;
     storm(2).await;
     load(&statements).await;
     million(&statements).await;
+}
+
+/// Builds the gateway as this program is built; a test may find it built.
+fn build_gateway() {
+    let is_bench = std::env::args().any(|argument| argument == "--bench");
+    if !is_bench && program::example("gateway").exists() {
+        return;
+    }
+    let profile = if is_bench { "bench" } else { "dev" };
+    let mut build = std::process::Command::new(env!("CARGO"));
+    build.args([
+        "build",
+        "--quiet",
+        "--profile",
+        profile,
+        "--package",
+        "perennial-examples",
+    ]);
+    build.args(["--bin", "gateway", "--manifest-path"]);
+    build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    assert!(build.status().expect("cargo runs").success());
 }
 
 const VISITORS: usize = 200;

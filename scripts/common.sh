@@ -12,11 +12,12 @@ find_in() { # program, folders...
 pg() { find_in "$1" $(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -Vr); }
 maria() { find_in "$1" /usr/sbin /usr/bin /usr/local/mysql/bin; }
 
-obtain() { # Debian package, what it is for
+obtain() { # Debian packages, what they are for
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "installing $1" >&2
-        # No service is to be started for it.
-        (apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq "$1") >&2
+        # No service is to be started for them.
+        # shellcheck disable=SC2086
+        (apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq $1) >&2
     else
         echo "this needs $2: install it (Debian: apt-get install $1)" >&2
         exit 1

@@ -6,7 +6,7 @@
 mod databases;
 #[path = "../../../../crates/perennial-admin/tests/driver/mod.rs"]
 mod driver;
-#[path = "../../../tests/it/program.rs"]
+#[path = "../../../tests/programs/program.rs"]
 #[allow(dead_code, reason = "these tests need a part of it")]
 mod program;
 #[path = "../../../../tests/it/support.rs"]
