@@ -9,7 +9,7 @@ use std::{
 
 use tokio::net::TcpListener;
 
-/// Prints a line by [`print`].
+/// Prints a line by [`print()`].
 #[macro_export]
 macro_rules! say {
     ($($line:tt)*) => { $crate::print(format_args!($($line)*)) };

@@ -57,7 +57,7 @@ fn hint(url: &str) -> String {
     match built {
         true => String::new(),
         false => format!(
-            "\n(of this example: cargo run --features {feature} --example session_lock -- {url})"
+            "\n(of this example: cargo run -p perennial-examples --features {feature} --bin session_lock -- {url})"
         ),
     }
 }
