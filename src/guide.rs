@@ -45,8 +45,8 @@ macro_rules! chapters {
 [pgbouncer-ini]: https://docs.rs/crate/perennial/latest/source/docs/failover/pgbouncer.ini
 [protocol-claims]: crate::guide::protocol#claims
 [protocol]: crate::guide::protocol
-[python-module]: https://docs.rs/crate/perennial/latest/source/examples/foreign/perennial_lock.py
-[python]: https://docs.rs/crate/perennial/latest/source/examples/foreign/
+[python-module]: https://docs.rs/crate/perennial/latest/source/docs/foreign/perennial_lock.py
+[python]: https://docs.rs/crate/perennial/latest/source/docs/foreign/
 [response-headers]: crate::layer::RefreshLayer#response-headers
 [scale]: crate::guide::scale
 [soak]: https://docs.rs/crate/perennial/latest/source/docs/soak.svg

@@ -90,7 +90,7 @@ impl Lease {
     ///
     /// A system that is written to under the lock can refuse an overtaken holder by the greatest
     /// fence so far. In SQL, the statement writes the fence beside the data, and changes no row
-    /// after a write with a later fence; see `examples/locks.rs`:
+    /// after a write with a later fence; see `examples/src/bin/locks.rs`:
     ///
     /// ```sql
     /// UPDATE document SET text = $1, fence = $2 WHERE id = $3 AND fence <= $2

@@ -425,7 +425,7 @@ async fn many_open_a_new_file_at_once() {
         let opening: Vec<_> = (0..8)
             .map(|_| {
                 let url = folder.url();
-                tokio::spawn(async move { Perennial::open(&url).await })
+                tokio::spawn(async move { patient().open(&url).await })
             })
             .collect();
         for site in opening {

@@ -1,4 +1,4 @@
-//! Programs in other languages respect the locks: the Python module of `examples/foreign`.
+//! Programs in other languages respect the locks: the Python module of `docs/foreign`.
 
 use std::{
     convert::Infallible,

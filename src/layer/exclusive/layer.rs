@@ -28,7 +28,7 @@ use crate::{
 ///
 /// **The name must be the one that the service uses**, not the text of the path: `/albums/7`,
 /// `/albums/07` and `/albums/%37` may be one album. Decode and parse the path as the service does;
-/// see `examples/exclusive.rs`.
+/// see `examples/src/bin/exclusive.rs`.
 ///
 /// Inside another layer of this crate, axum cannot infer the type of the error:
 ///
