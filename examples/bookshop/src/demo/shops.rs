@@ -222,7 +222,7 @@ async fn shop(database: &str, ip: IpAddr) -> Result<Shop, Box<dyn Error + Send +
         .nth(1)
         .and_then(|rest| rest.split('/').next()?.parse().ok())
         .ok_or("the shop has no address")?;
-    // What the shop prints later is read and dropped.
+    // A full pipe would block the shop.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     Ok(Shop {
         child,
