@@ -6,14 +6,14 @@ mod visit;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 
 use crate::{
     clock::Tick,
     lock::{Lease, LockKind, LockName},
     policy::Refresh,
     resource::{
-        Engine, Generator, GeneratorSource, Metadata, Page, Progress,
+        Engine, Generator, GeneratorSource, Metadata, Page, Progress, parts,
         state::{Command, Content, Event, Found, Origin, State, Step, Version},
     },
     store::NewEntry,
@@ -37,7 +37,9 @@ struct Driver {
     generator: Option<Generator>,
     /// The generator for later regenerations without a visitor.
     source: Option<Arc<GeneratorSource>>,
-    permit: Option<OwnedSemaphorePermit>,
+    /// The permit of the regeneration that this one is a part of.
+    lent: Option<parts::Permit>,
+    permit: Option<parts::Permit>,
     lease: Option<Lease>,
     readable: Option<fn(&Page) -> bool>,
     /// See [`Work::retention`](crate::resource::Work::retention).
@@ -126,7 +128,8 @@ impl Driver {
                 (learned.map_or(Event::Away, |()| Event::Learned), None)
             }),
             Command::Permit => {
-                self.permit = Arc::clone(&engine.permits).try_acquire_owned().ok();
+                let own = || Arc::clone(&engine.permits).try_acquire_owned().map(Arc::new);
+                self.permit = self.lent.clone().or_else(|| own().ok());
                 let permitted = self.permit.is_some();
                 Box::pin(async move { (Event::Permitted(permitted), None) })
             }
@@ -149,7 +152,6 @@ impl Driver {
                         let page = Page::new(&key, entry.content, metadata, source, before).timed(
                             &policy,
                             [entry.fence, entry.generated],
-                            false,
                         );
                         if readable.is_some_and(|readable| !readable(&page)) {
                             tracing::warn!(
@@ -185,7 +187,7 @@ impl Driver {
             Command::Renew { version, known } => self.publish(version, Some(known)),
             Command::Publish { version } => self.publish(version, None),
             Command::Remove => {
-                self.permit = None;
+                self.give_back_permit();
                 let row = self.lease.as_ref().map(|lease| lease.row().clone());
                 Box::pin(async move {
                     if let Some(row) = row {
@@ -197,7 +199,7 @@ impl Driver {
                 })
             }
             Command::Release { cooldown } => {
-                self.permit = None;
+                self.give_back_permit();
                 let lease = self.lease.take();
                 Box::pin(async move {
                     if let Some(lease) = lease {
@@ -210,10 +212,14 @@ impl Driver {
         }
     }
 
+    fn give_back_permit(&mut self) {
+        (self.permit, self.lent) = (None, None);
+    }
+
     /// Publishes under the fence, or renews the version with the fence `known`.
     fn publish(&mut self, version: Version<Arc<Page>>, known: Option<i64>) -> Action {
         // A publish may take long, and needs no permit.
-        self.permit = None;
+        self.give_back_permit();
         let retention = version.content.terms(&self.policy).interval;
         let retention = retention.saturating_add(self.engine.settings.retention);
         let retention = self.retention.unwrap_or(retention);

@@ -16,6 +16,8 @@ pub(crate) struct Metadata {
     pub(crate) tags: Arc<[String]>,
     /// The interval, if the generator set one.
     pub(crate) refresh_after: Option<Duration>,
+    /// A part of the version was stale, provisional itself, or missing.
+    pub(crate) is_provisional: bool,
     /// The time that the generator took.
     pub(crate) took: Duration,
 }
@@ -29,6 +31,9 @@ impl Metadata {
         }
         if let Some(after) = self.refresh_after {
             pairs.append_pair("refresh_after", &micros(after).to_string());
+        }
+        if self.is_provisional {
+            pairs.append_pair("provisional", "1");
         }
         if !self.took.is_zero() {
             pairs.append_pair("took", &micros(self.took).to_string());
@@ -48,6 +53,7 @@ impl Metadata {
                 "epoch" => metadata.epoch = value.parse().unwrap_or_default(),
                 "revision" => metadata.revision = value.parse().unwrap_or_default(),
                 "refresh_after" => metadata.refresh_after = value.parse().ok().map(duration),
+                "provisional" => metadata.is_provisional = true,
                 "took" => metadata.took = value.parse().map_or(Duration::ZERO, duration),
                 "tag" => tags.push(value.into_owned()),
                 _ => {}
@@ -68,10 +74,12 @@ mod tests {
         #[test]
         fn metadata_comes_back_unchanged(
             epoch: i64, revision: i64, tags: Vec<String>, after in proptest::option::of(0..i64::MAX),
-            took in 0..i64::MAX,
+            took in 0..i64::MAX, is_provisional: bool,
         ) {
             let refresh_after = after.map(duration);
-            let metadata = Metadata { epoch, revision, tags: tags.into(), refresh_after, took: duration(took) };
+            let metadata = Metadata {
+                epoch, revision, tags: tags.into(), refresh_after, is_provisional, took: duration(took),
+            };
             let text = metadata.encode();
             prop_assert!(text.is_ascii() && !text.is_empty());
             prop_assert_eq!(Metadata::decode(&text), metadata);

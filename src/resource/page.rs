@@ -143,15 +143,15 @@ impl Page {
 
     /// Sets the times that follow from the policy of the regeneration. `[began, written]`: the
     /// begin of the generator and the publish, in microseconds since 1970 by the database's clock.
-    /// `is_provisional`: the page has a stale part, so that its interval is a short one.
-    pub(super) fn timed(mut self, policy: &Refresh, times: [i64; 2], is_provisional: bool) -> Self {
+    pub(super) fn timed(mut self, policy: &Refresh, times: [i64; 2]) -> Self {
         self.scheduled = policy.scheduled(times, self.unit);
         self.lead = policy::lead(self.metadata.metadata.took, random_unit());
-        if is_provisional {
-            let interval = self.terms(policy).interval.min(PROVISIONAL);
-            self.metadata.metadata.refresh_after = Some(interval);
-        }
         self
+    }
+
+    /// Returns true if a part was stale, provisional itself, or missing, at any depth.
+    pub(crate) fn is_provisional(&self) -> bool {
+        self.metadata.metadata.is_provisional
     }
 
     #[inline(always)]
@@ -170,8 +170,12 @@ impl Page {
                 }
             }
         };
-        if let Some(interval) = self.metadata.metadata.refresh_after {
+        let metadata = &self.metadata.metadata;
+        if let Some(interval) = metadata.refresh_after {
             terms.interval = interval;
+        }
+        if metadata.is_provisional {
+            terms.interval = terms.interval.min(PROVISIONAL);
         }
         terms.early = policy.early_after(terms.interval, self.lead);
         terms

@@ -1,27 +1,51 @@
 //! The parts of generated content: calls for content within a generator.
 
-use std::cell::Cell;
+use std::{cell::Cell, sync::Arc};
+
+use tokio::sync::OwnedSemaphorePermit;
+
+/// The permit of a regeneration, which the regenerations of its parts share.
+pub(super) type Permit = Arc<OwnedSemaphorePermit>;
 
 tokio::task_local! {
-    /// True: a part was stale, or a placeholder.
-    static IS_PROVISIONAL: Cell<bool>;
+    /// The regeneration whose generator this task runs.
+    static WHOLE: Whole;
 }
 
-/// Runs a generator. The result's second value is true if a part was stale or a placeholder, so that
-/// the content must not last as long as its policy says.
-pub(super) async fn watched<T>(generator: impl Future<Output = T>) -> (T, bool) {
+struct Whole {
+    /// A part was stale, provisional or missing.
+    is_provisional: Cell<bool>,
+    permit: Option<Permit>,
+}
+
+/// Runs a generator on a permit. The result's second value is true if a part was stale, provisional
+/// or missing, so that the content must not last as long as its policy says.
+pub(super) async fn watched<T>(
+    generator: impl Future<Output = T>,
+    permit: Option<Permit>,
+) -> (T, bool) {
     let run = async {
         let generated = generator.await;
-        (generated, IS_PROVISIONAL.with(Cell::get))
+        (generated, WHOLE.with(|whole| whole.is_provisional.get()))
     };
-    IS_PROVISIONAL.scope(Cell::new(false), run).await
+    let whole = Whole {
+        is_provisional: Cell::new(false),
+        permit,
+    };
+    WHOLE.scope(whole, run).await
 }
 
-/// Tells the generator that this task runs, if there is one, that a part is stale or a placeholder.
+/// Tells the generator that this task runs, if there is one, that a part is stale, provisional or
+/// missing.
 pub(crate) fn provisional(is_provisional: impl FnOnce() -> bool) {
-    let _ = IS_PROVISIONAL.try_with(|cell| {
+    let _ = WHOLE.try_with(|whole| {
         if is_provisional() {
-            cell.set(true);
+            whole.is_provisional.set(true);
         }
     });
+}
+
+/// Returns the permit of the regeneration whose generator this task runs.
+pub(super) fn permit() -> Option<Permit> {
+    WHOLE.try_with(|whole| whole.permit.clone()).ok().flatten()
 }

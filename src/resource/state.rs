@@ -193,6 +193,8 @@ pub(crate) struct State<C: Content> {
     /// before the lease was acquired.
     begun_in: Option<i64>,
     phase: Phase<C>,
+    /// The driver has a permit for the generator.
+    permitted: bool,
     /// The number of pauses of this regeneration.
     polls: u32,
     /// The end of another process's lease, as far as this process knows.
@@ -225,6 +227,7 @@ impl<C: Content> State<C> {
             newest,
             begun_in: None,
             phase: Phase::Begun,
+            permitted: false,
             polls: 0,
             held_until: Tick(i64::MIN),
             cooldown,

@@ -67,9 +67,9 @@ impl<'a, G: FnOnce() -> Run + Send + 'a> Future for Call<'a, G> {
         parts::provisional(|| match &version {
             Ok(version) => {
                 let facts = self.engine.facts(&self.key, &self.policy);
-                version.freshness(&facts) > Freshness::Early
+                version.content.is_provisional() || version.freshness(&facts) > Freshness::Early
             }
-            Err(_) => self.has_placeholder,
+            Err(_) => true,
         });
         Poll::Ready(version)
     }

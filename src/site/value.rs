@@ -131,6 +131,7 @@ impl Perennial {
             let generated = generate.generate();
             Run(Box::pin(async move {
                 let encoded = generated.await.and_then(|value| encode(&value, kind));
+                let encoded = encoded.and_then(|it| decode::<T>(&it).map(|_| it));
                 stored(encoded, max_body, cooldown)
             }))
         };

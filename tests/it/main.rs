@@ -50,6 +50,8 @@ mod named_locks;
 mod once;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod own_server;
+#[cfg(feature = "value")]
+mod parts;
 mod patience;
 mod paused;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

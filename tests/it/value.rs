@@ -226,3 +226,25 @@ async fn generators_return_bytes_or_a_result() {
         "application/octet-stream"
     );
 }
+
+/// JSON has no NaN: it is encoded as `null`, which is no number.
+#[tokio::test(start_paused = true)]
+async fn a_value_whose_encoding_does_not_decode_never_replaces_a_value() {
+    let database = testing::Database::new();
+    let site = open(&database);
+    let value = async |number: f64| {
+        let made = site.value::<f64>("number", DAILY, move || async move { number });
+        made.await.map(|number| *number)
+    };
+    let error = value(f64::NAN).await.expect_err("cannot be decoded");
+    assert!(error.is_generator(), "{error}");
+    // The key recovers after the cooldown, and not after the interval.
+    testing::advance(Duration::from_secs(31)).await;
+    assert_eq!(value(1.5).await.ok(), Some(1.5));
+    site.invalidate("number").await.expect("is invalidated");
+    for _ in 0..3 {
+        assert_eq!(value(f64::NAN).await.ok(), Some(1.5));
+    }
+    testing::advance(Duration::from_secs(31)).await;
+    assert_eq!(value(2.5).await.ok(), Some(2.5));
+}

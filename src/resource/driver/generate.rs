@@ -41,7 +41,8 @@ impl Driver {
             // The state commands one run of the generator.
             return Box::pin(std::future::pending());
         };
-        let task = tokio::spawn(parts::watched(generator).in_current_span());
+        let run = parts::watched(generator, self.permit.clone());
+        let task = tokio::spawn(run.in_current_span());
         let mut task = AbortOnDropHandle::new(task);
         let (key, source, cooldown) = (
             self.key.clone(),
@@ -70,6 +71,7 @@ impl Driver {
                 revision,
                 tags,
                 refresh_after: after.map(|after| after.0),
+                is_provisional,
                 took,
             };
             let outcome = match generated {
@@ -83,8 +85,7 @@ impl Driver {
                     let metadata = metadata(tags, said.get().copied());
                     let page = Page::new(&key, response, metadata, source, before);
                     let times = [began, began.saturating_add(micros(took))];
-                    let page = page.timed(&policy, times, is_provisional);
-                    GenerationResult::Content(Arc::new(page))
+                    GenerationResult::Content(Arc::new(page.timed(&policy, times)))
                 }
                 Generated::Unshareable { why, tags } => GenerationResult::Unshareable {
                     why,

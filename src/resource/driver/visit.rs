@@ -13,7 +13,7 @@ use crate::{
     event::Reason,
     policy::Refresh,
     resource::{
-        Answer, Engine, PassReason, Progress, Work,
+        Answer, Engine, PassReason, Progress, Work, parts,
         state::{Event, State, Visitor, Wait},
     },
 };
@@ -115,6 +115,7 @@ impl Engine {
             progress: sender,
             generator: None,
             source: None,
+            lent: parts::permit(),
             permit: None,
             lease: None,
             readable: None,

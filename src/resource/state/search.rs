@@ -16,6 +16,7 @@ impl<C: Content> Decision<'_, C> {
     /// Continues with or without a permit, which is taken before the probe. Without a permit a
     /// stale version is served on; a first version is never held back, as a visitor waits.
     pub(super) fn permitted(&mut self, permitted: bool) -> Command<C> {
+        self.state.permitted = permitted;
         let is_servable = self.is_servable();
         if !permitted && is_servable && self.facts.limits.regenerates {
             return self.skip(Skip::Limit, RECHECK);
@@ -66,7 +67,7 @@ impl<C: Content> Decision<'_, C> {
             .remaining
             .min(self.facts.policy.cooldown_time().max(RECHECK));
         if lock.remaining.is_zero() {
-            if is_servable && !self.facts.limits.regenerates {
+            if is_servable && !(self.facts.limits.regenerates && self.state.permitted) {
                 return self.skip(Skip::Limit, RECHECK);
             }
             let probed_epoch = Some(found.epoch);

@@ -136,7 +136,8 @@ impl Code {
             doing,
             lease,
             early,
-            permitted,
+            permits,
+            has_permit,
             is_away,
         } = run;
         self.state(state);
@@ -158,7 +159,8 @@ impl Code {
                 self.text(text);
             }
         }
-        self.flags(&[lease.is_some(), early.is_some(), *permitted, *is_away]);
+        self.flags(&[lease.is_some(), early.is_some(), *is_away]);
+        self.flags(&[*permits, *has_permit]);
         if let Some(Lease { row, until, lost }) = *lease {
             self.row(row);
             self.until(until);
@@ -195,6 +197,7 @@ impl Code {
             newest,
             begun_in,
             phase,
+            permitted,
             polls,
             held_until,
             cooldown,
@@ -202,7 +205,7 @@ impl Code {
         self.maybe_version(newest.as_ref());
         self.byte(begun_in.map_or(0, |epoch| 1 + epoch));
         self.byte(i64::from((*polls).min(LEAVE_AFTER)));
-        self.flags(&[held_until.0 == i64::MIN]);
+        self.flags(&[*permitted, held_until.0 == i64::MIN]);
         self.until(*held_until);
         self.flags(&[cooldown.is_some()]);
         if let Some((until, metadata)) = cooldown {

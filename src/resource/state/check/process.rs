@@ -62,7 +62,9 @@ pub(super) struct Run {
     pub(super) lease: Option<Lease>,
     /// The latest epoch when the generator began, if a part of the generator has run already.
     pub(super) early: Option<i64>,
-    pub(super) permitted: bool,
+    /// The answer to the next command for a permit.
+    pub(super) permits: bool,
+    pub(super) has_permit: bool,
     /// For the properties: the store has not answered the latest statement.
     pub(super) is_away: bool,
 }
@@ -138,7 +140,7 @@ impl Process {
         &mut self,
         visitor: Visitor,
         early: bool,
-        permitted: bool,
+        permits: bool,
         around: &mut Around<'_>,
     ) -> Result<(), Broken> {
         let mut run = Run {
@@ -147,7 +149,8 @@ impl Process {
             doing: Doing::Nothing,
             lease: None,
             early: early.then_some(around.database.marks.latest),
-            permitted,
+            permits,
+            has_permit: false,
             is_away: false,
         };
         let step = run.state.on(&self.facts(around.setup), Event::Begun);

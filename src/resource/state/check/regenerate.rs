@@ -10,7 +10,7 @@ use crate::{
                 content::Text,
                 database::{Reply, Row, Statement, Stored},
                 names,
-                process::{Around, Doing, Lease, Process},
+                process::{Around, Doing, Lease, Process, facts},
                 setup::{LEASE, Mutant, NOW},
             },
         },
@@ -26,6 +26,7 @@ impl Process {
         around: &mut Around<'_>,
     ) -> Result<Option<Event<Text>>, Broken> {
         around.seen.push(names::command(&command));
+        let limits = around.setup.limits(self.number, self.closing);
         let Some(run) = &mut self.run else {
             return Ok(None);
         };
@@ -54,8 +55,8 @@ impl Process {
                 is_new: self.known.is_new,
             },
             Command::Permit => {
-                let permitted = std::mem::replace(&mut run.permitted, true);
-                return Ok(Some(Event::Permitted(permitted)));
+                run.has_permit = std::mem::replace(&mut run.permits, true);
+                return Ok(Some(Event::Permitted(run.has_permit)));
             }
             Command::Probe { known } => Statement::Probe { known },
             Command::Try { .. } if row.is_some() => {
@@ -70,6 +71,10 @@ impl Process {
                 let read = run.early.unwrap_or(around.database.marks.latest);
                 let early = run.early.is_some();
                 let newest = run.state.newest.as_ref();
+                let facts = facts(around.setup, &self.known, limits);
+                if !run.has_permit && newest.is_some_and(|it| it.freshness(&facts).is_servable()) {
+                    return Err("S21: no generator runs without a permit while a version is servable");
+                }
                 let newest = newest.map_or(0, |newest| newest.content.basis.epoch);
                 if basis.epoch > read {
                     return Err("S10: the epoch of a version was known before its generator began");
