@@ -37,21 +37,18 @@ pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
 /// With `from_cache_control`, a targeted header decides alone (RFC 9213 §2.2), and
 /// `must-understand` overrides `no-store` (RFC 9111 §5.2.2.3), as Perennial understands each status
 /// that it stores. Without `from_cache_control`, `private` or `no-store` in either header forbids
-/// storing. A `private` or `no-store` in an invalid `CDN-Cache-Control` forbids storing, too, as no
-/// cache has to store.
+/// storing.
 pub(crate) fn forbid_storing(headers: &HeaderMap, from_cache_control: bool) -> bool {
-    let forbid = |directives: &[(String, String)]| {
-        let has = |name: &str| directives.iter().any(|(it, _)| it == name);
-        // `private="field"` counts as `private`, as §5.2.2.7 allows.
-        has("private") || (has("no-store") && !(from_cache_control && has("must-understand")))
+    let understood = |field| {
+        from_cache_control && directives(headers, field).any(|(name, _)| name == "must-understand")
     };
-    let forbids = |field| forbid(&directives(headers, field).collect::<Vec<_>>());
-    match targeted(headers) {
-        Some(targeted) => {
-            forbid(&targeted) || (!from_cache_control && forbids(&header::CACHE_CONTROL))
-        }
-        None => forbids(&header::CACHE_CONTROL) || forbids(&CDN_CACHE_CONTROL),
-    }
+    let forbids = |field| {
+        // `private="field"` counts as `private`, as §5.2.2.7 allows.
+        mentions(headers, field, "private")
+            || (mentions(headers, field, "no-store") && !understood(field))
+    };
+    let decides_alone = from_cache_control && targeted(headers).is_some();
+    (!decides_alone && forbids(&header::CACHE_CONTROL)) || forbids(&CDN_CACHE_CONTROL)
 }
 
 /// Returns the terms in the headers; `None`: there are none. A valid `CDN-Cache-Control` replaces
@@ -160,6 +157,16 @@ fn targeted(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
     (!directives.is_empty()).then_some(directives)
 }
 
+/// Returns true if the word stands anywhere in the header, in any case: also in a header that is
+/// not well formed, such as `private; max-age=0`, as no cache has to store.
+fn mentions(headers: &HeaderMap, field: &HeaderName, word: &str) -> bool {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+    headers.get_all(field).iter().any(|line| {
+        let mut words = line.as_bytes().split(|byte| !is_part(byte));
+        words.any(|it| it.eq_ignore_ascii_case(word.as_bytes()))
+    })
+}
+
 /// Returns the directives of a header such as `Cache-Control`: names in lowercase, values without
 /// quotes.
 pub(crate) fn directives(
@@ -176,6 +183,56 @@ pub(crate) fn directives(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_that_forbid_storing_count_in_malformed_fields() {
+        let malformed = [
+            "private; max-age=0",
+            "no-store; private",
+            "no-cache no-store private",
+            "private max-age=0",
+            "max-age=0 private",
+            "max-age=60; private",
+            "max-age = 60, private",
+            "private = x",
+            "private=",
+            "private=\"set-cookie",
+            "\"private\"",
+            "'private'",
+            "max-age=\"60, private",
+            "max-age=60\tprivate",
+            "=private",
+            "max-age==60, no-store",
+            "no-store;",
+            "no-store:",
+            "no-store/private",
+            "public|private;",
+            "(private)",
+            "[no-store]",
+            "{no-store}",
+            "<private>",
+            "PRIVATE;MAX-AGE=0",
+            "No-Store; No-Cache",
+            "cache-control: private",
+            "max-age=60 , , no-store ; x",
+            "private\\",
+            "private@example",
+            "max-age=60,private?",
+            "private.",
+            "\u{e9}, private",
+        ];
+        for value in malformed {
+            for field in ["cache-control", "cdn-cache-control"] {
+                let mut headers = HeaderMap::new();
+                let value = HeaderValue::from_bytes(value.as_bytes()).expect("a value");
+                headers.insert(field, value.clone());
+                for from_cache_control in [false, true] {
+                    let forbidden = forbid_storing(&headers, from_cache_control);
+                    assert!(forbidden, "{field}: {value:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn freshness_is_as_a_shared_cache_reads_it() {
@@ -334,6 +391,10 @@ mod tests {
             ("max-age=9", "PRIVATE, max-age=0", true, true),
             ("max-age=9", "no-store, max-age = 0", true, true),
             ("max-age=9", "Max-Age=0", false, false),
+            ("max-age=9, no-cache=\"private\"", "", true, true),
+            ("x-private, no-store-x, privates", "", false, false),
+            (", ,max-age=9 ,", "", false, false),
+            ("no-store; must-understand", "", true, true),
             ("no-store, must-understand", "", false, true),
             ("private, must-understand", "", true, true),
         ];

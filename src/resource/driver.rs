@@ -128,7 +128,11 @@ impl Driver {
                 (learned.map_or(Event::Away, |()| Event::Learned), None)
             }),
             Command::Permit => {
-                let own = || Arc::clone(&engine.permits).try_acquire_owned().map(Arc::new);
+                let own = || {
+                    Arc::clone(&engine.permits)
+                        .try_acquire_owned()
+                        .map(Arc::new)
+                };
                 self.permit = self.lent.clone().or_else(|| own().ok());
                 let permitted = self.permit.is_some();
                 Box::pin(async move { (Event::Permitted(permitted), None) })

@@ -188,7 +188,11 @@ async fn a_part_that_outlasts_its_page_keeps_the_permit() {
     assert_eq!(other().await, "1");
     levels.datum.store(2, SeqCst);
     levels.invalidate_all().await;
-    levels.site.invalidate("other").await.expect("is invalidated");
+    levels
+        .site
+        .invalidate("other")
+        .await
+        .expect("is invalidated");
     // After the soft timeout of the lowest part, the middle part is generated from the old datum.
     assert_eq!(middle().await.expect("is served"), "a[1]");
     assert_eq!(other().await, "1");

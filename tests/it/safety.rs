@@ -358,3 +358,36 @@ async fn invented_keys_do_not_keep_real_pages_out() {
     assert!(stats.memory_bytes <= stats.memory_capacity);
     assert!(rows <= keys + pages, "{rows}");
 }
+
+/// Two routers with the same route and clones of one layer, told apart by the host.
+#[tokio::test(start_paused = true)]
+async fn a_service_never_generates_for_the_host_of_another() {
+    use axum::routing::get;
+    let site = testing::Database::new().open(Perennial::builder());
+    let site = site.expect("opens");
+    let layer = site
+        .layer(Refresh::every(LONG))
+        .key(perennial::Key::new().host());
+    let shop = |owner: &'static str| {
+        let page = move || async move { format!("the shop of {owner}") };
+        Router::new().route("/{page}", get(page).layer(layer.clone()))
+    };
+    let visit = async |router: &Router, host: &str, path: &str| {
+        let request = Request::get(path).header("host", host);
+        let request = request.body(Body::empty()).expect("a request");
+        let response = router.clone().oneshot(request).await.expect("infallible");
+        let body = response.into_body().collect().await.expect("a body");
+        String::from_utf8(body.to_bytes().to_vec()).expect("text")
+    };
+    let [ann, bob] = ["Ann", "Bob"].map(shop);
+    for path in ["/x", "/y"] {
+        assert_eq!(visit(&ann, "ann.example", path).await, "the shop of Ann");
+        assert_eq!(visit(&bob, "bob.example", path).await, "the shop of Bob");
+    }
+    site.invalidate("/x").await.expect("is invalidated");
+    site.regenerate_now("/x").await.expect("is no error");
+    for path in ["/x", "/y"] {
+        assert_eq!(visit(&ann, "ann.example", path).await, "the shop of Ann");
+        assert_eq!(visit(&bob, "bob.example", path).await, "the shop of Bob");
+    }
+}

@@ -10,6 +10,8 @@ use tower_service::Service;
 
 use super::{
     generate::generate,
+    kept::Place,
+    keying::Key,
     request::{self, GeneratedKey},
     service::Shared,
 };
@@ -18,11 +20,18 @@ use crate::{
     resource::{Finder, Generator, GeneratorSource},
 };
 
-/// Returns the generator that repeats this request. `route`: the path of the route in axum.
+/// Returns the route in axum, and the variant, of a generator's request.
+pub(super) fn place(key: &Key, generating: &Request<()>) -> Option<Place> {
+    let route = request::matched(generating.extensions())?.into();
+    let variant = key.variant(generating.uri(), generating.headers())?;
+    Some(Place { route, variant })
+}
+
+/// Returns the generator that repeats this request.
 pub(super) fn source<S, ReqBody, ResBody>(
     shared: &Arc<Shared<S>>,
     generating: &Request<()>,
-    route: Option<Arc<str>>,
+    place: Option<Place>,
 ) -> Arc<GeneratorSource>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
@@ -43,7 +52,7 @@ where
     let generator = move || {
         let request = again.clone().map(|()| ReqBody::default());
         let (direct, _) = oneshot::channel();
-        let kept = || kept.upgrade()?.get(route.as_deref()?);
+        let kept = || kept.upgrade()?.get(place.as_ref()?);
         let shared: Arc<Shared<S>> = weak.upgrade().or_else(kept)?;
         let run: Generator = Box::pin(generate(shared, request, direct));
         Some(run)
@@ -55,12 +64,12 @@ where
     })
 }
 
-/// Keeps the service of a route, unless the layer has one, with the means to generate the route's
+/// Keeps the service of a place, unless the layer has one, with the means to generate the place's
 /// other pages: a request like this one, with the path and the path's parameters of the other page.
 pub(super) fn keep<S, ReqBody, ResBody>(
     shared: &Arc<Shared<S>>,
     generating: &Request<()>,
-    route: &Arc<str>,
+    place: &Place,
 ) where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
     S::Future: Send,
@@ -73,16 +82,16 @@ pub(super) fn keep<S, ReqBody, ResBody>(
         return;
     };
     let make = || -> Arc<Finder> {
-        let (kept, route) = (shared.kept.clone(), Arc::clone(route));
+        let (kept, place) = (shared.kept.clone(), place.clone());
         let mut extensions = generating.extensions().clone();
         extensions.remove::<GeneratedKey>();
         Arc::new(move |key: &str| {
-            let shared: Arc<Shared<S>> = kept.upgrade()?.get(&route)?;
+            let shared: Arc<Shared<S>> = kept.upgrade()?.get(&place)?;
             // A name may be that of several routes.
             if shared.layer.name.is_some() {
                 return None;
             }
-            let mut parts = routed(&route, key)?;
+            let mut parts = routed(&place.route, key)?;
             let mut extensions = extensions.clone();
             extensions.extend(parts.extensions);
             parts.extensions = extensions;
@@ -91,10 +100,11 @@ pub(super) fn keep<S, ReqBody, ResBody>(
                 return None;
             }
             let generating = request::to_generate(&parts, &resource, &shared.layer).ok()?;
-            Some(source(&shared, &generating, Some(Arc::clone(&route))))
+            let found = self::place(&shared.layer.key, &generating);
+            (found.as_ref() == Some(&place)).then(|| source(&shared, &generating, found))
         })
     };
-    if let Some(finder) = kept.keep(route, shared, make) {
+    if let Some(finder) = kept.keep(place, shared, make) {
         shared.layer.engine.add_finder(&finder);
     }
 }

@@ -1,7 +1,10 @@
-//! One service for each route of a layer, kept for regenerations without a visitor.
+//! One service for each route and variant of a layer, kept for regenerations without a visitor.
 //!
 //! axum's server makes the services of a router anew for each connection, and drops them with the
 //! connection. The layer itself lives as long as the router.
+//!
+//! Clones of a layer may be on several routers with the same route, told apart by the host or a
+//! header. So a service serves only the variants that it has generated.
 
 use std::{
     any::Any,
@@ -11,24 +14,31 @@ use std::{
 
 use crate::resource::Finder;
 
-/// The first service of each route that has generated.
+/// The first service of each place that has generated.
 #[derive(Default)]
-pub(super) struct Kept(Mutex<HashMap<Arc<str>, Route>>);
+pub(super) struct Kept(Mutex<HashMap<Place, Offered>>);
+
+/// A route of axum, and the variant of the key for the host and the headers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) route: Arc<str>,
+    pub(super) variant: String,
+}
 
 /// The service, and its finder, to which the engine refers weakly.
-type Route = (Arc<dyn Any + Send + Sync>, Arc<Finder>);
+type Offered = (Arc<dyn Any + Send + Sync>, Arc<Finder>);
 
 impl Kept {
-    /// Keeps a service of the route with its finder, unless there is one. Returns a finder that is
+    /// Keeps a service of the place with its finder, unless there is one. Returns a finder that is
     /// new.
     pub(super) fn keep<S: Send + Sync + 'static>(
         &self,
-        route: &Arc<str>,
+        place: &Place,
         service: &Arc<S>,
         finder: impl FnOnce() -> Arc<Finder>,
     ) -> Option<Arc<Finder>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Entry::Vacant(vacant) = kept.entry(Arc::clone(route)) else {
+        let Entry::Vacant(vacant) = kept.entry(place.clone()) else {
             return None;
         };
         let finder = finder();
@@ -36,10 +46,10 @@ impl Kept {
         Some(finder)
     }
 
-    /// Returns the kept service of the route. `None`: there is none, or it is of another type, as
+    /// Returns the kept service of the place. `None`: there is none, or it is of another type, as
     /// one layer was applied to two kinds of services.
-    pub(super) fn get<S: Send + Sync + 'static>(&self, route: &str) -> Option<Arc<S>> {
+    pub(super) fn get<S: Send + Sync + 'static>(&self, place: &Place) -> Option<Arc<S>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&kept.get(route)?.0).downcast().ok()
+        Arc::clone(&kept.get(place)?.0).downcast().ok()
     }
 }

@@ -192,25 +192,29 @@ impl Key {
             return Some(Resource { key, seen });
         }
         // A path has no `#`, and an encoded value has no `#`, `&` or `=`.
-        let mut key = key.into_owned();
-        key.push('#');
-        if self.host {
-            let host = host(&parts.uri, &parts.headers)?;
-            key.push_str("host=");
-            key.extend(byte_serialize(&host));
-        }
-        for name in &self.headers {
-            for value in parts.headers.get_all(name) {
-                key.push('&');
-                key.push_str(name.as_str());
-                key.push('=');
-                key.extend(byte_serialize(value.as_bytes()));
-            }
-        }
+        let variant = self.variant(&parts.uri, &parts.headers)?;
         Some(Resource {
-            key: Cow::Owned(key),
+            key: Cow::Owned(format!("{key}#{variant}")),
             seen,
         })
+    }
+
+    /// Returns the parts of the key for the host and the headers. `None`: the request has no host.
+    pub(super) fn variant(&self, uri: &Uri, headers: &HeaderMap) -> Option<String> {
+        let mut variant = String::new();
+        if self.host {
+            variant.push_str("host=");
+            variant.extend(byte_serialize(&host(uri, headers)?));
+        }
+        for name in &self.headers {
+            for value in headers.get_all(name) {
+                variant.push('&');
+                variant.push_str(name.as_str());
+                variant.push('=');
+                variant.extend(byte_serialize(value.as_bytes()));
+            }
+        }
+        Some(variant)
     }
 
     /// Copies the headers of the key into a request for the generator.

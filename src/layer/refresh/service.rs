@@ -210,11 +210,11 @@ where
     let (direct, mut own) = oneshot::channel();
     let name = layer.name_in(&parts.extensions);
     let make = || {
-        let route = request::matched(&parts.extensions).map(Arc::from);
-        if let Some(route) = &route {
-            again::keep(&shared, &generating, route);
+        let place = again::place(&shared.layer.key, &generating);
+        if let Some(place) = &place {
+            again::keep(&shared, &generating, place);
         }
-        let source = again::source(&shared, &generating, route);
+        let source = again::source(&shared, &generating, place);
         let request = generating.map(|()| ReqBody::default());
         Work {
             generator: Box::pin(generate(Arc::clone(&shared), request, direct)),

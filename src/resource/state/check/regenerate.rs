@@ -73,7 +73,9 @@ impl Process {
                 let newest = run.state.newest.as_ref();
                 let facts = facts(around.setup, &self.known, limits);
                 if !run.has_permit && newest.is_some_and(|it| it.freshness(&facts).is_servable()) {
-                    return Err("S21: no generator runs without a permit while a version is servable");
+                    return Err(
+                        "S21: no generator runs without a permit while a version is servable",
+                    );
                 }
                 let newest = newest.map_or(0, |newest| newest.content.basis.epoch);
                 if basis.epoch > read {
