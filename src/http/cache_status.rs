@@ -50,6 +50,12 @@ impl Forward {
         Self::because("bypass").detailed(detail)
     }
 
+    /// Returns true if the request bypasses the cache because of its visitor, so that the response
+    /// may be the visitor's own.
+    pub(crate) fn is_by_visitor(self) -> bool {
+        matches!(self.detail, Some("bypass-if" | "undeclared-extension"))
+    }
+
     pub(crate) const fn detailed(mut self, detail: &'static str) -> Self {
         self.detail = Some(detail);
         self

@@ -133,7 +133,7 @@ async fn each_response_that_is_not_stored_has_its_reason() {
     }
     let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
     let said = status(service.clone(), "/", &upgrade).await;
-    assert_eq!(said, "perennial; fwd=bypass; detail=upgrade");
+    assert_eq!(said, "perennial; fwd=miss; stored");
 
     let layer = |key: Key| site.layer(POLICY).key(key);
     let keyless = layer(Key::by(|_| None::<[(&str, &str); 0]>)).layer(service_fn(answer));

@@ -1,13 +1,28 @@
 //! Requests and their resources: never mixed up, never an error page.
 
-use std::{collections::HashMap, net::SocketAddr, time::Duration};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
-use axum::{Router, extract::Request, http::header, routing::get as route};
-use perennial::{Key, Perennial, Refresh};
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    http::{StatusCode, header, request::Parts},
+    routing::get as route,
+};
+use perennial::{Key, Perennial, Refresh, testing};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
+use tower::ServiceExt;
 
 use crate::support::{Folder, Origin, every, get, request, serve, until};
 
@@ -249,22 +264,74 @@ async fn the_host_is_that_of_the_uri_where_it_has_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn upgrade_passes_and_a_lookalike_is_served() {
+async fn an_upgrade_gets_the_stored_page() {
     let folder = Folder::new();
     let origin = Origin::default();
     let layer = folder.site().await.layer(Refresh::every(LONG));
     let address = serve(origin.router().layer(layer)).await;
-    assert_eq!(get(address, "/").await.run(), 1);
     let upgrade = |protocol, connection| [("upgrade", protocol), ("connection", connection)];
-    for (headers, run) in [
-        (upgrade("websocket", "keep-alive, Upgrade"), 2),
-        (upgrade("websocket", "keep-alive"), 1),
-        (upgrade("h2c", "upgrade, http2-settings"), 1),
-        (upgrade("x, h2c", "upgrade"), 1),
+    for headers in [
+        upgrade("websocket", "keep-alive, Upgrade"),
+        upgrade("websocket", "keep-alive"),
+        upgrade("h2c", "upgrade, http2-settings"),
+        upgrade("x, h2c", "upgrade"),
+        upgrade("x", "upgrade"),
     ] {
-        let reply = request(address, "GET", "/", &headers).await;
-        assert_eq!(reply.run(), run, "{headers:?}");
+        for _ in 0..2 {
+            let reply = request(address, "GET", "/", &headers).await;
+            assert_eq!(reply.run(), 1, "{headers:?}");
+        }
     }
+    assert_eq!(get(address, "/").await.run(), 1);
+}
+
+/// A handler as with axum's `WebSocketUpgrade`: 426 without an upgrade, or else 101.
+#[tokio::test(start_paused = true)]
+async fn a_web_socket_is_reached_on_a_route_of_its_own_and_beside_a_page() {
+    let site = testing::Database::new().open(Perennial::builder());
+    let site = site.expect("opens");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let handler = move |request: Request| {
+        let upgrades = request.headers().contains_key("upgrade");
+        let has_page = request.uri().path() == "/both";
+        counted.fetch_add(1, SeqCst);
+        async move {
+            match (upgrades, has_page) {
+                (true, _) => StatusCode::SWITCHING_PROTOCOLS,
+                (false, true) => StatusCode::OK,
+                (false, false) => StatusCode::UPGRADE_REQUIRED,
+            }
+        }
+    };
+    let layer = || site.layer(Refresh::every(LONG));
+    let upgrades = |parts: &Parts| parts.headers.contains_key("upgrade");
+    let app = Router::new()
+        .route("/socket", route(handler.clone()).layer(layer()))
+        .route("/both", route(handler).layer(layer().bypass_if(upgrades)));
+    let ask = async |path: &str, upgrade: bool| {
+        let mut request = Request::get(path);
+        if upgrade {
+            request = request
+                .header("connection", "upgrade")
+                .header("upgrade", "websocket");
+        }
+        let request = request.body(Body::empty()).expect("a request");
+        let response = app.clone().oneshot(request).await.expect("infallible");
+        response.status().as_u16()
+    };
+    for _ in 0..3 {
+        assert_eq!(ask("/socket", true).await, 101);
+        assert_eq!(ask("/both", true).await, 101);
+    }
+    // The first upgrade has run the socket's handler once more, without the visitor's headers.
+    assert_eq!(runs.swap(0, SeqCst), 7);
+    for _ in 0..3 {
+        assert_eq!(ask("/socket", false).await, 426);
+        assert_eq!(ask("/both", false).await, 200);
+    }
+    // A 101 has turned the cache off for nobody.
+    assert_eq!(runs.load(SeqCst), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,10 +6,11 @@ use axum::{
     Extension, Router,
     body::Body,
     extract::Request,
-    http::{HeaderMap, Method, Response, header},
+    http::{HeaderMap, HeaderValue, Method, Response, header},
+    response::IntoResponse,
     routing::{get as route, post},
 };
-use perennial::{Key, Perennial, Refresh, layer::RefreshLayer};
+use perennial::{Key, Perennial, Refresh, layer::RefreshLayer, testing};
 use tower::{Layer, ServiceExt};
 
 use crate::{log::Log, support::Folder};
@@ -234,4 +235,117 @@ async fn services_of_another_axum_are_refused() {
         ),
         None
     );
+}
+
+/// The lines of the layer's log, with those for debugging, of a request with these headers.
+async fn lines(app: &Router, headers: &[(&'static str, &'static str)]) -> String {
+    let log = Log::of_this_thread();
+    for _ in 0..2 {
+        let mut request = Request::get("/").body(Body::empty()).expect("a request");
+        for (name, value) in headers {
+            let value = value.parse().expect("a value");
+            request.headers_mut().insert(*name, value);
+        }
+        let _ = app.clone().oneshot(request).await.expect("infallible");
+    }
+    log.text()
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn cookies_and_upgrades_that_the_handler_never_sees_are_one_line_for_debugging() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let app = |layer| Router::new().route("/", route(async || "a page").layer(layer));
+    for (headers, said) in [
+        (
+            vec![("cookie", "a=b")],
+            "the handler does not see the `Cookie`",
+        ),
+        (
+            vec![("connection", "upgrade"), ("upgrade", "websocket")],
+            "a request for an upgrade gets the stored page",
+        ),
+    ] {
+        // Each has a key of its own, so that no page is fresh.
+        let named = |bypasses: bool| {
+            let layer = site
+                .layer(POLICY)
+                .key(Key::name(format!("{said} {bypasses}")));
+            match bypasses {
+                true => layer.bypass_if(|_| false),
+                false => layer,
+            }
+        };
+        let log = lines(&app(named(false)), &headers).await;
+        assert_eq!(log.matches(said).count(), 1, "{log}");
+        let log = lines(&app(named(true)), &headers).await;
+        assert_eq!(log.matches(said).count(), 0, "{log}");
+    }
+}
+
+/// A handler that needs an extension which the layer hides.
+#[tokio::test(flavor = "current_thread")]
+async fn a_failure_without_hidden_extensions_names_them_and_the_remedies() {
+    let site = testing::Database::new().open(Perennial::builder());
+    let layer = site.expect("opens").layer(POLICY).hide_extension::<User>();
+    let page = async |Extension(_): Extension<User>| "a page";
+    let app = Router::new().route("/", route(page).layer(layer));
+    let app = app.layer(Extension(User));
+    let log = Log::of_this_thread();
+    let request = Request::get("/").body(Body::empty()).expect("a request");
+    let response = app.oneshot(request).await.expect("infallible");
+    assert_eq!(response.status(), 500);
+    let log = log.text();
+    for said in ["wrong_uses::User", "`bypass_if`", "`share_extension`"] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_response_that_varies_by_the_origin_is_told_to_put_cors_outside() {
+    let site = testing::Database::new().open(Perennial::builder());
+    let layer = site.expect("opens").layer(POLICY);
+    let page = async || ([(header::VARY, "Origin")], "a page");
+    let app = Router::new().route("/", route(page).layer(layer));
+    let warned = warnings(async || drop(ask(&app, Method::GET, "/").await)).await;
+    assert_eq!(warned.len(), 1, "{warned:#?}");
+    assert!(
+        warned[0].contains("Put the CORS layer outside"),
+        "{warned:#?}"
+    );
+    assert!(!warned[0].contains("Key::new"), "{warned:#?}");
+}
+
+/// A cache in front of the site shares no more than Perennial does.
+#[tokio::test(flavor = "current_thread")]
+async fn a_response_that_bypasses_because_of_its_visitor_is_private() {
+    let site = testing::Database::new().open(Perennial::builder());
+    let site = site.expect("opens");
+    let page = async |headers: HeaderMap| match headers.contains_key("says") {
+        true => ([(header::CACHE_CONTROL, "max-age=7")], "a page").into_response(),
+        false => "a page".into_response(),
+    };
+    let bypassed = || site.layer(POLICY).bypass_if(|_| true);
+    let apps = [
+        Router::new().route("/", route(page).layer(bypassed())),
+        Router::new()
+            .route("/", route(page).layer(site.layer(POLICY)))
+            .layer(Extension(User)),
+    ];
+    for app in apps {
+        for (says, expected) in [(false, "private"), (true, "max-age=7")] {
+            let mut request = Request::get("/").body(Body::empty()).expect("a request");
+            if says {
+                request
+                    .headers_mut()
+                    .insert("says", HeaderValue::from_static("so"));
+            }
+            let response = app.clone().oneshot(request).await.expect("infallible");
+            assert_eq!(response.headers()[header::CACHE_CONTROL], expected);
+        }
+    }
+    // Other bypasses have another reason.
+    let app = Router::new().route("/", route(page).layer(site.layer(POLICY).max_keys(0)));
+    let response = ask(&app, Method::GET, "/").await;
+    assert!(!response.headers().contains_key(header::CACHE_CONTROL));
 }

@@ -12,7 +12,7 @@ use super::{
     generate::generate,
     kept::Place,
     keying::Key,
-    request::{self, GeneratedKey},
+    request::{self, Generating},
     service::Shared,
 };
 use crate::{
@@ -84,7 +84,7 @@ pub(super) fn keep<S, ReqBody, ResBody>(
     let make = || -> Arc<Finder> {
         let (kept, place) = (shared.kept.clone(), place.clone());
         let mut extensions = generating.extensions().clone();
-        extensions.remove::<GeneratedKey>();
+        extensions.remove::<Generating>();
         Arc::new(move |key: &str| {
             let shared: Arc<Shared<S>> = kept.upgrade()?.get(&place)?;
             // A name may be that of several routes.

@@ -9,7 +9,7 @@ use std::{
 use http::Extensions;
 use hyper::upgrade::OnUpgrade;
 
-use super::request::GeneratedKey;
+use super::request::Generating;
 #[cfg(feature = "axum")]
 use super::routing::Routing;
 use crate::extensions::Fence;
@@ -62,7 +62,7 @@ pub(super) static KNOWN: LazyLock<Vec<Declaration>> = LazyLock::new(|| {
         Declaration::new::<axum::extract::ConnectInfo<std::net::SocketAddr>>(false),
         // hyper adds this type to a GET that offers h2c.
         Declaration::new::<OnUpgrade>(false),
-        Declaration::new::<GeneratedKey>(false),
+        Declaration::new::<Generating>(false),
         Declaration::new::<Fence>(false),
     ]
 });
@@ -115,11 +115,19 @@ impl Declared {
         named == extensions.len()
     }
 
-    /// Removes the extensions that a generator does not see.
-    pub(super) fn hide(&self, extensions: &mut Extensions) {
+    /// Removes the extensions that a generator does not see. Returns the names of those that a
+    /// handler may miss.
+    pub(super) fn hide(&self, extensions: &mut Extensions) -> Vec<&'static str> {
+        let mut missed = Vec::new();
         for declaration in self.types.iter().filter(|it| !it.shared) {
+            let own = ["perennial::", "hyper::"];
+            let is_own = own.iter().any(|own| declaration.name.starts_with(own));
+            if !is_own && (declaration.is_in)(extensions) {
+                missed.push(declaration.name);
+            }
             (declaration.remove)(extensions);
         }
+        missed
     }
 
     /// Returns the names of the unknown types, for the log.

@@ -60,9 +60,20 @@ fn varies_by_key(headers: &HeaderMap, key: &Key) -> bool {
         !field.is_empty() && !name.is_ok_and(counts)
     });
     if let Some(field) = &missing {
+        // The CORS layer of tower-http adds these.
+        let cors = [
+            "origin",
+            "access-control-request-method",
+            "access-control-request-headers",
+        ];
+        let remedy = match cors.iter().any(|it| field.eq_ignore_ascii_case(it)) {
+            true => "Put the CORS layer outside of the layer, as visitors could invent any number of origins".to_owned(),
+            false => format!(
+                "To store a version for each value, add `.key(Key::new().header(…))` for `{field}` to the layer"
+            ),
+        };
         tracing::warn!(
-            "a response has `Vary: {field}`, and the header is not in the key, so the response is not stored. To store a version for \
-             each value, add `.key(Key::new().header(…))` for `{field}` to the layer"
+            "a response has `Vary: {field}`, and the header is not in the key, so the response is not stored. {remedy}"
         );
     }
     missing.is_none()

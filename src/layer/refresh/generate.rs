@@ -10,6 +10,7 @@ use tower_service::Service;
 
 use super::{
     disposition::{Disposition, disposition},
+    request::Generating,
     service::Shared,
 };
 use crate::{
@@ -46,7 +47,20 @@ where
 {
     let (layer, service) = (&shared.layer, shared.inner());
     let retry_in = layer.policy.cooldown_time();
+    let generating = request.extensions().get::<Generating>();
+    let hidden = generating.map_or_else(Arc::default, |it| Arc::clone(&it.hidden));
     let failed = |error: BoxError, response| {
+        let error = match &*hidden {
+            [] => error,
+            names => {
+                let names = names.join(", ");
+                format!(
+                    "{error}; the generator's request was without the extensions {names}, which the layer hides: if the handler needs one, \
+                     let such requests bypass the cache by `bypass_if`, or declare what is equal for all visitors by `share_extension`"
+                )
+                .into()
+            }
+        };
         Generated::Failed(Failure {
             response,
             ..Failure::new(error, retry_in)

@@ -9,6 +9,8 @@ const MANY: u32 = 100;
 pub(super) struct Hints {
     undeclared: AtomicBool,
     authorization: AtomicBool,
+    cookie: AtomicBool,
+    upgrade: AtomicBool,
     no_get: AtomicBool,
     got: AtomicBool,
     others: AtomicU32,
@@ -48,6 +50,28 @@ impl Hints {
                 "a request with an `Authorization` header gets the same page as all visitors, as the handler does not see the header \
                  (logged once for each layer). If the page depends on the header, let these requests bypass the cache: \
                  `.bypass_if(|parts| parts.headers.contains_key(\"authorization\"))`. If not, `.bypass_if(|_| false)` ends this warning"
+            );
+        }
+    }
+
+    /// A request with `Cookie` gets the page of all visitors.
+    pub(super) fn cookie(&self, path: &str) {
+        if !self.cookie.swap(true, Relaxed) {
+            tracing::debug!(
+                path,
+                "the handler does not see the `Cookie` header, so a request with cookies gets the same page as all visitors (logged \
+                 once for each layer). If the page depends on a cookie, see `RefreshLayer::bypass_if`"
+            );
+        }
+    }
+
+    /// A request for an upgrade gets the stored page.
+    pub(super) fn upgrade(&self, path: &str) {
+        if !self.upgrade.swap(true, Relaxed) {
+            tracing::debug!(
+                path,
+                "a request for an upgrade gets the stored page, where there is one (logged once for each layer). On a route with both a \
+                 page and a WebSocket, let upgrades bypass the cache: `.bypass_if(|parts| parts.headers.contains_key(\"upgrade\"))`"
             );
         }
     }

@@ -25,8 +25,10 @@ const MAX_KEYS: usize = 10_000;
 /// # What is stored
 ///
 /// The layer stores responses to GET, each under its [key](Self::key). A stored response to GET
-/// also answers HEAD. Other methods and upgrades go straight to the service; a route that takes no
-/// upgrades can refuse them in an outer layer.
+/// also answers HEAD. Other methods go straight to the service. A request for an upgrade gets the
+/// stored page, too, as otherwise any visitor could pass by the cache; a route with both a page and a
+/// WebSocket declares [`bypass_if`](Self::bypass_if). A route that is a WebSocket alone needs
+/// nothing: its response to a request without an upgrade is not stored.
 ///
 /// | status of the response | header of the response | treatment |
 /// |---|---|---|
@@ -70,7 +72,6 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// | `detail=` | reason |
 /// |---|---|
-/// | `upgrade` | the request asks for an upgrade |
 /// | `bypass-if` | a function given to [`bypass_if`](Self::bypass_if) returned `true` |
 /// | `undeclared-extension` | the request carries an extension that is [not declared](#extensions) |
 /// | `no-key` | the request has no key |
@@ -335,7 +336,8 @@ impl RefreshLayer {
     /// Logged-in visitors are the usual case. A GET or HEAD for which every function returns
     /// `false` is served from the cache, or generates the page without the visitor's cookies and
     /// other headers. The `Cache-Status` of a request that bypasses is `fwd=bypass;
-    /// detail=bypass-if`.
+    /// detail=bypass-if`. Without a `Cache-Control` of its own, its response gets `private`, so that
+    /// a cache in front of the site does not share it either.
     ///
     /// ```
     /// # fn f(site: &perennial::Perennial) {

@@ -14,11 +14,15 @@ use crate::{
     layer::{RefreshLayer, refresh::keying::Resource},
 };
 
-/// The key that is being generated, in the extensions of the generator's request.
-///
-/// An inner layer for the same key would wait for itself, and therefore lets the request pass.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct GeneratedKey(Arc<str>);
+/// What is being generated, in the extensions of the generator's request.
+#[derive(Clone, Debug)]
+pub(super) struct Generating {
+    /// The key. An inner layer for the same key would wait for itself, and therefore lets the
+    /// request pass.
+    key: Arc<str>,
+    /// The names of the extensions of the visitor's request that the generator does not see.
+    pub(super) hidden: Arc<[&'static str]>,
+}
 
 /// Returns the resource of a request, or the reason why the request goes to the service.
 pub(super) fn resource<'a>(
@@ -30,9 +34,6 @@ pub(super) fn resource<'a>(
         return Err(Forward::METHOD);
     }
     layer.hints.get();
-    if is_upgrade(&parts.headers) {
-        return Err(Forward::bypass("upgrade"));
-    }
     if layer.bypass_if.iter().any(|bypasses| bypasses(parts)) {
         return Err(Forward::bypass("bypass-if"));
     }
@@ -41,18 +42,27 @@ pub(super) fn resource<'a>(
     }
     let resource = layer.key.of(parts);
     let resource = resource.ok_or(Forward::bypass("no-key"))?;
-    match parts.extensions.get::<GeneratedKey>() {
-        Some(generating) if *generating.0 == resource.key => Err(Forward::bypass("outer-layer")),
+    match parts.extensions.get::<Generating>() {
+        Some(generating) if *generating.key == resource.key => Err(Forward::bypass("outer-layer")),
         _ => Ok(resource),
     }
 }
 
-/// Warns of a request with `Authorization`, unless the layer's owner has thought of such requests.
-pub(super) fn hint_at_authorization(parts: &Parts, layer: &RefreshLayer) {
-    let header = header::AUTHORIZATION;
-    let is_considered = !layer.bypass_if.is_empty() || layer.key.has(&header);
-    if !is_considered && parts.headers.contains_key(header) {
+/// Logs that the generator does not see a request's credentials, or its upgrade, unless the layer's
+/// owner has thought of such requests.
+pub(super) fn hint(parts: &Parts, layer: &RefreshLayer) {
+    if !layer.bypass_if.is_empty() {
+        return;
+    }
+    let has = |name| parts.headers.contains_key(&name) && !layer.key.has(&name);
+    if has(header::AUTHORIZATION) {
         layer.hints.authorization(route(parts));
+    }
+    if has(header::COOKIE) {
+        layer.hints.cookie(route(parts));
+    }
+    if is_upgrade(&parts.headers) {
+        layer.hints.upgrade(route(parts));
     }
 }
 
@@ -169,13 +179,14 @@ pub(super) fn to_generate(
     layer.key.copy_headers(parts, generating.headers_mut());
     let extensions = generating.extensions_mut();
     extensions.clone_from(&parts.extensions);
-    layer.declared.hide(extensions);
+    let hidden = layer.declared.hide(extensions).into();
     #[cfg(feature = "axum")]
     if let Some(OriginalUri(original)) = extensions.get_mut() {
         let query = seen.find('?').map_or("", |at| &seen[at..]);
         *original = relative(&format!("{}{query}", original.path()))?;
     }
-    extensions.insert(GeneratedKey((&*resource.key).into()));
+    let key = (&*resource.key).into();
+    extensions.insert(Generating { key, hidden });
     Ok(generating)
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response, request::Parts};
+use http::{HeaderValue, Method, Request, Response, header, request::Parts};
 use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
@@ -115,7 +115,7 @@ where
                 }
             }
             Err(stale) => {
-                request::hint_at_authorization(&parts, layer);
+                request::hint(&parts, layer);
                 let retention = match stale {
                     true => None,
                     false => match layer.admission.admits(&resource.key, now) {
@@ -155,6 +155,10 @@ where
     let mut response = call(shared.inner(), request).await?;
     if forward != Forward::METHOD {
         shared.layer.key.add_vary(response.headers_mut());
+    }
+    if forward.is_by_visitor() {
+        let general = response.headers_mut().entry(header::CACHE_CONTROL);
+        general.or_insert(HeaderValue::from_static("private"));
     }
     let how = Handling::Forwarded(forward);
     shared.layer.served(how);
