@@ -270,7 +270,7 @@ async fn cookies_and_upgrades_that_the_handler_never_sees_are_one_line_for_debug
         let named = |bypasses: bool| {
             let layer = site
                 .layer(POLICY)
-                .key(Key::name(format!("{said} {bypasses}")));
+                .key(Key::name(format!("{headers:?} {bypasses}")));
             match bypasses {
                 true => layer.bypass_if(|_| false),
                 false => layer,
