@@ -232,8 +232,12 @@ impl Refresh {
         self
     }
 
-    /// Sets the time after a failure in which no process tries again, and visitors of a resource
-    /// without an old version get 503. Default: the interval within 3 s – 30 s. At most a year.
+    /// Sets the time after a failure in which no process tries again. Default: the interval within
+    /// 3 s – 30 s. At most a year.
+    ///
+    /// Without a servable version, when visitors get 503, the time is a second after the first
+    /// failure, and is doubled with each further one up to the cooldown. The database counts the
+    /// failures, so that all processes together try no more often.
     pub const fn cooldown(mut self, cooldown: Duration) -> Self {
         self.cooldown = Some(cooldown);
         self
@@ -318,6 +322,13 @@ impl Refresh {
             self.interval.clamp(least, most)
         };
         self.cooldown.unwrap_or_else(default).min(YEAR)
+    }
+
+    /// Returns the cooldown after a failure without a servable version: a second, doubled with each
+    /// failure before, up to the cooldown.
+    pub(crate) fn cooldown_after(&self, failures: u32) -> Duration {
+        let doubled = timing::FIRST_COOLDOWN.saturating_mul(2_u32.saturating_pow(failures));
+        self.cooldown_time().min(doubled)
     }
 
     /// Returns the interval of a key whose place in the spread is `unit` (0 to 1).

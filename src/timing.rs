@@ -129,6 +129,9 @@ pub(crate) const GENERATION: Duration = Duration::from_secs(60);
 /// The shortest and the longest default cooldown after a failure.
 pub(crate) const COOLDOWN: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(30)];
 
+/// The cooldown after the first failure of a generator without a servable version.
+pub(crate) const FIRST_COOLDOWN: Duration = Duration::from_secs(1);
+
 /// The age at which content is stale that has a stale part or a placeholder.
 pub(crate) const PROVISIONAL: Duration = Duration::from_secs(3);
 

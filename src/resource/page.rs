@@ -17,7 +17,10 @@ use httpdate::HttpDate;
 use crate::resource::codings::Codings;
 use crate::{
     clock::{self, YEAR},
-    http::terms::{self, Terms},
+    http::{
+        fields::seconds,
+        terms::{self, Terms},
+    },
     key,
     policy::{self, Refresh},
     resource::{
@@ -275,10 +278,20 @@ impl Content for Arc<Page> {
     }
 
     fn timed_out(policy: &Refresh) -> Failure {
-        Failure::new(
-            format!("the generator took longer than {:?}", policy.timeout),
-            policy.cooldown_time(),
-        )
+        Failure::new(format!(
+            "the generator took longer than {:?}",
+            policy.timeout
+        ))
+    }
+
+    fn retrying(mut failure: Failure, retry_in: Duration) -> Failure {
+        failure.retry_in = retry_in;
+        if let Some(response) = &mut failure.response {
+            let headers = Arc::make_mut(response).headers_mut();
+            let retry_after = headers.entry(header::RETRY_AFTER);
+            retry_after.or_insert_with(|| seconds(retry_in).into());
+        }
+        failure
     }
 }
 

@@ -195,6 +195,8 @@ pub(crate) struct State<C: Content> {
     phase: Phase<C>,
     /// The driver has a permit for the generator.
     permitted: bool,
+    /// The number of failures in a row, as far as this process knows.
+    failures: u32,
     /// The number of pauses of this regeneration.
     polls: u32,
     /// The end of another process's lease, as far as this process knows.
@@ -216,6 +218,10 @@ struct Decision<'a, C: Content> {
 impl<C: Content> State<C> {
     /// Creates the state before any part of the generator has run.
     pub(crate) fn new(view: Option<View<C>>, facts: &Facts<'_, C>) -> Self {
+        let failures = match &view {
+            Some(View::Cooldown { failures, .. }) => *failures,
+            _ => 0,
+        };
         let (newest, cooldown) = match view {
             Some(View::Version(version)) => (Some(Version::clone(&version)), None),
             Some(View::Cooldown {
@@ -228,6 +234,7 @@ impl<C: Content> State<C> {
             begun_in: None,
             phase: Phase::Begun,
             permitted: false,
+            failures,
             polls: 0,
             held_until: Tick(i64::MIN),
             cooldown,

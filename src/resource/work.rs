@@ -100,19 +100,16 @@ pub(crate) struct Failure {
     pub(crate) error: Arc<dyn StdError + Send + Sync>,
     /// The generator's response, if there is one.
     pub(crate) response: Option<Arc<Response<Bytes>>>,
-    /// The time until another try.
+    /// The time until another try, which follows from the failures before.
     pub(crate) retry_in: Duration,
 }
 
 impl Failure {
-    pub(crate) fn new(
-        error: impl Into<Box<dyn StdError + Send + Sync>>,
-        retry_in: Duration,
-    ) -> Self {
+    pub(crate) fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self {
             error: Arc::from(error.into()),
             response: None,
-            retry_in,
+            retry_in: Duration::ZERO,
         }
     }
 }

@@ -6,7 +6,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -129,21 +128,17 @@ fn version(answer: Answer) -> Result<Arc<Version>, Error> {
 }
 
 /// Returns the result of a generator, if its size allows storing.
-pub(super) fn stored(
-    generated: Result<Response<Bytes>, BoxError>,
-    max_body: usize,
-    cooldown: Duration,
-) -> Generated {
+pub(super) fn stored(generated: Result<Response<Bytes>, BoxError>, max_body: usize) -> Generated {
     match generated {
         Ok(response) if response.body().len() > max_body => {
             let length = response.body().len();
             let error = format!(
                 "the content has {length} bytes, more than the limit of {max_body} (`Builder::max_body`)"
             );
-            Generated::Failed(Failure::new(error, cooldown))
+            Generated::Failed(Failure::new(error))
         }
         // A copy has the content's own size, even if the content is a part of a larger buffer.
         Ok(response) => Generated::Content(response.map(|body| Bytes::copy_from_slice(&body))),
-        Err(error) => Generated::Failed(Failure::new(error, cooldown)),
+        Err(error) => Generated::Failed(Failure::new(error)),
     }
 }

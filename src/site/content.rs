@@ -172,12 +172,12 @@ impl Perennial {
         Fut: Future<Output: IntoContent<M>> + Send + 'static,
     {
         let policy = policy.into();
-        let (cooldown, max_body) = (policy.cooldown_time(), self.engine.settings.max_body);
+        let max_body = self.engine.settings.max_body;
         let generate = move || {
             let generated = generate();
             Run(Box::pin(async move {
                 let content = generated.await.into_content();
-                stored(content.map(Response::new), max_body, cooldown)
+                stored(content.map(Response::new), max_body)
             }))
         };
         ContentCall {

@@ -125,14 +125,14 @@ impl Perennial {
     {
         let policy = policy.into();
         let settings = &self.engine.settings;
-        let (cooldown, max_body) = (policy.cooldown_time(), settings.max_body);
+        let max_body = settings.max_body;
         let kind = if settings.cbor_values { CBOR } else { JSON };
         let generate = move || {
             let generated = generate.generate();
             Run(Box::pin(async move {
                 let encoded = generated.await.and_then(|value| encode(&value, kind));
                 let encoded = encoded.and_then(|it| decode::<T>(&it).map(|_| it));
-                stored(encoded, max_body, cooldown)
+                stored(encoded, max_body)
             }))
         };
         let mut call = Call::new(&self.engine, key, policy, generate);

@@ -77,7 +77,8 @@ pub trait Store: Send + Sync + 'static {
     fn extend<'a>(&'a self, lease: &'a LeaseRow, length: Duration) -> StoreFuture<'a, bool>;
 
     /// Releases the lock, which can be taken again after `cooldown`; `false`: another owner has
-    /// taken the lock since. A repeated release succeeds again.
+    /// taken the lock since. A repeated release succeeds again. A release with a cooldown counts as
+    /// a [failure](LockState::failures), and one without sets the count to zero.
     fn release<'a>(&'a self, lease: &'a LeaseRow, cooldown: Duration) -> StoreFuture<'a, bool>;
 
     /// Publishes an entry under the lease, generated now; `false`: refused, as the lease has been
@@ -270,6 +271,8 @@ pub struct LockState {
     pub owned: bool,
     /// The time until the expiry; zero afterwards.
     pub remaining: Duration,
+    /// The number of releases with a cooldown since the last one without.
+    pub failures: u32,
 }
 
 /// A lock in the store.

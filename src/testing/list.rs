@@ -16,6 +16,7 @@ impl Rows {
             fence: 0,
             acquired: now,
             expires: now,
+            failures: 0,
         };
         let rows = pages.map(|(id, page)| EntryRow {
             name: id.1.clone(),

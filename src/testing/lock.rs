@@ -14,6 +14,7 @@ pub(super) struct Lock {
     pub(super) fence: i64,
     pub(super) acquired: i64,
     pub(super) expires: i64,
+    pub(super) failures: u32,
 }
 
 impl Lock {

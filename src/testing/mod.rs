@@ -105,8 +105,9 @@
 //! - The mode is that of the environment, as in production: name
 //!   [`Builder::mode`](crate::Builder::mode) in a test that depends on it. Without a cache, a
 //!   test's handlers run each time: [`Mode::Off`](crate::Mode::Off).
-//! - A failing generator is tried again after the [cooldown](crate::Refresh::cooldown), which is at
-//!   least 3 s by default.
+//! - A failing generator is tried again after the [cooldown](crate::Refresh::cooldown): without a
+//!   version after a second at first; with one, by default,
+//!   after 3 s at least.
 
 #![allow(
     missing_docs,

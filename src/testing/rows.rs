@@ -62,10 +62,10 @@ impl Rows {
                 extends
             })),
             Call::Release(lease, cooldown) => Reply::Done(self.update(lease, |lock| {
-                lock.owner = None;
-                lock.expires = match micros(*cooldown) {
-                    0 => 0,
-                    cooldown => now + cooldown,
+                let releases = lock.owner.take().is_some();
+                (lock.failures, lock.expires) = match micros(*cooldown) {
+                    0 => (0, 0),
+                    cooldown => (lock.failures + u32::from(releases), now + cooldown),
                 };
                 true
             })),
@@ -185,6 +185,7 @@ impl Rows {
                 fence: lock.fence,
                 owned: lock.owner.is_some(),
                 remaining: duration(lock.expires - now),
+                failures: lock.failures,
             }),
             epoch: self.epoch,
             ..Probe::default()
@@ -204,6 +205,7 @@ impl Rows {
             fence: now,
             acquired: now,
             expires: now,
+            failures: 0,
         });
         if lock.owner.as_deref() != Some(owner) {
             lock.redate(now);

@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -19,7 +19,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use perennial::{Perennial, Refresh};
+use perennial::{Perennial, Refresh, entries::EntryFilter, testing};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
@@ -512,5 +512,119 @@ async fn page_that_has_become_private_is_never_shared_again() {
         assert_eq!(get(address, "/").await.text(), "private");
         assert_eq!(get(other, "/").await.text(), "private");
         tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Without a version, one failure costs a second, and the cooldown doubles with each, for all
+/// processes together.
+#[tokio::test(start_paused = true)]
+async fn the_first_failures_of_a_page_heal_soon() {
+    for processes in [1, 20] {
+        let database = testing::Database::new();
+        let begun = Instant::now();
+        let runs = Arc::new(Mutex::new(Vec::new()));
+        let heals = Arc::new(AtomicBool::new(false));
+        let app = || {
+            let (runs, heals) = (Arc::clone(&runs), Arc::clone(&heals));
+            let site = database.open(Perennial::builder()).expect("opens");
+            let page = async move || {
+                runs.lock()
+                    .expect("not poisoned")
+                    .push(begun.elapsed().as_secs());
+                match heals.load(SeqCst) {
+                    true => StatusCode::OK,
+                    false => StatusCode::INTERNAL_SERVER_ERROR,
+                }
+            };
+            let layer = site.layer(Refresh::every(LONG));
+            Router::new().route("/", route(page).layer(layer))
+        };
+        let apps: Vec<_> = (0..processes).map(|_| app()).collect();
+        let ask = async |app: &Router| {
+            let request = Request::get("/").body(Body::empty()).expect("a request");
+            app.clone().oneshot(request).await.expect("infallible")
+        };
+        for second in 0..100 {
+            heals.store(second > 90, SeqCst);
+            for app in &apps {
+                let response = ask(app).await;
+                let status = response.status().as_u16();
+                let again = runs.lock().expect("not poisoned").len();
+                let cooldown = (1 << (again - 1).min(5)).min(30);
+                if status != 200 {
+                    let said = response.headers()[header::RETRY_AFTER]
+                        .to_str()
+                        .expect("text");
+                    let said: u64 = said.parse().expect("seconds");
+                    let last = *runs.lock().expect("not poisoned").last().expect("has run");
+                    let left = last + cooldown - begun.elapsed().as_secs();
+                    assert!(
+                        (left..=left + 1).contains(&said),
+                        "{said}, {left} of {cooldown}"
+                    );
+                }
+            }
+            testing::advance(Duration::from_secs(1)).await;
+        }
+        let seconds = runs.lock().expect("not poisoned").clone();
+        assert_eq!(seconds.len(), 8, "{processes}: {seconds:?}");
+        for (before, after, cooldown) in [
+            (0, 1, 1),
+            (1, 2, 2),
+            (2, 3, 4),
+            (3, 4, 8),
+            (4, 5, 16),
+            (5, 6, 30),
+            (6, 7, 30),
+        ] {
+            let pause = seconds[after] - seconds[before];
+            assert!((cooldown..=cooldown + 1).contains(&pause), "{seconds:?}");
+        }
+        assert_eq!(ask(&apps[0]).await.status(), 200);
+    }
+}
+
+/// A failure says nothing of the content; any other status is the origin's new answer.
+#[tokio::test(start_paused = true)]
+async fn a_failure_never_replaces_content_and_a_new_answer_does() {
+    for (status, stays) in [
+        (408, true),
+        (425, true),
+        (429, true),
+        (500, true),
+        (503, true),
+        (599, true),
+        (302, false),
+        (400, false),
+        (401, false),
+        (403, false),
+        (409, false),
+    ] {
+        let database = testing::Database::new();
+        let site = database.open(Perennial::builder()).expect("opens");
+        let fails = Arc::new(AtomicBool::new(false));
+        let page = {
+            let fails = Arc::clone(&fails);
+            async move || match fails.load(SeqCst) {
+                true => (StatusCode::from_u16(status).expect("a status"), "another"),
+                false => (StatusCode::OK, "the page"),
+            }
+        };
+        let app = Router::new().route("/", route(page).layer(site.layer(Refresh::every(LONG))));
+        let ask = async || {
+            let request = Request::get("/").body(Body::empty()).expect("a request");
+            let response = app.clone().oneshot(request).await.expect("infallible");
+            response.status().as_u16()
+        };
+        assert_eq!(ask().await, 200);
+        fails.store(true, SeqCst);
+        site.invalidate("/").await.expect("is invalidated");
+        for _ in 0..3 {
+            assert_eq!(ask().await, if stays { 200 } else { status });
+            testing::advance(Duration::from_secs(1)).await;
+        }
+        let stored = site.entries(&EntryFilter::new()).await.expect("answers");
+        let stored = stored.entries.iter().filter(|it| it.status.is_some());
+        assert_eq!(stored.count(), usize::from(stays), "{status}");
     }
 }

@@ -323,11 +323,13 @@ async fn a_stale_page_outlives_failures_for_as_long_as_it_says() {
             }
             tokio::time::sleep(SHORT).await;
         }
-        assert_eq!(origin.begun(), 2, "{said}: the cooldown was not kept");
+        // Without a servable version, the first cooldown is a second.
+        let runs = if served { 2 } else { 3 };
+        assert_eq!(origin.begun(), runs, "{said}: the cooldown was not kept");
         origin.status(200);
         tokio::time::sleep(4 * SHORT).await;
         get(address, "/").await;
-        assert_eq!(get(address, "/").await.run(), 3, "{said}");
+        assert_eq!(get(address, "/").await.run(), runs + 1, "{said}");
     }
 }
 

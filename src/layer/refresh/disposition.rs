@@ -39,7 +39,7 @@ pub(super) fn disposition(head: &Parts, key: &Key, from_cache_control: bool) -> 
     } else {
         None
     };
-    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+    if is_failure(status) {
         let shareable = unshareable.is_none();
         return Disposition::Failure { shareable };
     }
@@ -48,6 +48,11 @@ pub(super) fn disposition(head: &Parts, key: &Key, from_cache_control: bool) -> 
         None if is_heuristically_cacheable(status) => Disposition::Content,
         None => Disposition::Pass(PassReason::Status),
     }
+}
+
+/// Returns true for a status that says nothing of the content: another request may succeed.
+fn is_failure(status: StatusCode) -> bool {
+    status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429)
 }
 
 /// Returns true if every header in `Vary` is in the key (RFC 9111 §4.1). `Accept-Encoding` is

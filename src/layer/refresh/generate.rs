@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::BoxError,
     extensions::{RefreshAfter, Tags},
-    http::{fields::seconds, stored},
+    http::stored,
     layer::{
         ResponseBody,
         body::{Read, read},
@@ -46,7 +46,6 @@ where
     ResBody::Error: Into<BoxError>,
 {
     let (layer, service) = (&shared.layer, shared.inner());
-    let retry_in = layer.policy.cooldown_time();
     let generating = request.extensions().get::<Generating>();
     let hidden = generating.map_or_else(Arc::default, |it| Arc::clone(&it.hidden));
     let failed = |error: BoxError, response| {
@@ -63,7 +62,7 @@ where
         };
         Generated::Failed(Failure {
             response,
-            ..Failure::new(error, retry_in)
+            ..Failure::new(error)
         })
     };
     let uri = request.uri().clone();
@@ -113,8 +112,6 @@ where
     };
     let mut response = stored::storable(&head, body);
     if disposition != Disposition::Content {
-        let retry_after = response.headers_mut().entry(header::RETRY_AFTER);
-        retry_after.or_insert_with(|| seconds(retry_in).into());
         return failed(status.into(), Some(response.into()));
     }
     stored::validate(&mut response);

@@ -33,11 +33,11 @@ const MAX_KEYS: usize = 10_000;
 /// | status of the response | header of the response | treatment |
 /// |---|---|---|
 /// | 200, 203, 204, 300, 301, 308, 404, 405, 410, 414 (heuristically cacheable, RFC 9110 §15.1) | none of the headers below | stored |
-/// | the same | `Set-Cookie`, or `private` or `no-store` in `Cache-Control` or `CDN-Cache-Control` | bypass for the interval: `detail=private` |
+/// | the same | `Set-Cookie`, or `private` or `no-store` anywhere in `Cache-Control` or `CDN-Cache-Control` (with [`from_cache_control`](crate::Refresh::from_cache_control), a valid `CDN-Cache-Control` decides alone, by RFC 9213) | bypass for the interval: `detail=private` |
 /// | the same | a `Vary` that names a header outside the key | bypass for the interval: `detail=vary` |
 /// | the same | `Content-Type: text/event-stream` | bypass for the interval: `detail=event-stream` |
 /// | the same | larger than [`max_body`](crate::Builder::max_body) or [`max_headers`](crate::Builder::max_headers) | passed on, the old version stays |
-/// | 429, 500 and above | any | failure |
+/// | 408, 425, 429, 500 and above | any | failure |
 /// | any other | any | bypass for the cooldown: `detail=status` |
 ///
 /// **Bypass** (hit-for-pass): the response is given to no other visitor, the old version is
@@ -45,7 +45,8 @@ const MAX_KEYS: usize = 10_000;
 /// twice, once as the generator and once for the visitor, as the generator does not see the
 /// visitor's request. Each further request runs the service once.
 ///
-/// **Failure**: the old version stays. Without an old version, the visitors who wait in this
+/// **Failure**, as are a panic and a timeout: the old version stays. Any other status is the
+/// origin's new answer: a 401, a 403 or a redirect removes the page. Without an old version, the visitors who wait in this
 /// process get the failed response, unless a header above makes it one visitor's own; then only the
 /// visitor whose request caused the response gets it. Other visitors get 503 with `Retry-After`
 /// until the cooldown ends.

@@ -44,11 +44,7 @@ impl Driver {
         let run = parts::watched(generator, self.permit.clone());
         let task = tokio::spawn(run.in_current_span());
         let mut task = AbortOnDropHandle::new(task);
-        let (key, source, cooldown) = (
-            self.key.clone(),
-            self.source.clone(),
-            self.policy.cooldown_time(),
-        );
+        let (key, source) = (self.key.clone(), self.source.clone());
         let before = self
             .state
             .newest()
@@ -62,7 +58,7 @@ impl Driver {
         Box::pin(async move {
             let (generated, is_provisional) = match (&mut task).await {
                 Ok(generated) => generated,
-                Err(panic) => (Generated::Failed(Failure::new(panic, cooldown)), false),
+                Err(panic) => (Generated::Failed(Failure::new(panic)), false),
             };
             let took = engine.now() - started;
             let Basis { epoch, revision } = basis;

@@ -164,7 +164,7 @@ impl Driver {
             fence: self.lease.as_ref().map(crate::lock::Lease::fence),
             error,
             serves_old: ended.serves_old,
-            cooldown: self.policy.cooldown_time(),
+            cooldown: ended.cooldown,
         };
         self.emit(event::Event::RegenerationEnded(regeneration.into()));
     }

@@ -33,6 +33,7 @@ impl<C: Content> Decision<'_, C> {
                     why: Some(why),
                     failure: None,
                     serves_old: false,
+                    cooldown: Duration::ZERO,
                 }));
                 self.hit_for_pass(why, time, metadata);
                 if lease.is_some() {
@@ -55,6 +56,7 @@ impl<C: Content> Decision<'_, C> {
                     why: None,
                     failure: None,
                     serves_old: true,
+                    cooldown: policy_cooldown,
                 }));
                 self.serve_old_for(policy_cooldown);
                 policy_cooldown
@@ -62,24 +64,31 @@ impl<C: Content> Decision<'_, C> {
             GenerationResult::Failed(failure) => {
                 let serves_old =
                     self.is_servable_for(policy_cooldown) && !self.facts.policy.shows_failures;
+                let cooldown = match serves_old {
+                    true => policy_cooldown,
+                    false => self.facts.policy.cooldown_after(self.state.failures),
+                };
+                let failure = C::retrying(failure, cooldown);
                 self.report = Some(Report::Ended(Ended {
                     outcome: Outcome::Failed,
                     why: None,
                     failure: Some(failure.clone()),
                     serves_old,
+                    cooldown,
                 }));
+                self.state.failures = self.state.failures.saturating_add(1);
                 if serves_old {
-                    self.serve_old_for(policy_cooldown);
+                    self.serve_old_for(cooldown);
                 } else {
                     let quiet = match lease {
-                        Some(_) => policy_cooldown,
+                        Some(_) => cooldown,
                         // The store may have a version.
-                        None => policy_cooldown.min(RECHECK),
+                        None => cooldown.min(RECHECK),
                     };
-                    self.cool_down(policy_cooldown, quiet, basis);
+                    self.cool_down(cooldown, quiet, basis);
                     self.end_with(Answer::Failed(failure));
                 }
-                policy_cooldown
+                cooldown
             }
         };
         match lease {
@@ -267,6 +276,7 @@ impl<C: Content> Decision<'_, C> {
         self.view = Some(View::Cooldown {
             until: self.facts.now + time,
             quiet_until: self.facts.now + quiet,
+            failures: self.state.failures,
             metadata: Arc::new(C::metadata_without_content(self.facts.key, basis)),
         });
     }

@@ -27,6 +27,8 @@ pub(crate) struct Ended<C: Content> {
     pub(crate) why: Option<PassReason>,
     pub(crate) failure: Option<C::Failure>,
     pub(crate) serves_old: bool,
+    /// The time until another try, after a failure.
+    pub(crate) cooldown: Duration,
 }
 
 impl<C: Content> Report<C> {
@@ -36,6 +38,7 @@ impl<C: Content> Report<C> {
             why: None,
             failure: None,
             serves_old: false,
+            cooldown: Duration::ZERO,
         })
     }
 }

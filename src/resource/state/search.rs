@@ -62,6 +62,7 @@ impl<C: Content> Decision<'_, C> {
             return Command::End;
         }
         let lock = found.lock;
+        self.state.failures = lock.failures;
         // After a step back of the database's clock, a lease may seem to last for years.
         let remaining = lock
             .remaining
@@ -144,6 +145,7 @@ impl<C: Content> Decision<'_, C> {
             self.view = Some(View::Cooldown {
                 until,
                 quiet_until: until.min(self.facts.now + RECHECK),
+                failures: self.state.failures,
                 metadata,
             });
             return Command::End;

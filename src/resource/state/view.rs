@@ -21,6 +21,9 @@ pub(crate) trait Content: Clone {
     fn metadata_without_content(key: &str, basis: Basis) -> Self::Metadata;
     /// Returns the failure of a generator that has taken longer than the policy's timeout.
     fn timed_out(policy: &Refresh) -> Self::Failure;
+
+    /// Adds the time until another try to a failure.
+    fn retrying(failure: Self::Failure, retry_in: Duration) -> Self::Failure;
 }
 
 /// The invalidation list, as far as decisions need to know.
@@ -235,6 +238,8 @@ pub(crate) enum View<C: Content> {
         /// The time before which this process asks the store nothing. Earlier than `until` if the
         /// store did not answer: the store may have a version.
         quiet_until: Tick,
+        /// The number of failures in a row.
+        failures: u32,
         metadata: NoContent<C>,
     },
 }
@@ -286,6 +291,7 @@ impl<C: Content> View<C> {
                 until,
                 quiet_until,
                 metadata,
+                ..
             } if facts.now < quiet_until && facts.list.judge(&metadata) != Freshness::Purged => {
                 let retry_in = until - facts.now;
                 Ok(Answer::Unavailable { retry_in })

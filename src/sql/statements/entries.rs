@@ -3,7 +3,7 @@
 use super::Sides;
 
 /// kind, name, known fence -> lock: fence, owned, remaining; epoch; entry: fence, age, status,
-/// headers, body, metadata; lock: age; entry: time of the publish
+/// headers, body, metadata; lock: age; entry: time of the publish; lock: failures
 pub(in crate::sql) const PROBE: Sides = Sides {
     // Another form of bytes may be the role's default.
     postgres: "WITH n AS (
@@ -11,7 +11,8 @@ pub(in crate::sql) const PROBE: Sides = Sides {
         )
         SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
             coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
-            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.metadata, n.at - l.acquired_at, e.generated_at
+            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.metadata, n.at - l.acquired_at, e.generated_at,
+            coalesce(l.failures, 0)
         FROM n
         LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
         LEFT JOIN {p}entry e ON e.kind = $1 AND e.name = $2 AND e.fence > $3",
@@ -19,7 +20,8 @@ pub(in crate::sql) const PROBE: Sides = Sides {
     relative: Some(PLAIN_PROBE),
     mysql: "{waits}SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
             LEAST(coalesce((SELECT max(epoch) FROM {p}invalidation), 0), {committed}),
-            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.metadata, n.at - l.acquired_at, e.generated_at
+            e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.metadata, n.at - l.acquired_at, e.generated_at,
+            coalesce(l.failures, 0)
         FROM (SELECT {now} AS at) n
         LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
         LEFT JOIN {p}entry e ON e.kind = $1 AND e.name = $2 AND e.fence > $3",
@@ -29,7 +31,8 @@ pub(in crate::sql) const PROBE: Sides = Sides {
 const PLAIN_PROBE: &str =
     "SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0),
         coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
-        e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.metadata, n.at - l.acquired_at, e.generated_at
+        e.fence, n.at - e.generated_at, e.status, e.headers, e.body, e.metadata, n.at - l.acquired_at, e.generated_at,
+            coalesce(l.failures, 0)
     FROM (SELECT {now} AS at) n
     LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
     LEFT JOIN {p}entry e ON e.kind = $1 AND e.name = $2 AND e.fence > $3";

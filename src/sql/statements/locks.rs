@@ -76,10 +76,13 @@ pub(in crate::sql) const EXTEND: Sides = Sides::same(
     WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 AND expires_at > {now}",
 );
 
+/// A cooldown counts as a failure, once for each lease. MySQL assigns in the order written.
+///
 /// kind, name, owner, fence, cooldown -> one row changed, if the owner has the lock, or no later
 /// holder has acquired it since an earlier release
 pub(in crate::sql) const RELEASE: Sides = Sides::same(
-    "{waits}UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN $5 = 0 THEN 0 ELSE {now} + $5 END
+    "{waits}UPDATE {p}lock SET failures = CASE WHEN $5 = 0 THEN 0 WHEN owner IS NULL THEN failures ELSE failures + 1 END,
+        owner = NULL, expires_at = CASE WHEN $5 = 0 THEN 0 ELSE {now} + $5 END
     WHERE kind = $1 AND name = $2 AND fence = $4 AND (owner = $3 OR owner IS NULL)",
 );
 

@@ -6,7 +6,7 @@ use super::Sides;
 /// of that name.
 #[cfg(feature = "mysql")]
 pub(in crate::sql) const MYSQL_COLUMNS: [&str; 3] = [
-    "SELECT kind, name, owner, fence, acquired_at, expires_at FROM {p}lock LIMIT 0",
+    "SELECT kind, name, owner, fence, acquired_at, expires_at, failures FROM {p}lock LIMIT 0",
     "SELECT kind, name, fence, generated_at, retain_until, metadata, history, status, headers, `body` FROM {p}entry LIMIT 0",
     "SELECT name, epoch FROM {p}invalidation LIMIT 0",
 ];
@@ -23,6 +23,7 @@ pub(in crate::sql) const LOCK: Sides = Sides {
             fence INTEGER NOT NULL,
             acquired_at INTEGER NOT NULL,
             expires_at INTEGER NOT NULL,
+            failures INTEGER NOT NULL DEFAULT 0,
             PRIMARY KEY (kind, name)
         ) WITHOUT ROWID",
     postgres: "CREATE TABLE {p}lock (
@@ -32,6 +33,7 @@ pub(in crate::sql) const LOCK: Sides = Sides {
             fence BIGINT NOT NULL,
             acquired_at BIGINT NOT NULL,
             expires_at BIGINT NOT NULL,
+            failures BIGINT NOT NULL DEFAULT 0,
             PRIMARY KEY (kind, name)
         )",
     relative: None,
@@ -42,6 +44,7 @@ pub(in crate::sql) const LOCK: Sides = Sides {
             fence BIGINT NOT NULL,
             acquired_at BIGINT NOT NULL,
             expires_at BIGINT NOT NULL,
+            failures BIGINT NOT NULL DEFAULT 0,
             PRIMARY KEY (kind, name)
         ) ENGINE = InnoDB",
 };

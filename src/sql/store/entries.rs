@@ -32,6 +32,7 @@ impl<DB: Driver> SqlStore<DB> {
             fence: row.number(0)?,
             owned: row.number(1)? != 0,
             remaining: duration(remaining),
+            failures: u32::try_from(row.number(12)?).unwrap_or(u32::MAX),
         };
         let entry = Self::read_entry(row);
         let unreadable = entry.is_err();

@@ -235,6 +235,7 @@ impl<const N: usize> Check<N> {
                 fence: lock.fence,
                 owned: lock.owned,
                 remaining: if kept { TICK } else { time(lock.expires) },
+                failures: 0,
             }
         });
         let lock = lock.unwrap_or_default();

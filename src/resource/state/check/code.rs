@@ -84,6 +84,11 @@ impl Code {
         self.byte(bits);
     }
 
+    /// More failures change nothing: the cooldown has its full length.
+    pub(super) fn failures(&mut self, failures: u32) {
+        self.byte(i64::from(failures.min(2)));
+    }
+
     pub(super) fn fence(&mut self, fence: i64) {
         if self.ranks.is_empty() {
             self.fences.push(fence);
@@ -151,11 +156,13 @@ impl Code {
             owner,
             acquired,
             expires,
+            failures,
         } = *lock;
         self.fence(fence);
         self.flags(&[owner != 0, expires == FREE, entry.is_some()]);
         self.until(acquired);
         self.until(expires);
+        self.failures(failures);
         self.until(*cooling);
         self.fence(*broken);
         self.byte(i64::from(*begun));
@@ -217,6 +224,7 @@ impl Code {
                 self.fence(lock.fence);
                 self.flags(&[lock.owned, entry.is_some()]);
                 self.byte(lock.remaining.as_secs() as i64);
+                self.failures(lock.failures);
                 self.byte(epoch);
                 if let Some(Stored {
                     fence,

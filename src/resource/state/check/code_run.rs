@@ -92,9 +92,11 @@ impl Code {
             Some(View::Cooldown {
                 until,
                 quiet_until,
+                failures,
                 metadata,
             }) => {
                 self.byte(100);
+                self.failures(*failures);
                 self.until(*until);
                 self.until(*quiet_until);
                 self.basis(**metadata);
@@ -198,6 +200,7 @@ impl Code {
             begun_in,
             phase,
             permitted,
+            failures,
             polls,
             held_until,
             cooldown,
@@ -205,6 +208,7 @@ impl Code {
         self.maybe_version(newest.as_ref());
         self.byte(begun_in.map_or(0, |epoch| 1 + epoch));
         self.byte(i64::from((*polls).min(LEAVE_AFTER)));
+        self.failures(*failures);
         self.flags(&[*permitted, held_until.0 == i64::MIN]);
         self.until(*held_until);
         self.flags(&[cooldown.is_some()]);

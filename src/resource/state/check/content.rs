@@ -52,6 +52,8 @@ impl Content for Text {
     }
 
     fn timed_out(_: &Refresh) {}
+
+    fn retrying((): (), _: Duration) {}
 }
 
 /// The epochs of the invalidations of the one key; 0: there is none.

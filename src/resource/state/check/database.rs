@@ -41,6 +41,7 @@ pub(super) struct Lock {
     pub(super) owner: u32,
     pub(super) acquired: Tick,
     pub(super) expires: Tick,
+    pub(super) failures: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +97,7 @@ impl Database {
                 owner: 0,
                 acquired: NOW,
                 expires: FREE,
+                failures: 0,
             },
             entry: None,
             marks: Marks::default(),
@@ -126,6 +128,7 @@ impl Database {
                     fence: self.lock.fence,
                     owned: self.lock.owner != 0,
                     remaining: self.remaining(mutant),
+                    failures: self.lock.failures,
                 };
                 let entry = entry.map(|entry| Stored {
                     fence: entry.fence,
@@ -160,6 +163,10 @@ impl Database {
                     fence == row.fence && is_owner || mutant == Some(Mutant::ReleaseWithoutOwner);
                 if releases {
                     self.cooling = NOW + cooldown;
+                    self.lock.failures = match cooldown.is_zero() {
+                        true => 0,
+                        false => self.lock.failures + u32::from(owner != 0),
+                    };
                     self.lock.owner = 0;
                     self.lock.expires = match mutant {
                         Some(Mutant::ReleaseWithoutCooldown) => FREE,
@@ -204,6 +211,7 @@ impl Database {
             owner,
             acquired: NOW,
             expires: NOW + LEASE,
+            ..self.lock
         };
         Ok(Some(self.lock.fence))
     }

@@ -129,6 +129,7 @@ fn held(remaining: Duration) -> LockState {
         fence: 1,
         owned: true,
         remaining,
+        failures: 0,
     }
 }
 

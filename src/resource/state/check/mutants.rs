@@ -78,7 +78,7 @@ fn cooldown_without_the_store_that_ends_early_is_found() {
     let setup = Setup {
         mutant: Some(Mutant::CooldownEndsEarly),
         long_cooldown: true,
-        ..Setup::new(&[Failing, Refused], 2, 3)
+        ..Setup::new(&[Failing, Refused], 2, 4)
     };
     is_found_by(&setup, "S12");
 }

@@ -257,6 +257,7 @@ impl Process {
             _ => None,
         };
         let cooldown = setup.policy().cooldown_time();
+        let failures = self.run.as_ref().map_or(0, |run| run.state.failures);
         let grace = match event {
             Event::Generated(GenerationResult::Failed(())) => cooldown,
             Event::Due if generating.is_some() => cooldown,
@@ -265,7 +266,7 @@ impl Process {
         };
         self.error_grace = self.error_grace.max(NOW + grace);
         if generating.is_some_and(|text| text.basis.epoch >= self.known.marks.purged) {
-            self.cooling = NOW + cooldown;
+            self.cooling = NOW + setup.policy().cooldown_after(failures);
         }
     }
 

@@ -81,6 +81,7 @@ fn cooldown_lasts_until_its_end_or_a_purge() {
     let view = || View::<Text>::Cooldown {
         until: Tick(1001 * SECOND),
         quiet_until: Tick(1001 * SECOND),
+        failures: 1,
         metadata: Arc::new(Basis::default()),
     };
     let look = |process: &Process| view().look(&process.facts(), || false);
@@ -97,6 +98,7 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
     let view = View::<Text>::Cooldown {
         until,
         quiet_until: process.now + S,
+        failures: 1,
         metadata: Arc::new(Basis::default()),
     };
     process.now = process.now + S;
