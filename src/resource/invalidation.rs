@@ -24,6 +24,10 @@ use crate::{
 /// invalidation of everything takes their place. Purged keys have the same limit.
 pub(super) const MOST: usize = 100_000;
 
+/// The revision of versions whose process could not store its revision yet. The epoch of the
+/// revision, once it is stored, makes them stale.
+const UNSAID: i64 = i64::MAX;
+
 /// The name of the invalidation of everything.
 const EVERYTHING: &str = "prefix:";
 
@@ -111,6 +115,8 @@ struct List {
     revision: Option<String>,
     /// The epoch in which that revision was first seen, or seen again after another one; 0 before.
     revised: i64,
+    /// The name by which this process is the first to say its revision, until the name is stored.
+    unsaid: Option<String>,
     /// The latest epoch of another revision; 0: there is none.
     other_revised: i64,
     /// The epoch before which all versions are stale, by the database's list.
@@ -171,23 +177,37 @@ impl Invalidations {
         }
     }
 
-    /// Returns the name of this process's revision if the database has never seen the revision, or
-    /// if the process has just begun and another revision was seen later. The processes that come
-    /// back together have one name: the name has the other revision's epoch.
-    pub(super) fn unseen_revision(&self) -> Option<String> {
-        self.read(|list| {
+    /// Decides whether the process, which has read all invalidations from before its start, is the
+    /// first to say its revision: the database has never seen the revision, or has seen another one
+    /// later. The processes that come back together have one name: the name has the other
+    /// revision's epoch.
+    pub(super) fn say_revision(&self) {
+        let unsaid = self.read(|list| {
             let name = list.revision.as_ref()?;
             if list.revised == 0 {
                 return Some(name.clone());
             }
-            let returns = !list.complete && list.other_revised > list.revised;
+            let returns = list.other_revised > list.revised;
             returns.then(|| format!("{name};{}", list.other_revised))
-        })
+        });
+        if unsaid.is_some() {
+            self.change(|list| list.unsaid = unsaid);
+        }
+    }
+
+    /// Returns the name of the revision that is to be stored. Until then, the versions of other
+    /// processes count as stale, as older code may have generated them.
+    pub(super) fn unsaid_revision(&self) -> Option<String> {
+        self.read(|list| list.unsaid.clone())
     }
 
     /// Returns the latest epoch in which this process's revision was seen; 0 without a revision.
+    /// [`UNSAID`]: the revision is not stored yet.
     pub(crate) fn revision(&self) -> i64 {
-        self.read(|list| list.revised)
+        self.read(|list| match list.unsaid {
+            Some(_) => UNSAID,
+            None => list.revised,
+        })
     }
 
     /// Returns true if there are more names than a process keeps.
@@ -254,7 +274,11 @@ impl Invalidations {
     pub(crate) fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
         self.read(|list| {
             let judged = list.judge(key, metadata);
-            if judged == Freshness::Fresh && metadata.revision < list.revised {
+            let revised = match list.unsaid {
+                Some(_) => UNSAID,
+                None => list.revised,
+            };
+            if judged == Freshness::Fresh && metadata.revision < revised {
                 // Older code generated the version after this process's revision was first seen.
                 return Freshness::Stale;
             }
@@ -315,6 +339,9 @@ impl List {
                     false => &mut self.other_revised,
                 };
                 *revised = (*revised).max(epoch);
+                if self.unsaid.as_deref() == Some(name) {
+                    self.unsaid = None;
+                }
                 self.everything = self.everything.max(epoch);
                 return;
             }
@@ -465,6 +492,12 @@ mod tests {
         assert_eq!(all.judge("/a", &metadata(4, &[])), Freshness::Fresh);
     }
 
+    /// What a process says that has just begun.
+    fn said(process: &Invalidations) -> Option<String> {
+        process.say_revision();
+        process.unsaid_revision()
+    }
+
     #[test]
     fn a_revision_that_returns_counts_as_new_once() {
         let seen = |names: &[(&str, i64)]| {
@@ -477,36 +510,38 @@ mod tests {
         };
         let both = [("revision:1", 3), ("revision:2", 7)];
         let began = seen(&both);
-        assert_eq!(began.unseen_revision().as_deref(), Some("revision:1;7"));
-        // A process that runs side by side with the newer revision says nothing.
-        began.complete();
-        assert_eq!(began.unseen_revision(), None);
-        let returned = seen(&[both[0], both[1], ("revision:1;7", 9)]);
-        assert_eq!((returned.unseen_revision(), returned.revision()), (None, 9));
+        assert_eq!(said(&began).as_deref(), Some("revision:1;7"));
+        // Until the name is stored, versions of others count as stale, and own ones do not.
         let version = |revision| Metadata {
             revision,
             ..metadata(10, &[])
         };
+        assert_eq!(began.judge("/", &version(8)), Freshness::Stale);
+        let own = version(began.revision());
+        assert_eq!(began.judge("/", &own), Freshness::Fresh);
+        began.learn(&[("revision:1;7".to_owned(), 12)]);
+        assert_eq!(began.unsaid_revision(), None);
+        assert_eq!(began.judge("/", &own), Freshness::Stale);
+        let returned = seen(&[both[0], both[1], ("revision:1;7", 9)]);
+        assert_eq!((said(&returned), returned.revision()), (None, 9));
         assert_eq!(returned.judge("/", &version(7)), Freshness::Stale);
         assert_eq!(returned.judge("/", &version(9)), Freshness::Fresh);
         // Another revision, whose name only begins in the same way.
         let other = seen(&[both[0], ("revision:1;", 4), ("revision:1;x", 5)]);
-        assert_eq!(other.unseen_revision().as_deref(), Some("revision:1;5"));
+        assert_eq!(said(&other).as_deref(), Some("revision:1;5"));
     }
 
     #[test]
     fn newer_revision_replaces_pages_of_the_older_one_only() {
         let [old, new] = ["old", "new"].map(|name| Invalidations::new(Some(name.to_owned())));
-        assert_eq!(old.unseen_revision(), Some("revision:old".to_owned()));
+        assert_eq!(said(&old), Some("revision:old".to_owned()));
         let seen = [
             ("revision:old".to_owned(), 3),
             ("revision:new".to_owned(), 7),
         ];
         for process in [&old, &new] {
             process.learn(&seen);
-            // Both run already.
-            process.complete();
-            assert_eq!(process.unseen_revision(), None);
+            assert_eq!(process.unsaid_revision(), None);
         }
         assert_eq!((old.revision(), new.revision()), (3, 7));
         let made = |epoch, revision| Metadata {

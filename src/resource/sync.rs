@@ -23,6 +23,8 @@ use crate::{
 const PAGE: usize = 10_000;
 
 pub(super) struct Schedule {
+    /// Held while the revision is stored.
+    saying: tokio::sync::Mutex<()>,
     /// The time before which no sync is due. The hit path reads only this atomic.
     quiet_until: AtomicI64,
     state: Mutex<State>,
@@ -54,6 +56,7 @@ type Attempt = watch::Receiver<Progress>;
 impl Schedule {
     pub(super) fn new() -> Self {
         Self {
+            saying: tokio::sync::Mutex::default(),
             quiet_until: AtomicI64::new(i64::MIN),
             state: Mutex::new(State {
                 running: None,
@@ -200,6 +203,10 @@ impl Engine {
             let engine = Arc::clone(&end.engine);
             end.result = Some(engine.ask(&end.progress).await.map_err(Arc::new));
             drop(end);
+            if let Ok(_saying) = engine.sync.saying.try_lock() {
+                // After a failure, a later sync tries again.
+                let _ = engine.say_revision().await;
+            }
             if engine.invalidations.is_to_be_folded() {
                 engine.fold();
             }
@@ -214,15 +221,25 @@ impl Engine {
 
     async fn ask(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
         self.learn(progress).await?;
-        if let Some(name) = self.invalidations.unseen_revision() {
-            self.store
-                .call("invalidate", |store| store.invalidate(&name))
-                .await?;
-            // Another process may have been the first.
-            self.learn(progress).await?;
+        if !self.invalidations.is_complete() {
+            self.invalidations.say_revision();
+            // What was learned is enough to serve stored versions.
+            let said = tokio::time::timeout(self.store.patience(), self.say_revision());
+            if let Ok(Ok(true)) = said.await {
+                self.learn(progress).await?;
+            }
+            self.invalidations.complete();
         }
-        self.invalidations.complete();
         Ok(())
+    }
+
+    /// Stores the revision of the site's code, if that is to be done. Returns true if done.
+    async fn say_revision(&self) -> Result<bool, Error> {
+        let Some(name) = self.invalidations.unsaid_revision() else {
+            return Ok(false);
+        };
+        let said = self.store.call("revision", |store| store.invalidate(&name));
+        said.await.map(|_| true)
     }
 
     /// Reads the invalidations since the last sync, in pages.

@@ -23,7 +23,8 @@ use crate::{
 /// with [`advance`](super::advance).
 ///
 /// One condition holds at a time: each of [`fail`](Self::fail), [`hang`](Self::hang),
-/// [`slow_down`](Self::slow_down), [`lose_replies`](Self::lose_replies) and
+/// [`slow_down`](Self::slow_down), [`lose_replies`](Self::lose_replies),
+/// [`refuse_writes`](Self::refuse_writes) and
 /// [`recover`](Self::recover) replaces the one before. A condition holds for all sites of the
 /// database, for calls that begin afterwards, and for calls that hang.
 ///
@@ -60,6 +61,7 @@ enum Condition {
     Hangs,
     Slow(Duration),
     LosesReplies,
+    RefusesWrites,
 }
 
 impl Database {
@@ -104,6 +106,11 @@ impl Database {
     /// Carries each call out, and then returns an error, as when a connection breaks.
     pub fn lose_replies(&self) {
         self.set(Condition::LosesReplies);
+    }
+
+    /// Makes calls that write return an error at once, as on a server that has become read-only.
+    pub fn refuse_writes(&self) {
+        self.set(Condition::RefusesWrites);
     }
 
     /// Makes calls succeed again, and carries out the calls that hang.
@@ -153,7 +160,10 @@ impl Link for Database {
         match condition {
             Condition::Fails | Condition::Hangs => return Err("the database fails".into()),
             Condition::Slow(delay) => sleep(delay).await,
-            Condition::Well | Condition::LosesReplies => {}
+            Condition::RefusesWrites if call.writes() => {
+                return Err("the database is read-only".into());
+            }
+            Condition::Well | Condition::LosesReplies | Condition::RefusesWrites => {}
         }
         let reply = self.0.memory.apply(&call);
         match condition {

@@ -60,6 +60,19 @@ pub enum Call {
 }
 
 impl Call {
+    /// Returns true if the call may change the store.
+    pub fn writes(&self) -> bool {
+        !matches!(
+            self,
+            Self::Probe { .. }
+                | Self::Invalidated(..)
+                | Self::InvalidatedForLong(..)
+                | Self::List(..)
+                | Self::Inspect(_)
+                | Self::HeldLocks
+        )
+    }
+
     /// Returns the name of the method.
     pub fn step(&self) -> &'static str {
         match self {

@@ -14,7 +14,10 @@ use axum::{
     body::Body,
     http::{Request, StatusCode},
 };
-use perennial::{Builder, OnMiss, Perennial, Refresh, testing::internal::Linked};
+use perennial::{
+    Builder, OnMiss, Perennial, Refresh,
+    testing::{self, internal::Linked},
+};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
@@ -451,5 +454,88 @@ async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
         second.await.expect("no panic");
         let _ = first.await;
         assert!(!failed.load(SeqCst), "answered at once in round {round}");
+    }
+}
+
+/// Processes of a new revision whose revision cannot be stored, as the database refuses writes or
+/// another transaction holds the counter, serve what is stored, at once.
+#[tokio::test(start_paused = true)]
+async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
+    for hangs in [false, true] {
+        let database = testing::Database::new();
+        let gate = Arc::new(tokio::sync::watch::Sender::new(false));
+        let held = Arc::clone(&gate);
+        let hook: Hook = Arc::new(move |step, side| {
+            let mut gate = held.subscribe();
+            let waits = step == "invalidate" && side == Side::Before;
+            Box::pin(async move {
+                if waits {
+                    let _ = gate.wait_for(|held| !held).await;
+                }
+            })
+        });
+        let open = |revision| {
+            let store = Hooked {
+                store: Box::new(Linked(database.clone())),
+                hook: Arc::clone(&hook),
+            };
+            let builder = Perennial::builder().revision(revision);
+            builder.with_store(Box::new(Linked(store))).expect("opens")
+        };
+        let old = open("old");
+        let origin = Origin::default();
+        let app = |site: &Perennial| {
+            let layer = site.layer(Refresh::every(LONG));
+            here(origin.router().layer(layer))
+        };
+        let address = app(&old);
+        for path in ["/1", "/2"] {
+            crate::support::get(address, path).await;
+        }
+        match hangs {
+            true => drop(gate.send_replace(true)),
+            false => database.refuse_writes(),
+        }
+        let new = open("new");
+        let address = app(&new);
+        for path in ["/1", "/2"] {
+            let begun = tokio::time::Instant::now();
+            let reply = crate::support::get(address, path).await;
+            assert_eq!(reply.status, 200);
+            // The patience for the first write, and the soft timeout of a regeneration.
+            assert!(
+                begun.elapsed() < Duration::from_secs(2),
+                "{hangs}: {:?}",
+                begun.elapsed()
+            );
+        }
+        if !hangs {
+            assert_eq!(origin.begun(), 2, "what is stored is served");
+        }
+        gate.send_replace(false);
+        database.recover();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        // The revision is stored now, and each page is generated once by the new code.
+        let before = origin.begun();
+        until("both are new", async || {
+            let mut fresh = true;
+            for path in ["/1", "/2"] {
+                let reply = crate::support::get(address, path).await;
+                let said = reply.headers["cache-status"]
+                    .to_str()
+                    .expect("text")
+                    .to_owned();
+                fresh &= said.contains("hit; ttl=") && !said.contains("ttl=-");
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            fresh
+        })
+        .await;
+        assert!(origin.begun() <= before + 2, "{hangs}");
+        let another = open("new");
+        let address = app(&another);
+        let reply = crate::support::get(address, "/1").await;
+        let said = reply.headers["cache-status"].to_str().expect("text");
+        assert!(said.contains("hit") && !said.contains("ttl=-"), "{said}");
     }
 }

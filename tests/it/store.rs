@@ -122,6 +122,7 @@ contract! {
     a_lock_is_taken_by_one_and_its_fences_only_grow
     owner_without_an_answer_gets_its_fence_again
     a_cooldown_keeps_everybody_off
+    releases_with_a_cooldown_are_counted
     a_lock_is_taken_only_while_its_fence_is_the_one_seen
     only_the_owner_extends_and_releases
     an_expired_lease_is_not_extended
@@ -219,6 +220,28 @@ async fn a_cooldown_keeps_everybody_off(db: Db) {
     );
     tokio::time::sleep(cooldown + Duration::from_millis(100)).await;
     lock(&*store, "a", LEASE).await;
+}
+
+async fn releases_with_a_cooldown_are_counted(db: Db) {
+    let store = open(&db).await;
+    let failures = async || {
+        let probe = store.probe(&"a".into(), 0).await;
+        probe.expect("answers").lock.failures
+    };
+    let short = Duration::from_millis(1);
+    for expected in 1..=3 {
+        let lease = lock(&*store, "a", LEASE).await;
+        assert_eq!(failures().await, expected - 1);
+        // The first answer may be lost.
+        for _ in 0..2 {
+            assert!(store.release(&lease, short).await.expect("answers"));
+            assert_eq!(failures().await, expected);
+        }
+        tokio::time::sleep(5 * short).await;
+    }
+    let lease = lock(&*store, "a", LEASE).await;
+    assert!(store.release(&lease, NONE).await.expect("answers"));
+    assert_eq!(failures().await, 0);
 }
 
 async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
