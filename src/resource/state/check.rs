@@ -168,6 +168,13 @@ fn promises_hold_while_the_store_fails() {
     check(&setup, 150_000, &situations, &[]);
 }
 
+/// A process that could not read a stored version generates one itself, and reads later.
+#[test]
+fn promises_hold_after_a_probe_without_an_answer() {
+    let situations = ["a stored version is older than the unsaved one"];
+    check(&Setup::new(&[Refused], 1, 1), 20_000, &situations, &[]);
+}
+
 #[test]
 fn promises_hold_for_a_process_that_only_generates_missing_versions() {
     let setup = Setup {

@@ -63,7 +63,8 @@ impl<C: Content> Decision<'_, C> {
         }
         let lock = found.lock;
         self.state.failures = lock.failures;
-        // After a step back of the database's clock, a lease may seem to last for years.
+        // The database's clock may have been ahead when the lock was extended or released, and was
+        // then set back: the lock seems to last for years.
         let remaining = lock
             .remaining
             .min(self.facts.policy.cooldown_time().max(RECHECK));

@@ -8,7 +8,7 @@ mod waiting;
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    clock::Tick,
+    clock::{Tick, YEAR},
     event::{Outcome, Skip},
     resource::{
         PassReason,

@@ -3,8 +3,8 @@
 use crate::{
     clock::Tick,
     resource::state::{
-        Command, Event, Facts, Found, GenerationResult, Limits, Origin, Progress, State, View,
-        Visitor,
+        Command, Event, Facts, Found, GenerationResult, Limits, Origin, Progress, State, Version,
+        View, Visitor,
         check::{
             content::{Marks, ModelList, Text},
             database::{Database, Reply, Row, Statement},
@@ -185,10 +185,29 @@ impl Process {
             let Some(run) = &mut self.run else { break };
             let facts = facts(around.setup, &self.known, limits);
             let is_due = matches!(event, Event::Due | Event::LeftAlone);
+            let unsaved = match &event {
+                Event::Probed(found) => {
+                    let unsaved = run.state.newest.clone().filter(Version::is_unsaved);
+                    let stored = found.version.as_ref().zip(unsaved.as_ref());
+                    if stored.is_some_and(|(stored, unsaved)| stored.born < unsaved.born) {
+                        around
+                            .seen
+                            .push("a stored version is older than the unsaved one");
+                    }
+                    unsaved
+                }
+                _ => None,
+            };
             let step = run.state.on(&facts, event);
             let is_due = is_due && !matches!(step.command, Command::Leave);
             if is_due && run.state.due(&facts).is_some_and(|due| due <= NOW) {
                 return Err("S14: no deadline is in the past twice in a row");
+            }
+            if let (Some(before), Some(after)) = (&unsaved, &run.state.newest)
+                && after.born < before.born
+                && after.invalidated(&self.known) >= before.invalidated(&self.known)
+            {
+                return Err("S11: no older version replaces an unsaved one");
             }
             if let Some(report) = &step.report {
                 around.seen.push(super::names::report(report));

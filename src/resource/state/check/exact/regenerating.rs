@@ -63,6 +63,73 @@ fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends
 }
 
 #[test]
+fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
+    let years = |owned| LockState {
+        fence: 1,
+        owned,
+        remaining: YEAR,
+    };
+    let mut process = Process::new();
+    let stale = process.version(3 * S, Origin::Stored);
+    for owned in [false, true] {
+        let (mut state, _) = process.permitted(Some(stale.clone()), false);
+        let step = process.on(&mut state, found(None, years(owned)));
+        assert!(
+            matches!(&step.view, Some(View::Version(version)) if version.quiet_until == process.now + S),
+            "{step:?}"
+        );
+    }
+    let (mut state, _) = process.permitted(None, false);
+    let step = process.on(&mut state, found(None, years(false)));
+    assert!(
+        matches!(done(&step), Answer::Unavailable { retry_in } if *retry_in == S),
+        "{step:?}"
+    );
+    assert!(
+        matches!(&step.view, Some(View::Cooldown { until, .. }) if *until == process.now + S),
+        "{step:?}"
+    );
+
+    // The store fails from here on. The process generates without a lease after the cooldown.
+    let (mut state, _) = process.permitted(None, false);
+    process.on(&mut state, found(None, years(true)));
+    process.now = process.now + S;
+    process.on(&mut state, Event::Due);
+    process.on(&mut state, Event::Permitted(true));
+    let step = process.on(&mut state, Event::Away);
+    assert!(matches!(step.command, Command::Generate { .. }), "{step:?}");
+}
+
+#[test]
+fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
+    let process = Process::new();
+    let unsaved = process.version(3 * S / 2, Origin::Unsaved);
+    let stored = |age, epoch| Version {
+        fence: 2,
+        content: text(epoch),
+        ..process.version(age, Origin::Stored)
+    };
+    let newest = |process: &Process, stored| {
+        let (mut state, _) = process.permitted(Some(unsaved.clone()), false);
+        process.on(&mut state, found(Some(stored), LockState::default()));
+        let newest = state.newest().expect("has a version");
+        (newest.born, newest.origin)
+    };
+    let own = (unsaved.born, Origin::Unsaved);
+    for (age, expected) in [
+        (3 * S, own),
+        (3 * S / 2 + Duration::from_micros(1), own),
+        (3 * S / 2, (unsaved.born, Origin::Stored)),
+        (S, (process.now - S, Origin::Stored)),
+    ] {
+        assert_eq!(newest(&process, stored(age, 0)), expected, "{age:?}");
+    }
+    // The invalidations judge before the age does.
+    let older = (process.now - 3 * S, Origin::Stored);
+    assert_eq!(newest(&Process::purged(), stored(3 * S, 1)), older);
+}
+
+#[test]
 fn regeneration_without_visitors_leaves_after_six_pauses() {
     let mut process = Process::new();
     let (mut state, _) = process.permitted(None, false);
