@@ -321,3 +321,92 @@ impl LeaseCore {
         }
     }
 }
+
+#[cfg(all(test, feature = "testing", feature = "_sql"))]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::{
+        error::BoxError,
+        lock::Locks,
+        store::{Guarded, sends},
+        testing::internal::{Call, Link, Linked, Memory, Reply},
+    };
+
+    const NAME: &str = "a";
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A store that sends the first try twice, as after a lost connection. The second sending is
+    /// answered, and the first one is still under way.
+    #[derive(Default)]
+    struct Repeats {
+        memory: Memory,
+        late: Mutex<Option<Call>>,
+    }
+
+    impl Repeats {
+        fn locks(self: &Arc<Self>) -> Locks {
+            let store = Box::new(Linked(Arc::clone(self)));
+            let store = Guarded::new(store, SECOND, SECOND, None);
+            Locks::with_store(store).lease(600 * SECOND)
+        }
+
+        /// Carries out the first sending.
+        fn arrives(&self) {
+            let late = self.late.lock().expect("not poisoned");
+            self.memory.apply(late.as_ref().expect("was sent"));
+        }
+    }
+
+    impl Link for Repeats {
+        async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+            let mut late = self.late.lock().expect("not poisoned");
+            if late.is_none() && matches!(call, Call::TryLock { .. }) {
+                *late = Some(call.clone());
+                // Never answered.
+                sends();
+            }
+            let sent = sends();
+            let reply = self.memory.apply(&call);
+            sent.answered();
+            Ok(reply)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn repeated_try_whose_first_sending_arrives_after_the_end_of_the_lease_holds_no_lock() {
+        for is_released in [true, false] {
+            // Before the first check, and after it.
+            for arrival in [SECOND / 2, 3 * SECOND] {
+                let store = Arc::new(Repeats::default());
+                let locks = store.locks();
+                let lease = locks.try_lock(NAME).await.expect("answers");
+                let lease = lease.expect("is free");
+                match is_released {
+                    true => lease.release().await.expect("is held"),
+                    false => drop(lease),
+                }
+                tokio::time::sleep(arrival).await;
+                store.arrives();
+                let taken = locks.try_lock(NAME).await.expect("answers");
+                assert!(taken.is_none(), "the late try has taken the lock");
+                tokio::time::sleep(10 * SECOND).await;
+                let taken = locks.try_lock(NAME).await.expect("answers");
+                assert!(taken.is_some(), "{is_released}, {arrival:?}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lease_of_a_repeated_try_that_is_left_keeps_its_owner() {
+        let store = Arc::new(Repeats::default());
+        let locks = store.locks();
+        let lease = locks.try_lock(NAME).await.expect("answers");
+        drop(lease.expect("is free").left_when_dropped());
+        tokio::time::sleep(100 * SECOND).await;
+        let lock = locks.inspect(NAME).await.expect("answers");
+        assert!(lock.expect("has a row").holder.is_some());
+    }
+}
