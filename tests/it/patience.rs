@@ -160,3 +160,37 @@ async fn stale_page_is_served_before_an_outer_timeout_of_two_seconds() {
     tokio::time::sleep(INTERVAL / 2).await;
     assert_eq!(visit().await, (StatusCode::OK, "new".into()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn hanging_database_is_waited_for_again_after_a_pause_of_all_requests() {
+    for patience in PATIENCES {
+        let database = Database::new();
+        let site = site(&database, patience);
+        assert_eq!(content(&site, "old").await, "old");
+        tokio::time::sleep(INTERVAL / 4).await;
+        database.hang();
+        for waits_for in [patience, Duration::ZERO, Duration::ZERO] {
+            assert_eq!(waits(waits_for, content(&site, "new")).await, "old");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        tokio::time::sleep(INTERVAL / 4).await;
+        assert_eq!(waits(patience, content(&site, "new")).await, "old");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn purge_is_known_to_the_first_request_after_an_outage_and_a_pause() {
+    let database = Database::new();
+    let patience = Duration::from_millis(700);
+    let (here, there) = (site(&database, patience), site(&database, patience));
+    assert_eq!(content(&here, "old").await, "old");
+    tokio::time::sleep(INTERVAL / 4).await;
+    database.hang();
+    assert_eq!(waits(patience, content(&here, "new")).await, "old");
+    // The sync that hangs fails meanwhile.
+    tokio::time::sleep(INTERVAL / 4).await;
+    database.recover();
+    there.purge("key").await.expect("is done");
+    database.slow_down(patience / 2);
+    assert_eq!(content(&here, "new").await, "new");
+}
