@@ -155,6 +155,8 @@ pub(crate) enum What {
         hangs: bool,
     },
     SetBack(Duration),
+    /// A process has no visitors for a while.
+    Lull,
     Quiet,
     Stopped,
 }

@@ -41,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) revisions: bool,
     /// The longest pause between two visitors of a process.
     pub(crate) pause: Duration,
+    /// After some outages, a process has no visitors for a while.
+    pub(crate) lulls: bool,
 }
 
 impl Plan {
@@ -67,6 +69,7 @@ impl Plan {
             cut_off: random.below(3) == 0 && !calm,
             revisions: random.chance(250) && !calm,
             pause: millis(random.one_of(&[150, 500, 3000])),
+            lulls: random.chance(300) && !calm,
         }
     }
 }

@@ -24,6 +24,8 @@ struct World {
     ground: Arc<Ground>,
     /// Another process replaces a crashed one.
     places: Mutex<Vec<Arc<Process>>>,
+    /// The time until which a process has no visitors, by its place.
+    lulls: Mutex<Vec<Instant>>,
     started: AtomicU32,
     revision: AtomicU32,
     end: Instant,
@@ -52,6 +54,7 @@ async fn simulate(seed: u64) -> Run {
     let ground = Arc::new(Ground::new(seed, Plan::new(seed)));
     let world = Arc::new(World {
         places: Mutex::default(),
+        lulls: Mutex::new(vec![Instant::now(); ground.plan.processes as usize]),
         started: AtomicU32::new(0),
         revision: AtomicU32::new(0),
         end: Instant::now() + ground.plan.chaos + QUIET,
@@ -73,6 +76,7 @@ async fn simulate(seed: u64) -> Run {
         weather.spawn(Arc::clone(&world).worker(place));
     }
     weather.spawn(Arc::clone(&world).weather());
+    weather.spawn(Arc::clone(&world).lulls());
     tokio::time::sleep(plan.chaos).await;
     weather.abort_all();
     while weather.join_next().await.is_some() {}
@@ -122,6 +126,10 @@ impl World {
             tokio::time::sleep(random.time(pause, plan.grain)).await;
             if random.below(50) == 0 {
                 tokio::time::sleep(random.time(Duration::from_secs(5), plan.grain)).await;
+            }
+            let lull = lock(&self.lulls)[place];
+            if !self.ground.is_quiet() {
+                tokio::time::sleep_until(lull).await;
             }
             let key = random.below(plan.resources.len() as u64) as usize;
             let patience = match random.below(8) {
@@ -231,9 +239,7 @@ impl World {
                 0 if plan.outages => {
                     let length = random.time(Duration::from_secs(8), plan.grain);
                     let hangs = random.below(2) == 0;
-                    let away_until = Instant::now() + length;
-                    *lock(&ground.weather) = Weather { away_until, hangs };
-                    ground.note(0, What::Away { hangs });
+                    self.outage(length, hangs);
                 }
                 1 if plan.crashes => self.crash(random.below(u64::from(plan.processes)) as usize),
                 2 if plan.revisions => {
@@ -252,6 +258,50 @@ impl World {
                 _ => {}
             }
         }
+    }
+
+    /// Leaves a process without visitors after an outage, now and then. Before the next visitor
+    /// comes, another process purges a page.
+    async fn lulls(self: Arc<Self>) {
+        let mut random = self.random("lulls", 0);
+        let (ground, plan) = (&self.ground, &self.ground.plan);
+        let processes = u64::from(plan.processes);
+        if !plan.lulls || processes < 2 {
+            return;
+        }
+        let second = Duration::from_secs(1);
+        for number in 6_000_000.. {
+            tokio::time::sleep(random.time(3 * second, plan.grain)).await;
+            let place = random.below(processes) as usize;
+            let other = (place + 1 + random.below(processes - 1) as usize) % processes as usize;
+            let key = random.below(plan.resources.len() as u64) as usize;
+            let visit = async |number| {
+                let visit = self.process(place).visit(number, key, 300 * second);
+                let _ = tokio::time::timeout(second, tokio::spawn(visit)).await;
+            };
+            self.outage(
+                2 * second + random.time(second, plan.grain),
+                random.below(2) == 0,
+            );
+            tokio::time::sleep(2 * second).await;
+            visit(number + 100_000).await;
+            let lull = 4 * second + random.time(2 * second, plan.grain);
+            lock(&self.lulls)[place] = Instant::now() + lull;
+            ground.note(self.process(place).number, What::Lull);
+            tokio::time::sleep(lull - second * 5 / 2).await;
+            let teller = self.process(other);
+            ground.change(teller.number, key);
+            tokio::spawn(tell(teller, number, key, "purge"));
+            tokio::time::sleep(second * 5 / 2).await;
+            visit(number + 200_000).await;
+        }
+    }
+
+    /// Lets the store be away from now on, for this time.
+    fn outage(&self, length: Duration, hangs: bool) {
+        let away_until = Instant::now() + length;
+        *lock(&self.ground.weather) = Weather { away_until, hangs };
+        self.ground.note(0, What::Away { hangs });
     }
 
     fn crash(&self, place: usize) {

@@ -81,6 +81,10 @@ struct Process {
     /// The time of the last refused sync, and the start of a sync without an answer.
     refused: Option<u64>,
     open: Option<u64>,
+    /// The start of the latest sync.
+    syncs: Option<u64>,
+    /// The last time at which a visitor came or went, or an invalidation began or ended.
+    acted: Option<u64>,
     /// The times of the last content for visitors, by key.
     got: HashMap<usize, u64>,
 }
@@ -95,6 +99,8 @@ struct Visit {
     overdue: bool,
     /// The process had a fresh version, and knew of all invalidations.
     hit: bool,
+    /// Nothing has happened in the process for a while.
+    paused: bool,
 }
 
 /// A run of a generator: the store's epoch at its start, and its end.
@@ -193,6 +199,7 @@ impl Oracle<'_> {
             What::Called(call, what) => {
                 if matches!(**what, Call::Invalidated { .. }) {
                     process.open.get_or_insert(at);
+                    process.syncs = Some(at);
                 }
                 self.count(kind(what));
                 let key = self.key_of(what);
@@ -270,11 +277,15 @@ impl Oracle<'_> {
                 });
             }
             What::Arrived { visit, key } => {
+                let paused = !self.visits.values().any(|it| it.process == number)
+                    && process.acted.is_none_or(|acted| acted + OVERDUE <= at);
+                process.acted = Some(at);
                 let overdue = process.asked.is_none_or(|asked| asked + OVERDUE <= at);
                 let had = process.got.get(key).copied();
                 let had = had.filter(|_| self.holds(number, *key));
                 let visitor = Visit {
                     process: number,
+                    paused,
                     arrived: at,
                     had,
                     // A process of a new revision syncs more than once.
@@ -283,19 +294,25 @@ impl Oracle<'_> {
                         && !self.ground.plan.revisions
                         && self.holds_fresh(number, *key, at),
                 };
+                if paused {
+                    self.count("visitors after a pause");
+                }
                 self.visits.insert(*visit, visitor);
             }
             What::Left { visit } => {
+                process.acted = Some(at);
                 self.visits.remove(visit);
                 self.count("visitors left");
             }
             What::Got { visit, key, answer } => {
+                process.acted = Some(at);
                 let Some(visitor) = self.visits.remove(visit) else {
                     return Ok(());
                 };
                 return self.got(*visit, &visitor, *key, *answer, at);
             }
             What::Told { key, how, done } => {
+                process.acted = Some(at);
                 if *how == "regenerate" {
                     self.tells(number, *key, false);
                 }
@@ -349,8 +366,13 @@ impl Oracle<'_> {
             What::Telling {
                 key,
                 how: "regenerate",
-            } => self.tells(number, *key, true),
-            What::Changed { .. } | What::Telling { .. } | What::Quiet | What::Stopped => {}
+            } => {
+                process.acted = Some(at);
+                self.tells(number, *key, true);
+            }
+            What::Telling { .. } => process.acted = Some(at),
+            What::Lull => self.count("processes left alone"),
+            What::Changed { .. } | What::Quiet | What::Stopped => {}
         }
         Ok(())
     }

@@ -109,8 +109,12 @@ impl Oracle<'_> {
             let known = process
                 .asked
                 .is_some_and(|asked| asked + OVERDUE >= arrived);
-            // A hanging database does not delay each visitor.
-            let patient = process.open.is_some_and(|since| since + PATIENCE <= at);
+            // A hanging database does not delay each visitor, but it does delay the first one after
+            // a pause, until the sync is given up.
+            let ends = process.syncs.map(|since| since + limit);
+            let given_up = ends.is_some_and(|end| (arrived..=at).contains(&end));
+            let waits = visitor.paused && at < arrived + PATIENCE && !given_up;
+            let patient = !waits && process.open.is_some_and(|since| since + PATIENCE <= at);
             if !known && !excused && !patient {
                 return Err("S9: an answer relies on invalidations that nobody asked for".into());
             }
