@@ -63,8 +63,8 @@ impl<C: Content> Decision<'_, C> {
         }
         let lock = found.lock;
         self.state.failures = lock.failures;
-        // The database's clock may have been ahead when the lock was extended or released, and was
-        // then set back: the lock seems to last for years.
+        // The database's clock may have been ahead when the lock was released, and was then set back:
+        // the cooldown seems to last for years.
         let remaining = lock
             .remaining
             .min(self.facts.policy.cooldown_time().max(RECHECK));

@@ -1,7 +1,7 @@
 //! The promises about leases and cooldowns in a journal: S4, S12, S15 and S18 of the list in
 //! [`super`].
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use perennial::{
     locks::{LockKind, LockName},
@@ -37,6 +37,8 @@ pub(super) struct Leases {
     held: HashMap<LockName, Vec<Lease>>,
     /// The end of the cooldown of a lock.
     cooldowns: HashMap<LockName, u64>,
+    /// The number of failures in a row at a lock, and the fence of the latest.
+    failures: HashMap<LockName, (u32, i64)>,
 }
 
 impl Leases {
@@ -94,15 +96,22 @@ impl Leases {
                 };
                 lease.over = true;
                 let Some(terms) = terms else { return Ok(()) };
-                let due = match lease.run {
-                    Some((_, Some(("failed" | "panicked", _)))) => terms.cooldown,
-                    Some((begun, Some(("cancelled", ended))))
-                        if ended - begun >= micros(terms.timeout) =>
-                    {
-                        terms.cooldown
+                let has_failed = match lease.run {
+                    Some((_, Some(("failed" | "panicked", _)))) => true,
+                    Some((begun, Some(("cancelled", ended)))) => {
+                        ended - begun >= micros(terms.timeout)
                     }
-                    _ => return Ok(()),
+                    _ => false,
                 };
+                if !has_failed {
+                    return Ok(());
+                }
+                // Without a version to serve, at least this long.
+                let failures = match self.failures.get(&row.name) {
+                    Some((failures, fence)) if *fence < row.fence => *failures,
+                    _ => 0,
+                };
+                let due = terms.cooldown.min(Duration::from_secs(1 << failures.min(10)));
                 if *cooldown < due {
                     return Err(format!(
                         "S12: {:?} is released after a failure with a cooldown of {cooldown:?}, not {due:?}",
@@ -160,6 +169,12 @@ impl Leases {
                 });
             }
             (Call::Release(row, cooldown), CallResult::Done(true)) => {
+                let failures = self.failures.entry(row.name.clone()).or_default();
+                *failures = match failures {
+                    _ if cooldown.is_zero() => (0, row.fence),
+                    (count, fence) if *fence < row.fence => (*count + 1, row.fence),
+                    counted => *counted,
+                };
                 self.cooldowns
                     .insert(row.name.clone(), at + micros(*cooldown));
             }
