@@ -111,7 +111,9 @@ impl Leases {
                     Some((failures, fence)) if *fence < row.fence => *failures,
                     _ => 0,
                 };
-                let due = terms.cooldown.min(Duration::from_secs(1 << failures.min(10)));
+                let due = terms
+                    .cooldown
+                    .min(Duration::from_secs(1 << failures.min(10)));
                 if *cooldown < due {
                     return Err(format!(
                         "S12: {:?} is released after a failure with a cooldown of {cooldown:?}, not {due:?}",
@@ -170,11 +172,12 @@ impl Leases {
             }
             (Call::Release(row, cooldown), CallResult::Done(true)) => {
                 let failures = self.failures.entry(row.name.clone()).or_default();
-                *failures = match failures {
-                    _ if cooldown.is_zero() => (0, row.fence),
-                    (count, fence) if *fence < row.fence => (*count + 1, row.fence),
-                    counted => *counted,
-                };
+                let (count, fence) = *failures;
+                if cooldown.is_zero() {
+                    *failures = (0, row.fence);
+                } else if fence < row.fence {
+                    *failures = (count + 1, row.fence);
+                }
                 self.cooldowns
                     .insert(row.name.clone(), at + micros(*cooldown));
             }

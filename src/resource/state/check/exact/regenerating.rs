@@ -68,6 +68,7 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
         fence: 1,
         owned,
         remaining: YEAR,
+        failures: 0,
     };
     let mut process = Process::new();
     let stale = process.version(3 * S, Origin::Stored);
