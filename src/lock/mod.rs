@@ -21,7 +21,7 @@ use crate::{
     event::{Event, Frequent, Observer},
     policy::bounded_lease,
     store::{Guarded, LeaseRow, Sending, Strays, Unused},
-    timing::{self, REQUEST_DONE, UNKNOWN_OUTCOME},
+    timing::{self, BRIEF_RETENTION, REQUEST_DONE, UNKNOWN_OUTCOME},
 };
 
 #[cfg(feature = "_sql")]
@@ -421,7 +421,16 @@ impl Locks {
                 LockKind::Request => (REQUEST_DONE, unused.max(UNKNOWN_OUTCOME)),
                 _ => (unused, unused),
             };
-            let unused = Unused { released, expired };
+            // Visitors invent pages that are gone soon.
+            let alone = match kind {
+                LockKind::Page => released.min(BRIEF_RETENTION),
+                _ => released,
+            };
+            let unused = Unused {
+                released,
+                expired,
+                alone,
+            };
             let mut next = None;
             loop {
                 let after: Option<String> = next;

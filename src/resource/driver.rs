@@ -226,6 +226,9 @@ impl Driver {
         self.give_back_permit();
         let retention = version.content.terms(&self.policy).interval;
         let retention = retention.saturating_add(self.engine.settings.retention);
+        if self.retention.is_some() {
+            self.engine.stores_briefly();
+        }
         let retention = self.retention.unwrap_or(retention);
         let engine = Arc::clone(&self.engine);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());

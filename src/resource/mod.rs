@@ -21,7 +21,7 @@ mod work;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicI64},
     time::Duration,
 };
 
@@ -65,6 +65,8 @@ pub(crate) struct Engine {
     /// The invalidation list.
     pub(crate) invalidations: Invalidations,
     sync: Schedule,
+    /// Pruning is hourly before this time.
+    brief_until: AtomicI64,
     pub(crate) settings: Settings,
     /// The keys that this process regenerates, with the progress that visitors watch.
     running: Mutex<Running>,
@@ -122,6 +124,7 @@ impl Engine {
             memory,
             invalidations: Invalidations::new(settings.revision.clone()),
             sync: Schedule::new(),
+            brief_until: AtomicI64::new(i64::MIN),
             settings,
             running: Mutex::default(),
             finders: Mutex::default(),

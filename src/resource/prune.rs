@@ -2,7 +2,7 @@
 //! invalidation list.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -14,7 +14,7 @@ use crate::{
     lock::{LockKind, Locks},
     resource::{Engine, Target},
     store::Pruned,
-    timing::{FOLD, PRUNE, PRUNE_LEAST, PURGE_MEMORY, UNKNOWN_OUTCOME},
+    timing::{BRIEF_RETENTION, FOLD, PRUNE, PRUNE_LEAST, PURGE_MEMORY, UNKNOWN_OUTCOME},
 };
 
 /// The lock of the process that prunes for a site.
@@ -23,6 +23,9 @@ const PRUNE_LOCK: &str = "prune";
 /// The lock of the process that prunes for idempotent requests: their layer also works in a process
 /// without a site.
 const REQUESTS_LOCK: &str = "prune-requests";
+
+/// The lock of the process that prunes more often, while keys are stored briefly.
+const BRIEF_LOCK: &str = "prune-brief";
 
 const FOLD_LOCK: &str = "fold";
 
@@ -104,11 +107,15 @@ impl Pruner {
 
 impl Engine {
     /// Removes unused versions and locks: in one process a day, or once in each retention if that
-    /// is shorter.
+    /// is shorter; in an hour in which this process has stored keys briefly, once more.
     pub(super) async fn prune(&self) -> Result<(), Error> {
         let (retention, pause) = (self.settings.retention, self.prune_interval());
+        let name = match self.has_stored_briefly() {
+            true => BRIEF_LOCK,
+            false => PRUNE_LOCK,
+        };
         let forget = async |oldest| self.forget(oldest).await;
-        prune(&self.locks, PRUNE_LOCK, retention, pause, forget).await
+        prune(&self.locks, name, retention, pause, forget).await
     }
 
     /// Folds the invalidation list: one invalidation of everything replaces the invalidated keys,
@@ -153,6 +160,20 @@ impl Engine {
     }
 
     pub(super) fn prune_interval(&self) -> Duration {
-        self.settings.retention.clamp(PRUNE_LEAST, PRUNE)
+        let usual = self.settings.retention.clamp(PRUNE_LEAST, PRUNE);
+        match self.has_stored_briefly() {
+            true => usual.min(BRIEF_RETENTION),
+            false => usual,
+        }
+    }
+
+    fn has_stored_briefly(&self) -> bool {
+        self.now().0 < self.brief_until.load(Relaxed)
+    }
+
+    /// Prunes more often until the rows that are stored briefly now are gone.
+    pub(super) fn stores_briefly(&self) {
+        let until = self.now() + 3 * BRIEF_RETENTION;
+        self.brief_until.store(until.0, Relaxed);
     }
 }

@@ -40,8 +40,8 @@ struct State {
     /// and again only after an answer, or when no request came for a while (the process may have
     /// been paused).
     waiting_since: Option<Tick>,
-    /// The time of the next check whether to prune.
-    next_prune: Option<Tick>,
+    /// The time of the latest check whether to prune.
+    pruned: Option<Tick>,
 }
 
 /// The progress of a sync.
@@ -63,7 +63,7 @@ impl Schedule {
                 answered: Tick(i64::MIN),
                 looked: Tick(i64::MIN),
                 waiting_since: None,
-                next_prune: None,
+                pruned: None,
             }),
         }
     }
@@ -183,10 +183,11 @@ impl Engine {
         state.running = Some(attempt.clone());
         let interval = self.prune_interval();
         // A short-lived process does not prune.
-        let due = Tick(0) + interval.min(60 * SYNC);
-        let prunes = now >= state.next_prune.unwrap_or(due);
+        let first = Tick(0) + interval.min(60 * SYNC);
+        let due = state.pruned.map_or(first, |pruned| pruned + interval / 8);
+        let prunes = now >= due;
         if prunes {
-            state.next_prune = Some(now + interval / 8);
+            state.pruned = Some(now);
         }
         let looked = look(&mut state);
         // Dropping `End` locks this mutex, and a runtime that has ended drops its task at once,

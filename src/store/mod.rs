@@ -190,6 +190,8 @@ pub struct Unused {
     /// The time since a lock without an owner was acquired for the last time, or since its cooldown
     /// ended.
     pub released: Duration,
+    /// The same, for a lock without a stored entry of its kind and name.
+    pub alone: Duration,
     /// The time since a lock with an owner expired.
     pub expired: Duration,
 }

@@ -42,10 +42,11 @@ impl Lock {
         (self.owner, self.fence, self.expires) = (None, self.fence + 1, 0);
     }
 
-    pub(super) fn is_unused(&self, unused: &Unused, now: i64) -> bool {
-        let retention = match &self.owner {
-            Some(_) => unused.expired,
-            None => unused.released,
+    pub(super) fn is_unused(&self, unused: &Unused, has_entry: bool, now: i64) -> bool {
+        let retention = match (&self.owner, has_entry) {
+            (Some(_), _) => unused.expired,
+            (None, true) => unused.released,
+            (None, false) => unused.alone,
         };
         self.acquired.max(self.expires) < now.saturating_sub(micros(retention))
     }

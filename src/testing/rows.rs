@@ -136,7 +136,7 @@ impl Rows {
             Call::PruneLocks(kind, unused, after) => {
                 let next = next(&self.locks, *kind, after.as_deref());
                 for id in &next {
-                    if self.locks[id].is_unused(unused, now) {
+                    if self.locks[id].is_unused(unused, self.entries.contains_key(id), now) {
                         self.locks.remove(id);
                     }
                 }

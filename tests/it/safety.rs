@@ -16,7 +16,15 @@ use axum::{
     http::{HeaderName, HeaderValue, Method, Response, header},
 };
 use http_body_util::BodyExt;
-use perennial::{Perennial, Refresh, entries::EntryFilter, testing};
+use perennial::{
+    Perennial, Refresh,
+    entries::EntryFilter,
+    locks::LockKind,
+    testing::{
+        self,
+        internal::{Call, Link, Reply, Unused},
+    },
+};
 use proptest::{
     prelude::*,
     strategy::ValueTree,
@@ -390,4 +398,68 @@ async fn a_service_never_generates_for_the_host_of_another() {
         assert_eq!(visit(&ann, "ann.example", path).await, "the shop of Ann");
         assert_eq!(visit(&bob, "bob.example", path).await, "the shop of Bob");
     }
+}
+
+/// Invented keys, each asked for twice: the rows of pages and locks stay within the documented bound
+/// for as long as it goes on, and are gone afterwards.
+#[tokio::test(start_paused = true)]
+async fn keys_that_are_invented_all_day_are_pruned_within_the_hour() {
+    const LIMIT: usize = 20;
+    let database = testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let layer = site.layer(Refresh::every(LONG)).max_keys(LIMIT);
+    let app = Router::new().fallback(async || "a page").layer(layer);
+    let visit = async |path: String| {
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        app.clone().oneshot(request).await.expect("infallible");
+    };
+    let rows = async || {
+        let rows = |call| async { database.send(call).await.expect("answers") };
+        let Reply::Entries(entries) = rows(Call::List("/".into(), 100_000)).await else {
+            panic!("entries");
+        };
+        let mut locks = 0;
+        let mut after = None;
+        loop {
+            let never = Duration::MAX;
+            let unused = Unused {
+                released: never,
+                expired: never,
+                alone: never,
+            };
+            let call = Call::PruneLocks(LockKind::Page, unused, after.clone());
+            let Reply::Next(next) = rows(call).await else {
+                panic!("a name");
+            };
+            let Some(next) = next else { break };
+            locks += 1;
+            after = Some(next);
+        }
+        (entries.len(), locks)
+    };
+    let mut most = 0;
+    for second in (0..24 * 3600).step_by(10) {
+        for _ in 0..2 {
+            visit(format!("/invented/{second}")).await;
+        }
+        testing::advance(Duration::from_secs(10)).await;
+        if second % 600 == 0 {
+            let (pages, _) = rows().await;
+            most = most.max(pages);
+        }
+    }
+    assert!(most <= 5 * LIMIT, "{most}");
+    let (_, batches) = rows().await;
+    assert!(batches * 100 <= 10 * LIMIT, "{batches} times 100 locks");
+    // A visitor of a real page an hour later.
+    for _ in 0..4 {
+        testing::advance(LONG).await;
+        for _ in 0..3 {
+            visit("/real".into()).await;
+            testing::advance(Duration::from_secs(2)).await;
+        }
+    }
+    let (pages, _) = rows().await;
+    // The first keys were stored as pages are.
+    assert!(pages <= LIMIT + 1, "{pages}");
 }

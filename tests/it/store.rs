@@ -743,7 +743,14 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
         locks
     };
     all(None).await;
-    let unused = |released, expired| Some(Unused { released, expired });
+    let unused = |released, expired| {
+        let alone = released;
+        Some(Unused {
+            released,
+            expired,
+            alone,
+        })
+    };
     all(unused(hour, short)).await;
     assert!(locks().await.into_iter().all(|is_there| is_there));
     all(unused(short, hour)).await;

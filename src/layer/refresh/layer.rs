@@ -298,8 +298,9 @@ impl RefreshLayer {
     /// well above the number of existing pages.
     ///
     /// For an hour after a key was refused, a new key is stored when it is asked for again, and its
-    /// row is retained for an hour, whatever its interval. So a visitor who invents keys and asks
-    /// for each once stores this many, however long that goes on.
+    /// row is retained for an hour, whatever its interval, and pruned within the next. So a visitor
+    /// who invents keys stores this many if each is asked for once, and at most five times as many
+    /// if each is asked for again, however long that goes on, with as many rows of locks.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
         self

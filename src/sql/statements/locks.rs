@@ -157,11 +157,13 @@ pub(in crate::sql) const NEXT: Sides = Sides::same(
     ) n",
 );
 
-/// kind, last name, the last one of the next few, time unused: without an owner, with one
+/// kind, last name, the last one of the next few, time unused: without an owner, with one, without
+/// an owner and an entry
 pub(in crate::sql) const PRUNE: Sides = Sides::same(
     "DELETE FROM {p}lock WHERE kind = $1 AND name > $2 AND name <= $3
     AND CASE WHEN acquired_at < expires_at THEN expires_at ELSE acquired_at END
-        < {now} - CASE WHEN owner IS NULL THEN $4 ELSE $5 END",
+        < {now} - CASE WHEN owner IS NOT NULL THEN $5
+            WHEN EXISTS (SELECT 1 FROM {p}entry e WHERE e.kind = $1 AND e.name = {p}lock.name) THEN $4 ELSE $6 END",
 );
 
 /// Marks work as done in the application's transaction. The statement writes at once: a transaction

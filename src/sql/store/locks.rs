@@ -109,7 +109,7 @@ impl<DB: Driver> SqlStore<DB> {
         unused: Unused,
         after: Option<&str>,
     ) -> Answer<Option<String>> {
-        let unused = [unused.released, unused.expired];
+        let unused = [unused.released, unused.expired, unused.alone];
         let unused = unused.map(|time| Arg::Int(micros(time.min(FOREVER))));
         let pruned = self.prune([&locks::NEXT, &locks::PRUNE], kind, after, &unused);
         Ok(pruned.await?.map(|(last, _)| last))
