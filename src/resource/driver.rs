@@ -146,7 +146,7 @@ impl Driver {
                     let asked = engine.now();
                     let probe = engine
                         .store
-                        .call("probe", |store| store.probe(&name, known));
+                        .read("probe", |store| store.probe(&name, known));
                     let Ok(probe) = probe.await else {
                         return (Event::Away, None);
                     };

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, sync::watch};
+use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tracing::Instrument;
 
 use crate::{
@@ -156,6 +156,11 @@ impl Engine {
     pub(super) async fn know(self: &Arc<Self>) -> Result<(), Arc<Error>> {
         while !self.invalidations.is_complete() {
             let (attempt, ()) = self.attempt(self.now(), |_| ());
+            if self.store.fails()
+                && let Progress::Alive(_) = &*attempt.borrow()
+            {
+                return Err(Arc::new(Error::database("sync", "it failed a moment ago")));
+            }
             // The runtime of an attempt may stand still. The attempt counts as dead after this
             // time, and is replaced.
             if let Ok(ended) = tokio::time::timeout(self.silence(), end_of(attempt)).await {
@@ -202,7 +207,10 @@ impl Engine {
         };
         let run = async move {
             let engine = Arc::clone(&end.engine);
-            end.result = Some(engine.ask(&end.progress).await.map_err(Arc::new));
+            let begun = Instant::now();
+            let result = engine.ask(&end.progress).await;
+            engine.store.has_read(begun, result.is_ok());
+            end.result = Some(result.map_err(Arc::new));
             drop(end);
             if let Ok(_saying) = engine.sync.saying.try_lock() {
                 // After a failure, a later sync tries again.

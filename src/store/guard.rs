@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     event::{Event, Observer},
     store::{LeaseRow, Reclaim, Store, StoreFuture},
-    timing::{FAILURE_COUNTS, within},
+    timing::{FAILURE_COUNTS, RECHECK, within},
 };
 
 #[derive(Clone)]
@@ -27,6 +27,9 @@ struct Inner {
     prefix: Option<String>,
     /// The steps whose latest call failed, and when.
     failing: Mutex<BTreeMap<&'static str, Instant>>,
+    /// The time of the latest read by a request while the database is known to keep requests
+    /// waiting; `None`: it is not.
+    unread: Mutex<Option<Instant>>,
     observer: Observer,
 }
 
@@ -43,6 +46,7 @@ impl Guarded {
             patience,
             prefix,
             failing: Mutex::default(),
+            unread: Mutex::default(),
             observer: Observer::default(),
         }))
     }
@@ -89,6 +93,48 @@ impl Guarded {
         self.observer().step(step, since.elapsed(), result.is_ok());
         self.note(step, result.as_ref().err());
         result
+    }
+
+    /// Reads for a request, as [`call`](Self::call) does. While the database is known to keep
+    /// requests waiting until they fail, one request a second tries, and the others get an error at
+    /// once.
+    pub(crate) async fn read<'a, T>(
+        &'a self,
+        step: &'static str,
+        call: impl FnOnce(&'a dyn Store) -> StoreFuture<'a, T>,
+    ) -> Result<T, Error> {
+        if let Some(tried) = &mut *self.unread() {
+            let now = Instant::now();
+            if now < *tried + RECHECK {
+                return Err(Error::database(step, "it failed a moment ago"));
+            }
+            *tried = now;
+        }
+        let since = Instant::now();
+        let result = self.call(step, call).await;
+        self.has_read(since, result.is_ok());
+        result
+    }
+
+    /// Records whether the database answers reads, one of which began at `since`. A failure that
+    /// comes soon keeps nobody waiting.
+    pub(crate) fn has_read(&self, since: Instant, answered: bool) {
+        let mut unread = self.unread();
+        if answered {
+            *unread = None;
+        } else if since.elapsed() > self.0.patience {
+            unread.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Returns true if the database is known to keep requests waiting.
+    pub(crate) fn fails(&self) -> bool {
+        self.unread().is_some()
+    }
+
+    fn unread(&self) -> MutexGuard<'_, Option<Instant>> {
+        let unread = &self.0.unread;
+        unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if the latest call of each step succeeded, or failed long before a later

@@ -194,3 +194,63 @@ async fn purge_is_known_to_the_first_request_after_an_outage_and_a_pause() {
     database.slow_down(patience / 2);
     assert_eq!(content(&here, "new").await, "new");
 }
+
+/// Pages that are stored, and not in the memory of a process that has just begun. Of the requests
+/// while the database is known to fail, one a second asks it.
+#[tokio::test(start_paused = true)]
+async fn a_database_that_is_known_to_fail_keeps_few_waiting() {
+    for hangs in [false, true] {
+        let database = Database::new();
+        let app = |site: &Perennial| {
+            let layer = site.layer(POLICY);
+            Router::new().fallback(async || "a page").layer(layer)
+        };
+        let visit = async |app: &Router, path: &str| {
+            let request = Request::get(path).body(Body::empty()).expect("a request");
+            let begun = Instant::now();
+            let response = app.clone().oneshot(request).await.expect("infallible");
+            assert_eq!(response.status(), StatusCode::OK);
+            begun.elapsed()
+        };
+        let paths: Vec<_> = (0..50).map(|page| format!("/{page}")).collect();
+        let first = app(&site(&database, Duration::from_millis(500)));
+        for path in &paths {
+            visit(&first, path).await;
+        }
+        let second = app(&site(&database, Duration::from_millis(500)));
+        visit(&second, "/0").await;
+        match hangs {
+            true => database.hang(),
+            false => database.fail(),
+        }
+        let mut waited = Vec::new();
+        for path in &paths[1..] {
+            let took = visit(&second, path).await;
+            if took > GRAIN {
+                waited.push(took);
+            }
+        }
+        // The first one finds out by the statement timeout, and the patience for a sync is used once.
+        let longest = Duration::from_millis(5500) + 2 * GRAIN;
+        let all: Duration = waited.iter().sum();
+        assert!(all <= if hangs { longest } else { GRAIN }, "{waited:?}");
+        // Side by side: one a second waits.
+        perennial::testing::advance(Duration::from_secs(2)).await;
+        let others: Vec<_> = (0..50).map(|page| format!("/other/{page}")).collect();
+        let visits = others.iter().map(|path| visit(&second, path));
+        let mut took = futures_util::future::join_all(visits).await;
+        // The patience for a sync, and the one request that asks.
+        took.retain(|took| *took > Duration::from_millis(500) + GRAIN);
+        assert!(took.len() <= usize::from(hangs), "{hangs}: {took:?}");
+        database.recover();
+        perennial::testing::advance(Duration::from_secs(8)).await;
+        let before = database.generations("/new");
+        visit(&second, "/new").await;
+        visit(&second, "/new").await;
+        assert_eq!(
+            database.generations("/new"),
+            before + 1,
+            "it is asked again"
+        );
+    }
+}

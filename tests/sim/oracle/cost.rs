@@ -257,15 +257,16 @@ impl Oracle<'_> {
             return;
         };
         let limit = LIMIT.as_micros() as u64;
-        let is_about = |it: &&Under| {
-            it.process == process && !it.answered && (it.key == Some(key) || it.key.is_none())
-        };
+        // While the database is known to keep requests waiting, the request of one key asks.
+        let is_about = |it: &&Under| it.process == process && !it.answered;
         let rest = self.ground.plan.resources[key].terms.cooldown;
         let rest = SECOND.max(rest.as_micros() as u64) + MICROS;
         let about = self.calls.values().filter(is_about);
         // The database fails, or has not answered yet.
         let mut ends = about.map(|it| it.refused.unwrap_or(it.at + limit));
-        if way.running == 0 && way.last + rest < at && !ends.any(|end| end + rest >= at) {
+        // Another key's request asks for the next second.
+        let rests = |end: u64| end + limit + SECOND + rest >= at;
+        if way.running == 0 && way.last + rest < at && !ends.any(rests) {
             // The process may be about to ask.
             self.idle.push((process, key, at));
         }

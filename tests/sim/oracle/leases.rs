@@ -226,7 +226,8 @@ impl Leases {
 }
 
 impl Oracle<'_> {
-    /// S18: a generator runs under a lease, or the database has just failed.
+    /// S18: a generator runs under a lease, or the database has just failed. While it is known to
+    /// keep requests waiting, the request of another key is the one that asks.
     pub(super) fn begins(&mut self, process: u32, key: usize, at: u64) -> Result<(), String> {
         let name = LockName::of(LockKind::Page, &self.ground.plan.resources[key].name);
         if let Some(lease) = self.leases.latest(&name, process) {
@@ -244,6 +245,16 @@ impl Oracle<'_> {
                 }
         };
         if self.calls.values().any(failed) {
+            return Ok(());
+        }
+        let of_others = self.calls.values().filter(|it| it.process == process);
+        // The failure that made it known, or the request that asks now.
+        let second = 1_000 * MICROS;
+        let asks = |it: &Under| {
+            let end = it.refused.unwrap_or(it.at + limit);
+            it.at + second >= at || (end <= at && end + limit + second >= at)
+        };
+        if of_others.filter(|it| !it.answered).any(asks) {
             return Ok(());
         }
         Err("S18: a generator runs without a lease, and the database has not failed".to_owned())
