@@ -243,6 +243,8 @@ async fn open<DB: sqlx::Database>(url: &str, connect: Connect) -> Result<sqlx::P
         move |error| Error::database(context, error)
     };
     let options: <DB::Connection as Connection>::Options = url.parse().map_err(cannot(""))?;
+    // The store logs what is slow, by the step's name.
+    let options = options.disable_statement_logging();
     if connect == Connect::Now {
         // A pool would try for a while, and then report no more than a timeout.
         let first = async { options.connect().await?.close().await };

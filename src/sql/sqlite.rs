@@ -2,8 +2,11 @@
 
 use std::str::FromStr;
 
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+use sqlx::{
+    ConnectOptions,
+    sqlite::{
+        SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+    },
 };
 
 use crate::{
@@ -38,7 +41,9 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
         // In WAL mode a crash of the process loses nothing. A crash of the machine may lose the
         // latest versions, which are generated again.
         .synchronous(SqliteSynchronous::Normal)
-        .busy_timeout(BUSY_TIMEOUT);
+        .busy_timeout(BUSY_TIMEOUT)
+        // The store logs what is slow, by the step's name.
+        .disable_statement_logging();
 
     let in_memory = url.contains(":memory:") || url.contains("mode=memory");
     let path = options.get_filename();
@@ -92,4 +97,19 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
 fn code(error: &sqlx::Error) -> Option<u32> {
     let code = error.as_database_error()?.code()?;
     Some(code.parse::<u32>().ok()? & 0xff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// sqlx's warning has the whole statement, and no name.
+    #[tokio::test]
+    async fn sqlx_logs_no_statements() {
+        let pool = open("sqlite::memory:", Connect::Now).await.expect("opens");
+        let options = format!("{:?}", pool.connect_options());
+        for said in ["statements_level: Off", "slow_statements_level: Off"] {
+            assert!(options.contains(said), "{options}");
+        }
+    }
 }

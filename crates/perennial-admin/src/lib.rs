@@ -7,7 +7,7 @@
 //! request. Put the application's own login in front, and let it pass the user on in an extension:
 //!
 //! ```
-//! use axum::{Router, http::request::Parts, middleware};
+//! use axum::{Router, extract::State, http::request::Parts, middleware, routing::get};
 //! use perennial::Perennial;
 //! use perennial_admin::{Access, CancellationToken};
 //!
@@ -24,7 +24,10 @@
 //!
 //! fn app(site: Perennial, shutdown: CancellationToken) -> Router {
 //!     // A layer of the application (a session, an identity proxy) sets the extension `User`.
-//!     Router::new().nest("/admin/cache", perennial_admin::router(site, shutdown, access))
+//!     Router::new()
+//!         .route("/", get(async |State(name): State<&'static str>| name))
+//!         .nest("/admin/cache", perennial_admin::router(site, shutdown, access))
+//!         .with_state("the application's own state")
 //! }
 //! ```
 //!
@@ -78,7 +81,8 @@ struct Admin {
     latest: live::Latest,
 }
 
-/// Returns the router of the status page, to [nest](Router::nest) under a path of the application.
+/// Returns the router of the status page, to [nest](Router::nest) under a path of an application
+/// with any state.
 ///
 /// `access` decides for each request what its user may do. `shutdown` ends the streams of open
 /// pages: cancel it when the server begins its graceful shutdown, which waits for them otherwise.
@@ -86,11 +90,11 @@ struct Admin {
 /// # Panics
 ///
 /// Outside of a tokio runtime.
-pub fn router(
+pub fn router<S: Clone + Send + Sync + 'static>(
     site: Perennial,
     shutdown: CancellationToken,
     access: impl Fn(&Parts) -> Access + Send + Sync + 'static,
-) -> Router {
+) -> Router<S> {
     let latest = live::Latest::default();
     live::watch(&site, &shutdown, &latest);
     let admin = Arc::new(Admin {

@@ -16,12 +16,13 @@ const COUNTED: usize = 1000;
 
 pub(crate) async fn invalidate(site: &Perennial, target: &Target, consent: &Consent) -> Result {
     let Target { key, tag, prefix } = target;
-    let (what, matching) = matching(site, target).await?;
+    let (what, _) = matching(site, target).await?;
     if consent.dry_run {
         print::line(&print::text(&format!("Would invalidate {what}.")));
         return Ok(());
     }
-    if !consent.yes && matching > 1 {
+    // A tag or a prefix may mean more by the time it is done.
+    if !consent.yes && key.is_none() {
         print::ask(&format!("Invalidate {what}? (y/N)"), "y", "--yes")?;
     }
     match (key, tag, prefix) {

@@ -11,6 +11,8 @@ use patient::Patient;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
+    /// The check is not for this kind of database.
+    Skipped,
     Ok,
     Warning,
     Failure,
@@ -81,8 +83,7 @@ pub(crate) async fn run(
         let checked = tokio::time::timeout(source.timeout(), patient.check(id)).await;
         let (verdict, text) = match checked {
             Ok(Ok(Some(found))) => found,
-            // Not for this kind of database.
-            Ok(Ok(None)) => continue,
+            Ok(Ok(None)) => (Verdict::Skipped, "not for this kind of database".to_owned()),
             Ok(Err(error)) => (Verdict::NotChecked, describe(error)),
             Err(_) => (Verdict::NotChecked, "the check took too long".to_owned()),
         };
@@ -96,6 +97,7 @@ pub(crate) async fn run(
     if as_json {
         let findings = findings.iter().map(|it| {
             let verdict = match it.verdict {
+                Verdict::Skipped => "skipped",
                 Verdict::Ok => "ok",
                 Verdict::Warning => "warning",
                 Verdict::Failure => "failure",
@@ -107,6 +109,7 @@ pub(crate) async fn run(
     } else {
         for Finding { id, verdict, text } in &findings {
             let sign = match verdict {
+                Verdict::Skipped => "–",
                 Verdict::Ok => "✓",
                 Verdict::Warning => "!",
                 Verdict::Failure => "✗",
@@ -116,7 +119,7 @@ pub(crate) async fn run(
         }
     }
     match worst {
-        Verdict::Ok => Ok(()),
+        Verdict::Skipped | Verdict::Ok => Ok(()),
         Verdict::Warning if !strict => Ok(()),
         _ => Err(Failure::Findings),
     }

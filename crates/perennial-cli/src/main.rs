@@ -117,7 +117,12 @@ enum Command {
         #[arg(long, default_value = "1s", value_parser = parse_duration)]
         every: Duration,
     },
-    /// Run a command while holding a lock, as flock(1) does, for all machines on the database.
+    /// Run a command on one machine at a time, under a lock that all machines on the database share.
+    ///
+    /// Several machines may start the same job by cron. One runs it; the others find the lock taken,
+    /// run nothing and exit with 75:
+    ///
+    ///     0 3 * * * DATABASE_URL=postgres://… perennial run nightly -- ./import || [ $? = 75 ]
     ///
     /// If this program itself is killed by KILL, the command goes on and the lock is free after the
     /// lease: a command that must not overlap checks PERENNIAL_FENCE where it writes.

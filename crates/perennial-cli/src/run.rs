@@ -17,12 +17,10 @@ const LOST: u8 = 74;
 pub(crate) struct RunOptions {
     /// The name of the lock.
     name: String,
-    /// Give up at once if the lock is taken. Default: wait for it.
-    #[arg(long, short)]
-    nonblock: bool,
-    /// Give up after this time if the lock is taken.
-    #[arg(long, short, value_name = "TIME", value_parser = parse_duration, conflicts_with = "nonblock")]
-    wait: Option<Duration>,
+    /// Wait for a lock that is taken: without a limit, or for this time. Default: do not wait, and
+    /// run nothing.
+    #[arg(long, short, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = parse_duration)]
+    wait: Option<Option<Duration>>,
     /// The exit status if the lock is taken.
     #[arg(long, short = 'E', default_value_t = BUSY)]
     conflict_exit_code: u8,
@@ -30,9 +28,9 @@ pub(crate) struct RunOptions {
     /// lock of a machine that has died is free.
     #[arg(long, default_value = "15s", value_parser = parse_duration)]
     lease: Duration,
-    /// Keep the lock taken for at least this time, also after a shorter command: for a job that
-    /// several machines start by their clocks.
-    #[arg(long, default_value = "0s", value_parser = parse_duration)]
+    /// Keep the lock taken for at least this time, also after a shorter command: the clocks of
+    /// machines that start the same job differ. 0s gives the lock back with the end of the command.
+    #[arg(long, default_value = "1m", value_parser = parse_duration)]
     hold: Duration,
     /// The time between TERM and KILL for a command whose lease was lost.
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
@@ -46,11 +44,10 @@ impl RunOptions {
     pub(crate) async fn run(&self, source: &Source) -> Result {
         let site = source.site_with_tables().await?;
         let locks = site.locks().lease(self.lease);
-        let wait = match (self.nonblock, self.wait) {
-            (true, _) => Duration::ZERO,
-            (_, Some(wait)) => wait,
-            // flock's default is to wait without a limit.
-            _ => Duration::from_secs(365 * 24 * 3600),
+        let wait = match self.wait {
+            None => Duration::ZERO,
+            Some(Some(wait)) => wait,
+            Some(None) => Duration::from_secs(365 * 24 * 3600),
         };
         // Without the arguments, which may hold secrets: everybody on the database sees the action.
         let program = Path::new(&self.command[0]).file_name();
