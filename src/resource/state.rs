@@ -24,6 +24,7 @@ use crate::{
     timing::RECHECK,
 };
 
+use finish::Publishing;
 pub(crate) use report::{Ended, Report};
 pub(crate) use view::{
     Answer, Basis, Content, Facts, Freshness, Limits, List, Origin, Version, View,
@@ -33,11 +34,6 @@ pub(crate) use wait::{Progress, Visitor, Wait};
 /// The number of [`POLL_PAUSES`](crate::timing::POLL_PAUSES) after which a regeneration without
 /// visitors ends; one second in all.
 const LEAVE_AFTER: u32 = 6;
-
-/// Returns the pause before the next try: doubled each time, up to a limit.
-fn backoff([first, longest]: [Duration; 2], tries: u32) -> Duration {
-    (first * 2_u32.saturating_pow(tries.min(10))).min(longest)
-}
 
 /// The answer to a probe.
 #[derive(Clone, Debug)]
@@ -174,16 +170,6 @@ enum Phase<C> {
     Over,
 }
 
-#[derive(Clone, Debug)]
-struct Publishing<C> {
-    new: Version<C>,
-    tries: u32,
-    /// The new version has been served unsaved.
-    shown: bool,
-    /// The time of the next try; `None`: a statement is under way.
-    again: Option<Tick>,
-}
-
 /// A regeneration of a resource in this process.
 #[derive(Clone, Debug)]
 pub(crate) struct State<C: Content> {
@@ -218,20 +204,22 @@ struct Decision<'a, C: Content> {
 impl<C: Content> State<C> {
     /// Creates the state before any part of the generator has run.
     pub(crate) fn new(view: Option<View<C>>, facts: &Facts<'_, C>) -> Self {
-        let failures = match &view {
-            Some(View::Cooldown { failures, .. }) => *failures,
-            _ => 0,
-        };
-        let (newest, cooldown) = match view {
-            Some(View::Version(version)) => (Some(Version::clone(&version)), None),
+        let (newest, cooldown, failures) = match view {
+            Some(View::Version(version)) => (Some(Version::clone(&version)), None, 0),
             Some(View::Cooldown {
-                until, metadata, ..
-            }) if facts.now < until => (None, Some((until, metadata))),
-            _ => (None, None),
+                until,
+                failures,
+                metadata,
+                ..
+            }) => {
+                let cooldown = Some((until, metadata)).filter(|_| facts.now < until);
+                (None, cooldown, failures)
+            }
+            _ => (None, None, 0),
         };
         let mut state = Self {
-            newest,
             begun_in: None,
+            newest,
             phase: Phase::Begun,
             permitted: false,
             failures,

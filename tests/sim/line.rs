@@ -83,10 +83,10 @@ impl Line {
         }
         let weather = *lock(&self.ground.weather);
         if Instant::now() < weather.away_until {
-            fate = if weather.hangs {
-                Fate::Never
-            } else {
-                Fate::Refused
+            fate = match weather.hangs {
+                true => Fate::Never,
+                false if plan.read_only && !call.writes() => fate,
+                false => Fate::Refused,
             };
         }
         let way = Way {

@@ -43,6 +43,10 @@ pub(crate) struct Plan {
     pub(crate) pause: Duration,
     /// After some outages, a process has no visitors for a while.
     pub(crate) lulls: bool,
+    /// A store that refuses calls refuses those that write, and no others.
+    pub(crate) read_only: bool,
+    /// A process regenerates one resource at a time.
+    pub(crate) one: bool,
 }
 
 impl Plan {
@@ -70,6 +74,8 @@ impl Plan {
             revisions: random.chance(250) && !calm,
             pause: millis(random.one_of(&[150, 500, 3000])),
             lulls: random.chance(300) && !calm,
+            read_only: random.chance(400),
+            one: random.chance(250) && !calm,
         }
     }
 }

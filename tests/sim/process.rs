@@ -75,6 +75,9 @@ impl Process {
             numbers: Mutex::default(),
         };
         let mut builder = Perennial::builder().statement_timeout(LIMIT);
+        if ground.plan.one {
+            builder = builder.max_regenerations(1);
+        }
         if revision > 0 {
             builder = builder.revision(format!("r{revision}"));
         }

@@ -4,13 +4,24 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Answer, Basis, Command, Content, Decision, Ended, Event, Freshness, GenerationResult, Origin,
-    Phase, Progress, Publishing, Report, Version, View, backoff,
+    Phase, Progress, Report, Version, View, search::backoff,
 };
 use crate::{
+    clock::Tick,
     event::{Outcome, Skip},
     resource::PassReason,
     timing::{PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
 };
+
+#[derive(Clone, Debug)]
+pub(super) struct Publishing<C> {
+    pub(super) new: Version<C>,
+    pub(super) tries: u32,
+    /// The new version has been served unsaved.
+    pub(super) shown: bool,
+    /// The time of the next try; `None`: a statement is under way.
+    pub(super) again: Option<Tick>,
+}
 
 impl<C: Content> Decision<'_, C> {
     pub(super) fn generated(

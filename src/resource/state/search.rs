@@ -1,16 +1,21 @@
 //! The way to the generator: permit, probe, lease, and the wait for another process.
 
-use std::{cmp::Ordering, sync::Arc};
+use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use super::{
     Answer, Basis, Command, Content, Decision, Found, Freshness, List, Origin, Phase, Progress,
-    Report, Version, View, backoff,
+    Report, Version, View,
 };
 use crate::{
     clock::Tick,
     event::Skip,
     timing::{POLL_PAUSES, RECHECK},
 };
+
+/// Returns the pause before the next try: doubled each time, up to a limit.
+pub(super) fn backoff([first, longest]: [Duration; 2], tries: u32) -> Duration {
+    (first * 2_u32.saturating_pow(tries.min(10))).min(longest)
+}
 
 impl<C: Content> Decision<'_, C> {
     /// Continues with or without a permit, which is taken before the probe. Without a permit a

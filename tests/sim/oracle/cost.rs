@@ -253,7 +253,12 @@ impl Oracle<'_> {
 
     /// S14: a process that serves a stale version asks for a newer one, or asked recently.
     pub(super) fn rests(&mut self, process: u32, key: usize, at: u64) {
-        let Some(way) = self.ways.get(&(process, key)) else {
+        // A key without a permit asks for nothing.
+        let Some(way) = self
+            .ways
+            .get(&(process, key))
+            .filter(|_| !self.ground.plan.one)
+        else {
             return;
         };
         let limit = LIMIT.as_micros() as u64;

@@ -248,13 +248,11 @@ impl Oracle<'_> {
             return Ok(());
         }
         let of_others = self.calls.values().filter(|it| it.process == process);
-        // The failure that made it known, or the request that asks now.
-        let second = 1_000 * MICROS;
-        let asks = |it: &Under| {
-            let end = it.refused.unwrap_or(it.at + limit);
-            it.at + second >= at || (end <= at && end + limit + second >= at)
-        };
-        if of_others.filter(|it| !it.answered).any(asks) {
+        // A failure that made it known, and the latest question, which is not answered yet.
+        let ends = of_others.filter(|it| !it.answered);
+        let ends: Vec<_> = ends.map(|it| it.refused.unwrap_or(it.at + limit)).collect();
+        let is_known = ends.iter().any(|end| *end <= at);
+        if is_known && ends.iter().any(|end| end + limit + 1_000 * MICROS >= at) {
             return Ok(());
         }
         Err("S18: a generator runs without a lease, and the database has not failed".to_owned())

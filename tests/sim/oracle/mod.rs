@@ -358,6 +358,9 @@ impl Oracle<'_> {
                 self.count("processes cut off");
             }
             What::Away { hangs: true } => self.count("store hung"),
+            What::Away { hangs: false } if self.ground.plan.read_only => {
+                self.count("store refused writes");
+            }
             What::Away { hangs: false } => self.count("store refused all"),
             What::SetBack(_) => {
                 self.set_back = true;

@@ -6,11 +6,12 @@ use crate::{
     clock::Tick,
     resource::state::{
         Answer, Basis, Command, Event, Facts, Found, GenerationResult, Limits, Origin, Progress,
-        State, Step, Version, backoff,
+        State, Step, Version,
         check::{
             content::{ModelList, Text},
             setup::{NOW, POLICY, SECOND},
         },
+        search::backoff,
     },
     store::LockState,
     timing::{POLL_PAUSES, PUBLISH_PAUSES},
