@@ -14,7 +14,10 @@ use std::{
 
 use crate::resource::Finder;
 
-/// The first service of each place that has generated.
+/// The largest number of places: visitors can invent hosts and headers.
+const MOST: usize = 1000;
+
+/// The first service of each place that has generated, up to [`MOST`] places.
 #[derive(Default)]
 pub(super) struct Kept(Mutex<HashMap<Place, Offered>>);
 
@@ -29,8 +32,8 @@ pub(super) struct Place {
 type Offered = (Arc<dyn Any + Send + Sync>, Arc<Finder>);
 
 impl Kept {
-    /// Keeps a service of the place with its finder, unless there is one. Returns a finder that is
-    /// new.
+    /// Keeps a service of the place with its finder, unless there is one, or no room for one. Returns
+    /// a finder that is new.
     pub(super) fn keep<S: Send + Sync + 'static>(
         &self,
         place: &Place,
@@ -38,6 +41,9 @@ impl Kept {
         finder: impl FnOnce() -> Arc<Finder>,
     ) -> Option<Arc<Finder>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= MOST {
+            return None;
+        }
         let Entry::Vacant(vacant) = kept.entry(place.clone()) else {
             return None;
         };
@@ -51,5 +57,27 @@ impl Kept {
     pub(super) fn get<S: Send + Sync + 'static>(&self, place: &Place) -> Option<Arc<S>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&kept.get(place)?.0).downcast().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invented_variants_take_a_limited_room() {
+        let kept = Kept::default();
+        let place = |variant: usize| Place {
+            route: "/".into(),
+            variant: format!("host={variant}"),
+        };
+        let finder = || -> Arc<Finder> { Arc::new(|_: &str| None) };
+        let new = (0..2 * MOST).filter(|number| {
+            let found = kept.keep(&place(*number), &Arc::new(*number), finder);
+            found.is_some()
+        });
+        assert_eq!(new.count(), MOST);
+        assert_eq!(kept.get::<usize>(&place(7)).as_deref(), Some(&7));
+        assert_eq!(kept.get::<usize>(&place(MOST)), None);
     }
 }
