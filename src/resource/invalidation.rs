@@ -204,10 +204,7 @@ impl Invalidations {
     /// Returns the latest epoch in which this process's revision was seen; 0 without a revision.
     /// [`UNSAID`]: the revision is not stored yet.
     pub(crate) fn revision(&self) -> i64 {
-        self.read(|list| match list.unsaid {
-            Some(_) => UNSAID,
-            None => list.revised,
-        })
+        self.read(List::revision)
     }
 
     /// Returns true if there are more names than a process keeps.
@@ -274,11 +271,7 @@ impl Invalidations {
     pub(crate) fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
         self.read(|list| {
             let judged = list.judge(key, metadata);
-            let revised = match list.unsaid {
-                Some(_) => UNSAID,
-                None => list.revised,
-            };
-            if judged == Freshness::Fresh && metadata.revision < revised {
+            if judged == Freshness::Fresh && metadata.revision < list.revision() {
                 // Older code generated the version after this process's revision was first seen.
                 return Freshness::Stale;
             }
@@ -299,6 +292,13 @@ impl Invalidations {
 }
 
 impl List {
+    fn revision(&self) -> i64 {
+        match self.unsaid {
+            Some(_) => UNSAID,
+            None => self.revised,
+        }
+    }
+
     fn add_all(&mut self, invalidated: &[(String, i64)]) {
         for (name, epoch) in invalidated {
             self.add(name, *epoch);
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!(all.judge("/a", &metadata(4, &[])), Freshness::Fresh);
     }
 
-    /// What a process says that has just begun.
+    /// Returns the name that a process says which has just begun.
     fn said(process: &Invalidations) -> Option<String> {
         process.say_revision();
         process.unsaid_revision()

@@ -232,7 +232,7 @@ impl Engine {
         self.learn(progress).await?;
         if !self.invalidations.is_complete() {
             self.invalidations.say_revision();
-            // What was learned is enough to serve stored versions.
+            // A process serves stored versions without this write.
             let said = tokio::time::timeout(self.store.patience(), self.say_revision());
             if let Ok(Ok(true)) = said.await {
                 self.learn(progress).await?;

@@ -16,7 +16,7 @@ const COUNTED: usize = 1000;
 
 pub(crate) async fn invalidate(site: &Perennial, target: &Target, consent: &Consent) -> Result {
     let Target { key, tag, prefix } = target;
-    let (what, _) = matching(site, target).await?;
+    let what = matching(site, target).await?;
     if consent.dry_run {
         print::line(&print::text(&format!("Would invalidate {what}.")));
         return Ok(());
@@ -44,13 +44,13 @@ pub(crate) async fn invalidate(site: &Perennial, target: &Target, consent: &Cons
     Ok(())
 }
 
-/// Returns the words for what a target means, and the number of stored entries, counted up to a
+/// Returns the words for what a target means, with the number of stored entries, counted up to a
 /// limit.
-async fn matching(site: &Perennial, target: &Target) -> Result<(String, usize)> {
+async fn matching(site: &Perennial, target: &Target) -> Result<String> {
     let Target { key, tag, prefix } = target;
     let filter = EntryFilter::new().limit(COUNTED);
     let (what, filter) = match (key, tag, prefix.as_deref().unwrap_or_default()) {
-        (Some(key), ..) => return Ok((format!("the key {key:?}"), 1)),
+        (Some(key), ..) => return Ok(format!("the key {key:?}")),
         (_, Some(tag), _) => (format!("the tag {tag:?}"), filter.tag(tag)),
         (_, _, "") => ("everything".to_owned(), filter),
         (_, _, prefix) => (format!("the prefix {prefix:?}"), filter.prefix(prefix)),
@@ -58,15 +58,12 @@ async fn matching(site: &Perennial, target: &Target) -> Result<(String, usize)> 
     let page = site.entries(&filter).await?;
     let matching = page.entries.len();
     let more = if page.next.is_some() { "at least " } else { "" };
-    Ok((
-        format!("{what} ({more}{matching} stored entries)"),
-        matching,
-    ))
+    Ok(format!("{what} ({more}{matching} stored entries)"))
 }
 
 pub(crate) async fn purge(site: &Perennial, target: &Target, consent: &Consent) -> Result {
     let Target { key, tag, prefix } = target;
-    let (mut what, _) = matching(site, target).await?;
+    let mut what = matching(site, target).await?;
     if let Some(key) = key {
         let Some(entry) = site.entry(key).await? else {
             return Err(Failure::Missing(format!("nothing is stored under {key:?}")));

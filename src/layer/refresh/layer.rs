@@ -46,8 +46,8 @@ const MAX_KEYS: usize = 10_000;
 /// visitor's request. Each further request runs the service once.
 ///
 /// **Failure**, as are a panic and a timeout: the old version stays. Any other status is the
-/// origin's new answer: a 401, a 403 or a redirect removes the page. Without an old version, the visitors who wait in this
-/// process get the failed response, unless a header above makes it one visitor's own; then only the
+/// origin's new answer: a 401, a 403 or a redirect removes the page. Without an old version, the
+/// visitors who wait in this process get the failed response, unless a header above makes it one visitor's own; then only the
 /// visitor whose request caused the response gets it. Other visitors get 503 with `Retry-After`
 /// until the cooldown ends.
 ///
