@@ -116,7 +116,7 @@ async fn run(case: Case) {
                     tokio::time::sleep_until(start + STEP * step).await;
                     for _ in 0..case.requests / STEPS as usize {
                         let key = name(random.below(case.keys as u64) as usize);
-                        let content = site.content(&key, &policy, || generate(case.generator));
+                        let content = site.content(&key, &policy, move || generate(case.generator));
                         content.await.expect("is there");
                     }
                 }

@@ -57,7 +57,6 @@
 //! - The root: [`Perennial`] and its [`Builder`], the policy [`Refresh`], [`Key`], [`Tags`] and
 //!   [`Error`].
 //! - [`layer`]: the Tower layers and their services.
-//! - [`content`]: content that is smaller than a page, typed values, placeholders.
 //! - `calendar`: schedules such as "on the first of each month at six".
 //! - [`event`]: events, counters, and the filters of the log.
 //! - [`entries`]: what is stored, and the history of each resource.
@@ -76,7 +75,6 @@
 //! | `compression` | | pages in `br`, `zstd` and `gzip`, compressed once a version |
 //! | `calendar` | | intervals by the calendar: "on the first of each month at six" |
 //! | `metrics` | | [metrics](event#metrics) through the facade of the crate `metrics` |
-//! | `value` | | typed values, stored as JSON or CBOR |
 //! | `testing` | | sites in memory for the tests of applications |
 //!
 //! A site needs the feature of at least one database, except in tests.
@@ -151,18 +149,6 @@ pub use mode::Mode;
 pub use policy::{BrowserCache, DAY, OnMiss, Refresh};
 pub use resource::invalidate::RegenerateOutcome;
 pub use site::{Builder, Content, Perennial, warm::WarmReport};
-
-pub mod content {
-    //! The calls of the application for [content](crate::Perennial::content) and for typed
-    //! `Perennial::value`s, and what their generators return.
-
-    #[cfg(feature = "value")]
-    pub use crate::site::value::{GenerateValue, IntoValue, ValueCall};
-    pub use crate::site::{
-        call::Run,
-        content::{Always, ContentCall, Fallible, IntoContent},
-    };
-}
 
 pub mod entries {
     //! The list of the stored resources, from [`Perennial::entries`](crate::Perennial::entries), and the

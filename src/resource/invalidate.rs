@@ -227,7 +227,6 @@ impl Engine {
                 let generate = || Work {
                     generator: told,
                     source: Some(Arc::clone(source)),
-                    begun: false,
                     layer: Arc::clone(&source.layer),
                     is_requested: true,
                     readable: None,

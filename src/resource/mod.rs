@@ -97,8 +97,6 @@ pub(crate) struct Settings {
     pub(crate) retention: Duration,
     pub(crate) revision: Option<String>,
     pub(crate) mode: Mode,
-    #[cfg(feature = "value")]
-    pub(crate) cbor_values: bool,
 }
 
 type Running = HashMap<String, watch::Sender<Progress>>;

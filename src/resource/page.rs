@@ -104,7 +104,6 @@ pub(crate) struct Page {
     /// The interval by the policy's schedule.
     scheduled: Option<Duration>,
     /// The decoded value of the content, for `Perennial::value`.
-    #[cfg(feature = "value")]
     decoded: std::sync::OnceLock<Arc<dyn std::any::Any + Send + Sync>>,
     /// The random time by which this process regenerates earlier than `Refresh::eager` says.
     lead: Duration,
@@ -138,7 +137,6 @@ impl Page {
             source,
             unit: key::unit(key),
             scheduled: None,
-            #[cfg(feature = "value")]
             decoded: std::sync::OnceLock::new(),
             lead: Duration::ZERO,
         }
@@ -202,7 +200,6 @@ impl Page {
     /// # Errors
     ///
     /// The error of `decode`.
-    #[cfg(feature = "value")]
     pub(crate) fn decoded<T: Send + Sync + 'static, E>(
         &self,
         decode: impl FnOnce(&Response<Bytes>) -> Result<T, E>,

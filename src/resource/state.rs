@@ -175,9 +175,6 @@ enum Phase<C> {
 pub(crate) struct State<C: Content> {
     /// The newest version known, servable or not.
     newest: Option<Version<C>>,
-    /// The epoch that was known before the generator began, if a part of the generator has run
-    /// before the lease was acquired.
-    begun_in: Option<i64>,
     phase: Phase<C>,
     /// The driver has a permit for the generator.
     permitted: bool,
@@ -217,8 +214,7 @@ impl<C: Content> State<C> {
             }
             _ => (None, None, 0),
         };
-        let mut state = Self {
-            begun_in: None,
+        Self {
             newest,
             phase: Phase::Begun,
             permitted: false,
@@ -226,14 +222,7 @@ impl<C: Content> State<C> {
             polls: 0,
             held_until: Tick(i64::MIN),
             cooldown,
-        };
-        state.begun_in = Some(state.latest(facts));
-        state
-    }
-
-    /// Records whether a part of the generator has run by now.
-    pub(crate) fn generator_has_begun(&mut self, begun: bool) {
-        self.begun_in = self.begun_in.filter(|_| begun);
+        }
     }
 
     /// Takes an event and decides the next action.
@@ -376,9 +365,8 @@ impl<C: Content> Decision<'_, C> {
     /// Returns the basis of a generator that begins now. `probed_epoch`: the epoch in the store's
     /// last answer.
     fn basis(&self, probed_epoch: i64) -> Basis {
-        let latest = self.state.latest(self.facts).max(probed_epoch);
         Basis {
-            epoch: self.state.begun_in.unwrap_or(latest),
+            epoch: self.state.latest(self.facts).max(probed_epoch),
             revision: self.facts.list.revision(),
         }
     }

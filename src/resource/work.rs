@@ -15,9 +15,6 @@ pub(crate) struct Work {
     pub(crate) generator: Generator,
     /// The means to run the generator again later, without a visitor.
     pub(crate) source: Option<Arc<GeneratorSource>>,
-    /// The caller's closure has run before the lease was taken, and may have read data. The version
-    /// then counts as of the closure's call.
-    pub(crate) begun: bool,
     /// The name of the layer, for events.
     pub(crate) layer: Arc<str>,
     /// The application has requested the regeneration.

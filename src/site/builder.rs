@@ -45,8 +45,6 @@ impl Builder {
                 retention: RETENTION,
                 revision: None,
                 mode: Mode::On,
-                #[cfg(feature = "value")]
-                cbor_values: false,
             },
             mode: None,
             statement_timeout: None,
@@ -106,14 +104,6 @@ impl Builder {
     /// Sets whether responses carry a `Cache-Status` header (RFC 9211). Default: yes.
     pub fn cache_status(mut self, said: bool) -> Self {
         self.settings.cache_status = said;
-        self
-    }
-
-    /// Stores [values](Perennial::value) as CBOR (RFC 8949), which is smaller than JSON and keeps
-    /// bytes and numbers as they are. Default: JSON. Both are read in either case.
-    #[cfg(feature = "value")]
-    pub fn cbor_values(mut self) -> Self {
-        self.settings.cbor_values = true;
         self
     }
 
@@ -410,7 +400,6 @@ fn features() -> String {
         ("calendar", cfg!(feature = "calendar")),
         ("compression", cfg!(feature = "compression")),
         ("metrics", cfg!(feature = "metrics")),
-        ("value", cfg!(feature = "value")),
         ("testing", cfg!(feature = "testing")),
     ];
     let names = features.into_iter().filter(|(_, is_built_in)| *is_built_in);

@@ -1,31 +1,27 @@
-//! Content that is smaller than a whole response.
+//! Content that is smaller than a whole response, and typed values.
 
-use std::{
-    borrow::Cow,
-    fmt,
-    ops::Deref,
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
+use std::{borrow::Cow, fmt, future::Future, sync::Arc};
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderValue, Response, header};
+use serde::{Serialize, de::DeserializeOwned};
 
-use super::{
-    Perennial,
-    call::{Call, Run, stored},
-};
+use super::Perennial;
 use crate::{
     error::{BoxError, Error, ErrorKind},
     policy::Refresh,
+    resource::{
+        Answer, Failure, Freshness, Generated, Generator, Page, Version, Work, parts::provisional,
+    },
+    timing::RECHECK,
 };
 
 /// A piece of generated content: bytes that are shared, not copied.
 ///
-/// Dereferences to the bytes. [`text`](Self::text) and `Display` read the bytes as UTF-8. As a
+/// [`text`](Self::text) and `Display` read the bytes as UTF-8, `AsRef` returns the bytes. As a
 /// response of axum, the content is `text/html; charset=utf-8` if it is UTF-8, or else
 /// `application/octet-stream`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Content(Bytes);
 
 impl Content {
@@ -37,14 +33,6 @@ impl Content {
     /// Returns the bytes, without a copy.
     pub fn into_bytes(self) -> Bytes {
         self.0
-    }
-}
-
-impl Deref for Content {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0
     }
 }
 
@@ -73,46 +61,13 @@ impl axum::response::IntoResponse for Content {
             Ok(_) => "text/html; charset=utf-8",
             Err(_) => "application/octet-stream",
         };
-        ([(http::header::CONTENT_TYPE, kind)], self.0).into_response()
-    }
-}
-
-/// The output of a generator of [content](Perennial::content): bytes of any kind, or a `Result` with
-/// them.
-///
-/// `M` tells the two apart, and is inferred.
-pub trait IntoContent<M> {
-    /// Returns the bytes.
-    ///
-    /// # Errors
-    ///
-    /// The generator's error.
-    fn into_content(self) -> Result<Bytes, BoxError>;
-}
-
-/// The output of a generator that cannot fail.
-#[derive(Debug)]
-pub enum Always {}
-
-/// The output of a generator that can fail.
-#[derive(Debug)]
-pub enum Fallible {}
-
-impl<T: Into<Bytes>> IntoContent<Always> for T {
-    fn into_content(self) -> Result<Bytes, BoxError> {
-        Ok(self.into())
-    }
-}
-
-impl<T: Into<Bytes>, E: Into<BoxError>> IntoContent<Fallible> for Result<T, E> {
-    fn into_content(self) -> Result<Bytes, BoxError> {
-        self.map(Into::into).map_err(Into::into)
+        ([(header::CONTENT_TYPE, kind)], self.0).into_response()
     }
 }
 
 impl Perennial {
     /// Returns content that is smaller than a whole response, such as a part of a page, and
-    /// generates the content if necessary. The result is a future.
+    /// generates the content if necessary.
     ///
     /// The content is stored, regenerated and served like a route's page. Choose a key that does
     /// not begin with `/` (an error) and that is no route's [`Key::name`](crate::Key::name) (not
@@ -123,108 +78,261 @@ impl Perennial {
     /// makes the generated content provisional: that content is stale after 3 s, or its interval if
     /// that is shorter. The call has to be in the generator's own task.
     ///
-    /// The future that `generate` returns runs in a task of its own, and only if this call starts
-    /// the regeneration. So the future owns its data: clone a pool and write `move || async move {
-    /// … }`. The future returns bytes of any kind, or a `Result` with such.
+    /// `generate` runs in a task of its own, and only if this call starts the regeneration. So
+    /// `generate` owns its data: clone a pool and write `async move || { … }`.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
     /// use perennial::{DAY, Refresh};
     ///
     /// const TOP_TEN: Refresh = Refresh::every(DAY);
-    /// let html = site.content("sidebar/top-10", TOP_TEN, || async { "<ol>…</ol>" }).await?;
+    /// # async fn list() -> Result<String, std::io::Error> { Ok("<ol>…</ol>".into()) }
+    /// let html = site.content("sidebar/top-10", TOP_TEN, list).await?;
     /// println!("{html}");
+    /// # Ok(()) }
+    /// ```
     ///
-    /// // Visitors do not wait for the first version, either.
+    /// # Errors
+    ///
+    /// Errors occur only without a servable version:
+    ///
+    /// - [The generator failed](Error::is_generator), or its content is larger than
+    ///   [`Builder::max_body`](crate::Builder::max_body). A panic of the generator is a failure.
+    /// - [No process generated a version in time](Error::is_unavailable).
+    /// - [`Invalid`](crate::ErrorKind::Invalid), in any case: the key is empty or begins with `/`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future cancels nothing: a regeneration that has begun continues.
+    pub async fn content<T, E, Fut>(
+        &self,
+        key: &str,
+        policy: impl Into<Refresh>,
+        generate: impl FnOnce() -> Fut + Send + 'static,
+    ) -> Result<Content, Error>
+    where
+        T: Into<Bytes>,
+        E: Into<BoxError>,
+        Fut: Future<Output = Result<T, E>> + Send,
+    {
+        let generate = self.bytes(generate);
+        self.version(key, policy.into(), generate, None, false)
+            .await
+            .map(|version| content_of(&version))
+    }
+
+    /// Returns content as [`content`](Self::content) does, or `placeholder` while the first version
+    /// is generated in the background and after a failure of the generator.
+    ///
+    /// The placeholder is not stored. A call waits for the database, which may have a version, for
+    /// at most [`Builder::database_patience`](crate::Builder::database_patience).
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// # use perennial::{DAY, Refresh};
+    /// # const TOP_TEN: Refresh = Refresh::every(DAY);
+    /// # async fn list() -> Result<String, std::io::Error> { Ok("<ol>…</ol>".into()) }
     /// let html = site
-    ///     .content("sidebar/top-10", TOP_TEN, || async { "<ol>…</ol>" })
-    ///     .or("<p>The list is being made.</p>")
+    ///     .content_or("sidebar/top-10", TOP_TEN, "<p>The list will be here soon.</p>", list)
     ///     .await?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
-    /// Errors occur only without a servable version, and without a [placeholder](ContentCall::or):
-    ///
-    /// - [The generator failed](Error::is_generator), or its content is larger than
-    ///   [`Builder::max_body`](crate::Builder::max_body).
-    /// - [No process generated a version in time](Error::is_unavailable).
-    /// - [`Invalid`](crate::ErrorKind::Invalid), in any case: the key is empty or begins with `/`.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `generate` itself panics. A panic of the future that `generate` returns is a
-    /// failure of the generator.
+    /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty or begins with `/`.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future cancels nothing: a regeneration that has begun continues.
-    pub fn content<'a, P, F, Fut, M>(
-        &'a self,
-        key: &'a str,
-        policy: P,
-        generate: F,
-    ) -> ContentCall<'a, impl FnOnce() -> Run + Send + use<'a, P, F, Fut, M>>
+    pub async fn content_or<T, E, Fut>(
+        &self,
+        key: &str,
+        policy: impl Into<Refresh>,
+        placeholder: impl Into<Bytes>,
+        generate: impl FnOnce() -> Fut + Send + 'static,
+    ) -> Result<Content, Error>
     where
-        P: Into<Refresh>,
-        F: FnOnce() -> Fut + Send + 'a,
-        Fut: Future<Output: IntoContent<M>> + Send + 'static,
+        T: Into<Bytes>,
+        E: Into<BoxError>,
+        Fut: Future<Output = Result<T, E>> + Send,
     {
-        let policy = policy.into();
-        let max_body = self.engine.settings.max_body;
-        let generate = move || {
-            let generated = generate();
-            Run(Box::pin(async move {
-                let content = generated.await.into_content();
-                stored(content.map(Response::new), max_body)
-            }))
-        };
-        ContentCall {
-            call: Call::new(&self.engine, key, policy, generate),
-            placeholder: None,
+        let generate = self.bytes(generate);
+        let version = self.version(key, policy.into(), generate, None, true);
+        match version.await {
+            Ok(version) => Ok(content_of(&version)),
+            Err(error) if error.kind() == ErrorKind::Invalid => Err(error),
+            Err(_) => Ok(Content(placeholder.into())),
         }
     }
-}
 
-/// A call of [`Perennial::content`]: a future with the content.
-#[must_use = "futures do nothing unless awaited"]
-pub struct ContentCall<'a, G> {
-    call: Call<'a, G>,
-    placeholder: Option<Content>,
-}
-
-impl<G> ContentCall<'_, G> {
-    /// Sets the content that is returned at once while the first version is generated in the
-    /// background, and after a failure of the generator. Default: none, the call waits.
+    /// Returns a generated value of a Rust type, and generates the value if necessary.
     ///
-    /// The placeholder is not stored. A call waits for the database, which may have a version, for
-    /// at most [`Builder::database_patience`](crate::Builder::database_patience).
-    pub fn or(mut self, placeholder: impl Into<Bytes>) -> Self {
-        self.placeholder = Some(Content(placeholder.into()));
-        self.call.has_placeholder = true;
-        self
-    }
-}
-
-impl<'a, G: FnOnce() -> Run + Send + 'a> Future for ContentCall<'a, G> {
-    type Output = Result<Content, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let version = match ready!(Pin::new(&mut self.call).poll(context)) {
-            Ok(version) => version,
-            Err(error) if error.kind() == ErrorKind::Invalid => return Poll::Ready(Err(error)),
-            Err(error) => return Poll::Ready(self.placeholder.take().ok_or(error)),
+    /// As with [`content`](Self::content), the value is stored, regenerated and served by the
+    /// policy, under a key that does not begin with `/`. The database stores JSON. Memory keeps the
+    /// decoded value, so that a hit decodes and copies nothing.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// use std::sync::Arc;
+    /// use perennial::{DAY, Refresh};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct TopTen {
+    ///     titles: Vec<String>,
+    /// }
+    ///
+    /// async fn top_ten() -> Result<TopTen, std::io::Error> {
+    ///     Ok(TopTen { titles: vec!["Middlemarch".into()] })
+    /// }
+    ///
+    /// const DAILY: Refresh = Refresh::every(DAY);
+    /// let top_ten: Arc<TopTen> = site.value("top-10", DAILY, top_ten).await?;
+    /// println!("{}", top_ten.titles[0]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # When the type changes
+    ///
+    /// A stored value that cannot be decoded, as the type has changed, counts as missing: one
+    /// warning is logged for each regeneration, and the value is generated anew. While processes
+    /// with the old and the new type run side by side, each process keeps the value that it has in
+    /// memory until the end of the interval. A change that decodes all the same and means something
+    /// else needs another key, such as `top-10/2`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`content`](Self::content). The value cannot be encoded, or its own text cannot
+    /// be decoded again: an [error of the generator](Error::is_generator).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future cancels nothing: a regeneration that has begun continues.
+    pub async fn value<T, E, Fut>(
+        &self,
+        key: &str,
+        policy: impl Into<Refresh>,
+        generate: impl FnOnce() -> Fut + Send + 'static,
+    ) -> Result<Arc<T>, Error>
+    where
+        T: Serialize + DeserializeOwned + Send + Sync + 'static,
+        E: Into<BoxError>,
+        Fut: Future<Output = Result<T, E>> + Send,
+    {
+        let max_body = self.engine.settings.max_body;
+        let generate = move || -> Generator {
+            Box::pin(async move {
+                let value = generate().await.map_err(Into::into);
+                let encoded = value.and_then(|value| encode(&value));
+                let encoded = encoded.and_then(|it| decode::<T>(&it).map(|_| it));
+                generated(encoded, max_body)
+            })
         };
-        let body = version.content.response().body();
-        Poll::Ready(Ok(Content(body.clone())))
+        let readable: fn(&Page) -> bool = |page| page.decoded(decode::<T>).is_ok();
+        let version = self.version(key, policy.into(), generate, Some(readable), false);
+        let value = version.await?.content.decoded(decode::<T>);
+        value.map_err(|error| {
+            Error::generator(format!(
+                "the value cannot be decoded ({error}): perhaps two types share its key"
+            ))
+        })
+    }
+
+    fn bytes<F, T, E, Fut>(&self, generate: F) -> impl FnOnce() -> Generator + use<F, T, E, Fut>
+    where
+        F: FnOnce() -> Fut + Send + 'static,
+        T: Into<Bytes>,
+        E: Into<BoxError>,
+        Fut: Future<Output = Result<T, E>> + Send,
+    {
+        let max_body = self.engine.settings.max_body;
+        move || {
+            Box::pin(async move {
+                let content = generate().await.map_err(Into::into);
+                generated(content.map(|it| Response::new(it.into())), max_body)
+            })
+        }
+    }
+
+    /// Returns a version of this key, and marks the content of a surrounding generator as
+    /// provisional if the version is.
+    async fn version(
+        &self,
+        key: &str,
+        policy: Refresh,
+        generate: impl FnOnce() -> Generator,
+        readable: Option<fn(&Page) -> bool>,
+        has_placeholder: bool,
+    ) -> Result<Arc<Version>, Error> {
+        let engine = &self.engine;
+        let policy = engine.applied(policy);
+        if key.is_empty() || key.starts_with('/') {
+            return Err(Error::invalid(format!(
+                "the key {key:?} cannot be used for content: write a name that does not begin with `/`, as in \
+                 `sidebar/top-10` (keys of routes begin with `/`)"
+            )));
+        }
+        let answer = if engine.is_off() {
+            engine.unstored(key, generate()).await
+        } else if let Ok(answer) = engine.look(key, &policy, engine.now()) {
+            answer
+        } else {
+            let work = || Work {
+                generator: generate(),
+                source: None,
+                layer: Arc::clone(&engine.content_layer),
+                is_requested: false,
+                readable,
+                retention: None,
+            };
+            engine.visit(key, &policy, has_placeholder, work).await.0
+        };
+        let version = match answer {
+            Answer::Version(version) => Ok(version),
+            Answer::Failed(failure) => Err(Error::generator(failure.error)),
+            Answer::Unavailable { retry_in } => Err(Error::unavailable(retry_in)),
+            // No regeneration begins during a shutdown.
+            Answer::Pass(_) => Err(Error::unavailable(RECHECK)),
+        };
+        provisional(|| match &version {
+            Ok(version) => {
+                let facts = engine.facts(key, &policy);
+                version.content.is_provisional() || version.freshness(&facts) > Freshness::Early
+            }
+            Err(_) => true,
+        });
+        version
     }
 }
 
-impl<G> fmt::Debug for ContentCall<'_, G> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ContentCall")
-            .field("placeholder", &self.placeholder)
-            .finish_non_exhaustive()
+fn content_of(version: &Version) -> Content {
+    Content(version.content.response().body().clone())
+}
+
+/// Returns the result of a generator, if its size allows storing.
+fn generated(content: Result<Response<Bytes>, BoxError>, max_body: usize) -> Generated {
+    match content {
+        Ok(response) if response.body().len() > max_body => {
+            let length = response.body().len();
+            let error = format!(
+                "the content has {length} bytes, more than the limit of {max_body} (`Builder::max_body`)"
+            );
+            Generated::Failed(Failure::new(error))
+        }
+        // A copy has the content's own size, even if the content is a part of a larger buffer.
+        Ok(response) => Generated::Content(response.map(|body| Bytes::copy_from_slice(&body))),
+        Err(error) => Generated::Failed(Failure::new(error)),
     }
+}
+
+fn encode<T: Serialize>(value: &T) -> Result<Response<Bytes>, BoxError> {
+    let mut response = Response::new(Bytes::from(serde_json::to_vec(value)?));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    Ok(response)
+}
+
+fn decode<T: DeserializeOwned>(stored: &Response<Bytes>) -> Result<T, BoxError> {
+    Ok(serde_json::from_slice(stored.body())?)
 }

@@ -1,10 +1,7 @@
 //! The site: the entry point.
 
 mod builder;
-pub(crate) mod call;
 pub(crate) mod content;
-#[cfg(feature = "value")]
-pub(crate) mod value;
 pub(crate) mod warm;
 
 use std::{fmt, sync::Arc};

@@ -27,7 +27,7 @@ async fn top_ten(
     runs: &Arc<AtomicUsize>,
 ) -> Result<Content, Error> {
     let runs = Arc::clone(runs);
-    site.content("sidebar/top-10", policy, || async move {
+    site.content("sidebar/top-10", policy, async move || {
         let run = runs.fetch_add(1, SeqCst) + 1;
         tokio::time::sleep(Duration::from_millis(50)).await;
         Ok::<_, std::io::Error>(format!("run {run}"))
@@ -48,7 +48,7 @@ async fn content_is_generated_once_and_found_by_another_process() {
     for content in callers.join_all().await {
         let content = content.expect("is made");
         assert_eq!(
-            (content.text().as_ref(), &content[..]),
+            (content.text().as_ref(), content.as_ref()),
             ("run 1", &b"run 1"[..])
         );
         assert_eq!(content.to_string(), "run 1");
@@ -137,7 +137,7 @@ async fn caller_who_leaves_cancels_nothing() {
     let policy = Refresh::every(LONG);
     let content = async || {
         let origin = origin.clone();
-        let run = || async move { Ok::<_, Error>(origin.run("it").await.1) };
+        let run = async move || Ok::<_, Error>(origin.run("it").await.1);
         site.content("sidebar", &policy, run).await
     };
     origin.hold();
@@ -167,22 +167,17 @@ async fn content_within_content_does_not_wait_for_a_permit() {
     assert_eq!(page.expect("is made").text(), "page with sidebar");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_closure_that_panics_leaves_nobody_waiting() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    const POLICY: Refresh = Refresh::every(LONG);
-    let panicking = {
-        let site = site.clone();
-        tokio::spawn(async move {
-            let panics = || -> std::future::Ready<Result<String, Error>> { panic!("on purpose") };
-            let _ = site.content("sidebar", &POLICY, panics).await;
-        })
-    };
-    assert!(panicking.await.expect_err("panics").is_panic());
-    let fine = site.content("sidebar", &POLICY, || async { Ok::<_, Error>("fine") });
-    let made = tokio::time::timeout(HANG, fine).await.expect("is answered");
-    assert_eq!(made.expect("is made").text(), "fine");
+#[tokio::test(start_paused = true)]
+async fn a_closure_that_panics_is_a_failure_of_the_generator() {
+    let site = testing::Database::new().open(Perennial::builder());
+    let site = site.expect("opens");
+    let policy = Refresh::every(LONG);
+    let panics = || -> std::future::Ready<Result<String, Error>> { panic!("on purpose") };
+    let failed = site.content("sidebar", &policy, panics).await;
+    assert!(failed.expect_err("panics").is_generator());
+    testing::advance(Duration::from_secs(2)).await;
+    let fine = site.content("sidebar", &policy, || async { Ok::<_, Error>("fine") });
+    assert_eq!(fine.await.expect("is made").text(), "fine");
 }
 
 /// A page with a part that takes longer than the soft timeout: the page that is generated from the
@@ -197,9 +192,9 @@ async fn a_page_with_a_stale_part_is_stale_soon() {
         move || {
             let (site, runs) = (site.clone(), Arc::clone(&runs));
             async move {
-                let list = site.content("list", Refresh::every(LONG), || async move {
+                let list = site.content("list", Refresh::every(LONG), async move || {
                     tokio::time::sleep(Duration::from_secs(2)).await;
-                    format!("list {}", runs.fetch_add(1, SeqCst) + 1)
+                    Ok::<_, Error>(format!("list {}", runs.fetch_add(1, SeqCst) + 1))
                 });
                 list.await.expect("is generated").to_string()
             }
@@ -233,11 +228,11 @@ async fn a_page_with_a_placeholder_is_stale_soon() {
         move || {
             let site = site.clone();
             async move {
-                let list = site.content("list", Refresh::every(LONG), || async {
+                let list = site.content_or("list", Refresh::every(LONG), "soon", async || {
                     tokio::time::sleep(Duration::from_secs(2)).await;
-                    "the list"
+                    Ok::<_, Error>("the list")
                 });
-                list.or("soon").await.expect("is there").to_string()
+                list.await.expect("is there").to_string()
             }
         }
     };
@@ -256,11 +251,11 @@ async fn a_stale_part_does_not_lengthen_a_declared_interval() {
         move || {
             let site = site.clone();
             async move {
-                let list = site.content("list", Refresh::every(LONG), || async {
+                let list = site.content_or("list", Refresh::every(LONG), "soon", async || {
                     tokio::time::sleep(Duration::from_secs(20)).await;
-                    "the list"
+                    Ok::<_, Error>("the list")
                 });
-                let list = list.or("soon").await.expect("is there").to_string();
+                let list = list.await.expect("is there").to_string();
                 ([("cache-control", "max-age=1")], list)
             }
         }

@@ -345,37 +345,6 @@ async fn without_a_permit_a_stale_page_costs_no_statement() {
     origin.let_go();
 }
 
-#[tokio::test(start_paused = true)]
-async fn data_that_a_closure_reads_at_once_counts_as_of_the_call() {
-    let shared = Shared::new();
-    let gate = Gate::new();
-    let builder = Perennial::builder().statement_timeout(HANG);
-    let site = hooked(&shared, builder, gate.hook("probe", Side::Before));
-    let other = shared.site();
-    other.invalidate("side/other").await.expect("is done");
-    let data = Arc::new(AtomicUsize::new(1));
-    let ask = async |site: Perennial, data: Arc<AtomicUsize>| {
-        let generate = || {
-            // The data are read at the call, before the probe is answered.
-            let value = data.load(SeqCst);
-            async move { Ok::<_, std::io::Error>(value.to_string()) }
-        };
-        let content = site.content("side/a", &POLICY, generate).await;
-        content.expect("is generated").text().into_owned()
-    };
-    gate.hold(true);
-    let first = tokio::spawn(ask(site.clone(), Arc::clone(&data)));
-    until("it asks the database", async || gate.reached() == 1).await;
-    data.store(2, SeqCst);
-    other.invalidate("side/a").await.expect("is done");
-    gate.hold(false);
-    assert_eq!(first.await.expect("no panic"), "1");
-    until("it is generated anew", async || {
-        ask(site.clone(), Arc::clone(&data)).await == "2"
-    })
-    .await;
-}
-
 #[test]
 fn sync_on_a_stalled_runtime_blocks_no_visitor() {
     let folder = Folder::new();

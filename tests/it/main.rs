@@ -50,7 +50,6 @@ mod named_locks;
 mod once;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod own_server;
-#[cfg(feature = "value")]
 mod parts;
 mod patience;
 mod paused;
@@ -72,7 +71,6 @@ mod strays;
 mod support;
 mod sync;
 mod testing;
-#[cfg(feature = "value")]
 mod value;
 mod warm;
 mod wrong_uses;

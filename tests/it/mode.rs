@@ -38,7 +38,7 @@ async fn off_stores_and_serves_nothing() {
     assert_eq!(origin.begun(), 3);
     for number in 0..3 {
         let content = site.content("part", Refresh::every(DAY), async move || {
-            number.to_string()
+            Ok::<_, String>(number.to_string())
         });
         assert_eq!(content.await.expect("is made").text(), number.to_string());
     }
@@ -88,7 +88,9 @@ async fn development_shows_failures_and_says_what_production_does() {
     origin.status(200);
     assert_eq!(get(address, "/").await.run(), 6);
 
-    let told = site.content("part", Refresh::every(Duration::ZERO), async || "text");
+    let told = site.content("part", Refresh::every(Duration::ZERO), async || {
+        Ok::<_, String>("text")
+    });
     assert_eq!(told.await.expect("is made").text(), "text");
     let failed = site.content("part", Refresh::every(Duration::ZERO), async || {
         Err::<&str, _>("x")

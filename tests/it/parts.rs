@@ -1,6 +1,7 @@
 //! Parts of pages, through several levels: staleness, and the limit of regenerations at once.
 
 use std::{
+    convert::Infallible,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -50,13 +51,12 @@ impl Levels {
             }
         };
         if self.as_values {
-            let value = site.value::<String>("lowest", HOUR, generate).await;
+            let value = site.value::<String, _, _>("lowest", HOUR, generate).await;
             return value.map(|value| value.to_string());
         }
-        let content = site.content("lowest", HOUR, generate);
         let content = match self.placeholder {
-            true => content.or("soon").await,
-            false => content.await,
+            true => site.content_or("lowest", HOUR, "soon", generate).await,
+            false => site.content("lowest", HOUR, generate).await,
         };
         content.map(|content| content.to_string())
     }
@@ -65,10 +65,10 @@ impl Levels {
         let (site, as_values) = (self.site.clone(), self.as_values);
         let generate = move || async move {
             let lowest = self.lowest().await.unwrap_or_else(|_| "none".into());
-            format!("a[{lowest}]")
+            Ok::<_, Infallible>(format!("a[{lowest}]"))
         };
         if as_values {
-            let value = site.value::<String>("middle", HOUR, generate).await;
+            let value = site.value::<String, _, _>("middle", HOUR, generate).await;
             return value.map(|value| value.to_string());
         }
         let content = site.content("middle", HOUR, generate).await;
@@ -178,7 +178,8 @@ async fn a_part_that_outlasts_its_page_keeps_the_permit() {
         let site = levels.site.clone();
         let datum = Arc::clone(&levels.datum);
         async move {
-            let generate = move || async move { datum.load(SeqCst).to_string() };
+            let generate =
+                move || async move { Ok::<_, Infallible>(datum.load(SeqCst).to_string()) };
             let content = site.content("other", HOUR, generate).await;
             content.expect("is generated").to_string()
         }

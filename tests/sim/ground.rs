@@ -42,8 +42,6 @@ pub(crate) struct Weather {
 /// A resource of the simulated site.
 pub(crate) struct Resource {
     pub(crate) name: String,
-    /// A closure generates the content, and reads the data when called.
-    pub(crate) eager: bool,
     /// A route with the tag `list` generates the content.
     pub(crate) route: bool,
     /// The content carries the number of the run, so that no two contents are the same.

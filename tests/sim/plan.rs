@@ -107,7 +107,6 @@ fn resource(key: u64, random: &mut Random) -> Resource {
         } else {
             format!("side/k{key}")
         },
-        eager: !route && random.below(2) == 0,
         route,
         numbered: random.below(3) != 0,
         policy: match terms.max_stale {

@@ -91,8 +91,7 @@ impl Process {
                     let ground = Arc::clone(&ground);
                     let visit = request.headers().get("x-visit").cloned();
                     async move {
-                        let (status, body) = match generate(&ground, number, key, visit, None).await
-                        {
+                        let (status, body) = match generate(&ground, number, key, visit).await {
                             Ok(body) => (StatusCode::OK, body),
                             Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, Bytes::new()),
                         };
@@ -185,16 +184,12 @@ impl Process {
         let resource = &self.ground.plan.resources[key];
         let Some(service) = self.services[key].clone() else {
             let (ground, number) = (Arc::clone(&self.ground), self.number);
-            let generate = || {
-                // A closure may read data before its future is polled.
-                let read = ground.plan.resources[key].eager.then(|| ground.read(key));
-                async move { generate(&ground, number, key, None, read).await }
-            };
+            let generate = async move || generate(&ground, number, key, None).await;
             let content = self
                 .site
                 .content(&resource.name, &resource.policy, generate);
             return match content.await {
-                Ok(content) => read(&content, ServedAs::Nothing),
+                Ok(content) => read(content.as_ref(), ServedAs::Nothing),
                 Err(error) if error.kind() == perennial::ErrorKind::Unavailable => {
                     Answer::Unavailable
                 }
@@ -218,10 +213,9 @@ async fn generate(
     process: u32,
     key: usize,
     visit: Option<HeaderValue>,
-    read: Option<(u32, i64)>,
 ) -> Result<Bytes, BoxError> {
     let number = key as u64;
-    let read = read.unwrap_or_else(|| ground.read(key));
+    let read = ground.read(key);
     let (run, datum) = (ground.begin(process, key, visit.is_some(), read), read.0);
     let mut noted = Noted {
         ground,

@@ -408,7 +408,7 @@ async fn doctor_finds_what_is_wrong() {
         assert_eq!(db.run(&["doctor", "nonsense"]).1, 1);
 
         let policy = Refresh::every(DAY);
-        let made = site.content("part/bad", &policy, async || "is fine");
+        let made = site.content("part/bad", &policy, async || Ok::<_, String>("is fine"));
         made.await.expect("is generated");
         site.invalidate("part/bad").await.expect("is invalidated");
         // With a version the cooldown lasts for half a minute.

@@ -224,7 +224,7 @@ impl Shop {
     async fn sidebar(&self) -> String {
         let shop = self.clone();
         let top = "HAVING COUNT(book) > 0 ORDER BY sold DESC, title, id LIMIT 5";
-        let generate = || async move { shop.list("top 5", top).await };
+        let generate = async move || shop.list("top 5", top).await;
         let content = self.site.content("sidebar/top-5", &self.sidebar, generate);
         match content.await {
             Ok(list) => format!("<aside><h2>Top 5 of 30 days</h2>{list}</aside>"),

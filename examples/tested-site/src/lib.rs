@@ -87,7 +87,7 @@ async fn add(State((_, shop)): State<(Perennial, Shop)>) -> StatusCode {
 
 async fn totals(State((site, shop)): State<(Perennial, Shop)>) -> Response {
     let generate = async move || shop.books().map(|books| Totals { books });
-    match site.value::<Totals>("totals", TOTALS, generate).await {
+    match site.value::<Totals, _, _>("totals", TOTALS, generate).await {
         Ok(totals) => format!("{} in all", totals.books).into_response(),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
     }

@@ -223,7 +223,6 @@ where
         Work {
             generator: Box::pin(generate(Arc::clone(&shared), request, direct)),
             source: Some(source),
-            begun: false,
             layer: name,
             is_requested: false,
             readable: None,

@@ -124,7 +124,6 @@ impl Engine {
         };
         let first = driver.on(Event::Begun);
         let work = generate();
-        driver.state.generator_has_begun(work.begun);
         driver.layer = work.layer;
         if work.is_requested {
             driver.measured.reason = Reason::Requested;

@@ -43,22 +43,21 @@ use crate::search::{Explored, explore_some};
 
 use setup::{
     Fault::{
-        self, Break, ClockBack, Close, Crash, Deploy, Early, Failing, Invalidation, Late, Leave,
-        Lost, NoPermit, Pause, Purge, Refused, Slow, SlowStore, Suspend, Unextended, Unshareable,
+        self, Break, ClockBack, Close, Crash, Deploy, Failing, Invalidation, Late, Leave, Lost,
+        NoPermit, Pause, Purge, Refused, Slow, SlowStore, Suspend, Unextended, Unshareable,
     },
     Setup,
 };
 
 /// Each of these, alone, leads to fewer than 100,000 states.
-const NEAR: [Fault; 7] = [Close, Early, Failing, Leave, NoPermit, Slow, Unextended];
+const NEAR: [Fault; 6] = [Close, Failing, Leave, NoPermit, Slow, Unextended];
 
-const ALL: [Fault; 20] = [
+const ALL: [Fault; 19] = [
     Break,
     ClockBack,
     Close,
     Crash,
     Deploy,
-    Early,
     Failing,
     Invalidation,
     Late,

@@ -54,15 +54,7 @@ impl<C: Content> Decision<'_, C> {
     pub(super) fn probed(&mut self, found: Found<C>) -> Command<C> {
         self.adopt(found.version);
         let is_servable = self.show_stale(false);
-        let newest = self
-            .state
-            .newest
-            .as_ref()
-            .map_or(0, |it| it.content.basis().epoch);
-        // A generator that began before the served version may know fewer invalidations. The next
-        // request begins another generator.
-        let is_older = is_servable && self.state.begun_in.is_some_and(|begun| begun < newest);
-        if self.freshness() == Some(Freshness::Fresh) || is_older {
+        if self.freshness() == Some(Freshness::Fresh) {
             self.end_with_newest();
             return Command::End;
         }

@@ -92,9 +92,6 @@ impl World {
         if process.run.is_none() || process.waiting[1].is_none() {
             add(Action::Ask(number, Request::Ordinary));
         }
-        if process.run.is_none() && self.has(Fault::Early) {
-            add(Action::Ask(number, Request::Early));
-        }
         if process.run.is_none() && self.has(Fault::NoPermit) {
             add(Action::Ask(number, Request::WithoutPermit));
         }
@@ -169,7 +166,6 @@ impl World {
 
     pub(super) fn fault(&self, action: Action) -> Option<Fault> {
         Some(match action {
-            Action::Ask(_, Request::Early) => Fault::Early,
             Action::Ask(_, Request::WithoutPermit) => Fault::NoPermit,
             Action::Away(number) => match self.statement(number) {
                 Some((_, Some(_))) => Fault::Lost,

@@ -124,10 +124,9 @@ impl Code {
     }
 
     pub(super) fn text(&mut self, text: Text) {
-        let Text { read, basis, early } = text;
+        let Text { read, basis } = text;
         self.byte(read);
         self.basis(basis);
-        self.flags(&[early]);
     }
 
     pub(super) fn marks(&mut self, marks: Marks) {

@@ -137,7 +137,6 @@ impl Code {
             progress,
             doing,
             lease,
-            early,
             permits,
             has_permit,
             is_away,
@@ -161,14 +160,13 @@ impl Code {
                 self.text(text);
             }
         }
-        self.flags(&[lease.is_some(), early.is_some(), *is_away]);
+        self.flags(&[lease.is_some(), *is_away]);
         self.flags(&[*permits, *has_permit]);
         if let Some(Lease { row, until, lost }) = *lease {
             self.row(row);
             self.until(until);
             self.flags(&[lost]);
         }
-        self.byte(early.unwrap_or(0));
     }
 
     fn progress(&mut self, progress: &Progress<Text>) {
@@ -197,7 +195,6 @@ impl Code {
     pub(super) fn state(&mut self, state: &State<Text>) {
         let State {
             newest,
-            begun_in,
             phase,
             permitted,
             failures,
@@ -206,7 +203,6 @@ impl Code {
             cooldown,
         } = state;
         self.maybe_version(newest.as_ref());
-        self.byte(begun_in.map_or(0, |epoch| 1 + epoch));
         self.byte(i64::from((*polls).min(LEAVE_AFTER)));
         self.failures(*failures);
         self.flags(&[*permitted, held_until.0 == i64::MIN]);

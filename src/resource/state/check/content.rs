@@ -17,8 +17,6 @@ pub(in crate::resource::state) struct Text {
     /// The latest epoch in the database when the generator read the data.
     pub(super) read: i64,
     pub(super) basis: Basis,
-    /// A part of the generator ran before its request started the regeneration.
-    pub(super) early: bool,
 }
 
 impl Content for Text {

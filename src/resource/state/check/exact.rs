@@ -37,7 +37,6 @@ fn text(epoch: i64) -> Text {
     Text {
         read: epoch,
         basis: Basis { epoch, revision: 0 },
-        early: false,
     }
 }
 
@@ -86,11 +85,10 @@ impl Process {
     }
 
     /// Returns a regeneration that has its permit, and the step after the permit.
-    fn permitted(&self, newest: Option<Version<Text>>, begun: bool) -> (State<Text>, Step<Text>) {
+    fn permitted(&self, newest: Option<Version<Text>>) -> (State<Text>, Step<Text>) {
         let view = newest.map(|version| View::Version(version.into()));
         let mut state = State::new(view, &self.facts());
         self.on(&mut state, Event::Begun);
-        state.generator_has_begun(begun);
         self.on(&mut state, Event::Learned);
         let step = self.on(&mut state, Event::Permitted(true));
         (state, step)
@@ -98,7 +96,7 @@ impl Process {
 
     /// Returns a regeneration whose generator runs under the lease with the fence 2.
     fn generating(&self, newest: Option<Version<Text>>) -> State<Text> {
-        let (mut state, _) = self.permitted(newest, false);
+        let (mut state, _) = self.permitted(newest);
         self.on(&mut state, found(None, LockState::default()));
         let step = self.on(&mut state, Event::Tried(Some(2)));
         assert!(matches!(step.command, Command::Generate { .. }), "{step:?}");

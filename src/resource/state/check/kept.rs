@@ -23,7 +23,6 @@ const TEXT: Text = Text {
         epoch: 0,
         revision: 0,
     },
-    early: false,
 };
 
 const LIMITS: Limits = Limits {

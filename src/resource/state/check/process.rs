@@ -60,8 +60,6 @@ pub(super) struct Run {
     pub(super) progress: Progress<Text>,
     pub(super) doing: Doing,
     pub(super) lease: Option<Lease>,
-    /// The latest epoch when the generator began, if a part of the generator has run already.
-    pub(super) early: Option<i64>,
     /// The answer to the next command for a permit.
     pub(super) permits: bool,
     pub(super) has_permit: bool,
@@ -139,7 +137,6 @@ impl Process {
     pub(super) fn start(
         &mut self,
         visitor: Visitor,
-        early: bool,
         permits: bool,
         around: &mut Around<'_>,
     ) -> Result<(), Broken> {
@@ -148,13 +145,11 @@ impl Process {
             progress: Progress::Looking,
             doing: Doing::Nothing,
             lease: None,
-            early: early.then_some(around.database.marks.latest),
             permits,
             has_permit: false,
             is_away: false,
         };
         let step = run.state.on(&self.facts(around.setup), Event::Begun);
-        run.state.generator_has_begun(early);
         run.progress = step.progress.unwrap_or(run.progress);
         if let Some(View::Cooldown { until, .. }) = &self.view
             && NOW < *until

@@ -68,8 +68,7 @@ impl Process {
                 Statement::Try { seen, owner }
             }
             Command::Generate { basis } => {
-                let read = run.early.unwrap_or(around.database.marks.latest);
-                let early = run.early.is_some();
+                let read = around.database.marks.latest;
                 let newest = run.state.newest.as_ref();
                 let facts = facts(around.setup, &self.known, limits);
                 if !run.has_permit && newest.is_some_and(|it| it.freshness(&facts).is_servable()) {
@@ -81,12 +80,12 @@ impl Process {
                 if basis.epoch > read {
                     return Err("S10: the epoch of a version was known before its generator began");
                 }
-                if basis.epoch < newest && !early {
+                if basis.epoch < newest {
                     return Err(
                         "S10: a version metadata no older epoch than the one that it replaces",
                     );
                 }
-                run.doing = Doing::Generating(Text { read, basis, early });
+                run.doing = Doing::Generating(Text { read, basis });
                 return self.begins(around).map(|()| None);
             }
             Command::Renew { version, known } => {

@@ -58,8 +58,6 @@ pub(super) enum Fault {
     Unshareable,
     /// There is no permit.
     NoPermit,
-    /// A part of the generator has run before the regeneration begins.
-    Early,
     Invalidation,
     Purge,
     /// An operator breaks the lock.

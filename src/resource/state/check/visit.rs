@@ -22,8 +22,6 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Ordinary,
-    /// A part of the generator has run before.
-    Early,
     /// There is no permit for a regeneration.
     WithoutPermit,
 }
@@ -80,8 +78,7 @@ impl Process {
         if self.closing {
             return Ok(());
         }
-        let early = request == Request::Early;
-        self.start(visitor, early, request != Request::WithoutPermit, around)
+        self.start(visitor, request != Request::WithoutPermit, around)
     }
 
     /// Lets the waiting visitors look at the progress.

@@ -3,30 +3,12 @@
 use super::*;
 
 #[test]
-fn stale_version_is_regenerated_by_a_closure_that_has_begun_in_the_same_epoch() {
-    let process = Process::new();
-    let stale = process.version(3 * S, Origin::Stored);
-    let (mut state, _) = process.permitted(Some(stale), true);
-    let step = process.on(&mut state, found(None, LockState::default()));
-    assert!(matches!(step.command, Command::Try { .. }), "{step:?}");
-    let mut newer = process.version(3 * S, Origin::Stored);
-    newer.content = text(1);
-    newer.fence = 2;
-    let (mut state, _) = process.permitted(None, true);
-    let step = process.on(&mut state, found(Some(newer), LockState::default()));
-    assert!(
-        matches!(step.command, Command::End),
-        "it would be older: {step:?}"
-    );
-}
-
-#[test]
 fn process_without_regenerations_tries_nothing_for_a_servable_version() {
     let mut process = Process::new();
     process.limits.regenerates = false;
     for origin in [Origin::Stored, Origin::Published { latest: true }] {
         let stale = process.version(3 * S, origin);
-        let (mut state, step) = process.permitted(Some(stale), false);
+        let (mut state, step) = process.permitted(Some(stale));
         assert!(matches!(step.command, Command::Probe { .. }), "{step:?}");
         let step = process.on(&mut state, found(None, LockState::default()));
         assert!(matches!(step.command, Command::End), "{step:?}");
@@ -37,7 +19,7 @@ fn process_without_regenerations_tries_nothing_for_a_servable_version() {
 #[test]
 fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends() {
     let mut process = Process::new();
-    let (mut state, _) = process.permitted(None, false);
+    let (mut state, _) = process.permitted(None);
     let step = process.on(&mut state, found(None, held(S)));
     assert!(matches!(step.report, Some(Report::Waits(time)) if time == S));
     let began = process.now;
@@ -53,7 +35,7 @@ fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends
             break;
         }
     }
-    let (mut state, _) = process.permitted(None, false);
+    let (mut state, _) = process.permitted(None);
     process.on(&mut state, found(None, held(S)));
     process.now = state.due(&process.facts()).expect("pauses");
     process.on(&mut state, Event::Due);
@@ -73,14 +55,14 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
     let mut process = Process::new();
     let stale = process.version(3 * S, Origin::Stored);
     for owned in [false, true] {
-        let (mut state, _) = process.permitted(Some(stale.clone()), false);
+        let (mut state, _) = process.permitted(Some(stale.clone()));
         let step = process.on(&mut state, found(None, years(owned)));
         assert!(
             matches!(&step.view, Some(View::Version(version)) if version.quiet_until == process.now + S),
             "{step:?}"
         );
     }
-    let (mut state, _) = process.permitted(None, false);
+    let (mut state, _) = process.permitted(None);
     let step = process.on(&mut state, found(None, years(false)));
     assert!(
         matches!(done(&step), Answer::Unavailable { retry_in } if *retry_in == S),
@@ -92,7 +74,7 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
     );
 
     // The store fails from here on. The process generates without a lease after the cooldown.
-    let (mut state, _) = process.permitted(None, false);
+    let (mut state, _) = process.permitted(None);
     process.on(&mut state, found(None, years(true)));
     process.now = process.now + S;
     process.on(&mut state, Event::Due);
@@ -111,7 +93,7 @@ fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
         ..process.version(age, Origin::Stored)
     };
     let newest = |process: &Process, stored| {
-        let (mut state, _) = process.permitted(Some(unsaved.clone()), false);
+        let (mut state, _) = process.permitted(Some(unsaved.clone()));
         process.on(&mut state, found(Some(stored), LockState::default()));
         let newest = state.newest().expect("has a version");
         (newest.born, newest.origin)
@@ -133,7 +115,7 @@ fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
 #[test]
 fn regeneration_without_visitors_leaves_after_six_pauses() {
     let mut process = Process::new();
-    let (mut state, _) = process.permitted(None, false);
+    let (mut state, _) = process.permitted(None);
     let mut step = process.on(&mut state, found(None, held(10 * S)));
     for pause in 1..=6 {
         assert!(matches!(step.command, Command::Pause), "{pause}: {step:?}");
