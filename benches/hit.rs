@@ -192,7 +192,7 @@ fn compressed(site: &dyn Fn() -> Perennial) {
 
     let request = |_| {
         let mut request = request(PAGE);
-        let accepted = header::HeaderValue::from_static("gzip, deflate, br, zstd");
+        let accepted = header::HeaderValue::from_static("gzip, deflate, br");
         let headers = request.headers_mut();
         headers.insert(header::ACCEPT_ENCODING, accepted);
         request

@@ -72,7 +72,7 @@
 //! | `postgres` | | the store in PostgreSQL |
 //! | `mysql` | | the store in MySQL or MariaDB |
 //! | `axum` | yes | the extensions of axum 0.8's routing, so that its routes are cached |
-//! | `compression` | | pages in `br`, `zstd` and `gzip`, compressed once a version |
+//! | `compression` | | pages in `br` and `gzip`, compressed once a version |
 //! | `calendar` | | intervals by the calendar: "on the first of each month at six" |
 //! | `metrics` | | [metrics](event#metrics) through the facade of the crate `metrics` |
 //! | `testing` | | sites in memory for the tests of applications |

@@ -24,19 +24,16 @@ const SMALL: usize = 128 << 10;
 pub(crate) enum Coding {
     /// RFC 7932.
     Br,
-    /// RFC 8878.
-    Zstd,
     /// RFC 1952.
     Gzip,
 }
 
 impl Coding {
-    pub(crate) const ALL: [Self; 3] = [Self::Br, Self::Zstd, Self::Gzip];
+    pub(crate) const ALL: [Self; 2] = [Self::Br, Self::Gzip];
 
     pub(crate) fn token(self) -> &'static str {
         match self {
             Self::Br => "br",
-            Self::Zstd => "zstd",
             Self::Gzip => "gzip",
         }
     }
@@ -86,11 +83,6 @@ impl Coding {
                 let mut encoded = Vec::new();
                 brotli::BrotliCompress(&mut &*body, &mut encoded, &parameters)?;
                 Ok(encoded)
-            }
-            Self::Zstd => {
-                // The default window at this level is within the 8 MiB of RFC 9659 §3.
-                let level = if small { 19 } else { 9 };
-                zstd::bulk::compress(body, level)
             }
             Self::Gzip => {
                 let level = if small { 9 } else { 6 };
@@ -152,58 +144,36 @@ fn is_text(kind: &str) -> bool {
     suffixes.iter().any(|suffix| kind.ends_with(suffix)) || types.contains(&kind)
 }
 
-/// The preferences of a request (RFC 9110 §12.5.3): the weight of each coding and of the
-/// uncompressed content (`identity`), in thousandths.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Accepted {
-    codings: [u16; 3],
-    identity: u16,
-}
-
-impl Accepted {
-    /// Reads the preferences. A request without the header accepts anything, and gets the content
-    /// without a coding.
-    pub(crate) fn of(request: &HeaderMap) -> Self {
-        let (mut codings, mut identity, mut others) = ([None; 3], None, None);
-        for (name, weight) in members(request, &header::ACCEPT_ENCODING).filter_map(member) {
-            let of = if name == b"*" {
-                &mut others
-            } else if name.eq_ignore_ascii_case(b"identity") {
-                &mut identity
-            } else if name.eq_ignore_ascii_case(b"x-gzip") {
-                &mut codings[Coding::Gzip as usize]
-            } else {
-                let known = Coding::ALL.into_iter();
-                let mut known = known.zip(&mut codings);
-                match known.find(|(it, _)| name.eq_ignore_ascii_case(it.token().as_bytes())) {
-                    Some((_, of)) => of,
-                    None => continue,
-                }
-            };
-            // Of two entries for one coding, a refusal wins.
-            *of = match *of {
-                Some(other) if other == 0 || weight == 0 => Some(0),
-                other => other.max(Some(weight)),
-            };
-        }
-        Self {
-            codings: codings.map(|weight| weight.or(others).unwrap_or(0)),
-            // The uncompressed content is acceptable unless it is denied, and is the last choice
-            // unless it is named.
-            identity: identity.unwrap_or(u16::from(others != Some(0))),
-        }
+/// Returns the coding that a request prefers (RFC 9110 §12.5.3). `None`: the content without a
+/// coding (`identity`); a request that refuses even that gets it all the same, which §12.4.1 allows.
+///
+/// A request without the header accepts anything, and gets the content without a coding.
+pub(crate) fn best(request: &HeaderMap) -> Option<Coding> {
+    let (mut codings, mut identity, mut others) = ([None; Coding::ALL.len()], None, None);
+    for (name, weight) in members(request, &header::ACCEPT_ENCODING).filter_map(member) {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        let of = match name {
+            b"*" => &mut others,
+            _ if is("identity") => &mut identity,
+            _ if is("br") => &mut codings[Coding::Br as usize],
+            _ if is("gzip") || is("x-gzip") => &mut codings[Coding::Gzip as usize],
+            _ => continue,
+        };
+        // Of two entries for one coding, a refusal wins.
+        *of = match *of {
+            Some(other) if other == 0 || weight == 0 => Some(0),
+            other => other.max(Some(weight)),
+        };
     }
-
-    /// Returns the preferred coding among the available ones. `None`: the content without a coding.
-    /// A request that refuses even that gets it all the same, which §12.4.1 allows.
-    pub(crate) fn best(&self, is_to_be_had: impl Fn(Coding) -> bool) -> Option<Coding> {
-        let weighed = Coding::ALL.into_iter().zip(self.codings);
-        let accepted = weighed.filter(|(coding, weight)| *weight > 0 && is_to_be_had(*coding));
-        // The first one of the greatest weight.
-        let best = accepted.rev().max_by_key(|(_, weight)| *weight);
-        let (coding, weight) = best?;
-        (weight >= self.identity).then_some(coding)
-    }
+    // The uncompressed content is acceptable unless it is denied, and is the last choice unless it
+    // is named.
+    let identity = identity.unwrap_or(u16::from(others != Some(0)));
+    let weighed = Coding::ALL.into_iter().zip(codings);
+    let weighed = weighed.map(|(coding, weight)| (coding, weight.or(others).unwrap_or(0)));
+    let accepted = weighed.filter(|(_, weight)| *weight > 0 && *weight >= identity);
+    // The first one of the greatest weight.
+    let best = accepted.rev().max_by_key(|(_, weight)| *weight);
+    best.map(|(coding, _)| coding)
 }
 
 /// Returns the name and the weight of a list member. `None`: the member is malformed and ignored.
@@ -248,8 +218,7 @@ mod tests {
             let line = HeaderValue::from_str(line).expect("a value");
             request.append(header::ACCEPT_ENCODING, line);
         }
-        let best = Accepted::of(&request).best(|_| true);
-        best.map_or("identity", Coding::token)
+        super::best(&request).map_or("identity", Coding::token)
     }
 
     #[test]
@@ -270,11 +239,8 @@ mod tests {
                     ",gzip,",
                 ],
             ),
-            (
-                "br",
-                &["br", "BR", "*", "gzip, deflate, br, zstd", "gzip, ,br"],
-            ),
-            ("zstd", &["zstd", "br;q=0.999, zstd;q=1.000", "br;q=0, *"]),
+            ("br", &["br", "BR", "*", "gzip, deflate, br", "gzip, ,br"]),
+            ("gzip", &["br;q=0.999, gzip;q=1.000", "br;q=0, *"]),
             (
                 "identity",
                 &[
@@ -299,7 +265,7 @@ mod tests {
             ),
             (
                 "gzip",
-                &["br;q=0, zstd;q=0, *;q=0.1", "*;q=0, gzip", "gzip, *;q=0.5"],
+                &["br;q=0, deflate, *;q=0.1", "*;q=0, gzip", "gzip, *;q=0.5"],
             ),
             // The RFC's own examples.
             (
@@ -391,19 +357,6 @@ mod tests {
         assert_eq!(best(&["gzip;q=0.5", "identity;q=0"]), "gzip");
     }
 
-    #[test]
-    fn next_best_available_coding_is_chosen() {
-        let mut request = HeaderMap::new();
-        let line = HeaderValue::from_static("br, gzip;q=0.8, zstd;q=0.5");
-        request.append(header::ACCEPT_ENCODING, line);
-        let accepted = Accepted::of(&request);
-        let best_but = |missing: &[Coding]| accepted.best(|it| !missing.contains(&it));
-        assert_eq!(best_but(&[]), Some(Coding::Br));
-        assert_eq!(best_but(&[Coding::Br]), Some(Coding::Gzip));
-        assert_eq!(best_but(&[Coding::Br, Coding::Gzip]), Some(Coding::Zstd));
-        assert_eq!(best_but(&Coding::ALL), None);
-    }
-
     fn content(headers: &[(&'static str, &str)], body: impl Into<Bytes>) -> Response<Bytes> {
         let mut content = Response::new(body.into());
         for (name, value) in headers {
@@ -466,12 +419,6 @@ mod tests {
         let read = match coding {
             Coding::Br => brotli::Decompressor::new(body, 4096).read_to_end(&mut plain),
             Coding::Gzip => flate2::read::GzDecoder::new(body).read_to_end(&mut plain),
-            Coding::Zstd => {
-                let mut decoder = zstd::stream::Decoder::new(body).expect("starts");
-                // RFC 9659 §3: no decoder needs more than 8 MiB.
-                decoder.window_log_max(23).expect("is in range");
-                decoder.read_to_end(&mut plain)
-            }
         };
         read.expect("is readable");
         plain

@@ -1,5 +1,4 @@
-//! The content codings of a version. Each coding is made once, at the first request for it;
-//! meanwhile visitors get another representation.
+//! The content codings of a version, which are made once.
 
 use std::sync::{
     Arc, OnceLock,
@@ -12,48 +11,31 @@ use tokio::{runtime::Handle, sync::Semaphore, task};
 
 use crate::{
     http::{
-        compression::{self, Accepted, Coding},
+        compression::{self, Coding},
         fields,
     },
     resource::{Engine, Page, Representation, View},
 };
 
-/// The queue of the compressions of a process.
-pub(super) struct Compressions {
-    /// The permit for the one compression at a time: the other cores belong to the visitors.
-    running: Semaphore,
-    /// The permits for the running compression and the waiting ones. Beyond them, a later request
-    /// asks again.
-    queued: Arc<Semaphore>,
-}
+/// The permit for the one compression at a time: the other cores belong to the visitors.
+pub(super) type Compressing = Arc<Semaphore>;
 
-impl Default for Compressions {
-    fn default() -> Self {
-        Self {
-            running: Semaphore::new(1),
-            queued: Arc::new(Semaphore::new(1000)),
-        }
-    }
+pub(super) fn compressing() -> Compressing {
+    Arc::new(Semaphore::new(1))
 }
 
 /// The codings of a content, shared by all versions with the same content.
 #[derive(Default)]
-pub(crate) struct Codings([CodingSlot; 3]);
-
-/// The content in one coding.
-#[derive(Default)]
-struct CodingSlot {
-    /// The compressed content. `None`: compression would make the content no smaller.
-    representation: OnceLock<Option<Representation>>,
-    /// The compression is running or queued.
+pub(crate) struct Codings {
+    /// The content in each coding; `None`: compression would make the content no smaller.
+    made: OnceLock<[Option<Representation>; Coding::ALL.len()]>,
+    /// The compression is running, or waits for its permit.
     started: AtomicBool,
-    /// A visitor has requested this coding.
-    requested: AtomicBool,
 }
 
 impl Codings {
-    /// Returns the content with its `Vary`, and an empty slot for each coding. `None`: the content
-    /// is not compressible.
+    /// Returns the content with its `Vary`, and its codings to be made. `None`: the content is not
+    /// compressible.
     pub(super) fn of(mut content: Response<Bytes>) -> (Response<Bytes>, Option<Arc<Self>>) {
         if !compression::is_compressible(&content) {
             return (content, None);
@@ -62,39 +44,20 @@ impl Codings {
         (content, Some(Arc::default()))
     }
 
-    fn slot(&self, coding: Coding) -> &CodingSlot {
-        &self.0[coding as usize]
-    }
-
-    fn get(&self, coding: Coding) -> Option<&Representation> {
-        self.slot(coding).representation.get()?.as_ref()
-    }
-
-    pub(super) fn put(&self, coding: Coding, made: Option<Response<Bytes>>) {
-        // The slot is empty: the compression runs once.
-        let _ = self
-            .slot(coding)
-            .representation
-            .set(made.map(Representation::new));
+    pub(super) fn put(&self, made: [Option<Response<Bytes>>; Coding::ALL.len()]) {
+        // The compression runs once.
+        let _ = self.made.set(made.map(|it| it.map(Representation::new)));
     }
 
     pub(super) fn weight(&self) -> usize {
-        let made = Coding::ALL
-            .into_iter()
-            .filter_map(|coding| self.get(coding));
+        let made = self.made.get().into_iter().flatten().flatten();
         size_of::<Self>() + made.map(Representation::weight).sum::<usize>()
     }
 }
 
-/// Sets a mark and returns true if the mark was set before.
-fn mark(mark: &AtomicBool) -> bool {
-    // The mark is usually set already, and then no cache line is written that other cores read.
-    mark.load(Relaxed) || mark.swap(true, Relaxed)
-}
-
 impl Engine {
-    /// Returns the best available representation for a request. If the best coding is missing, its
-    /// compression starts; content that compression would make no smaller is returned plain.
+    /// Returns the best representation for a request. Until the codings of a version are made, all
+    /// visitors get the plain content.
     pub(crate) fn represent<'a>(
         self: &Arc<Self>,
         page: &'a Page,
@@ -103,61 +66,36 @@ impl Engine {
         let Some(codings) = &page.codings else {
             return &page.plain;
         };
-        let accepted = Accepted::of(request);
-        let Some(best) = accepted.best(|_| true) else {
+        let Some(made) = codings.made.get() else {
+            self.compress(page);
             return &page.plain;
         };
-        let slot = codings.slot(best);
-        mark(&slot.requested);
-        let made = match slot.representation.get() {
-            Some(made) => made.as_ref(),
-            None => {
-                self.compress(page, best);
-                let other = accepted.best(|it| codings.get(it).is_some());
-                other.and_then(|other| codings.get(other))
-            }
-        };
-        made.unwrap_or(&page.plain)
+        let best = compression::best(request);
+        let best = best.and_then(|best| made[best as usize].as_ref());
+        best.unwrap_or(&page.plain)
     }
 
-    /// Compresses a page in the codings that visitors requested of the page before.
-    pub(super) fn compress_like(self: &Arc<Self>, before: &Page, page: &Page) {
-        let Some(before) = &before.codings else {
-            return;
-        };
-        for coding in Coding::ALL {
-            if before.slot(coding).requested.load(Relaxed) {
-                self.compress(page, coding);
-            }
-        }
-    }
-
-    /// Starts the compression once. A page that has left memory by then is skipped; a later request
-    /// may ask again.
-    fn compress(self: &Arc<Self>, page: &Page, coding: Coding) {
+    /// Starts the compression of a page once. A page that has left memory before its turn is
+    /// skipped, and a later request starts the compression again.
+    pub(super) fn compress(self: &Arc<Self>, page: &Page) {
         let (Some(codings), Ok(runtime)) = (&page.codings, Handle::try_current()) else {
             return;
         };
-        let Ok(queued) = Arc::clone(&self.compressions.queued).try_acquire_owned() else {
-            return;
-        };
-        if self.is_closing() || mark(&codings.slot(coding).started) {
+        let is_made = codings.made.get().is_some();
+        if is_made || self.is_closing() || codings.started.swap(true, Relaxed) {
             return;
         }
         let codings = Arc::clone(codings);
         // The task does not hold the version, which may have to leave memory while the task waits.
         let (engine, key) = (Arc::clone(self), page.key().to_owned());
         runtime.spawn(async move {
-            engine.compress_now(&key, &codings, coding).await;
-            let slot = codings.slot(coding);
-            slot.started
-                .store(slot.representation.get().is_some(), Relaxed);
-            drop(queued);
+            engine.compress_now(&key, &codings).await;
+            codings.started.store(false, Relaxed);
         });
     }
 
-    async fn compress_now(&self, key: &str, codings: &Arc<Codings>, coding: Coding) {
-        let Ok(_permit) = self.compressions.running.acquire().await else {
+    async fn compress_now(&self, key: &str, codings: &Arc<Codings>) {
+        let Ok(_permit) = self.compressing.acquire().await else {
             return;
         };
         let is_for = |cached: &Page| {
@@ -170,17 +108,17 @@ impl Engine {
             }
             _ => return,
         };
-        let made = task::spawn_blocking(move || coding.encoded(&content)).await;
+        let plain = content.body().len();
+        let made = task::spawn_blocking(move || Coding::ALL.map(|coding| coding.encoded(&content)));
         // An encoder that panics would panic again.
-        let made = made.ok().flatten();
-        let bytes = made.as_ref().map(|made| made.body().len());
-        tracing::debug!(
-            target: "perennial::compression",
-            key, coding = coding.token(), bytes, "compressed"
-        );
+        let made = made.await.unwrap_or_default();
+        let [br, gzip] = made
+            .each_ref()
+            .map(|it| it.as_ref().map(|it| it.body().len()));
+        tracing::debug!(target: "perennial::compression", key, plain, br, gzip, "compressed");
         self.memory.change(key, |cached| {
             if is_for(cached) {
-                codings.put(coding, made);
+                codings.put(made);
             }
         });
     }

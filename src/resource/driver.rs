@@ -83,11 +83,6 @@ impl Driver {
 
     /// Passes an event to the state, and publishes the effect in memory and to the visitors.
     fn on(&mut self, event: Event<Arc<Page>>) -> Command<Arc<Page>> {
-        #[cfg(feature = "compression")]
-        let before = self
-            .state
-            .newest()
-            .map(|newest| Arc::clone(&newest.content));
         self.measure(&event);
         let facts = self.engine.facts(&self.key, &self.policy);
         let Step {
@@ -102,11 +97,8 @@ impl Driver {
         if let Some(view) = view {
             self.engine.memory.insert(&self.key, view);
             #[cfg(feature = "compression")]
-            if let Some(before) = before
-                && let Some(newest) = self.state.newest()
-                && !Arc::ptr_eq(&before, &newest.content)
-            {
-                self.engine.compress_like(&before, &newest.content);
+            if let Some(newest) = self.state.newest() {
+                self.engine.compress(&newest.content);
             }
         }
         if let Some(progress) = progress {

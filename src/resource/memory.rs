@@ -191,20 +191,20 @@ mod tests {
         };
         memory.insert("/", view(content.clone(), 1));
         let plain = memory.0.weight();
-        let codings = Response::new(Bytes::from(vec![b'y'; 500]));
-        memory.change("/", |page| {
-            let slots = page.codings.as_ref().expect("is compressible");
-            slots.put(crate::http::compression::Coding::Br, Some(codings));
-        });
-        assert_eq!(memory.0.weight(), plain + 500);
-        let heavy = Response::new(Bytes::from(vec![b'y'; 2 << 20]));
-        memory.change("/", |page| {
-            let slots = page.codings.as_ref().expect("is compressible");
-            slots.put(crate::http::compression::Coding::Gzip, Some(heavy));
-        });
+        let put = |size| {
+            let coded = |size| Response::new(Bytes::from(vec![b'y'; size]));
+            memory.change("/", |page| {
+                let codings = page.codings.as_ref().expect("is compressible");
+                codings.put([Some(coded(size)), Some(coded(500))]);
+            });
+        };
+        put(300);
+        assert_eq!(memory.0.weight(), plain + 800);
+        memory.insert("/", view(content.clone(), 2));
+        put(2 << 20);
         assert!(memory.0.weight() <= 1 << 20, "it has to go");
         memory.change("/elsewhere", |_| panic!("there is none"));
-        memory.insert("/", view(content, 2));
+        memory.insert("/", view(content, 3));
         assert_eq!(memory.0.weight(), plain);
         memory.remove("/");
         assert_eq!(memory.0.weight(), 0);

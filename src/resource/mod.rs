@@ -79,7 +79,7 @@ pub(crate) struct Engine {
     /// Bounds the regenerations at once.
     permits: Arc<Semaphore>,
     #[cfg(feature = "compression")]
-    compressions: codings::Compressions,
+    compressing: codings::Compressing,
     /// The task that listens for invalidations, if the site listens. Dropping the engine ends the
     /// task.
     #[cfg(feature = "postgres")]
@@ -130,7 +130,7 @@ impl Engine {
             content_layer: "content".into(),
             permits: Arc::new(Semaphore::new(regenerations)),
             #[cfg(feature = "compression")]
-            compressions: codings::Compressions::default(),
+            compressing: codings::compressing(),
             #[cfg(feature = "postgres")]
             listening: std::sync::OnceLock::new(),
         }

@@ -131,7 +131,7 @@ const OF_VISITORS: &[(&str, &[&str])] = &[
     (
         "accept-encoding",
         &[
-            "gzip", "br", "zstd", "identity", "*", ";q=", "0", "1", "0.5", ",", " ", ";",
+            "gzip", "br", "identity", "*", ";q=", "0", "1", "0.5", ",", " ", ";",
         ],
     ),
     (

@@ -52,11 +52,10 @@ const MAX_KEYS: usize = 10_000;
 /// until the cooldown ends.
 ///
 /// `Vary: Accept-Encoding` is allowed in a response without `Content-Encoding`, which every client
-/// can read. With the feature `compression` the layer itself answers in `br`, `zstd` or `gzip` (RFC
-/// 9110 §12.5.3). It compresses text of 256 bytes or more that has neither `Content-Encoding` nor
-/// `no-transform`. Each version is compressed once for each coding, off the async threads: at the
-/// first request for the coding, or at once if the version before was requested in it. Visitors get
-/// another representation until the compression is done.
+/// can read. With the feature `compression` the layer itself answers in `br` or `gzip` (RFC 9110
+/// §12.5.3). It compresses text of 256 bytes or more that has neither `Content-Encoding` nor
+/// `no-transform`. A version is compressed once, when it enters memory: one version at a time, off
+/// the async threads. Visitors get the uncompressed page until then.
 ///
 /// The layer reads a body whole before it answers, up to
 /// [`Builder::max_body`](crate::Builder::max_body). A larger body is streamed to the visitor whose
