@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use headers::{Date, HeaderMapExt};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
+use httpdate::fmt_http_date;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -69,7 +69,7 @@ pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
         headers.remove(header::DATE);
     } else if date.is_none() {
         // `Expires` counts from this date.
-        headers.typed_insert(Date::from(now));
+        headers.insert(header::DATE, ascii(fmt_http_date(now)));
     }
     if head.status == StatusCode::NO_CONTENT {
         headers.remove(header::CONTENT_LENGTH);

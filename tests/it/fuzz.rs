@@ -125,9 +125,7 @@ const OF_VISITORS: &[(&str, &[&str])] = &[
         "if-none-match",
         &["\"v1\"", "W/", "*", ",", " ", "\"", "\"v2\""],
     ),
-    ("if-match", &["\"v1\"", "W/", "*", ",", "\"v2\""]),
     ("if-modified-since", DATES),
-    ("if-unmodified-since", DATES),
     (
         "accept-encoding",
         &[

@@ -4,7 +4,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
-    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header,
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode,
     request::Parts,
 };
 
@@ -119,13 +119,6 @@ impl RefreshLayer {
             Evaluation::NotModified => {
                 let headers = headers(|whole| outgoing::validating(&whole));
                 outgoing::response(StatusCode::NOT_MODIFIED, headers, Bytes::new())
-            }
-            Evaluation::PreconditionFailed => {
-                let mut headers = HeaderMap::new();
-                // Other caches must not store the response.
-                headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-                self.set_cache_status(&mut headers, how);
-                outgoing::response(StatusCode::PRECONDITION_FAILED, headers, Bytes::new())
             }
         }
     }
