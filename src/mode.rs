@@ -17,15 +17,13 @@ pub enum Mode {
     /// stored, and stored content is not served. Locks, invalidations and idempotent requests work
     /// as usual.
     Off,
-    /// Content is stored and served, with three differences for the person who changes the program:
+    /// Content is stored and served, with two differences for the person who changes the program:
     ///
     /// - All content is stale once the executable has changed, by its time of modification: a
     ///   template that is compiled in shows at the next reload.
     /// - The visitor whose request regenerates waits for the new version as long as the policy's
     ///   [`timeout`](crate::Refresh::timeout), and gets the failure of a generator even if there is
     ///   an old version. There is no cooldown.
-    /// - Where production would have answered otherwise, the header `Perennial-Development` says
-    ///   how.
     Development,
 }
 

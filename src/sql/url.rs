@@ -42,9 +42,6 @@ pub(super) fn check_url(url: &str) -> Result<(), Error> {
             "the database URL {url:?} cannot be used: {why}"
         )))
     };
-    if url.trim() != url {
-        return refused("it begins or ends with a blank; remove the blank");
-    }
     if url.starts_with("sqlite:") {
         return Ok(());
     }

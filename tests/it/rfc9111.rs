@@ -302,7 +302,7 @@ async fn successful_unsafe_request_makes_what_it_changed_stale_in_all_processes(
             plain,
             "POST",
             "/x/j",
-            &[("x-location", "new")],
+            &[("x-location", "/x/new")],
             plain,
             "/x/new",
             true,

@@ -229,8 +229,6 @@ pub struct RefreshLayer {
     pub(super) engine: Arc<Engine>,
     /// The policy in the site's mode.
     pub(super) policy: Refresh,
-    /// The policy in production.
-    pub(super) production: Refresh,
     pub(super) key: Arc<Key>,
     pub(super) declared: Arc<Declared>,
     pub(super) bypass_if: Vec<Arc<BypassIf>>,
@@ -250,7 +248,6 @@ impl RefreshLayer {
     pub(crate) fn new(engine: Arc<Engine>, declared: Arc<Declared>, policy: Refresh) -> Self {
         Self {
             policy: engine.applied(policy),
-            production: policy,
             key: Arc::default(),
             declared,
             bypass_if: Vec::new(),
@@ -309,8 +306,8 @@ impl RefreshLayer {
     ///
     /// An unsafe request has a method other than GET, HEAD, OPTIONS and TRACE. When the service
     /// answers one by 2xx or 3xx, the layer invalidates the request's own URI, as the
-    /// [key](Self::key) reads that URI, and the URIs in the response's `Location` and
-    /// `Content-Location` that have the same host, each in all variants, as
+    /// [key](Self::key) reads that URI, and the URIs of the same host and the absolute paths in the
+    /// response's `Location` and `Content-Location`, each in all variants, as
     /// [`invalidate`](crate::Perennial::invalidate) does. With [`Key::name`](crate::Key::name) and
     /// [`Key::by`](crate::Key::by) the layer invalidates only the key that it computes for the
     /// unsafe request; `Location` and `Content-Location` have no effect. The response waits for the

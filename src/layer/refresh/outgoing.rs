@@ -8,9 +8,9 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use crate::{
     http::{
         cache_status::CACHE_STATUS,
-        fields::{ascii, list, seconds},
+        fields::{ascii, seconds},
     },
-    layer::{ResponseBody, problem::problem},
+    layer::ResponseBody,
 };
 
 /// Returns the headers of a response that a 304 carries (RFC 9110 §15.4.5), and `Cache-Status`.
@@ -80,16 +80,11 @@ pub(super) fn give<B>(
     response(stored.status(), headers, body)
 }
 
-/// 503 with `Retry-After` (RFC 9110 §15.6.4): a text for browsers, and a problem for clients that
-/// accept JSON and no HTML.
-pub(super) fn unavailable(retry_in: Duration, request: &HeaderMap) -> Response<Bytes> {
+/// Returns a 503 with `Retry-After` (RFC 9110 §15.6.4).
+pub(super) fn unavailable(retry_in: Duration) -> Response<Bytes> {
     let seconds = seconds(retry_in);
-    let body = format!("This page is not ready. Please try again in {seconds} s.");
-    let accepts = |what| list(request, &header::ACCEPT).any(|media_type| media_type.contains(what));
-    if accepts("json") && !accepts("html") {
-        return problem(StatusCode::SERVICE_UNAVAILABLE, &body, &[], Some(retry_in));
-    }
-    let mut response = Response::new(Bytes::from(body + "\n"));
+    let body = format!("This page is not ready. Please try again in {seconds} s.\n");
+    let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     let headers = response.headers_mut();
     headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

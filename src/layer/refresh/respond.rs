@@ -3,10 +3,7 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{
-    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode,
-    request::Parts,
-};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, request::Parts};
 
 use super::{hit_values::HitValues, outgoing, request::matched, warm};
 use crate::{
@@ -18,8 +15,6 @@ use crate::{
         fields::ascii,
     },
     layer::{RefreshLayer, ResponseBody},
-    mode::Mode,
-    policy::Refresh,
     resource::{Answer, Failure, HitHeaders, PassReason, Version},
 };
 
@@ -55,7 +50,7 @@ impl RefreshLayer {
                 ..
             }) => (response, Handling::Forwarded(forward.detailed("failed"))),
             Answer::Failed(Failure { retry_in, .. }) | Answer::Unavailable { retry_in } => (
-                outgoing::unavailable(retry_in, &parts.headers).into(),
+                outgoing::unavailable(retry_in).into(),
                 Handling::Unavailable,
             ),
             Answer::Pass(why) => return Err(Forward::because(forward.reason).detailed(detail(why))),
@@ -156,37 +151,7 @@ impl RefreshLayer {
         if self.engine.settings.cache_status {
             headers.append(CACHE_STATUS, ascii(how.to_string()));
         }
-        if self.engine.settings.mode == Mode::Development
-            && let Some(text) = in_production(how, &self.production)
-        {
-            headers.insert(DEVELOPMENT, text);
-        }
     }
-}
-
-/// The header that says how production would have answered.
-const DEVELOPMENT: HeaderName = HeaderName::from_static("perennial-development");
-
-/// Says how production would have answered. `None`: in the same way.
-fn in_production(how: Handling, policy: &Refresh) -> Option<HeaderValue> {
-    let Handling::Forwarded(forward) = how else {
-        return None;
-    };
-    let text = match (forward.reason, forward.detail) {
-        (_, Some("failed")) => format!(
-            "production serves the old version, if there is one, and tries again after {:?}",
-            policy.cooldown_time()
-        ),
-        ("stale", None) if policy.soft_timeout.is_zero() => {
-            "production serves the old version at once, and regenerates in the background".into()
-        }
-        ("stale", None) => format!(
-            "production serves the old version if the new one takes longer than {:?}",
-            policy.soft_timeout
-        ),
-        _ => return None,
-    };
-    HeaderValue::try_from(text).ok()
 }
 
 /// Returns the reason in `Cache-Status` why the service itself answers.

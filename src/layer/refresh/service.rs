@@ -20,7 +20,7 @@ use super::{
     kept::Kept,
     keying::Resource,
     request,
-    target::RequestUrl,
+    target::RequestHost,
     warm,
 };
 use crate::{
@@ -176,12 +176,12 @@ where
 {
     let RefreshLayer { engine, key, .. } = shared.layer.clone();
     let (parts, body) = request.into_parts();
-    let url = RequestUrl::of(&parts);
+    let host = RequestHost::of(&parts);
     let own = key.resource(&parts);
     let own = own.and_then(|key| Target::Key(&key).name().ok());
     let change = Change::of(&engine, own.into_iter().collect());
     let response = pass(shared, Request::from_parts(parts, body), Forward::METHOD);
-    let named = |response: &Response<_>| url.names_in(response.headers(), &key);
+    let named = |response: &Response<_>| host.names_in(response.headers(), &key);
     change.settle(response, named).await
 }
 
