@@ -46,7 +46,7 @@ pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use metadata::Metadata;
 pub(crate) use page::Page;
 pub(crate) use prune::Pruner;
-pub(crate) use representation::{HitHeaders, Representation};
+pub(crate) use representation::Representation;
 pub(crate) use state::Freshness;
 pub(crate) use work::{Failure, Finder, Generated, Generator, GeneratorSource, PassReason, Work};
 

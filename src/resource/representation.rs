@@ -1,104 +1,88 @@
 //! A representation of a version (RFC 9110 §8): its content, plain or in a content coding.
 
-use std::{
-    borrow::Cow,
-    cell::RefCell,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
-
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 
-use crate::policy::BrowserCache;
+use crate::http::cache_status::CACHE_STATUS;
 
-static NEXT: AtomicU64 = AtomicU64::new(1);
-
-/// The number of representations whose headers a thread caches, each in the place given by its
-/// number.
-const RECENT: usize = 64;
-
-/// The number of headers that a hit may add.
-const ADDED: usize = 5;
-
-/// The number of a representation and, from its second hit on, the headers of its last hits.
-type CachedHeaders = (u64, Option<(HitHeaders, HeaderMap)>);
-
-thread_local! {
-    /// Each thread has its own cache, so that no thread waits for a lock or for another core's
-    /// counter.
-    static CACHED_HEADERS: RefCell<[CachedHeaders; RECENT]> = const { RefCell::new([const { (0, None) }; RECENT]) };
-}
+/// The headers that a hit sets, in the order of their places.
+static SET: [HeaderName; 4] = [
+    header::AGE,
+    CACHE_STATUS,
+    header::DATE,
+    header::CACHE_CONTROL,
+];
 
 pub(crate) struct Representation {
     pub(crate) content: Response<Bytes>,
-    /// A number that no other representation has.
-    number: u64,
-}
-
-/// The values in a hit's headers that change each second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HitHeaders {
-    /// In seconds.
-    pub(crate) age: u64,
-    pub(crate) ttl: i64,
-    pub(crate) browser_cache: BrowserCache,
+    /// The headers of a hit: first the places of the headers that a hit sets, then the content's. To
+    /// copy them and to fill the places takes fewer instructions than to insert headers.
+    hit: HeaderMap,
+    /// The headers of [`SET`] that have a place. The content's own `Date`, `Cache-Control` and
+    /// `Expires` stay, and its `Cache-Status` stays before the layer's.
+    has_place: [bool; 4],
 }
 
 impl Representation {
     pub(crate) fn new(mut content: Response<Bytes>) -> Self {
         let body = std::mem::take(content.body_mut());
         *content.body_mut() = share(content.headers_mut(), body);
+        let own = content.headers();
+        let has_place = [
+            true,
+            !own.contains_key(CACHE_STATUS),
+            !own.contains_key(header::DATE),
+            !own.contains_key(header::CACHE_CONTROL) && !own.contains_key(header::EXPIRES),
+        ];
+        let mut hit = HeaderMap::with_capacity(own.len() + SET.len());
+        for (name, _) in SET.iter().zip(has_place).filter(|(_, it)| *it) {
+            hit.insert(name, HeaderValue::from_static(""));
+        }
+        for (name, value) in own.iter().filter(|(name, _)| *name != header::AGE) {
+            hit.append(name, value.clone());
+        }
         Self {
             content,
-            number: NEXT.fetch_add(1, Relaxed),
+            hit,
+            has_place,
         }
     }
 
-    /// Returns `take` of the headers of a hit with these values. A thread makes the headers once a
-    /// second for repeated hits of a representation.
-    pub(crate) fn headers_of_hit(
-        &self,
-        hit: HitHeaders,
-        make: impl Fn() -> HeaderMap,
-        take: impl Fn(Cow<'_, HeaderMap>) -> HeaderMap,
-    ) -> HeaderMap {
-        let cached = CACHED_HEADERS.try_with(|cached| {
-            let mut cached = cached.borrow_mut();
-            let (number, last) = &mut cached[self.number as usize % RECENT];
-            if *number != self.number {
-                (*number, *last) = (self.number, None);
-                return take(Cow::Owned(make()));
+    /// Returns the headers of a hit with these values of [`SET`]. `None`: the header is left out.
+    #[inline]
+    pub(crate) fn headers_of_hit(&self, values: [Option<&HeaderValue>; 4]) -> HeaderMap {
+        let mut headers = self.hit.clone();
+        let mut places = headers.values_mut();
+        for (value, has_place) in values.iter().zip(&self.has_place) {
+            if *has_place && let (Some(place), Some(value)) = (places.next(), value) {
+                place.clone_from(value);
             }
-            let headers = match last {
-                Some((of, headers)) if *of == hit => headers,
-                _ => {
-                    let (_, headers) = last.insert((hit, make()));
-                    share(headers, Bytes::new());
-                    headers
-                }
-            };
-            take(Cow::Borrowed(headers))
-        });
-        // The thread is ending.
-        cached.unwrap_or_else(|_| take(Cow::Owned(make())))
-    }
-
-    /// Returns a copy of the stored headers with room for those of a hit, which a clone does not
-    /// leave.
-    pub(crate) fn headers_with_room(&self) -> HeaderMap {
-        let stored = self.content.headers();
-        let mut headers = HeaderMap::with_capacity(stored.len() + ADDED);
-        for (name, value) in stored {
-            headers.append(name, value.clone());
+        }
+        if values.iter().any(Option::is_none) || !self.has_place[1] {
+            self.complete(&mut headers, values);
         }
         headers
+    }
+
+    /// Removes the places without a value, and adds the status beside the content's own.
+    #[cold]
+    fn complete(&self, headers: &mut HeaderMap, values: [Option<&HeaderValue>; 4]) {
+        for ((name, has_place), value) in SET.iter().zip(self.has_place).zip(values) {
+            match value {
+                None if has_place => drop(headers.remove(name)),
+                Some(status) if *name == CACHE_STATUS && !has_place => {
+                    headers.append(name, status.clone());
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Returns the approximate size in memory, in bytes.
     pub(super) fn weight(&self) -> usize {
         let lines =
             self.content.headers().iter().map(|(name, value)| {
-                name.as_str().len() + value.len() + size_of::<HeaderValue>() * 3
+                name.as_str().len() + value.len() + size_of::<HeaderValue>() * 6
             });
         self.content.body().len() + lines.sum::<usize>()
     }

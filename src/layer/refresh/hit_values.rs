@@ -7,10 +7,10 @@ use std::{
 };
 
 use bytes::BytesMut;
-use http::{HeaderMap, HeaderValue, header};
+use http::HeaderValue;
 use httpdate::HttpDate;
 
-use crate::{http::cache_status::Handling, policy::BrowserCache, resource::HitHeaders};
+use crate::{http::cache_status::Handling, policy::BrowserCache};
 
 /// The number of values that a thread caches, each in the place given by its age and its date: at
 /// one time, versions of one age have two dates.
@@ -21,20 +21,33 @@ thread_local! {
     static CACHED: RefCell<[Option<HitValues>; RECENT]> = const { RefCell::new([const { None }; RECENT]) };
 }
 
+/// The facts of a hit that change each second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HitFacts {
+    /// In seconds.
+    pub(super) age: u64,
+    pub(super) ttl: i64,
+    pub(super) browser_cache: BrowserCache,
+}
+
 pub(super) struct HitValues {
-    of: (HitHeaders, Option<u64>),
-    age: HeaderValue,
-    /// `None`: the process's clock is before 1970.
-    date: Option<HeaderValue>,
-    cache_control: HeaderValue,
+    of: (HitFacts, Option<u64>),
+    pub(super) age: HeaderValue,
+    /// The time of the generation (RFC 9110 §6.6.1), not of the hit. A recipient takes the greater of
+    /// `Age` and the time since `Date` (RFC 9111 §4.2.3), and here the two are equal. `None`: the
+    /// process's clock is before 1970.
+    pub(super) date: Option<HeaderValue>,
+    pub(super) cache_control: HeaderValue,
     pub(super) cache_status: HeaderValue,
 }
 
 impl HitValues {
-    /// Calls `take` with the values. `age`: the exact age of the version.
-    pub(super) fn with(hit: HitHeaders, age: Duration, mut take: impl FnMut(&Self)) {
-        let made = SystemTime::now().checked_sub(age);
-        let made = made.and_then(|made| made.duration_since(SystemTime::UNIX_EPOCH).ok());
+    /// Returns `take` of the values. `age`: the exact age of the version.
+    pub(super) fn with<T>(hit: HitFacts, age: Duration, take: impl Fn(&Self) -> T) -> T {
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .ok();
+        let made = now.and_then(|now| now.checked_sub(age));
         let of = (hit, made.map(|made| made.as_secs()));
         let cached = CACHED.try_with(|cached| {
             let mut cached = cached.borrow_mut();
@@ -46,14 +59,12 @@ impl HitValues {
                 _ => take(place.insert(Self::new(of))),
             }
         });
-        if cached.is_err() {
-            // The thread is ending.
-            take(&Self::new(of));
-        }
+        // The thread is ending.
+        cached.unwrap_or_else(|_| take(&Self::new(of)))
     }
 
     /// Makes the values in one buffer, so that they take two allocations.
-    fn new(of: (HitHeaders, Option<u64>)) -> Self {
+    fn new(of: (HitFacts, Option<u64>)) -> Self {
         // The values of a hit take some 100 bytes.
         let mut buffer = BytesMut::with_capacity(160);
         let mut value = |text: &dyn Display| {
@@ -80,23 +91,6 @@ impl HitValues {
                 BrowserCache::Revalidate => HeaderValue::from_static("no-cache"),
             },
             cache_status: value(&Handling::Hit { ttl: hit.ttl }),
-        }
-    }
-
-    /// Sets `Age`. Sets `Date` unless the response has one, and `Cache-Control` unless the response
-    /// has `Cache-Control` or `Expires`.
-    ///
-    /// `Date` is the time of the generation (RFC 9110 §6.6.1), not of the hit. A recipient takes
-    /// the greater of `Age` and the time since `Date` (RFC 9111 §4.2.3), and here the two are equal.
-    pub(super) fn set(&self, headers: &mut HeaderMap) {
-        headers.insert(header::AGE, self.age.clone());
-        if let Some(date) = &self.date
-            && !headers.contains_key(header::DATE)
-        {
-            headers.insert(header::DATE, date.clone());
-        }
-        if !headers.contains_key(header::CACHE_CONTROL) && !headers.contains_key(header::EXPIRES) {
-            headers.insert(header::CACHE_CONTROL, self.cache_control.clone());
         }
     }
 }

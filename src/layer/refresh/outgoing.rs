@@ -34,6 +34,7 @@ pub(super) fn validating(whole: &HeaderMap) -> HeaderMap {
     headers
 }
 
+#[inline]
 pub(super) fn response<B>(
     status: StatusCode,
     headers: HeaderMap,

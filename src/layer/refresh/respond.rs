@@ -1,11 +1,16 @@
 //! The layer's response to a request.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, request::Parts};
 
-use super::{hit_values::HitValues, outgoing, request::matched, warm};
+use super::{
+    hit_values::{HitFacts, HitValues},
+    outgoing,
+    request::matched,
+    warm,
+};
 use crate::{
     clock::Tick,
     event::{Event, Frequent},
@@ -15,7 +20,7 @@ use crate::{
         fields::ascii,
     },
     layer::{RefreshLayer, ResponseBody},
-    resource::{Answer, Failure, HitHeaders, PassReason, Version},
+    resource::{Answer, Failure, PassReason, Version},
 };
 
 impl RefreshLayer {
@@ -78,7 +83,7 @@ impl RefreshLayer {
         let stored = &representation.content;
         let head = parts.method == Method::HEAD;
         let age = Duration::from_secs(page.age_before).saturating_add(version.age(now));
-        let hit = HitHeaders {
+        let hit = HitFacts {
             age: age.as_secs(),
             ttl: version.ttl(now, &self.policy, &self.engine.invalidations),
             browser_cache: self.policy.browser_cache,
@@ -89,30 +94,21 @@ impl RefreshLayer {
             let since = Duration::from_secs(hit.ttl.unsigned_abs());
             self.engine.observer().stale(since);
         }
-        let make = || {
-            let mut headers = representation.headers_with_room();
-            HitValues::with(hit, age, |values| {
-                values.set(&mut headers);
-                if made.is_none() && self.engine.settings.cache_status {
-                    headers.append(CACHE_STATUS, values.cache_status.clone());
-                }
-            });
-            if let Some(how) = made {
-                self.set_cache_status(&mut headers, how);
-            }
-            headers
-        };
-        let headers = |take: fn(Cow<'_, HeaderMap>) -> HeaderMap| match made {
-            Some(_) => take(Cow::Owned(make())),
-            None => representation.headers_of_hit(hit, make, take),
-        };
+        let headers = HitValues::with(hit, age, |values| {
+            let made = made.map(|how| ascii(how.to_string()));
+            let status = made.as_ref().unwrap_or(&values.cache_status);
+            representation.headers_of_hit([
+                Some(&values.age),
+                Some(status).filter(|_| self.engine.settings.cache_status),
+                values.date.as_ref(),
+                Some(&values.cache_control),
+            ])
+        });
         match conditional::evaluate(&parts.headers, stored, head) {
-            Evaluation::Whole => outgoing::give(stored, headers(|whole| whole.into_owned()), head),
-            Evaluation::Part(part) => {
-                outgoing::part(stored, headers(|whole| whole.into_owned()), part)
-            }
+            Evaluation::Whole => outgoing::give(stored, headers, head),
+            Evaluation::Part(part) => outgoing::part(stored, headers, part),
             Evaluation::NotModified => {
-                let headers = headers(|whole| outgoing::validating(&whole));
+                let headers = outgoing::validating(&headers);
                 outgoing::response(StatusCode::NOT_MODIFIED, headers, Bytes::new())
             }
         }
