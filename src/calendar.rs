@@ -22,7 +22,7 @@ use crate::{
 const DAY: Duration = Duration::from_hours(24);
 
 /// The times at which content becomes stale, such as "on the first of each month at six in Berlin",
-/// for [`Refresh::at`](crate::Refresh::at).
+/// for [`Refresh::on`](crate::Refresh::on).
 ///
 /// Cheap to copy. Equal schedules share one parsed form, which stays in memory until the process
 /// ends: create schedules at the start and not from a visitor's input.
@@ -77,7 +77,7 @@ impl Schedule {
     /// # fn f() -> Result<(), perennial::Error> {
     /// use perennial::{Refresh, calendar::Schedule};
     ///
-    /// let policy = Refresh::at(Schedule::daily("06:00", "Europe/Berlin")?);
+    /// let policy = Refresh::on(Schedule::daily("06:00", "Europe/Berlin")?);
     /// # Ok(()) }
     /// # f().unwrap();
     /// ```
@@ -96,7 +96,7 @@ impl Schedule {
     /// # fn f() -> Result<(), perennial::Error> {
     /// use perennial::{Refresh, calendar::{Schedule, Weekday}};
     ///
-    /// let policy = Refresh::at(Schedule::weekly(Weekday::Monday, "06:00", "Europe/Berlin")?);
+    /// let policy = Refresh::on(Schedule::weekly(Weekday::Monday, "06:00", "Europe/Berlin")?);
     /// # Ok(()) }
     /// # f().unwrap();
     /// ```
@@ -116,8 +116,8 @@ impl Schedule {
     /// # fn f() -> Result<(), perennial::Error> {
     /// use perennial::{Refresh, calendar::Schedule};
     ///
-    /// let best_sellers = Refresh::at(Schedule::monthly(1, "06:00", "Europe/Berlin")?);
-    /// let on_the_last_day = Refresh::at(Schedule::monthly(31, "06:00", "Europe/Berlin")?);
+    /// let best_sellers = Refresh::on(Schedule::monthly(1, "06:00", "Europe/Berlin")?);
+    /// let on_the_last_day = Refresh::on(Schedule::monthly(31, "06:00", "Europe/Berlin")?);
     /// # Ok(()) }
     /// # f().unwrap();
     /// ```
@@ -154,7 +154,7 @@ impl Schedule {
     /// use perennial::{Refresh, calendar::Schedule};
     ///
     /// // Each working day at 06:00 and at 18:00.
-    /// let policy = Refresh::at(Schedule::cron("0 6,18 * * 1-5", "Europe/Berlin")?);
+    /// let policy = Refresh::on(Schedule::cron("0 6,18 * * 1-5", "Europe/Berlin")?);
     /// # Ok(()) }
     /// # f().unwrap();
     /// ```

@@ -146,7 +146,7 @@ pub use event::Event;
 pub use extensions::{RefreshAfter, Tags};
 pub use layer::refresh::keying::Key;
 pub use mode::Mode;
-pub use policy::{BrowserCache, DAY, OnMiss, Refresh};
+pub use policy::{DAY, Refresh};
 pub use resource::invalidate::RegenerateOutcome;
 pub use site::{Builder, Content, Perennial, warm::WarmReport};
 

@@ -27,18 +27,18 @@ pub const DAY: Duration = Duration::from_hours(24);
 /// | [`timeout`](Self::timeout) | 60 s | one run of the generator |
 ///
 /// Without an old version, the visitor whose request starts the generator waits for `timeout`, and
-/// other visitors wait as [`on_miss`](Self::on_miss) says. A shorter outer timeout answers visitors
+/// other visitors wait as [`first_wait`](Self::first_wait) says. A shorter outer timeout answers visitors
 /// in its own way. The process extends [`lease`](Self::lease) while the generator runs, so `lease`
 /// only has to be longer than a statement takes
 /// ([`Builder::statement_timeout`](crate::Builder::statement_timeout), 5 s).
 ///
 /// ```
 /// use std::time::Duration;
-/// use perennial::{DAY, OnMiss, Refresh};
+/// use perennial::{DAY, Refresh};
 ///
 /// const TOP_TEN: Refresh = Refresh::every(DAY)
 ///     .in_background()
-///     .on_miss(OnMiss::Wait(Duration::from_secs(10)))
+///     .first_wait(Duration::from_secs(10))
 ///     .timeout(Duration::from_secs(20));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,57 +46,22 @@ pub const DAY: Duration = Duration::from_hours(24);
 pub struct Refresh {
     pub(crate) interval: Duration,
     pub(crate) soft_timeout: Duration,
-    pub(crate) on_miss: OnMiss,
+    pub(crate) first_wait: Duration,
     pub(crate) timeout: Duration,
     pub(crate) lease: Duration,
     cooldown: Option<Duration>,
-    pub(crate) max_stale: Option<Duration>,
+    pub(crate) stale_while_revalidate: Option<Duration>,
     pub(crate) jitter: f64,
+    pub(crate) stale_if_error: Duration,
     /// The part of the interval after which a hit starts a regeneration; 1: none does.
-    pub(crate) eager: f64,
+    pub(crate) early: f64,
     #[cfg(feature = "calendar")]
     pub(crate) schedule: Option<crate::calendar::Schedule>,
-    pub(crate) browser_cache: BrowserCache,
+    pub(crate) browser_cache: Duration,
     /// The response's own freshness headers decide.
-    pub(crate) from_cache_control: bool,
+    pub(crate) from_headers: bool,
     /// Visitors get the failure of a generator although there is an old version.
     pub(crate) shows_failures: bool,
-}
-
-/// The permission for browsers and other caches to store a response whose generator set neither
-/// `Cache-Control` nor `Expires`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BrowserCache {
-    /// A client may store the response and asks before each use (`no-cache`, RFC 9111 §5.2.2.4).
-    /// The answer is 304 if the content is unchanged.
-    Revalidate,
-    /// A client uses the response without asking until the version is stale (`max-age`, RFC 9111
-    /// §5.2.2.1), and for this time afterwards while the client asks (`stale-while-revalidate`, RFC
-    /// 5861 §3). Zero announces no `stale-while-revalidate`.
-    ///
-    /// The site cannot revoke this permission: if a version is regenerated earlier, a client still
-    /// uses its old copy until the announced time is over.
-    UntilStale(Duration),
-}
-
-/// The answer to other visitors while a page is generated for the first time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnMiss {
-    /// Visitors wait for at most this time, then get 503 with `Retry-After`.
-    Wait(Duration),
-    /// Visitors get 503 with `Retry-After` at once.
-    Unavailable,
-}
-
-impl OnMiss {
-    pub(crate) fn limit(self) -> Duration {
-        match self {
-            Self::Wait(limit) => limit,
-            Self::Unavailable => Duration::ZERO,
-        }
-    }
 }
 
 impl Refresh {
@@ -113,17 +78,18 @@ impl Refresh {
         Self {
             interval,
             soft_timeout: timing::SOFT_TIMEOUT,
-            on_miss: OnMiss::Wait(timing::FIRST_WAIT),
+            first_wait: timing::FIRST_WAIT,
             timeout: timing::GENERATION,
             lease: timing::LEASE,
             cooldown: None,
-            max_stale: None,
+            stale_while_revalidate: None,
             jitter: 0.0,
-            eager: 1.0,
+            stale_if_error: Duration::ZERO,
+            early: 1.0,
             #[cfg(feature = "calendar")]
             schedule: None,
-            browser_cache: BrowserCache::Revalidate,
-            from_cache_control: false,
+            browser_cache: Duration::ZERO,
+            from_headers: false,
             shows_failures: false,
         }
     }
@@ -136,19 +102,19 @@ impl Refresh {
     /// # fn f() -> Result<(), perennial::Error> {
     /// use perennial::{DAY, Refresh, calendar::Schedule};
     ///
-    /// let policy = Refresh::at(Schedule::monthly(1, "06:00", "Europe/Berlin")?).max_stale(DAY);
+    /// let policy = Refresh::on(Schedule::monthly(1, "06:00", "Europe/Berlin")?).stale_while_revalidate(DAY);
     /// # Ok(()) }
     /// # f().unwrap();
     /// ```
     ///
     /// The interval of each version is the time from its publish until the occurrence.
-    /// [`max_stale`](Self::max_stale) and the headers for clients follow from it.
+    /// [`stale_while_revalidate`](Self::stale_while_revalidate) and the headers for clients follow from it.
     /// [`jitter`](Self::jitter) delays the moment, as content that is generated earlier would be
-    /// stale at the occurrence. For the same reason [`eager`](Self::eager) has no effect.
+    /// stale at the occurrence. For the same reason [`early`](Self::early) has no effect.
     ///
     /// While the database is away, the clock of the process decides.
     #[cfg(feature = "calendar")]
-    pub fn at(schedule: crate::calendar::Schedule) -> Self {
+    pub fn on(schedule: crate::calendar::Schedule) -> Self {
         let mut policy = Self::every(schedule.period());
         policy.schedule = Some(schedule);
         policy
@@ -172,11 +138,11 @@ impl Refresh {
     /// - With `no-cache`, `must-revalidate` or `proxy-revalidate` a stale version is not served:
     ///   visitors wait as for a first version.
     ///
-    /// [`max_stale`](Self::max_stale) and [`jitter`](Self::jitter) apply to responses without such
+    /// [`stale_while_revalidate`](Self::stale_while_revalidate) and [`jitter`](Self::jitter) apply to responses without such
     /// headers.
-    pub const fn from_cache_control(default: Duration) -> Self {
+    pub const fn from_headers(default: Duration) -> Self {
         let mut policy = Self::every(default);
-        policy.from_cache_control = true;
+        policy.from_headers = true;
         policy
     }
 
@@ -200,14 +166,14 @@ impl Refresh {
         self.soft_timeout(Duration::ZERO)
     }
 
-    /// Sets the answer to other visitors while a page is generated for the first time. Default:
-    /// [`OnMiss::Wait`] of 30 s.
+    /// Sets the time that other visitors wait while a page is generated for the first time. After
+    /// that they get 503 with `Retry-After`; with zero, immediately. Default: 30 s.
     ///
     /// The visitor whose request starts the generator waits for the result, at most for
     /// [`timeout`](Self::timeout). The same holds for a version that is too old for
-    /// [`max_stale`](Self::max_stale).
-    pub const fn on_miss(mut self, on_miss: OnMiss) -> Self {
-        self.on_miss = on_miss;
+    /// [`stale_while_revalidate`](Self::stale_while_revalidate).
+    pub const fn first_wait(mut self, limit: Duration) -> Self {
+        self.first_wait = limit;
         self
     }
 
@@ -221,57 +187,81 @@ impl Refresh {
     }
 
     /// Sets the time for which a process holds the lock without extending the lease. Default: 15 s.
-    /// Clamped to 10 ms – 1 year. A crash of the process delays the next regeneration by at most
-    /// this time.
+    /// A crash of the process delays the next regeneration by at most this time.
     ///
     /// The process extends the lease at a third of its length while the generator runs, so a lease
     /// may be shorter than the generator's time. Choose a lease well above the time that a database
     /// statement may take.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of 10 ms – 1 year.
     pub const fn lease(mut self, length: Duration) -> Self {
-        self.lease = bounded_lease(length);
+        assert!(is_lease(length), "a lease lasts from 10 ms to a year");
+        self.lease = length;
         self
     }
 
     /// Sets the time after a failure in which no process tries again. Default: the interval within
-    /// 3 s – 30 s. At most a year.
+    /// 3 s – 30 s.
     ///
     /// Without a servable version, when visitors get 503, the time is a second after the first
     /// failure, and is doubled with each further one up to the cooldown. The database counts the
     /// failures, so that all processes together try no more often.
+    ///
+    /// # Panics
+    ///
+    /// Panics above 1 year.
     pub const fn cooldown(mut self, cooldown: Duration) -> Self {
+        assert!(
+            cooldown.as_nanos() <= YEAR.as_nanos(),
+            "a cooldown lasts a year at most"
+        );
         self.cooldown = Some(cooldown);
         self
     }
 
-    /// Sets the time after the interval for which an old version is served. Visitors of an older
-    /// version wait as for a first version. Default: none, an old version is served at any age.
+    /// Sets the time after the interval for which an old version is served while one request
+    /// regenerates the page (RFC 5861 §3). Visitors of an older version wait as for a first version.
+    /// Default: no limit, an old version is served at any age.
     ///
     /// The limit is one of age: an invalidated version whose interval has not ended is served while
     /// one request regenerates it. [`purge`](crate::Perennial::purge) in place of an invalidation
-    /// ends that. Corresponds to `stale-if-error` of RFC 5861 §4, but needs no error.
-    pub const fn max_stale(mut self, limit: Duration) -> Self {
-        self.max_stale = Some(limit);
+    /// ends that.
+    pub const fn stale_while_revalidate(mut self, limit: Duration) -> Self {
+        self.stale_while_revalidate = Some(limit);
+        self
+    }
+
+    /// Sets the time after the interval for which an old version is served once a regeneration has
+    /// failed, also beyond [`stale_while_revalidate`](Self::stale_while_revalidate) (RFC 5861 §4).
+    /// Default: zero, no longer than without a failure.
+    ///
+    /// Has an effect only beside `stale_while_revalidate`, without which an old version is served
+    /// at any age.
+    pub const fn stale_if_error(mut self, limit: Duration) -> Self {
+        self.stale_if_error = limit;
         self
     }
 
     /// Spreads expiry: each key's interval is shortened by a fixed part of up to this fraction, so
-    /// that pages generated together do not expire together. Default: 0. Clamped to 0 – 1.
+    /// that pages generated together do not expire together. Default: 0.
     ///
     /// The part is derived from the key, and is the same in every process and for every version of
-    /// the key. With a [schedule](Self::at), the key's moment is later than the occurrence by this
+    /// the key. With a [schedule](Self::on), the key's moment is later than the occurrence by this
     /// part of the time to the following occurrence: of a month, 0.001 is up to 45 minutes.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of 0 – 1.
     pub const fn jitter(mut self, fraction: f64) -> Self {
-        self.jitter = if fraction.is_nan() {
-            0.0
-        } else {
-            fraction.clamp(0.0, 1.0)
-        };
+        assert!(is_fraction(fraction), "a jitter is a fraction from 0 to 1");
+        self.jitter = fraction;
         self
     }
 
     /// Sets the part of the interval after which a hit starts a regeneration in the background, so
-    /// that visitors of a busy page never see a stale version. Default: 1, no hit does. Clamped to
-    /// 0 – 1.
+    /// that visitors of a busy page never see a stale version. Default: 1, no hit does.
     ///
     /// The visitor gets the stored version at once, whatever the [soft
     /// timeout](Self::soft_timeout). One process regenerates, by the same statements as for a stale
@@ -280,31 +270,37 @@ impl Refresh {
     /// Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", 2015). The
     /// number is drawn once for each version and process.
     ///
-    /// Has no effect on a [schedule](Self::at), whose times are exact.
+    /// Has no effect on a [schedule](Self::on), whose times are exact.
     ///
     /// ```
     /// use perennial::{DAY, Refresh};
     ///
     /// // From the age of 27 days on, the next visitor starts a regeneration.
-    /// let best_sellers = Refresh::every(30 * DAY).eager(0.9);
+    /// let best_sellers = Refresh::every(30 * DAY).early(0.9);
     /// ```
-    pub const fn eager(mut self, fraction: f64) -> Self {
-        #[cfg(feature = "calendar")]
-        if self.schedule.is_some() {
-            return self;
-        }
-        self.eager = if fraction.is_nan() {
-            1.0
-        } else {
-            fraction.clamp(0.0, 1.0)
-        };
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of 0 – 1.
+    pub const fn early(mut self, fraction: f64) -> Self {
+        assert!(
+            is_fraction(fraction),
+            "a part of the interval is a fraction from 0 to 1"
+        );
+        self.early = fraction;
         self
     }
 
-    /// Sets the permission for browsers and other caches to store a response. Default:
-    /// [`BrowserCache::Revalidate`].
-    pub const fn browser_cache(mut self, browser_cache: BrowserCache) -> Self {
-        self.browser_cache = browser_cache;
+    /// Sets the time for which browsers and other caches may use a response without asking, if the
+    /// generator set neither `Cache-Control` nor `Expires`. Default: zero.
+    ///
+    /// - With zero, a client may store the response and asks before each use (`no-cache`, RFC 9111
+    ///   §5.2.2.4). The answer is 304 if the content is unchanged.
+    /// - With a longer time, a client uses the response until the version is stale, at most for
+    ///   `limit` (`max-age`, §5.2.2.1). The site cannot revoke this permission: if a version is
+    ///   regenerated earlier, a client still uses its copy.
+    pub const fn browser_cache(mut self, limit: Duration) -> Self {
+        self.browser_cache = limit;
         self
     }
 
@@ -321,7 +317,7 @@ impl Refresh {
             let [least, most] = timing::COOLDOWN;
             self.interval.clamp(least, most)
         };
-        self.cooldown.unwrap_or_else(default).min(YEAR)
+        self.cooldown.unwrap_or_else(default)
     }
 
     /// Returns the cooldown after a failure without a servable version: a second, doubled with each
@@ -343,10 +339,16 @@ impl Refresh {
     /// this process begins earlier, at most half of that age.
     #[inline]
     pub(crate) fn early_after(&self, interval: Duration, lead: Duration) -> Duration {
-        if self.eager == 1.0 {
+        #[cfg(feature = "calendar")]
+        let lead = if self.schedule.is_some() {
+            return interval;
+        } else {
+            lead
+        };
+        if self.early == 1.0 {
             return interval;
         }
-        let early = part(interval, self.eager);
+        let early = part(interval, self.early);
         early - lead.min(early / 2)
     }
 
@@ -384,15 +386,13 @@ fn part(time: Duration, fraction: f64) -> Duration {
     Duration::try_from_secs_f64(time.as_secs_f64() * fraction).unwrap_or(time)
 }
 
-/// Clamps the length of a lease to 10 ms – 1 year.
-pub(crate) const fn bounded_lease(length: Duration) -> Duration {
-    if length.as_millis() < 10 {
-        Duration::from_millis(10)
-    } else if length.as_secs() > YEAR.as_secs() {
-        YEAR
-    } else {
-        length
-    }
+const fn is_fraction(fraction: f64) -> bool {
+    0.0 <= fraction && fraction <= 1.0
+}
+
+/// Returns true for a length from 10 ms to a year.
+pub(crate) const fn is_lease(length: Duration) -> bool {
+    length.as_millis() >= 10 && length.as_nanos() <= YEAR.as_nanos()
 }
 
 #[cfg(test)]
@@ -418,16 +418,6 @@ mod tests {
         assert_eq!(policy.interval_at(1.0), 90 * S);
         assert_eq!(Refresh::every(100 * S).interval_at(1.0), 100 * S);
         assert_eq!(
-            Refresh::every(100 * S).jitter(7.0).interval_at(1.0),
-            Duration::ZERO
-        );
-        for none in [-1.0, f64::NAN] {
-            assert_eq!(
-                Refresh::every(100 * S).jitter(none).interval_at(1.0),
-                100 * S
-            );
-        }
-        assert_eq!(
             Refresh::every(Duration::MAX).jitter(1e-9).interval_at(0.0),
             Duration::MAX
         );
@@ -436,17 +426,15 @@ mod tests {
     #[test]
     fn a_hit_is_early_after_its_part_of_the_interval() {
         let early = |fraction, lead| {
-            let policy = Refresh::every(100 * S).eager(fraction);
+            let policy = Refresh::every(100 * S).early(fraction);
             policy.early_after(100 * S, lead)
         };
         assert_eq!(early(0.9, Duration::ZERO), 90 * S);
         assert_eq!(early(0.9, 10 * S), 80 * S);
         // A slow generator cannot make each hit an early one.
         assert_eq!(early(0.9, 1000 * S), 45 * S);
-        for off in [1.0, 7.0, f64::NAN] {
-            assert_eq!(early(off, 10 * S), 100 * S);
-        }
-        let longest = Refresh::every(Duration::MAX).eager(0.999_999_999_999);
+        assert_eq!(early(1.0, 10 * S), 100 * S);
+        let longest = Refresh::every(Duration::MAX).early(0.999_999_999_999);
         assert!(longest.early_after(Duration::MAX, S) > Duration::MAX / 2);
     }
 
@@ -456,7 +444,7 @@ mod tests {
             interval in 0_u64..1 << 40, fraction in 0.0..1.0_f64, took in 0_u64..1 << 40, luck in 1e-9..=1.0_f64,
         ) {
             let [interval, took] = [interval, took].map(Duration::from_micros);
-            let policy = Refresh::every(interval).eager(fraction);
+            let policy = Refresh::every(interval).early(fraction);
             let latest = policy.early_after(interval, Duration::ZERO);
             let early = policy.early_after(interval, lead(took, luck));
             prop_assert!(latest <= interval);
@@ -481,13 +469,23 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_can_be_held_and_ends() {
-        let lease = |length| Refresh::every(S).lease(length).lease;
-        assert_eq!(lease(Duration::ZERO), Duration::from_millis(10));
-        assert_eq!(lease(Duration::MAX), YEAR);
-        assert_eq!(
-            Refresh::every(S).cooldown(Duration::MAX).cooldown_time(),
-            YEAR
-        );
+    fn value_out_of_range_panics() {
+        let policy = Refresh::every(S)
+            .lease(YEAR)
+            .cooldown(YEAR)
+            .jitter(1.0)
+            .early(0.0);
+        let wrong: [&(dyn Fn() -> Refresh + std::panic::RefUnwindSafe); 7] = [
+            &|| policy.lease(Duration::from_millis(9)),
+            &|| policy.lease(YEAR + S),
+            &|| policy.cooldown(YEAR + S),
+            &|| policy.jitter(7.0),
+            &|| policy.jitter(f64::NAN),
+            &|| policy.early(-0.1),
+            &|| policy.early(f64::NAN),
+        ];
+        for (number, wrong) in wrong.iter().enumerate() {
+            assert!(std::panic::catch_unwind(wrong).is_err(), "{number}");
+        }
     }
 }

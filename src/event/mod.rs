@@ -248,7 +248,7 @@ pub enum Reason {
     Miss,
     /// The version was older than its interval.
     Stale,
-    /// The version was fresh, and older than [`Refresh::eager`](crate::Refresh::eager) says.
+    /// The version was fresh, and older than [`Refresh::early`](crate::Refresh::early) says.
     Early,
     /// The version was too old to be served.
     Expired,

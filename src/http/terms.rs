@@ -15,9 +15,9 @@ pub(crate) struct Terms {
     /// The age after which a hit starts a regeneration; at most the interval.
     pub(crate) early: Duration,
     /// The time for which the stale version is served during regeneration. `None`: without limit.
-    pub(crate) max_stale: Option<Duration>,
+    pub(crate) stale_while_revalidate: Option<Duration>,
     /// The time for which the stale version is served after a failed regeneration.
-    pub(crate) if_error: Duration,
+    pub(crate) stale_if_error: Duration,
 }
 
 /// The directives for the site's own caches, not for those of its visitors (RFC 9213 §3).
@@ -34,20 +34,20 @@ pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
 
 /// Returns true if a shared cache may not store the response (RFC 9111 §3).
 ///
-/// With `from_cache_control`, a targeted header decides alone (RFC 9213 §2.2), and
+/// With `from_headers`, a targeted header decides alone (RFC 9213 §2.2), and
 /// `must-understand` overrides `no-store` (RFC 9111 §5.2.2.3), as Perennial understands each status
-/// that it stores. Without `from_cache_control`, `private` or `no-store` in either header forbids
+/// that it stores. Without `from_headers`, `private` or `no-store` in either header forbids
 /// storing.
-pub(crate) fn forbid_storing(headers: &HeaderMap, from_cache_control: bool) -> bool {
+pub(crate) fn forbid_storing(headers: &HeaderMap, from_headers: bool) -> bool {
     let understood = |field| {
-        from_cache_control && directives(headers, field).any(|(name, _)| name == "must-understand")
+        from_headers && directives(headers, field).any(|(name, _)| name == "must-understand")
     };
     let forbids = |field| {
         // `private="field"` counts as `private`, as §5.2.2.7 allows.
         mentions(headers, field, "private")
             || (mentions(headers, field, "no-store") && !understood(field))
     };
-    let decides_alone = from_cache_control && targeted(headers).is_some();
+    let decides_alone = from_headers && targeted(headers).is_some();
     (!decides_alone && forbids(&header::CACHE_CONTROL)) || forbids(&CDN_CACHE_CONTROL)
 }
 
@@ -90,8 +90,8 @@ pub(crate) fn declared(headers: &HeaderMap) -> Option<Terms> {
     Some(Terms {
         interval,
         early: interval,
-        max_stale: Some(allowed("stale-while-revalidate")),
-        if_error: allowed("stale-if-error"),
+        stale_while_revalidate: Some(allowed("stale-while-revalidate")),
+        stale_if_error: allowed("stale-if-error"),
     })
 }
 
@@ -226,8 +226,8 @@ mod tests {
                 let mut headers = HeaderMap::new();
                 let value = HeaderValue::from_bytes(value.as_bytes()).expect("a value");
                 headers.insert(field, value.clone());
-                for from_cache_control in [false, true] {
-                    let forbidden = forbid_storing(&headers, from_cache_control);
+                for from_headers in [false, true] {
+                    let forbidden = forbid_storing(&headers, from_headers);
                     assert!(forbidden, "{field}: {value:?}");
                 }
             }
@@ -361,8 +361,8 @@ mod tests {
             let terms = declared(&headers).map(|terms| {
                 (
                     terms.interval.as_secs(),
-                    terms.max_stale.expect("is limited").as_secs(),
-                    terms.if_error.as_secs(),
+                    terms.stale_while_revalidate.expect("is limited").as_secs(),
+                    terms.stale_if_error.as_secs(),
                 )
             });
             assert_eq!(terms, expected, "{lines:?}");
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn either_field_forbids_storing_unless_the_targeted_one_is_honoured() {
         // The columns: `Cache-Control`, `CDN-Cache-Control`, whether storing is forbidden with
-        // `from_cache_control`, and whether storing is forbidden without it.
+        // `from_headers`, and whether storing is forbidden without it.
         let table = [
             ("", "", false, false),
             ("private", "", true, true),
@@ -403,8 +403,8 @@ mod tests {
             for (name, value) in [("cache-control", general), ("cdn-cache-control", targeted)] {
                 headers.insert(name, value.parse().expect("a value"));
             }
-            let forbidden = [true, false]
-                .map(|from_cache_control| forbid_storing(&headers, from_cache_control));
+            let forbidden =
+                [true, false].map(|from_headers| forbid_storing(&headers, from_headers));
             assert_eq!(
                 forbidden,
                 [honoured, otherwise],

@@ -111,10 +111,17 @@ impl Claims {
     }
 
     /// Sets the column of the expiry, and the time for which a claim holds unless
-    /// [extended](Claim::extend), at least 100 ms. Default: no expiry; the rows of a crashed worker
-    /// stay claimed.
+    /// [extended](Claim::extend). Default: no expiry; the rows of a crashed worker stay claimed.
+    ///
+    /// # Panics
+    ///
+    /// Panics below 100 ms.
     pub fn expires(mut self, column: &str, after: Duration) -> Self {
-        self.table.expiry = Some((column.to_owned(), after.clamp(SHORTEST_CLAIM, FOREVER)));
+        assert!(
+            after >= SHORTEST_CLAIM,
+            "a claim holds for at least {SHORTEST_CLAIM:?}"
+        );
+        self.table.expiry = Some((column.to_owned(), after.min(FOREVER)));
         self
     }
 

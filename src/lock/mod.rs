@@ -17,9 +17,10 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::{
+    clock::YEAR,
     error::Error,
     event::{Event, Frequent, Observer},
-    policy::bounded_lease,
+    policy::is_lease,
     store::{Guarded, LeaseRow, Sending, Strays, Unused},
     timing::{self, BRIEF_RETENTION, REQUEST_DONE, UNKNOWN_OUTCOME},
 };
@@ -121,20 +122,29 @@ impl Locks {
         )))
     }
 
-    /// Sets the time after which the lock of a silent holder is free. Default: 15 s. Clamped to 10
-    /// ms – 1 year.
+    /// Sets the time after which the lock of a silent holder is free. Default: 15 s.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of 10 ms – 1 year.
     #[must_use = "returns the locks with this lease"]
     pub fn lease(mut self, length: Duration) -> Self {
-        self.settings.lease = bounded_lease(length);
+        assert!(is_lease(length), "a lease lasts from 10 ms to a year");
+        self.settings.lease = length;
         self
     }
 
     /// Sets the minimum time between two acquisitions of a lock, even if the lock is released
     /// earlier or its holder crashes. For a job that several servers start at nearly the same time
-    /// and that must not run twice. Default: zero. At most a year.
+    /// and that must not run twice. Default: zero.
+    ///
+    /// # Panics
+    ///
+    /// Panics above 1 year.
     #[must_use = "returns the locks with this time"]
     pub fn hold_at_least(mut self, time: Duration) -> Self {
-        self.settings.at_least = time.min(bounded_lease(Duration::MAX));
+        assert!(time <= YEAR, "a lock is held for a year at most");
+        self.settings.at_least = time;
         self
     }
 

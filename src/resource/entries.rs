@@ -18,7 +18,7 @@ use crate::lock::Holder;
 ///         println!("{} is {:?} old", entry.key, entry.age);
 ///     }
 ///     let Some(next) = page.next else { break };
-///     filter = filter.from(&next);
+///     filter = filter.start_at(&next);
 /// }
 /// # Ok(()) }
 /// ```
@@ -69,14 +69,19 @@ impl EntryFilter {
     }
 
     /// Continues at [`EntryPage::next`] of the page before. Default: at the first key.
-    pub fn from(mut self, next: &str) -> Self {
+    pub fn start_at(mut self, next: &str) -> Self {
         self.from = Some(next.to_owned());
         self
     }
 
-    /// Sets the largest number of entries on a page. Default: 100. Clamped to 1 – 1000.
+    /// Sets the largest number of entries on a page. Default: 100.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of 1 – 1000.
     pub fn limit(mut self, limit: usize) -> Self {
-        self.limit = limit.clamp(1, 1000);
+        assert!((1..=1000).contains(&limit), "a page has 1 to 1000 entries");
+        self.limit = limit;
         self
     }
 

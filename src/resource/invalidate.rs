@@ -153,7 +153,7 @@ impl Engine {
         loop {
             let filter = filter.clone().limit(PURGED_AT_ONCE);
             let filter = match &from {
-                Some(from) => filter.from(from),
+                Some(from) => filter.start_at(from),
                 None => filter,
             };
             let page = self.entries(&filter).await?;

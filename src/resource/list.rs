@@ -35,7 +35,7 @@ pub(crate) struct Description {
     pub(super) interval: Duration,
     /// The age after which a hit starts a regeneration.
     pub(super) early: Duration,
-    pub(super) max_stale: Option<Duration>,
+    pub(super) stale_while_revalidate: Option<Duration>,
     pub(super) revision: Option<String>,
     /// The key, if its name in the store is another one.
     pub(super) key: Option<String>,
@@ -49,8 +49,8 @@ impl Description {
         if self.early < self.interval {
             pairs.append_pair("early", &micros(self.early).to_string());
         }
-        if let Some(limit) = self.max_stale {
-            pairs.append_pair("max_stale", &micros(limit).to_string());
+        if let Some(limit) = self.stale_while_revalidate {
+            pairs.append_pair("stale_while_revalidate", &micros(limit).to_string());
         }
         if let Some(revision) = &self.revision {
             pairs.append_pair("code", revision);
@@ -72,7 +72,7 @@ impl Description {
                 "layer" => description.layer = value.into_owned(),
                 "interval" => description.interval = time(&value).unwrap_or_default(),
                 "early" => description.early = time(&value).unwrap_or(Duration::MAX),
-                "max_stale" => description.max_stale = time(&value),
+                "stale_while_revalidate" => description.stale_while_revalidate = time(&value),
                 "code" => description.revision = Some(value.into_owned()),
                 "key" => description.key = Some(value.into_owned()),
                 _ => {}
@@ -180,8 +180,8 @@ impl Engine {
         let terms = Terms {
             interval: description.interval,
             early: description.early,
-            max_stale: description.max_stale,
-            if_error: Duration::ZERO,
+            stale_while_revalidate: description.stale_while_revalidate,
+            stale_if_error: Duration::ZERO,
         };
         let by_age = Freshness::by_age(row.age, &terms);
         let undated = if row.undated {

@@ -105,7 +105,7 @@ pub(crate) struct Page {
     scheduled: Option<Duration>,
     /// The decoded value of the content, for `Perennial::value`.
     decoded: std::sync::OnceLock<Arc<dyn std::any::Any + Send + Sync>>,
-    /// The random time by which this process regenerates earlier than `Refresh::eager` says.
+    /// The random time by which this process regenerates earlier than `Refresh::early` says.
     lead: Duration,
 }
 
@@ -157,7 +157,7 @@ impl Page {
 
     #[inline(always)]
     fn terms(&self, policy: &Refresh) -> Terms {
-        let mut terms = match self.declared.filter(|_| policy.from_cache_control) {
+        let mut terms = match self.declared.filter(|_| policy.from_headers) {
             Some(declared) => declared,
             None => {
                 let interval = self.scheduled;
@@ -166,8 +166,8 @@ impl Page {
                 Terms {
                     interval,
                     early: interval,
-                    max_stale: policy.max_stale,
-                    if_error: Duration::ZERO,
+                    stale_while_revalidate: policy.stale_while_revalidate,
+                    stale_if_error: policy.stale_if_error,
                 }
             }
         };

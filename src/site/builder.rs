@@ -226,8 +226,8 @@ impl Builder {
     }
 
     /// Declares for each layer of the site that handlers generate pages without the extension of
-    /// type `T`; see [`RefreshLayer::hide_extension`](crate::layer::RefreshLayer::hide_extension).
-    pub fn hide_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+    /// type `T`; see [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension).
+    pub fn ignore_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         self.declared.declare::<T>(false);
         self
     }

@@ -72,7 +72,7 @@ impl Perennial {
     /// The content is stored, regenerated and served like a route's page. Choose a key that does
     /// not begin with `/` (an error) and that is no route's [`Key::name`](crate::Key::name) (not
     /// checked). A generator that asks for its own key waits for itself, as long as
-    /// [`Refresh::on_miss`] allows.
+    /// [`Refresh::first_wait`] allows.
     ///
     /// Within a generator, such as the handler of a stored page, a stale version or a placeholder
     /// makes the generated content provisional: that content is stale after 3 s, or its interval if

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use axum::{Router, body::Body, http::Request};
 use perennial::{
-    BrowserCache, DAY, Perennial, Refresh,
+    DAY, Perennial, Refresh,
     calendar::Schedule,
     entries::{EntryFilter, EntryState},
     event::{Event, Reason},
@@ -20,7 +20,7 @@ use crate::{
 const HOUR: Duration = Duration::from_hours(1);
 
 fn daily(time: &str) -> Refresh {
-    Refresh::at(Schedule::daily(time, "UTC").expect("a schedule"))
+    Refresh::on(Schedule::daily(time, "UTC").expect("a schedule"))
 }
 
 fn header<'a>(reply: &'a Reply, name: &str) -> &'a str {
@@ -41,7 +41,7 @@ fn slow(origin: &Origin, time: Duration) -> Router {
 async fn first_request_after_an_occurrence_regenerates() {
     let shared = Shared::new();
     let site = shared.site();
-    let policy = daily("06:00").browser_cache(BrowserCache::UntilStale(Duration::ZERO));
+    let policy = daily("06:00").browser_cache(DAY);
     let (_, address) = origin_behind(&site, policy);
     let first = get(address, "/").await;
     assert_eq!(first.run(), 1);
@@ -98,7 +98,7 @@ async fn a_generator_that_began_before_the_occurrence_has_made_a_stale_version()
 async fn limits_of_staleness_and_the_spread_count_from_the_occurrence() {
     let shared = Shared::new();
     let site = shared.site();
-    let (origin, address) = origin_behind(&site, daily("06:00").max_stale(HOUR));
+    let (origin, address) = origin_behind(&site, daily("06:00").stale_while_revalidate(HOUR));
     get(address, "/").await;
     origin.status(500);
     advance(6 * HOUR + HOUR / 2).await;
@@ -154,7 +154,7 @@ on_each_database! {
 async fn a_hit_near_the_end_of_the_interval_starts_a_regeneration_that_nobody_waits_for() {
     let database = testing::Database::new();
     let [one, two] = [(), ()].map(|()| database.open(Perennial::builder()).expect("opens"));
-    let policy = Refresh::every(100 * HOUR).eager(0.9);
+    let policy = Refresh::every(100 * HOUR).early(0.9);
     let origin = Origin::default();
     let process =
         |site: &Perennial| here(slow(&origin, Duration::from_secs(30)).layer(site.layer(policy)));
@@ -210,7 +210,9 @@ async fn a_hit_near_the_end_of_the_interval_starts_a_regeneration_that_nobody_wa
 async fn an_early_regeneration_that_fails_changes_nothing_for_visitors() {
     let shared = Shared::new();
     let site = shared.site();
-    let policy = Refresh::every(HOUR).eager(0.5).max_stale(Duration::ZERO);
+    let policy = Refresh::every(HOUR)
+        .early(0.5)
+        .stale_while_revalidate(Duration::ZERO);
     let (origin, address) = origin_behind(&site, policy);
     get(address, "/").await;
     origin.status(500);

@@ -260,7 +260,7 @@ async fn a_stale_part_does_not_lengthen_a_declared_interval() {
             }
         }
     };
-    let policy = Refresh::from_cache_control(LONG);
+    let policy = Refresh::from_headers(LONG);
     let app = Router::new().route("/", get(page).layer(site.layer(policy)));
     for generations in 1..=2 {
         assert_eq!(body(&app).await, "soon");

@@ -464,7 +464,7 @@ async fn an_unsaved_version_is_no_older_than_another() {
     .await;
     let policy = Refresh::every(LONG)
         .cooldown(SHORT)
-        .max_stale(Duration::ZERO);
+        .stale_while_revalidate(Duration::ZERO);
     let (_, address) = serve_site(&site, policy).await;
     assert_eq!(get(address, "/").await.run(), 1);
     becomes_stale().await;
@@ -509,7 +509,7 @@ on_each_database! {
 }
 
 async fn a_version_from_before_the_clock_was_set_back_is_stale_and_served(db: Db) {
-    let policy = every(LONG).max_stale(LONG);
+    let policy = every(LONG).stale_while_revalidate(LONG);
     let origin = Origin::default();
     // A process without the page in memory.
     let process = async || {

@@ -33,7 +33,9 @@ async fn keys(site: &Perennial, filter: EntryFilter) -> Vec<String> {
 async fn each_stored_page_is_listed_with_its_origin(db: Db) {
     let builder = Perennial::builder().revision("7");
     let site = builder.build(db.database().await).await.expect("opens");
-    let books = site.layer(Refresh::every(DAY).max_stale(DAY)).name("books");
+    let books = site
+        .layer(Refresh::every(DAY).stale_while_revalidate(DAY))
+        .name("books");
     let app = Router::new()
         .route(
             "/books/{id}",
@@ -143,7 +145,9 @@ async fn state_of_an_entry_follows_its_age_and_its_failures() {
         true => Err(StatusCode::INTERNAL_SERVER_ERROR),
         false => Ok("page"),
     };
-    let policy = Refresh::every(HANG).max_stale(HANG).cooldown(HANG / 2);
+    let policy = Refresh::every(HANG)
+        .stale_while_revalidate(HANG)
+        .cooldown(HANG / 2);
     let private = async || ([("cache-control", "private")], "mine");
     let app = Router::new()
         .route("/a", get(page).layer(site.layer(policy)))
@@ -226,7 +230,7 @@ async fn long_list_comes_in_pages() {
         found.extend(page.entries.into_iter().map(|entry| entry.key));
         calls += 1;
         let Some(next) = page.next else { break };
-        filter = filter.from(&next);
+        filter = filter.start_at(&next);
     }
     let all: Vec<_> = (0..450).map(|n| format!("part/{n:03}")).collect();
     assert_eq!((found, calls), (all, 7));

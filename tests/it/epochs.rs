@@ -15,7 +15,7 @@ use axum::{
     http::{Request, StatusCode},
 };
 use perennial::{
-    Builder, OnMiss, Perennial, Refresh,
+    Builder, Perennial, Refresh,
     testing::{self, internal::Linked},
 };
 use tokio::sync::watch;
@@ -390,7 +390,7 @@ async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
     );
     Db::at(&folder.url()).execute(&locked).await;
     let site = folder.site().await;
-    const POLICY: Refresh = Refresh::every(LONG).on_miss(OnMiss::Wait(LONG));
+    const POLICY: Refresh = Refresh::every(LONG).first_wait(LONG);
     let failed = Arc::new(AtomicBool::new(false));
     let visit = |site: Perennial| async move {
         let generate = || async { Ok::<_, std::io::Error>("never") };

@@ -269,7 +269,7 @@ async fn an_undeclared_extension_bypasses_the_cache_on_routes_of_every_kind() {
             // The same after the page is stored.
             let reply = get(ann, &path).await;
             assert!(reply.text().ends_with("for ann"), "{name}: {reply:?}");
-            let declared = place(site.layer(POLICY).hide_extension::<User>());
+            let declared = place(site.layer(POLICY).ignore_extension::<User>());
             let reply = get(
                 serve(declared.layer(Extension(User("ann".into())))).await,
                 &path,

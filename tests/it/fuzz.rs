@@ -269,7 +269,7 @@ fn any_headers_of_an_origin_leave_private_pages_private() {
             async { response }
         };
         let app = Router::new().fallback(answer);
-        let address = here(app.layer(site.layer(Refresh::from_cache_control(DAY))));
+        let address = here(app.layer(site.layer(Refresh::from_headers(DAY))));
         let misled = fields.contains_key(header::CONTENT_LENGTH);
         for _ in 0..2 {
             let (parts, body) = address.ask(Request::new(Body::empty())).await;
@@ -277,7 +277,7 @@ fn any_headers_of_an_origin_leave_private_pages_private() {
             let failed = misled && parts.status.is_server_error();
             assert!(failed || parts.status == StatusCode::OK && body == BODY);
         }
-        // With `from_cache_control`, a `CDN-Cache-Control` that is valid decides alone, and
+        // With `from_headers`, a `CDN-Cache-Control` that is valid decides alone, and
         // `must-understand` is not among the words here.
         let mut said = fields.get_all(header::CACHE_CONTROL).iter();
         let is_private = !fields.contains_key("cdn-cache-control") && said.any(is_forbidding);
@@ -385,7 +385,7 @@ fn two_idempotency_keys_are_two_requests() {
 fn any_row_is_served_or_generated_again() {
     let metadata = prop_oneof![
         "\\PC{0,40}",
-        "(epoch=[0-9-]{0,20}&?)?((took|layer|interval|max_stale|tag|schema)=[a-z0-9%+-]{0,20}&?){0,4}",
+        "(epoch=[0-9-]{0,20}&?)?((took|layer|interval|stale_while_revalidate|tag|schema)=[a-z0-9%+-]{0,20}&?){0,4}",
     ];
     let row = (metadata, "[ -~\n]{0,60}", headers(OF_ORIGINS), 200..600_u16);
     each(row, async |(metadata, history, fields, status)| {

@@ -488,7 +488,7 @@ async fn a_prefix_and_a_tag_are_purged(db: Db) {
             run.to_string(),
         )
     };
-    let layer = |site: &Perennial| site.layer(Refresh::every(DAY).max_stale(DAY));
+    let layer = |site: &Perennial| site.layer(Refresh::every(DAY).stale_while_revalidate(DAY));
     let serve = |site: &Perennial| {
         crate::support::serve(Router::new().route("/{kind}/{id}", route(page).layer(layer(site))))
     };

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::{Router, routing::get as route};
-use perennial::{OnMiss, Perennial, Refresh};
+use perennial::{Perennial, Refresh};
 
 use crate::{
     paused::{Here, Shared, here, origin_behind},
@@ -96,18 +96,11 @@ async fn a_cold_page_is_generated_once_and_everybody_gets_it() {
 #[tokio::test(start_paused = true)]
 async fn follower_that_may_not_wait_gets_503_and_the_leader_gets_the_page() {
     let shared = Shared::new();
-    for first in [
-        OnMiss::Unavailable,
-        OnMiss::Wait(Duration::from_millis(100)),
-    ] {
-        let policy = Refresh::every(LONG).on_miss(first).in_background();
+    for first in [Duration::ZERO, Duration::from_millis(100)] {
+        let policy = Refresh::every(LONG).first_wait(first).in_background();
         let (origin, address) = site(&shared, policy);
         origin.hold();
-        let path = if first == OnMiss::Unavailable {
-            "/a"
-        } else {
-            "/b"
-        };
+        let path = if first.is_zero() { "/a" } else { "/b" };
         let mut crowd = Crowd::visit(50, &[address], path);
         for reply in crowd.first(49).await {
             assert_eq!(reply.status, 503, "{first:?}");
@@ -121,7 +114,7 @@ async fn follower_that_may_not_wait_gets_503_and_the_leader_gets_the_page() {
 #[tokio::test(start_paused = true)]
 async fn a_restart_finds_what_was_stored() {
     let shared = Shared::new();
-    let policy = Refresh::every(LONG).on_miss(OnMiss::Unavailable);
+    let policy = Refresh::every(LONG).first_wait(Duration::ZERO);
     let (_, before) = site(&shared, policy);
     get(before, "/").await;
     let (origin, after) = site(&shared, policy);
@@ -161,7 +154,7 @@ async fn interval_zero_serves_stale_and_regenerates_one_at_a_time() {
 #[tokio::test(start_paused = true)]
 async fn beyond_max_stale_visitors_wait_for_the_new_version() {
     let shared = Shared::new();
-    let (origin, address) = site(&shared, Refresh::every(SHORT).max_stale(SHORT));
+    let (origin, address) = site(&shared, Refresh::every(SHORT).stale_while_revalidate(SHORT));
     get(address, "/").await;
     tokio::time::sleep(3 * SHORT).await;
     origin.hold();
@@ -325,7 +318,9 @@ async fn shutdown_begins_nothing_more<F: Future<Output = ()> + Send + 'static>(
 #[tokio::test(start_paused = true)]
 async fn version_that_expires_during_its_regeneration_is_not_served() {
     let shared = Shared::new();
-    let policy = Refresh::every(SHORT).max_stale(2 * SHORT).in_background();
+    let policy = Refresh::every(SHORT)
+        .stale_while_revalidate(2 * SHORT)
+        .in_background();
     let (origin, address) = site(&shared, policy);
     assert_eq!(get(address, "/").await.run(), 1);
     becomes_stale().await;
@@ -365,7 +360,7 @@ async fn own_version_does_not_hide_a_fresh_one_of_another_process() {
 async fn leader_is_not_given_a_version_that_expired_while_it_waited() {
     let shared = Shared::new();
     let policy = Refresh::every(SHORT)
-        .max_stale(SHORT)
+        .stale_while_revalidate(SHORT)
         .soft_timeout(4 * SHORT);
     let (origin, address) = stale_site(&shared, policy).await;
     let crowd = Crowd::visit(1, &[address], "/");
@@ -376,13 +371,13 @@ async fn leader_is_not_given_a_version_that_expired_while_it_waited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_regeneration_does_not_extend_max_stale() {
+async fn failed_regeneration_does_not_extend_stale_while_revalidate() {
     let shared = Shared::new();
     let origin = Origin::default();
     let site = shared.site();
     let interval = Duration::from_secs(6);
     let policy = Refresh::every(interval)
-        .max_stale(Duration::ZERO)
+        .stale_while_revalidate(Duration::ZERO)
         .cooldown(LONG);
     let address = here(origin.router().layer(site.layer(policy)));
     assert_eq!(get(address, "/").await.run(), 1);
@@ -400,12 +395,29 @@ async fn failed_regeneration_does_not_extend_max_stale() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn failed_regeneration_extends_stale_if_error() {
+    let shared = Shared::new();
+    let origin = Origin::default();
+    let policy = Refresh::every(LONG)
+        .stale_while_revalidate(Duration::ZERO)
+        .stale_if_error(LONG);
+    let address = here(origin.router().layer(shared.site().layer(policy)));
+    assert_eq!(get(address, "/").await.run(), 1);
+    origin.status(500);
+    tokio::time::sleep(LONG + LONG / 2).await;
+    assert_eq!(get(address, "/").await.run(), 1);
+    assert_eq!(origin.begun(), 2, "a regeneration has failed");
+    tokio::time::sleep(LONG).await;
+    assert_eq!(get(address, "/").await.status, 500);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_version_that_expires_while_its_publish_is_tried_again_is_not_served() {
     let shared = Shared::new();
     let policy = Refresh::every(SHORT)
-        .max_stale(Duration::from_secs(2))
+        .stale_while_revalidate(Duration::from_secs(2))
         .soft_timeout(HANG)
-        .on_miss(OnMiss::Wait(HANG));
+        .first_wait(HANG);
     let (origin, address) = stale_site(&shared, policy).await;
     shared.refuse_publishes_of("/");
     origin.let_go();

@@ -13,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::any,
 };
-use perennial::{BrowserCache, Key, Refresh, RefreshAfter};
+use perennial::{Key, Refresh, RefreshAfter};
 
 use crate::{
     databases::Db,
@@ -55,7 +55,7 @@ async fn fresh_for(address: SocketAddr) -> Option<i64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
-    let honours = Refresh::from_cache_control(Duration::from_secs(600));
+    let honours = Refresh::from_headers(Duration::from_secs(600));
     let every = Refresh::every(Duration::from_secs(1200));
     let general = ("cache-control", "max-age=300");
     let cdn = "cdn-cache-control";
@@ -178,7 +178,7 @@ async fn negative_response_is_regenerated_after_a_minute() {
         }
     }
     let every = Refresh::every(LONG);
-    let honours = Refresh::from_cache_control(LONG);
+    let honours = Refresh::from_headers(LONG);
     // The status; whether the response has `max-age=900`; the policy; the interval in seconds,
     // without and with `RefreshAfter`.
     for (status, honest, policy, interval, more) in [
@@ -195,7 +195,7 @@ async fn negative_response_is_regenerated_after_a_minute() {
     ] {
         let status = StatusCode::from_u16(status).expect("a status");
         let folder = Folder::new();
-        let policy = policy.browser_cache(BrowserCache::UntilStale(Duration::ZERO));
+        let policy = policy.browser_cache(perennial::DAY);
         let layer = folder.site().await.layer(policy);
         let app = Router::new().fallback(async move |uri| answer(uri, status, honest).await);
         let address = serve(app.layer(layer)).await;

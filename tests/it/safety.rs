@@ -197,7 +197,7 @@ async fn badly_framed_response_is_not_stored_and_replaces_nothing() {
     for (n, (headers, stored)) in framings.iter().enumerate() {
         let runs = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&runs);
-        let policy = Refresh::every(Duration::ZERO).on_miss(perennial::OnMiss::Unavailable);
+        let policy = Refresh::every(Duration::ZERO).first_wait(Duration::ZERO);
         let service = site
             .layer(policy)
             .layer(tower::service_fn(move |_: Request<Body>| {
@@ -348,7 +348,7 @@ async fn invented_keys_do_not_keep_real_pages_out() {
         let listed = site.entries(&filter).await.expect("is listed");
         rows += listed.entries.len();
         match listed.next {
-            Some(next) => filter = filter.from(&next),
+            Some(next) => filter = filter.start_at(&next),
             None => break,
         }
     }

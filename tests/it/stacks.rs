@@ -157,7 +157,7 @@ async fn no_stack_of_middleware_gives_a_visitor_the_page_of_another() {
     check("auth", app(layer()).layer(auth()), Cached::Anonymous, "").await;
     let it = app(layer().bypass_if(user)).layer(auth());
     check("auth, bypass_if", it, Cached::Anonymous, "").await;
-    let it = app(layer().hide_extension::<User>()).layer(auth());
+    let it = app(layer().ignore_extension::<User>()).layer(auth());
     check("auth, hidden", it, Cached::All, "").await;
     let it = Router::new()
         .route("/page", inner().layer(auth()))
@@ -169,21 +169,23 @@ async fn no_stack_of_middleware_gives_a_visitor_the_page_of_another() {
         .layer(pool())
         .layer(auth());
     check("a pool, shared", it, Cached::Anonymous, "db").await;
-    let it = app(layer().hide_extension::<Pool>())
+    let it = app(layer().ignore_extension::<Pool>())
         .layer(pool())
         .layer(auth());
     check("a pool, hidden", it, Cached::Anonymous, "").await;
-    let it = app(layer().hide_extension::<Pool>().share_extension::<Pool>())
+    let it = app(layer().ignore_extension::<Pool>().share_extension::<Pool>())
         .layer(pool())
         .layer(auth());
     check("a pool, hidden, then shared", it, Cached::Anonymous, "db").await;
-    let it = app(layer().hide_extension::<Pool>().hide_extension::<Pool>())
-        .layer(pool())
-        .layer(auth());
+    let it = app(layer()
+        .ignore_extension::<Pool>()
+        .ignore_extension::<Pool>())
+    .layer(pool())
+    .layer(auth());
     check("a type that is declared twice", it, Cached::Anonymous, "").await;
     let it = app(layer()
         .share_extension::<MatchedPath>()
-        .hide_extension::<OriginalUri>())
+        .ignore_extension::<OriginalUri>())
     .layer(auth());
     check("a known type that is declared", it, Cached::Anonymous, "").await;
     let it = app(layer()).layer(common());
@@ -192,7 +194,7 @@ async fn no_stack_of_middleware_gives_a_visitor_the_page_of_another() {
     check("common middleware and auth", it, Cached::Anonymous, "").await;
     let it = app(layer()).layer(ids()).layer(auth());
     check("ids", it, Cached::Nothing, "id").await;
-    let it = app(layer().hide_extension::<RequestId>())
+    let it = app(layer().ignore_extension::<RequestId>())
         .layer(ids())
         .layer(auth());
     check("ids, hidden", it, Cached::Anonymous, "").await;

@@ -57,7 +57,7 @@ async fn an_undeclared_extension_is_warned_of_once_for_each_layer_with_its_remed
         }
         // Declared extensions and intended bypasses cause no warning.
         for layer in [
-            site.layer(POLICY).hide_extension::<User>(),
+            site.layer(POLICY).ignore_extension::<User>(),
             site.layer(POLICY).share_extension::<User>(),
             site.layer(POLICY)
                 .bypass_if(|parts| parts.extensions.get::<User>().is_some()),
@@ -70,7 +70,7 @@ async fn an_undeclared_extension_is_warned_of_once_for_each_layer_with_its_remed
     assert_eq!(warned.len(), 2, "{warned:#?}");
     for said in [
         "/page/{id}",
-        ".hide_extension::<",
+        ".ignore_extension::<",
         ".share_extension::<",
         ".bypass_if(|parts|",
         "wrong_uses::User",
@@ -124,7 +124,7 @@ async fn an_authorization_that_the_handler_does_not_see_is_warned_of_once() {
 async fn a_site_declares_extensions_for_all_its_layers() {
     let folder = Folder::new();
     let builder = Perennial::builder()
-        .hide_extension::<User>()
+        .ignore_extension::<User>()
         .share_extension::<u8>();
     let site = builder.open(&folder.url()).await.expect("opens");
     let sees = async |request: Request| {
@@ -136,7 +136,7 @@ async fn a_site_declares_extensions_for_all_its_layers() {
         (site.layer(POLICY).tag("1"), "false Some(7)"),
         // A layer's own declaration counts.
         (site.layer(POLICY).share_extension::<User>(), "true Some(7)"),
-        (site.layer(POLICY).hide_extension::<u8>(), "false None"),
+        (site.layer(POLICY).ignore_extension::<u8>(), "false None"),
     ] {
         site.purge("/page").await.expect("purges");
         let app = Router::new().route("/page", route(sees).layer(layer));
@@ -287,7 +287,10 @@ async fn cookies_and_upgrades_that_the_handler_never_sees_are_one_line_for_debug
 #[tokio::test(flavor = "current_thread")]
 async fn a_failure_without_hidden_extensions_names_them_and_the_remedies() {
     let site = testing::Database::new().open(Perennial::builder());
-    let layer = site.expect("opens").layer(POLICY).hide_extension::<User>();
+    let layer = site
+        .expect("opens")
+        .layer(POLICY)
+        .ignore_extension::<User>();
     let page = async |Extension(_): Extension<User>| "a page";
     let app = Router::new().route("/", route(page).layer(layer));
     let app = app.layer(Extension(User));

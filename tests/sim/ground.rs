@@ -54,7 +54,7 @@ pub(crate) struct Resource {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) interval: Duration,
-    pub(crate) max_stale: Option<Duration>,
+    pub(crate) stale_while_revalidate: Option<Duration>,
     pub(crate) wait: Duration,
     pub(crate) first: Duration,
     pub(crate) timeout: Duration,

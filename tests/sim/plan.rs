@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial::{OnMiss, Refresh};
+use perennial::Refresh;
 
 use crate::{
     ground::{Resource, Terms},
@@ -85,19 +85,15 @@ fn resource(key: u64, random: &mut Random) -> Resource {
     let route = random.below(3) == 0;
     let terms = Terms {
         interval: seconds(random.one_of(&[0, 1, 3, 10, 600])),
-        max_stale: random.one_of(&[None, None, Some(seconds(0)), Some(seconds(2))]),
+        stale_while_revalidate: random.one_of(&[None, None, Some(seconds(0)), Some(seconds(2))]),
         wait: seconds(random.one_of(&[0, 1, 5])),
         first: seconds(random.one_of(&[0, 5, 30])),
         timeout: seconds(random.one_of(&[2, 5])),
         cooldown: seconds(random.one_of(&[1, 3])),
     };
-    let first = match terms.first {
-        Duration::ZERO => OnMiss::Unavailable,
-        limit => OnMiss::Wait(limit),
-    };
     let policy = Refresh::every(terms.interval)
         .soft_timeout(terms.wait)
-        .on_miss(first)
+        .first_wait(terms.first)
         .timeout(terms.timeout)
         .cooldown(terms.cooldown)
         .lease(seconds(random.one_of(&[1, 4, 10])));
@@ -109,8 +105,8 @@ fn resource(key: u64, random: &mut Random) -> Resource {
         },
         route,
         numbered: random.below(3) != 0,
-        policy: match terms.max_stale {
-            Some(limit) => policy.max_stale(limit),
+        policy: match terms.stale_while_revalidate {
+            Some(limit) => policy.stale_while_revalidate(limit),
             None => policy,
         },
         terms,

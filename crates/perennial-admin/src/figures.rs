@@ -54,7 +54,7 @@ impl Search {
             filter = filter.state(state);
         }
         match &self.from {
-            Some(from) => filter.from(from),
+            Some(from) => filter.start_at(from),
             None => filter,
         }
     }

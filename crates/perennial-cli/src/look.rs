@@ -74,7 +74,7 @@ pub(crate) async fn status(site: &Perennial, as_json: bool) -> Result {
 pub(crate) async fn entries(site: &Perennial, options: &EntriesOptions, as_json: bool) -> Result {
     let mut filter = EntryFilter::new()
         .prefix(&options.prefix)
-        .limit(options.limit);
+        .limit(options.limit.into());
     if let Some(tag) = &options.tag {
         filter = filter.tag(tag);
     }
@@ -82,7 +82,7 @@ pub(crate) async fn entries(site: &Perennial, options: &EntriesOptions, as_json:
         filter = filter.state(state);
     }
     if let Some(from) = &options.from {
-        filter = filter.from(from);
+        filter = filter.start_at(from);
     }
     let page = site.entries(&filter).await?;
     if as_json {

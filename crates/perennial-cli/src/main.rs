@@ -142,9 +142,9 @@ pub(crate) struct EntriesOptions {
     /// The state of the entries.
     #[arg(long, value_parser = ["fresh", "stale", "expired", "cooldown"])]
     state: Option<String>,
-    /// The largest number of entries.
-    #[arg(long, default_value_t = 50)]
-    limit: usize,
+    /// The largest number of entries, at most 1000.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
     /// The place at which the page before ended.
     #[arg(long)]
     from: Option<String>,

@@ -26,7 +26,7 @@ pub(crate) struct RunOptions {
     conflict_exit_code: u8,
     /// The length of the lease, which is extended while the command runs: the time after which the
     /// lock of a machine that has died is free.
-    #[arg(long, default_value = "15s", value_parser = parse_duration)]
+    #[arg(long, default_value = "15s", value_parser = parse_lease)]
     lease: Duration,
     /// Keep the lock taken for at least this time, also after a shorter command: the clocks of
     /// machines that start the same job differ. 0s gives the lock back with the end of the command.
@@ -38,6 +38,13 @@ pub(crate) struct RunOptions {
     /// The command. It finds the lock's name in PERENNIAL_LOCK and the fence in PERENNIAL_FENCE.
     #[arg(last = true, required = true)]
     command: Vec<String>,
+}
+
+fn parse_lease(text: &str) -> std::result::Result<Duration, String> {
+    let length = parse_duration(text).map_err(|error| error.to_string())?;
+    let allowed = Duration::from_millis(10)..=Duration::from_hours(365 * 24);
+    let is_allowed = allowed.contains(&length).then_some(length);
+    is_allowed.ok_or_else(|| "a lease lasts from 10ms to a year".to_owned())
 }
 
 impl RunOptions {

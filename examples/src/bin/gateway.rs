@@ -22,7 +22,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo},
 };
-use perennial::{Key, OnMiss, Perennial, Refresh};
+use perennial::{Key, Perennial, Refresh};
 use perennial_examples::{self as common, say};
 use tokio::time::timeout;
 use tower::Layer;
@@ -88,7 +88,7 @@ struct Options {
 impl Options {
     fn policy(&self) -> Refresh {
         let policy = match self.honour_origin {
-            true => Refresh::from_cache_control(self.every),
+            true => Refresh::from_headers(self.every),
             false => Refresh::every(self.every),
         };
         let policy = policy
@@ -96,7 +96,7 @@ impl Options {
             .lease(self.lease)
             // The proxy's own limit comes first, with a 504.
             .timeout(self.timeout + Duration::from_secs(1))
-            .on_miss(OnMiss::Wait(self.first_wait));
+            .first_wait(self.first_wait);
         let policy = match self.retry_after {
             Some(cooldown) => policy.cooldown(cooldown),
             None => policy,

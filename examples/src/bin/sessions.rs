@@ -76,8 +76,8 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let shared = site
         .layer(EVERY)
         .bypass_if(|parts| parts.extensions.get::<User>().is_some())
-        .hide_extension::<Session>()
-        .hide_extension::<Cookies>();
+        .ignore_extension::<Session>()
+        .ignore_extension::<Cookies>();
     let shop = Shop {
         site,
         books: Arc::new(Mutex::new(vec!["Persuasion".into(), "Ulysses".into()])),

@@ -25,20 +25,19 @@ pub(super) enum Disposition {
     Failure { shareable: bool },
 }
 
-/// Decides the treatment. `from_cache_control`: the response's own freshness headers decide.
-pub(super) fn disposition(head: &Parts, key: &Key, from_cache_control: bool) -> Disposition {
+/// Decides the treatment. `from_headers`: the response's own freshness headers decide.
+pub(super) fn disposition(head: &Parts, key: &Key, from_headers: bool) -> Disposition {
     let (status, headers) = (head.status, &head.headers);
-    let unshareable = if headers.contains_key(header::SET_COOKIE)
-        || forbid_storing(headers, from_cache_control)
-    {
-        Some(PassReason::Private)
-    } else if media_type(headers) == "text/event-stream" {
-        Some(PassReason::Stream)
-    } else if !varies_by_key(headers, key) {
-        Some(PassReason::Vary)
-    } else {
-        None
-    };
+    let unshareable =
+        if headers.contains_key(header::SET_COOKIE) || forbid_storing(headers, from_headers) {
+            Some(PassReason::Private)
+        } else if media_type(headers) == "text/event-stream" {
+            Some(PassReason::Stream)
+        } else if !varies_by_key(headers, key) {
+            Some(PassReason::Vary)
+        } else {
+            None
+        };
     if is_failure(status) {
         let shareable = unshareable.is_none();
         return Disposition::Failure { shareable };

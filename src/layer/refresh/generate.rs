@@ -81,7 +81,7 @@ where
     layer.key.add_vary(&mut head.headers);
     let tags = head.extensions.get::<Tags>().cloned().unwrap_or_default();
     let tags = tags.and(&layer.tags.0);
-    let disposition = disposition(&head, &layer.key, layer.policy.from_cache_control);
+    let disposition = disposition(&head, &layer.key, layer.policy.from_headers);
     let settings = &layer.engine.settings;
     let is_stored_or_shared = match disposition {
         Disposition::Pass(why) => return Generated::Unshareable { why, tags },

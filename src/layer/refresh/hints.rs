@@ -36,7 +36,7 @@ impl Hints {
             types,
             "requests bypass the cache, as an outer middleware added extensions that the layer does not know: a page \
              generated with them could show one visitor's data to others (logged once for each layer). For each type, tell the layer or, \
-             for the whole site, the builder: `.hide_extension::<{example}>()` if the handler can generate the page without it, \
+             for the whole site, the builder: `.ignore_extension::<{example}>()` if the handler can generate the page without it, \
              `.share_extension::<{example}>()` if it is equal for all visitors; or let some requests bypass the cache by \
              `.bypass_if(|parts| parts.extensions.get::<{example}>().is_some())`.{axum}"
         );

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use http::HeaderValue;
 use httpdate::HttpDate;
 
-use crate::{http::cache_status::Handling, policy::BrowserCache};
+use crate::http::cache_status::Handling;
 
 /// The number of values that a thread caches, each in the place given by its age and its date: at
 /// one time, versions of one age have two dates.
@@ -27,7 +27,7 @@ pub(super) struct HitFacts {
     /// In seconds.
     pub(super) age: u64,
     pub(super) ttl: i64,
-    pub(super) browser_cache: BrowserCache,
+    pub(super) browser_cache: Duration,
 }
 
 pub(super) struct HitValues {
@@ -77,18 +77,14 @@ impl HitValues {
             of,
             age: value(&hit.age),
             date: made.map(|made| value(&date(made))),
-            cache_control: match hit.browser_cache {
-                BrowserCache::UntilStale(revalidating) => {
+            cache_control: match hit.browser_cache.as_secs() {
+                0 => HeaderValue::from_static("no-cache"),
+                limit => {
+                    let fresh = hit.ttl.max(0).unsigned_abs().min(limit);
                     // `max-age` counts from the generation, as `Age` does.
-                    let fresh = hit.age.saturating_add_signed(hit.ttl.max(0));
-                    match revalidating.as_secs() {
-                        0 => value(&format_args!("max-age={fresh}")),
-                        seconds => value(&format_args!(
-                            "max-age={fresh}, stale-while-revalidate={seconds}"
-                        )),
-                    }
+                    let fresh = hit.age.saturating_add(fresh);
+                    value(&format_args!("max-age={fresh}"))
                 }
-                BrowserCache::Revalidate => HeaderValue::from_static("no-cache"),
             },
             cache_status: value(&Handling::Hit { ttl: hit.ttl }),
         }

@@ -33,7 +33,7 @@ const MAX_KEYS: usize = 10_000;
 /// | status of the response | header of the response | treatment |
 /// |---|---|---|
 /// | 200, 203, 204, 300, 301, 308, 404, 405, 410, 414 (heuristically cacheable, RFC 9110 §15.1) | none of the headers below | stored |
-/// | the same | `Set-Cookie`, or `private` or `no-store` anywhere in `Cache-Control` or `CDN-Cache-Control` (with [`from_cache_control`](crate::Refresh::from_cache_control), a valid `CDN-Cache-Control` decides alone, by RFC 9213) | bypass for the interval: `detail=private` |
+/// | the same | `Set-Cookie`, or `private` or `no-store` anywhere in `Cache-Control` or `CDN-Cache-Control` (with [`from_headers`](crate::Refresh::from_headers), a valid `CDN-Cache-Control` decides alone, by RFC 9213) | bypass for the interval: `detail=private` |
 /// | the same | a `Vary` that names a header outside the key | bypass for the interval: `detail=vary` |
 /// | the same | `Content-Type: text/event-stream` | bypass for the interval: `detail=event-stream` |
 /// | the same | larger than [`max_body`](crate::Builder::max_body) or [`max_headers`](crate::Builder::max_headers) | passed on, the old version stays |
@@ -107,7 +107,7 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// | the extension | remedy |
 /// |---|---|
-/// | identifies the visitor, and the page does not depend on it | [`hide_extension`](Self::hide_extension) |
+/// | identifies the visitor, and the page does not depend on it | [`ignore_extension`](Self::ignore_extension) |
 /// | is equal for all visitors: a pool, a configuration | [`share_extension`](Self::share_extension) |
 /// | is there for some visitors, who get a page of their own | [`bypass_if`](Self::bypass_if) |
 ///
@@ -170,7 +170,7 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// let layer = site
 ///     .layer(Refresh::every(DAY))
-///     .hide_extension::<Session>()
+///     .ignore_extension::<Session>()
 ///     .share_extension::<Config>();
 /// Router::new()
 ///     .route("/imprint", get(imprint).layer(layer))
@@ -356,10 +356,10 @@ impl RefreshLayer {
     /// identify a visitor: the extension is taken out of the generator's request.
     ///
     /// A request that bypasses the cache keeps the extension.
-    /// [`Builder::hide_extension`](crate::Builder::hide_extension) declares the type for the whole
+    /// [`Builder::ignore_extension`](crate::Builder::ignore_extension) declares the type for the whole
     /// site. A later declaration of the type replaces an earlier one, and the layer's replaces the
     /// site's.
-    pub fn hide_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+    pub fn ignore_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         Arc::make_mut(&mut self.declared).declare::<T>(false);
         self
     }

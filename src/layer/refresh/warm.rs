@@ -1,11 +1,11 @@
 //! Requests of [`Perennial::warm`](crate::Perennial::warm), which the layers tell from visitors'.
 
-use std::cell::Cell;
+use std::{cell::Cell, time::Duration};
 
 use crate::{
     event::Warmed,
     http::cache_status::{Forward, Handling},
-    policy::{OnMiss, Refresh},
+    policy::Refresh,
 };
 
 tokio::task_local! {
@@ -38,7 +38,7 @@ pub(super) fn policy(policy: Refresh) -> Refresh {
     match WARMED.try_with(|_| ()) {
         Ok(()) => policy
             .soft_timeout(policy.timeout)
-            .on_miss(OnMiss::Unavailable),
+            .first_wait(Duration::ZERO),
         Err(_) => policy,
     }
 }

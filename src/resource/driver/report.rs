@@ -85,7 +85,7 @@ impl Driver {
             layer: self.layer.to_string(),
             interval: terms.interval,
             early: terms.early,
-            max_stale: terms.max_stale,
+            stale_while_revalidate: terms.stale_while_revalidate,
             revision: self.engine.settings.revision.clone(),
             key: (bounded(&self.key) != *self.key).then(|| self.key.to_string()),
         };

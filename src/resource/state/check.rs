@@ -187,7 +187,7 @@ fn promises_hold_for_a_process_that_only_generates_missing_versions() {
 #[test]
 fn promises_hold_for_regenerations_before_their_time() {
     let setup = Setup {
-        eager: true,
+        early: true,
         ..Setup::new(&[Crash, Failing, Invalidation, Lost, Purge, Slow], 1, 1)
     };
     check(&setup, 150_000, &["early version is served"], &[]);

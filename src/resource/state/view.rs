@@ -54,7 +54,7 @@ pub(crate) enum Freshness {
     Early,
     /// Served while a regeneration runs.
     Stale,
-    /// Beyond `max_stale`: not served.
+    /// Beyond `stale_while_revalidate`: not served.
     Expired,
     /// Not served, and the next generator has to begin after the purge.
     Purged,
@@ -69,7 +69,10 @@ impl Freshness {
         if age < terms.early {
             return Self::Fresh;
         }
-        match (age.checked_sub(terms.interval), terms.max_stale) {
+        match (
+            age.checked_sub(terms.interval),
+            terms.stale_while_revalidate,
+        ) {
             (None, _) => Self::Early,
             (Some(over), Some(limit)) if over > limit => Self::Expired,
             _ => Self::Stale,
@@ -207,8 +210,8 @@ impl<C: Content> Version<C> {
     /// response has `stale-if-error` (RFC 5861 §4).
     pub(super) fn grant_error_grace(&mut self, cooldown: Duration, facts: &Facts<'_, C>) {
         let terms = self.content.terms(facts.policy);
-        if !terms.if_error.is_zero()
-            && self.age(facts.now) < terms.interval.saturating_add(terms.if_error)
+        if !terms.stale_if_error.is_zero()
+            && self.age(facts.now) < terms.interval.saturating_add(terms.stale_if_error)
         {
             self.error_grace_until = facts.now + cooldown;
         }

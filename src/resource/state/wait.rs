@@ -50,7 +50,7 @@ impl<C: Content> Progress<C> {
         let limit = |limit| visitor.arrived + limit;
         let first = match visitor.has_placeholder {
             true => visitor.arrived,
-            false => limit(policy.on_miss.limit()),
+            false => limit(policy.first_wait),
         };
         let until = match self {
             Self::Done(Answer::Version(version)) => {

@@ -326,7 +326,10 @@ impl Oracle<'_> {
                 let held = stored.held / SECOND;
                 // After an expiry visitors wait for each following version, and a process asks as
                 // for a first version.
-                let expires = self.ground.plan.resources[*key].terms.max_stale.is_some();
+                let expires = self.ground.plan.resources[*key]
+                    .terms
+                    .stale_while_revalidate
+                    .is_some();
                 let waits = if expires { 6 * others + 2 * held } else { 0 };
                 let most = own + 2 * others + held + first + waits;
                 if way.probes > most || way.refused > others {

@@ -137,11 +137,11 @@ impl Oracle<'_> {
         };
         // The age counts from the publish, which may be tried for a while.
         let born = ended.max(stored);
-        let limit = match (said, terms.max_stale) {
+        let limit = match (said, terms.stale_while_revalidate) {
             (ServedAs::Fresh, _) => terms.interval,
             // A waiting visitor gets the new version.
             (_, Some(_)) if born >= arrived => return Ok(()),
-            (_, Some(max_stale)) => terms.interval + max_stale,
+            (_, Some(stale_while_revalidate)) => terms.interval + stale_while_revalidate,
             _ => return Ok(()),
         };
         let age = Duration::from_micros(at - born);
@@ -170,7 +170,7 @@ impl Oracle<'_> {
             })
         };
         match visitor.had {
-            Some(since) if terms.max_stale.is_none() && !purged(since) => {
+            Some(since) if terms.stale_while_revalidate.is_none() && !purged(since) => {
                 // Half a second is for a database that is slow to tell of invalidations.
                 let patience = if visitor.overdue {
                     patience

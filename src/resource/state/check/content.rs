@@ -36,8 +36,8 @@ impl Content for Text {
         Terms {
             interval: policy.interval,
             early: policy.early_after(policy.interval, Duration::ZERO),
-            max_stale: policy.max_stale,
-            if_error: IF_ERROR,
+            stale_while_revalidate: policy.stale_while_revalidate,
+            stale_if_error: IF_ERROR,
         }
     }
 

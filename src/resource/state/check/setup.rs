@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{
-    clock::Tick,
-    policy::{OnMiss, Refresh},
-    resource::state::Limits,
-};
+use crate::{clock::Tick, policy::Refresh, resource::state::Limits};
 
 /// The time on each clock; all other times are relative to this one.
 pub(super) const NOW: Tick = Tick(0);
@@ -21,11 +17,11 @@ pub(super) const LEASE: Duration = Duration::from_secs(2);
 
 pub(in crate::resource::state) const POLICY: Refresh = Refresh::every(Duration::from_secs(2))
     .soft_timeout(Duration::from_secs(1))
-    .on_miss(OnMiss::Wait(Duration::from_secs(3)))
+    .first_wait(Duration::from_secs(3))
     .timeout(Duration::from_secs(2))
     .lease(LEASE)
     .cooldown(Duration::from_secs(1))
-    .max_stale(Duration::from_secs(2));
+    .stale_while_revalidate(Duration::from_secs(2));
 
 /// An event that a check bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +99,7 @@ pub(super) struct Setup {
     /// The processes do not know the invalidations at the start.
     pub(super) cold: bool,
     /// Hits begin regenerations after half of the interval.
-    pub(super) eager: bool,
+    pub(super) early: bool,
     /// The cooldown is longer than the time after which the store is asked again.
     pub(super) long_cooldown: bool,
     /// Each state is compared with the same state after the processes have changed places.
@@ -118,7 +114,7 @@ impl Setup {
             mutant: None,
             first_regenerates: true,
             cold: false,
-            eager: false,
+            early: false,
             long_cooldown: false,
             swaps: false,
         };
@@ -130,12 +126,12 @@ impl Setup {
 
     /// Returns the policy of all decisions.
     pub(super) fn policy(&self) -> &'static Refresh {
-        const WITHOUT_END: Refresh = POLICY.max_stale(Duration::MAX);
-        const EAGER: Refresh = POLICY.eager(0.5);
+        const WITHOUT_END: Refresh = POLICY.stale_while_revalidate(Duration::MAX);
+        const EARLY: Refresh = POLICY.early(0.5);
         const LONG_COOLDOWN: Refresh = POLICY.cooldown(Duration::from_secs(3));
         match self.mutant {
             Some(Mutant::ExpiredServed) => &WITHOUT_END,
-            _ if self.eager => &EAGER,
+            _ if self.early => &EARLY,
             _ if self.long_cooldown => &LONG_COOLDOWN,
             _ => &POLICY,
         }

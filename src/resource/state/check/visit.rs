@@ -88,7 +88,7 @@ impl Process {
                 continue;
             };
             let facts = self.facts(around.setup);
-            let is_late = NOW >= waiting.visitor.arrived + POLICY.on_miss.limit();
+            let is_late = NOW >= waiting.visitor.arrived + POLICY.first_wait;
             if waiting.anew && !is_late {
                 continue;
             }
@@ -199,8 +199,8 @@ impl Process {
         let age = version.age(facts.now);
         let is_in_error_grace =
             facts.now < self.error_grace && age < POLICY.interval + IF_ERROR + cooldown;
-        let max_stale = POLICY.max_stale.unwrap_or(Duration::MAX);
-        if age > POLICY.interval.saturating_add(max_stale) && !is_in_error_grace {
+        let stale_while_revalidate = POLICY.stale_while_revalidate.unwrap_or(Duration::MAX);
+        if age > POLICY.interval.saturating_add(stale_while_revalidate) && !is_in_error_grace {
             return Err("S7: no expired version is served, unless a failure excuses it");
         }
         Ok(())
