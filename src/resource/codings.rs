@@ -1,9 +1,6 @@
 //! The content codings of a version, which are made once.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, Ordering::Relaxed},
-};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, header};
@@ -14,7 +11,7 @@ use crate::{
         compression::{self, Coding},
         fields,
     },
-    resource::{Engine, Page, Representation, View},
+    resource::{Engine, Page, Representation},
 };
 
 /// The permit for the one compression at a time: the other cores belong to the visitors.
@@ -29,8 +26,6 @@ pub(super) fn compressing() -> Compressing {
 pub(crate) struct Codings {
     /// The content in each coding; `None`: compression would make the content no smaller.
     made: OnceLock<[Option<Representation>; Coding::ALL.len()]>,
-    /// The compression is running, or waits for its permit.
-    started: AtomicBool,
 }
 
 impl Codings {
@@ -66,47 +61,42 @@ impl Engine {
         let Some(codings) = &page.codings else {
             return &page.plain;
         };
-        let Some(made) = codings.made.get() else {
-            self.compress(page);
+        let Some(best) = compression::best(request) else {
             return &page.plain;
         };
-        let best = compression::best(request);
-        let best = best.and_then(|best| made[best as usize].as_ref());
-        best.unwrap_or(&page.plain)
+        match codings.made.get() {
+            Some(made) => made[best as usize].as_ref().unwrap_or(&page.plain),
+            None => {
+                self.compress(page);
+                &page.plain
+            }
+        }
     }
 
-    /// Starts the compression of a page once. A page that has left memory before its turn is
-    /// skipped, and a later request starts the compression again.
+    /// Starts the compression of a page if no other compression is running. Otherwise a later
+    /// request starts it, so that no queue of pages forms.
     pub(super) fn compress(self: &Arc<Self>, page: &Page) {
         let (Some(codings), Ok(runtime)) = (&page.codings, Handle::try_current()) else {
             return;
         };
-        let is_made = codings.made.get().is_some();
-        if is_made || self.is_closing() || codings.started.swap(true, Relaxed) {
+        if codings.made.get().is_some() || self.is_closing() {
             return;
         }
-        let codings = Arc::clone(codings);
-        // The task does not hold the version, which may have to leave memory while the task waits.
-        let (engine, key) = (Arc::clone(self), page.key().to_owned());
+        let Ok(permit) = Arc::clone(&self.compressing).try_acquire_owned() else {
+            return;
+        };
+        let (engine, codings) = (Arc::clone(self), Arc::clone(codings));
+        let (key, content) = (page.key().to_owned(), page.response().clone());
         runtime.spawn(async move {
-            engine.compress_now(&key, &codings).await;
-            codings.started.store(false, Relaxed);
+            engine.compress_now(&key, content, &codings).await;
+            drop(permit);
         });
     }
 
-    async fn compress_now(&self, key: &str, codings: &Arc<Codings>) {
-        let Ok(_permit) = self.compressing.acquire().await else {
-            return;
-        };
+    async fn compress_now(&self, key: &str, content: Response<Bytes>, codings: &Arc<Codings>) {
         let is_for = |cached: &Page| {
             let cached = cached.codings.as_ref();
             cached.is_some_and(|cached| Arc::ptr_eq(cached, codings))
-        };
-        let content = match self.memory.get(key) {
-            Some(View::Version(cached)) if is_for(&cached.content) => {
-                cached.content.response().clone()
-            }
-            _ => return,
         };
         let plain = content.body().len();
         let made = task::spawn_blocking(move || Coding::ALL.map(|coding| coding.encoded(&content)));
