@@ -2,6 +2,8 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
+use crate::words::words;
+
 /// The error type of stores and generators.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -16,30 +18,32 @@ pub(crate) struct Unfit(pub(crate) BoxError);
 #[derive(Clone)]
 pub struct Error(Arc<Repr>);
 
-/// The kinds of [`Error`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// A URL, key, table prefix or other setting cannot be used; the message says what to write
-    /// instead.
-    Invalid,
-    /// The database refused a statement or cannot be reached.
-    Database,
-    /// The database did not answer within the [statement
-    /// timeout](crate::Builder::statement_timeout), or within the limit that the method names.
-    Timeout,
-    /// The tables in the database belong to a newer release.
-    Schema,
-    /// The caller no longer holds the lease.
-    Lost,
-    /// The lock was not free in time: another holder has the lock, or it is in cooldown.
-    Taken,
-    /// The generator failed and there is no older version.
-    Generator,
-    /// There is no version, and no process generated one within the policy's limits: a generator
-    /// takes its time, or failed a moment ago, or the site is shutting down. From
-    /// [`regenerate_now`](crate::Perennial::regenerate_now): there is no new version.
-    Unavailable,
+words! {
+    /// The kinds of [`Error`].
+    pub enum ErrorKind("kind of error") {
+        /// A URL, key, table prefix or other setting cannot be used; the message says what to write
+        /// instead.
+        Invalid => "invalid",
+        /// The database refused a statement or cannot be reached.
+        Database => "database",
+        /// The database did not answer within the [statement
+        /// timeout](crate::Builder::statement_timeout), or within the limit that the method names.
+        Timeout => "timeout",
+        /// The tables in the database belong to a newer release.
+        Schema => "schema",
+        /// The caller no longer holds the lease.
+        Lost => "lost",
+        /// The lock was not free in time: another holder has the lock, or it is in cooldown.
+        Taken => "taken",
+        /// The generator failed and there is no older version. The source is the generator's error.
+        Generator => "generator",
+        /// There is no version, and no process generated one within the policy's limits: a generator
+        /// takes its time, or failed a moment ago, or the site is shutting down. From
+        /// [`regenerate_now`](crate::Perennial::regenerate_now): there is no new version.
+        Unavailable => "unavailable",
+        /// The work was cancelled, as the runtime is shutting down.
+        Cancelled => "cancelled",
+    }
 }
 
 struct Repr {
@@ -54,40 +58,12 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns true if the caller no longer holds the lease.
-    pub fn is_lost(&self) -> bool {
-        self.kind() == ErrorKind::Lost
-    }
-
-    /// Returns true if the lock was not free in time: another holder has the lock, or it is in
-    /// cooldown.
-    pub fn is_taken(&self) -> bool {
-        self.kind() == ErrorKind::Taken
-    }
-
-    /// Returns true if the database refused a statement, cannot be reached or did not answer in
-    /// time.
-    pub fn is_database(&self) -> bool {
-        matches!(self.kind(), ErrorKind::Database | ErrorKind::Timeout)
-    }
-
     /// Returns true if the database works and refuses the content.
     pub(crate) fn is_unfit(&self) -> bool {
         self.0
             .source
             .as_ref()
             .is_some_and(|source| source.is::<Unfit>())
-    }
-
-    /// Returns true if the generator failed. The source is the generator's error.
-    pub fn is_generator(&self) -> bool {
-        self.kind() == ErrorKind::Generator
-    }
-
-    /// Returns true if no version can be served yet, or if
-    /// [`regenerate_now`](crate::Perennial::regenerate_now) found no new version in time.
-    pub fn is_unavailable(&self) -> bool {
-        self.kind() == ErrorKind::Unavailable
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -103,17 +79,25 @@ impl Error {
         }))
     }
 
-    fn caused(kind: ErrorKind, context: &str, source: impl Into<BoxError>) -> Self {
-        let source = source.into();
+    pub(crate) fn caused(
+        kind: ErrorKind,
+        message: impl Into<String>,
+        source: impl Into<BoxError>,
+    ) -> Self {
         Self(Arc::new(Repr {
             kind,
-            message: format!("{context}: {source}"),
-            source: Some(source.into()),
+            message: message.into(),
+            source: Some(source.into().into()),
         }))
     }
 
-    pub(crate) fn database(context: impl AsRef<str>, source: impl Into<BoxError>) -> Self {
-        Self::caused(ErrorKind::Database, context.as_ref(), source)
+    pub(crate) fn database(message: impl Into<String>, source: impl Into<BoxError>) -> Self {
+        Self::caused(ErrorKind::Database, message, source)
+    }
+
+    /// Creates the error of a call of the store.
+    pub(crate) fn step(step: &str, source: impl Into<BoxError>) -> Self {
+        Self::database(format!("the database failed at the step `{step}`"), source)
     }
 
     pub(crate) fn generator(source: impl Into<BoxError>) -> Self {
@@ -146,20 +130,24 @@ impl Error {
     }
 }
 
-/// Prints the text of `Display`, and then the causes that the text does not name. (`fn main() ->
-/// Result<(), perennial::Error>` shows an error by `Debug`.)
+/// Returns the message of an error and the messages of its causes, in one line.
+pub(crate) fn with_causes(error: &dyn StdError) -> String {
+    let causes = std::iter::successors(error.source(), |error| StdError::source(*error));
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let words = error.to_string();
-            if !text.contains(&words) {
-                text = format!("{text}: {words}");
-            }
-            cause = error.source();
-        }
-        f.write_str(&text)
+        let Repr {
+            kind,
+            message,
+            source,
+        } = &*self.0;
+        f.debug_struct("Error")
+            .field("kind", kind)
+            .field("message", message)
+            .field("source", source)
+            .finish()
     }
 }
 
@@ -184,17 +172,21 @@ mod tests {
     struct Caused(&'static str, #[source] Option<Box<Caused>>);
 
     #[test]
-    fn debug_prints_the_message_and_each_cause_once() {
+    fn display_leaves_the_causes_to_source() {
         let cause = Caused("no route to host", None);
         let cause = Caused("cannot connect", Some(Box::new(cause)));
-        let error = Error::database("publish", cause);
-        assert_eq!(error.to_string(), "publish: cannot connect");
+        let error = Error::step("publish", cause);
         assert_eq!(
-            format!("{error:?}"),
-            "publish: cannot connect: no route to host"
+            error.to_string(),
+            "the database failed at the step `publish`"
         );
-        assert_eq!(format!("{error:#?}"), format!("{error:?}"));
-        let error = Error::invalid("the name cannot be used");
-        assert_eq!(format!("{error:?}"), "the name cannot be used");
+        assert_eq!(
+            with_causes(&error),
+            "the database failed at the step `publish`: cannot connect: no route to host"
+        );
+        let debug = format!("{error:?}");
+        for part in ["kind: Database", "publish", "no route to host"] {
+            assert!(debug.contains(part), "{debug}");
+        }
     }
 }

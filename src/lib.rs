@@ -141,14 +141,15 @@ mod clock; // the monotonic time of this process
 
 mod error; // the one error type
 
+mod words; // enums whose values are words
+
 pub use error::{Error, ErrorKind};
 pub use event::Event;
 pub use extensions::{RefreshAfter, Tags};
 pub use layer::refresh::keying::Key;
 pub use mode::Mode;
 pub use policy::{DAY, Refresh};
-pub use resource::invalidate::RegenerateOutcome;
-pub use site::{Builder, Content, Perennial, warm::WarmReport};
+pub use site::{Builder, Content, Perennial};
 
 pub mod entries {
     //! The list of the stored resources, from [`Perennial::entries`](crate::Perennial::entries), and the
@@ -162,7 +163,7 @@ pub mod entries {
     pub use crate::name::visible;
     pub use crate::resource::{
         entries::{Entry, EntryFilter, EntryPage, EntryState},
-        history::Generation,
+        history::PastVersion,
     };
 }
 

@@ -4,49 +4,29 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
-use crate::key::hex;
+use crate::{key::hex, words::words};
 
 /// The default prefix of the tables' names.
 pub(crate) const TABLE_PREFIX: &str = "perennial_";
 
-/// The kind of a lock. Each kind has its own names: the lock `/a` and the lock of the page `/a` are
-/// two locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum LockKind {
-    /// A lock of Perennial's own housekeeping.
-    Housekeeping,
-    /// A lock that the application takes, by [`Locks`](crate::locks::Locks) or for an exclusive
-    /// route.
-    Lock,
-    /// The lock under which work is [done once](crate::locks::Locks::once), and the mark that the
-    /// work is done.
-    Once,
-    /// The lock under which a page or other content is generated. The lock has the name of the key.
-    Page,
-    /// The lock of a request with an `Idempotency-Key`. The name is the list of scope, path and
-    /// key.
-    Request,
-}
-
-impl LockKind {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Housekeeping,
-        Self::Lock,
-        Self::Once,
-        Self::Page,
-        Self::Request,
-    ];
-
-    /// Returns the text of the column `kind`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Housekeeping => "housekeeping",
-            Self::Lock => "lock",
-            Self::Once => "once",
-            Self::Page => "page",
-            Self::Request => "request",
-        }
+words! {
+    /// The kind of a lock. Each kind has its own names: the lock `/a` and the lock of the page `/a`
+    /// are two locks.
+    pub enum LockKind("kind of a lock") {
+        /// A lock of Perennial's own housekeeping.
+        Housekeeping => "housekeeping",
+        /// A lock that the application takes, by [`Locks`](crate::locks::Locks) or for an exclusive
+        /// route.
+        Lock => "lock",
+        /// The lock under which work is [done once](crate::locks::Locks::once), and the mark that
+        /// the work is done.
+        Once => "once",
+        /// The lock under which a page or other content is generated. The lock has the name of the
+        /// key.
+        Page => "page",
+        /// The lock of a request with an `Idempotency-Key`. The name is the list of scope, path and
+        /// key.
+        Request => "request",
     }
 }
 

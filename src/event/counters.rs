@@ -5,63 +5,22 @@ use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
-use super::Outcome;
+use super::{Bypass, Outcome, Served};
 
 /// The number of shards. Threads beyond this number share shards.
 const SHARDS: usize = 32;
 
-/// The way in which a request was served, in the terms of `Cache-Status`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Served {
-    Hit,
-    Stale,
-    Generated,
-    Collapsed,
-    Bypass,
-    Unavailable,
-}
-
-/// The numbers of requests to a site's layers in this process, each counted once, by the terms of
-/// `Cache-Status` (RFC 9211).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Requests {
-    /// Requests that were answered by a fresh stored version.
-    pub hit: u64,
-    /// Requests that were answered by a stale stored version. Not included in `hit`.
-    pub stale: u64,
-    /// Requests that waited for their own regeneration.
-    pub generated: u64,
-    /// Requests that waited for another request's regeneration.
-    pub collapsed: u64,
-    /// Requests that the layer forwarded to the service without the cache, with `fwd=bypass` or
-    /// `fwd=method`.
-    pub bypass: u64,
-    /// Requests without a version in time: 503.
-    pub unavailable: u64,
-}
-
-impl Requests {
-    /// Returns each number with the name of its field.
-    pub fn by_result(self) -> [(&'static str, u64); 6] {
-        [
-            ("hit", self.hit),
-            ("stale", self.stale),
-            ("generated", self.generated),
-            ("collapsed", self.collapsed),
-            ("bypass", self.bypass),
-            ("unavailable", self.unavailable),
-        ]
-    }
-}
+/// The number of values of [`Served`] and of [`Outcome`].
+const SERVED: usize = 21;
+const OUTCOMES: usize = 25;
 
 /// The figures of a site in this process, since the site was opened; from
 /// [`Perennial::stats`](crate::Perennial::stats).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The requests to the site's layers.
-    pub requests: Requests,
+    pub(crate) requests: [u64; SERVED],
+    pub(crate) regenerations: [u64; OUTCOMES],
     /// The regenerations that are running.
     pub running: usize,
     /// The number of keys in memory.
@@ -76,25 +35,58 @@ pub struct Stats {
     /// False while a step in the database fails: from the step's first failure until the same step
     /// succeeds again, or another one a minute or more after the last failure.
     pub database_available: bool,
-    pub(crate) regenerations: [u64; Outcome::ALL.len()],
 }
 
 impl Stats {
+    /// Returns the number of requests to the site's layers that were answered in this way. Each
+    /// request counts once.
+    pub fn requests(&self, served: Served) -> u64 {
+        self.requests[slot(served)]
+    }
+
+    /// Returns the number of requests that the service itself answered, for any reason.
+    pub fn bypassed(&self) -> u64 {
+        Bypass::all()
+            .map(|why| self.requests(Served::Bypass(why)))
+            .sum()
+    }
+
+    /// Returns the number of regenerations that have ended.
+    pub fn ended(&self) -> u64 {
+        let began = Outcome::all().filter(|outcome| outcome.has_begun());
+        began.map(|outcome| self.regenerations(outcome)).sum()
+    }
+
     /// Returns the number of regenerations with this outcome.
     pub fn regenerations(&self, outcome: Outcome) -> u64 {
-        self.regenerations[outcome as usize]
+        self.regenerations[position(Outcome::all(), outcome)]
     }
+}
+
+/// Returns the place of the counter: those of hits without a search.
+#[inline]
+fn slot(served: Served) -> usize {
+    match served {
+        Served::Hit => 0,
+        Served::Stale => 1,
+        served => position(Served::all(), served),
+    }
+}
+
+fn position<T: PartialEq>(mut all: impl Iterator<Item = T>, value: T) -> usize {
+    // Each value is one of all values.
+    all.position(|it| it == value).unwrap_or(0)
 }
 
 /// The counters of one shard. A cache line of its own, so that no two cores write to one line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shard([AtomicU64; 6]);
+struct Shard([AtomicU64; SERVED]);
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     requests: [Shard; SHARDS],
-    regenerations: [AtomicU64; Outcome::ALL.len()],
+    regenerations: [AtomicU64; OUTCOMES],
     evictions: AtomicU64,
 }
 
@@ -102,11 +94,11 @@ impl Counters {
     /// Counts a request, on the shard of this thread.
     #[inline]
     pub(crate) fn served(&self, served: Served) {
-        self.requests[shard()].0[served as usize].fetch_add(1, Relaxed);
+        self.requests[shard()].0[slot(served)].fetch_add(1, Relaxed);
     }
 
     pub(super) fn regenerated(&self, outcome: Outcome) {
-        self.regenerations[outcome as usize].fetch_add(1, Relaxed);
+        self.regenerations[position(Outcome::all(), outcome)].fetch_add(1, Relaxed);
     }
 
     pub(super) fn evicted(&self) {
@@ -117,24 +109,14 @@ impl Counters {
         self.evictions.load(Relaxed)
     }
 
-    pub(crate) fn requests(&self) -> Requests {
-        let sum = |served: Served| {
+    pub(crate) fn requests(&self) -> [u64; SERVED] {
+        std::array::from_fn(|slot| {
             let shards = self.requests.iter();
-            shards
-                .map(|shard| shard.0[served as usize].load(Relaxed))
-                .sum()
-        };
-        Requests {
-            hit: sum(Served::Hit),
-            stale: sum(Served::Stale),
-            generated: sum(Served::Generated),
-            collapsed: sum(Served::Collapsed),
-            bypass: sum(Served::Bypass),
-            unavailable: sum(Served::Unavailable),
-        }
+            shards.map(|shard| shard.0[slot].load(Relaxed)).sum()
+        })
     }
 
-    pub(crate) fn regenerations(&self) -> [u64; Outcome::ALL.len()] {
+    pub(crate) fn regenerations(&self) -> [u64; OUTCOMES] {
         self.regenerations
             .each_ref()
             .map(|counter| counter.load(Relaxed))
@@ -183,24 +165,22 @@ mod tests {
             thread.join().expect("counts");
         }
         let requests = counters.requests();
-        assert_eq!((requests.hit, requests.unavailable), (5000, 50));
-        assert_eq!(
-            (requests.stale, requests.generated, requests.collapsed),
-            (0, 0, 0)
-        );
+        let [hits, unavailable] = [Served::Hit, Served::Unavailable].map(slot);
+        assert_eq!((requests[hits], requests[unavailable]), (5000, 50));
+        assert_eq!(requests.iter().sum::<u64>(), 5050);
     }
 
     #[test]
-    fn each_outcome_has_a_counter_and_a_name_of_its_own() {
+    fn each_word_has_a_counter_of_its_own() {
+        let slots: Vec<_> = Served::all().map(slot).collect();
+        assert_eq!(slots, (0..SERVED).collect::<Vec<_>>());
         let counters = Counters::default();
-        for (number, outcome) in Outcome::ALL.into_iter().enumerate() {
-            for _ in 0..=number {
+        for (number, outcome) in (0..).zip(Outcome::all()) {
+            for _ in 0..number {
                 counters.regenerated(outcome);
             }
         }
-        assert_eq!(counters.regenerations(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        let mut names = Outcome::ALL.map(Outcome::as_str);
-        names.sort_unstable();
-        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+        let expected: [u64; OUTCOMES] = std::array::from_fn(|number| number as u64);
+        assert_eq!(counters.regenerations(), expected);
     }
 }

@@ -2,7 +2,7 @@
 
 use tracing::Level;
 
-use super::{Event, Outcome, Regeneration, observer::Frequent};
+use super::{Bypass, Event, Outcome, Regeneration, observer::Frequent};
 
 /// Returns true if the log shows frequent events of this kind.
 pub(super) fn is_logged(kind: Frequent) -> bool {
@@ -14,82 +14,87 @@ pub(super) fn is_logged(kind: Frequent) -> bool {
 }
 
 pub(super) fn log(event: &Event) {
+    // The fields of an event, under their own names: texts and words, and then numbers.
+    macro_rules! line {
+        ($level:ident, $target:literal, [$($text:ident)*], [$($number:ident)*], $message:literal) => {
+            tracing::$level!(
+                target: concat!("perennial::", $target),
+                $($text = %$text,)* $($number = $number,)* $message
+            )
+        };
+    }
     match event {
-        Event::RegenerationStarted {
+        Event::Regenerating {
             key,
             layer,
             reason,
             fence,
+        } => line!(trace, "regeneration", [key layer reason], [fence], "the generator starts"),
+        Event::Regenerated(ended) => regeneration(ended),
+        Event::NotRegenerated {
+            key,
+            layer,
+            outcome,
         } => {
-            let reason = reason.as_str();
-            tracing::trace!(
-                target: "perennial::regeneration",
-                key = &**key, layer = &**layer, reason, fence, "the generator starts"
+            line!(trace, "regeneration", [key layer outcome], [], "a stale version is not regenerated now")
+        }
+        Event::LeaseTakenOver { key, fence } => {
+            line!(
+                info,
+                "regeneration",
+                [key],
+                [fence],
+                "the lease of a crashed or paused process was taken over"
             );
         }
-        Event::RegenerationEnded(ended) => regeneration(ended),
-        Event::RegenerationSkipped { key, layer, skip } => tracing::trace!(
-            target: "perennial::regeneration",
-            key = &**key, layer = &**layer, skip = skip.as_str(), "a stale version is not regenerated now"
-        ),
-        Event::LeaseTakenOver { key, fence } => tracing::info!(
-            target: "perennial::regeneration",
-            key = &**key, fence, "the lease of a crashed or paused process was taken over"
-        ),
-        Event::Invalidated { target, epoch } => tracing::debug!(
-            target: "perennial::invalidation", name = &**target, epoch, "invalidated"
-        ),
-        Event::Purged { key } => {
-            tracing::debug!(target: "perennial::invalidation", key = &**key, "purged");
+        Event::Invalidated { target, epoch } => {
+            line!(debug, "invalidation", [target], [epoch], "invalidated");
         }
+        Event::Purged { key } => line!(debug, "invalidation", [key], [], "purged"),
         Event::Warmed {
             path,
-            outcome,
+            served,
             done,
             of,
-        } => tracing::debug!(
-            target: "perennial::regeneration", path = &**path, %outcome, done, of, "warmed"
-        ),
+        } => line!(debug, "regeneration", [path served], [done of], "warmed"),
         Event::Bypassed {
             path,
             layer,
-            detail,
-        } => tracing::debug!(
-            target: "perennial::request", path = &**path, layer = &**layer, detail, "a request bypasses the cache"
-        ),
-        Event::DatabaseAway { step, error } => tracing::error!(
-            target: "perennial::database",
-            step,
-            error = &**error,
+            reason,
+        } => line!(debug, "request", [path layer reason], [], "a request bypasses the cache"),
+        Event::DatabaseAway { step, error } => line!(
+            error,
+            "database",
+            [step error],
+            [],
             "the database fails; versions in memory are still served (logged once until the database works again)"
         ),
         Event::DatabaseBack { step } => {
-            tracing::info!(target: "perennial::database", step, "the database works again");
+            line!(info, "database", [step], [], "the database works again")
         }
-        Event::LockAcquired { kind, name, fence } => tracing::debug!(
-            target: "perennial::lock", kind = kind.as_str(), name = &**name, fence, "acquired"
-        ),
-        Event::LockContended { kind, name } => tracing::debug!(
-            target: "perennial::lock", kind = kind.as_str(), name = &**name, "taken by another holder"
-        ),
+        Event::LockAcquired { kind, name, fence } => {
+            line!(debug, "lock", [kind name], [fence], "acquired");
+        }
+        Event::LockContended { kind, name } => {
+            line!(debug, "lock", [kind name], [], "taken by another holder");
+        }
         Event::LockLost {
             kind,
             name,
             fence,
             reason,
-        } => tracing::warn!(
-            target: "perennial::lock",
-            kind = kind.as_str(), name = &**name, fence, "the lease is lost: {reason}"
-        ),
-        Event::LockBroken { kind, name } => tracing::info!(
-            target: "perennial::lock", kind = kind.as_str(), name = &**name, "broken"
-        ),
-        Event::IdempotentReplay { name } => tracing::debug!(
-            target: "perennial::request", name = &**name, "a repeated request gets the stored response"
-        ),
-        Event::MemoryEvicted { key } => tracing::debug!(
-            target: "perennial::memory", key = &**key, "left memory for others"
-        ),
+        } => line!(warn, "lock", [kind name reason], [fence], "the lease is lost"),
+        Event::LockBroken { kind, name } => line!(info, "lock", [kind name], [], "broken"),
+        Event::IdempotentReplay { name } => {
+            line!(
+                debug,
+                "request",
+                [name],
+                [],
+                "a repeated request gets the stored response"
+            );
+        }
+        Event::MemoryEvicted { key } => line!(debug, "memory", [key], [], "left memory for others"),
         // A subscriber's event.
         Event::Missed { .. } => {}
     }
@@ -108,41 +113,39 @@ fn regeneration(ended: &Regeneration) {
         serves_old,
         cooldown,
     } = ended;
-    let (key, layer, reason) = (&**key, &**layer, reason.as_str());
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     let error = error.as_deref().unwrap_or_default();
-    let (name, old) = (outcome.as_str(), "; the old version is still served");
-    let old = if *serves_old { old } else { "" };
+    let old = match serves_old {
+        true => "; the old version is still served",
+        false => "",
+    };
     macro_rules! line {
         ($level:ident, $($message:tt)+) => {
             tracing::$level!(
                 target: "perennial::regeneration",
-                key, layer, reason, outcome = name, took_ms, bytes, fence, $($message)+
+                %key, %layer, %reason, %outcome, took_ms, bytes, fence, $($message)+
             )
         };
     }
     match outcome {
-        Outcome::Stored | Outcome::Unchanged => line!(debug, "regenerated"),
         Outcome::Unsaved => line!(debug, "regenerated, and served unsaved"),
-        Outcome::Refused => line!(
+        Outcome::Overtaken => line!(
             warn,
             "the publish was refused: another process has taken the lock over, or the page was purged"
         ),
-        Outcome::LeaseLost => line!(debug, "the lease was lost, and the generator was cancelled"),
-        Outcome::Unshareable if error.is_empty() => line!(debug, "the response is not stored"),
-        Outcome::Unshareable => line!(
-            info,
-            "the response is not stored, as {error}: each request goes to the service"
-        ),
-        Outcome::TooLarge if *serves_old => {
+        Outcome::NotStored(Bypass::TooLarge) if *serves_old => {
             line!(warn, "the response is too large to be stored{old}");
         }
-        Outcome::TooLarge => line!(
-            info,
-            "the response is too large to be stored: each request goes to the service"
-        ),
+        Outcome::NotStored(why) if why.is_of_the_route() || *why == Bypass::TooLarge => {
+            line!(
+                info,
+                "the response is not stored: each request goes to the service"
+            );
+        }
+        Outcome::NotStored(_) => line!(debug, "the response is not stored"),
         Outcome::Failed | Outcome::TimedOut => {
             line!(warn, error, again_in = ?cooldown, "the generator failed{old}");
         }
+        _ => line!(debug, "regenerated"),
     }
 }

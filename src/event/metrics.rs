@@ -9,119 +9,155 @@ use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-use super::{Event, Outcome, Stats};
+use super::{Bypass, Event, Outcome, Served, Stats};
+
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+use Kind::{Counter, Gauge, Histogram};
+
+/// All metrics, without the prefix `perennial_` of their names.
+const METRICS: [(&str, Kind, Unit, &str); 17] = [
+    (
+        "requests_total",
+        Counter,
+        Unit::Count,
+        "Requests by result. A stale response is not a hit.",
+    ),
+    (
+        "stale_age_seconds",
+        Histogram,
+        Unit::Seconds,
+        "The time since a served version became stale.",
+    ),
+    (
+        "regenerations_total",
+        Counter,
+        Unit::Count,
+        "Regenerations that have ended.",
+    ),
+    (
+        "regeneration_duration_seconds",
+        Histogram,
+        Unit::Seconds,
+        "The time of the generator.",
+    ),
+    (
+        "regeneration_bytes",
+        Histogram,
+        Unit::Bytes,
+        "The size of generated bodies.",
+    ),
+    (
+        "regenerations_in_progress",
+        Gauge,
+        Unit::Count,
+        "Regenerations that run in this process.",
+    ),
+    (
+        "regenerations_skipped_total",
+        Counter,
+        Unit::Count,
+        "Stale versions that this process did not regenerate.",
+    ),
+    (
+        "lease_takeovers_total",
+        Counter,
+        Unit::Count,
+        "Leases of crashed or paused processes that were taken over.",
+    ),
+    (
+        "invalidations_total",
+        Counter,
+        Unit::Count,
+        "Invalidations by this process.",
+    ),
+    ("memory_entries", Gauge, Unit::Count, "Keys in memory."),
+    (
+        "memory_bytes",
+        Gauge,
+        Unit::Bytes,
+        "The size of the versions in memory.",
+    ),
+    (
+        "memory_limit_bytes",
+        Gauge,
+        Unit::Bytes,
+        "The capacity of memory.",
+    ),
+    (
+        "memory_evictions_total",
+        Counter,
+        Unit::Count,
+        "Keys that had to leave memory for others.",
+    ),
+    (
+        "database_available",
+        Gauge,
+        Unit::Count,
+        "1, or 0 while a step in the database fails.",
+    ),
+    (
+        "database_operation_duration_seconds",
+        Histogram,
+        Unit::Seconds,
+        "The time of each step in the database, with the wait for a connection.",
+    ),
+    (
+        "locks_total",
+        Counter,
+        Unit::Count,
+        "Locks that were acquired, contended, lost or broken.",
+    ),
+    (
+        "idempotent_replays_total",
+        Counter,
+        Unit::Count,
+        "Repeated requests that got the stored response.",
+    ),
+];
 
 /// Describes the metrics to the application's recorder.
 pub(crate) fn describe() {
-    describe_counter!(
-        "perennial_requests_total",
-        Unit::Count,
-        "Requests by result. A stale response is not a hit."
-    );
-    describe_histogram!(
-        "perennial_served_staleness_seconds",
-        Unit::Seconds,
-        "How long ago a served stale version became stale."
-    );
-    describe_counter!(
-        "perennial_generations_total",
-        Unit::Count,
-        "Regenerations that have ended."
-    );
-    describe_histogram!(
-        "perennial_generation_duration_seconds",
-        Unit::Seconds,
-        "The time of the generator."
-    );
-    describe_histogram!(
-        "perennial_generation_bytes",
-        Unit::Bytes,
-        "The size of generated bodies."
-    );
-    describe_gauge!(
-        "perennial_generations_in_progress",
-        Unit::Count,
-        "Regenerations that run in this process."
-    );
-    describe_counter!(
-        "perennial_generations_skipped_total",
-        Unit::Count,
-        "Stale versions that this process did not regenerate."
-    );
-    describe_counter!(
-        "perennial_lease_takeovers_total",
-        Unit::Count,
-        "Leases of crashed or paused processes that were taken over."
-    );
-    describe_counter!(
-        "perennial_invalidations_total",
-        Unit::Count,
-        "Invalidations by this process."
-    );
-    describe_gauge!("perennial_memory_entries", Unit::Count, "Keys in memory.");
-    describe_gauge!(
-        "perennial_memory_bytes",
-        Unit::Bytes,
-        "The size of the versions in memory."
-    );
-    describe_gauge!(
-        "perennial_memory_limit_bytes",
-        Unit::Bytes,
-        "The capacity of memory."
-    );
-    describe_counter!(
-        "perennial_memory_evictions_total",
-        Unit::Count,
-        "Keys that had to leave memory for others."
-    );
-    describe_gauge!(
-        "perennial_database_available",
-        Unit::Count,
-        "1, or 0 while a step in the database fails."
-    );
-    describe_histogram!(
-        "perennial_database_operation_duration_seconds",
-        Unit::Seconds,
-        "The time of each step in the database, with the wait for a connection."
-    );
-    describe_counter!(
-        "perennial_locks_total",
-        Unit::Count,
-        "Locks that were acquired, contended, lost or broken."
-    );
-    describe_counter!(
-        "perennial_idempotent_replays_total",
-        Unit::Count,
-        "Repeated requests that got the stored response."
-    );
+    for (name, kind, unit, help) in METRICS {
+        let name = format!("perennial_{name}");
+        match kind {
+            Counter => describe_counter!(name, unit, help),
+            Gauge => describe_gauge!(name, unit, help),
+            Histogram => describe_histogram!(name, unit, help),
+        }
+    }
 }
 
 /// Records an event.
 pub(super) fn record(event: &Event) {
     match event {
-        Event::RegenerationEnded(ended) => {
+        Event::Regenerated(ended) => {
             let layer = || Arc::clone(&ended.layer);
             let (reason, outcome) = (ended.reason.as_str(), ended.outcome.as_str());
-            counter!("perennial_generations_total", "layer" => layer(), "reason" => reason, "outcome" => outcome).increment(1);
+            let detail = match ended.outcome {
+                Outcome::NotStored(why) => why.as_str(),
+                _ => "",
+            };
+            counter!("perennial_regenerations_total", "layer" => layer(), "reason" => reason, "outcome" => outcome, "detail" => detail).increment(1);
             let result = match ended.outcome {
-                Outcome::Failed | Outcome::TimedOut | Outcome::LeaseLost => "failed",
+                Outcome::Failed | Outcome::TimedOut => "failed",
                 _ => "ok",
             };
-            histogram!("perennial_generation_duration_seconds", "layer" => layer(), "outcome" => result).record(ended.took);
-            // Other outcomes have no content.
-            if let Outcome::Stored | Outcome::Unchanged | Outcome::Unsaved | Outcome::Refused =
-                ended.outcome
-            {
+            histogram!("perennial_regeneration_duration_seconds", "layer" => layer(), "outcome" => result).record(ended.took);
+            if ended.bytes > 0 {
                 #[allow(
                     clippy::cast_precision_loss,
                     reason = "a body has less than 2^53 bytes"
                 )]
-                histogram!("perennial_generation_bytes", "layer" => layer())
+                histogram!("perennial_regeneration_bytes", "layer" => layer())
                     .record(ended.bytes as f64);
             }
         }
-        Event::RegenerationSkipped { layer, skip, .. } => {
-            counter!("perennial_generations_skipped_total", "layer" => Arc::clone(layer), "reason" => skip.as_str()).increment(1);
+        Event::NotRegenerated { layer, outcome, .. } => {
+            counter!("perennial_regenerations_skipped_total", "layer" => Arc::clone(layer), "outcome" => outcome.as_str()).increment(1);
         }
         Event::LeaseTakenOver { .. } => counter!("perennial_lease_takeovers_total").increment(1),
         Event::Invalidated { target, .. } => {
@@ -141,14 +177,7 @@ pub(super) fn record(event: &Event) {
         Event::IdempotentReplay { .. } => {
             counter!("perennial_idempotent_replays_total").increment(1);
         }
-        Event::RegenerationStarted { .. }
-        | Event::Purged { .. }
-        | Event::Warmed { .. }
-        | Event::DatabaseAway { .. }
-        | Event::DatabaseBack { .. }
-        | Event::Bypassed { .. }
-        | Event::MemoryEvicted { .. }
-        | Event::Missed { .. } => {}
+        _ => {}
     }
 }
 
@@ -163,7 +192,7 @@ pub(crate) fn database_works(works: bool) {
 
 /// Records a stale response.
 pub(super) fn stale(since: Duration) {
-    histogram!("perennial_served_staleness_seconds").record(since);
+    histogram!("perennial_stale_age_seconds").record(since);
 }
 
 /// Records a step in the database.
@@ -176,10 +205,15 @@ pub(super) fn step(step: &'static str, took: Duration, succeeded: bool) {
 /// Records the figures that are counted without a recorder.
 #[allow(clippy::cast_precision_loss, reason = "a gauge is a float")]
 pub(crate) fn figures(stats: &Stats) {
-    for (result, count) in stats.requests.by_result() {
-        counter!("perennial_requests_total", "result" => result).absolute(count);
+    for served in Served::all() {
+        let detail = match served {
+            Served::Bypass(why) => Bypass::as_str(why),
+            _ => "",
+        };
+        counter!("perennial_requests_total", "result" => served.as_str(), "detail" => detail)
+            .absolute(stats.requests(served));
     }
-    gauge!("perennial_generations_in_progress").set(stats.running as f64);
+    gauge!("perennial_regenerations_in_progress").set(stats.running as f64);
     gauge!("perennial_memory_entries").set(stats.memory_entries as f64);
     gauge!("perennial_memory_bytes").set(stats.memory_bytes as f64);
     gauge!("perennial_memory_limit_bytes").set(stats.memory_capacity as f64);

@@ -29,8 +29,10 @@ struct Inner {
 
 impl Observer {
     pub(crate) fn emit(&self, event: Event) {
-        if let Event::RegenerationEnded(ended) = &event {
-            self.0.counters.regenerated(ended.outcome);
+        match &event {
+            Event::Regenerated(ended) => self.0.counters.regenerated(ended.outcome),
+            Event::NotRegenerated { outcome, .. } => self.0.counters.regenerated(*outcome),
+            _ => {}
         }
         log(&event);
         #[cfg(feature = "metrics")]

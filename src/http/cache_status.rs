@@ -4,7 +4,7 @@ use std::fmt;
 
 use http::HeaderName;
 
-use crate::event::Served;
+use crate::event::{Bypass, Served};
 
 pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
@@ -15,69 +15,64 @@ pub(crate) enum Handling {
     /// seconds since then, at most −1 for an invalidated version.
     Hit { ttl: i64 },
     /// The inner service answered.
-    Forwarded(Forward),
+    Forwarded {
+        why: Forward,
+        served: Served,
+        /// The response is stored.
+        stored: bool,
+        /// Another request, which came first, caused the response.
+        collapsed: bool,
+    },
     /// No version could be served, and no response was available.
     Unavailable,
 }
 
-/// A request that went to the service.
+/// The reason why a request went to the service (§2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Forward {
-    /// The reason (§2.2): `method`, `bypass`, `miss` or `stale`.
-    pub(crate) reason: &'static str,
-    /// The response is stored.
-    pub(crate) stored: bool,
-    /// Another request, which came first, caused the response.
-    pub(crate) collapsed: bool,
-    /// The reason why the response is not stored (§2.8). The documentation of `RefreshLayer` has a
-    /// table of the reasons.
-    pub(crate) detail: Option<&'static str>,
+pub(crate) enum Forward {
+    Method,
+    Bypass,
+    Miss,
+    Stale,
 }
 
 impl Forward {
-    pub(crate) const METHOD: Self = Self::because("method");
-
-    pub(crate) const fn because(reason: &'static str) -> Self {
-        Self {
-            reason,
-            stored: false,
-            collapsed: false,
-            detail: None,
+    /// Returns the reason for a request that bypasses the cache before a lookup.
+    pub(crate) fn by(why: Bypass) -> Self {
+        match why {
+            Bypass::Method => Self::Method,
+            _ => Self::Bypass,
         }
     }
 
-    pub(crate) const fn bypass(detail: &'static str) -> Self {
-        Self::because("bypass").detailed(detail)
-    }
-
-    /// Returns true if the request bypasses the cache because of its visitor, so that the response
-    /// may be the visitor's own.
-    pub(crate) fn is_by_visitor(self) -> bool {
-        matches!(self.detail, Some("bypass-if" | "undeclared-extension"))
-    }
-
-    pub(crate) const fn detailed(mut self, detail: &'static str) -> Self {
-        self.detail = Some(detail);
-        self
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Method => "method",
+            Self::Bypass => "bypass",
+            Self::Miss => "miss",
+            Self::Stale => "stale",
+        }
     }
 }
 
 impl Handling {
-    /// Returns the counter of the request.
+    /// Returns the handling of a response of the service that is not stored.
+    pub(crate) fn forwarded(why: Forward, served: Served) -> Self {
+        Self::Forwarded {
+            why,
+            served,
+            stored: false,
+            collapsed: false,
+        }
+    }
+
     #[inline]
     pub(crate) fn served(self) -> Served {
         match self {
             Self::Hit { ttl } if ttl < 0 => Served::Stale,
             Self::Hit { .. } => Served::Hit,
+            Self::Forwarded { served, .. } => served,
             Self::Unavailable => Served::Unavailable,
-            Self::Forwarded(Forward {
-                reason: "bypass" | "method",
-                ..
-            }) => Served::Bypass,
-            Self::Forwarded(Forward {
-                collapsed: true, ..
-            }) => Served::Collapsed,
-            Self::Forwarded(_) => Served::Generated,
         }
     }
 }
@@ -85,22 +80,24 @@ impl Handling {
 /// Perennial's member of the list. Each cache on the way appends its own member (§2).
 impl fmt::Display for Handling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Forwarded(forward) = self else {
-            return match self {
-                Self::Hit { ttl } => write!(f, "perennial; hit; ttl={ttl}"),
-                _ => f.write_str("perennial; detail=unavailable"),
-            };
+        let (why, served, stored, collapsed) = match *self {
+            Self::Hit { ttl } => return write!(f, "perennial; hit; ttl={ttl}"),
+            Self::Unavailable => return write!(f, "perennial; detail={}", Served::Unavailable),
+            Self::Forwarded {
+                why,
+                served,
+                stored,
+                collapsed,
+            } => (why, served, stored, collapsed),
         };
-        let stored = if forward.stored { "; stored" } else { "" };
-        let collapsed = if forward.collapsed { "; collapsed" } else { "" };
-        let (because, detail) = match forward.detail {
-            Some(detail) => ("; detail=", detail),
-            None => ("", ""),
-        };
-        let why = forward.reason;
-        write!(
-            f,
-            "perennial; fwd={why}{stored}{collapsed}{because}{detail}"
-        )
+        let stored = if stored { "; stored" } else { "" };
+        let collapsed = if collapsed { "; collapsed" } else { "" };
+        write!(f, "perennial; fwd={}{stored}{collapsed}", why.as_str())?;
+        match served {
+            Served::Bypass(Bypass::Method) => Ok(()),
+            Served::Bypass(detail) => write!(f, "; detail={detail}"),
+            Served::Failed => write!(f, "; detail={served}"),
+            _ => Ok(()),
+        }
     }
 }

@@ -68,7 +68,7 @@ impl Drop for Queued<'_> {
 ///
 /// # Errors
 ///
-/// [Taken](Error::is_taken): the lock was not free in time. The message names the lock, its holder,
+/// [Taken](crate::ErrorKind::Taken): the lock was not free in time. The message names the lock, its holder,
 /// the time since the lock was acquired, and the holder's action. Or the database fails.
 ///
 /// # Cancel safety

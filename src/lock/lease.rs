@@ -7,7 +7,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     event::Event,
     lock::{
         Common,
@@ -114,7 +114,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [Lost](Error::is_lost), or the database fails and the lease's end is unchanged.
+    /// [Lost](crate::ErrorKind::Lost), or the database fails and the lease's end is unchanged.
     pub async fn extend(&self) -> Result<(), Error> {
         self.core.extend().await
     }
@@ -131,7 +131,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [Lost](Error::is_lost): another holder has taken the lock over, or the lock was
+    /// [Lost](crate::ErrorKind::Lost): another holder has taken the lock over, or the lock was
     /// [broken](crate::locks::Locks::break_lock). Or the database fails, and the lock is free when
     /// the lease expires.
     ///
@@ -200,7 +200,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [Lost](Error::is_lost).
+    /// [Lost](crate::ErrorKind::Lost).
     pub async fn guard<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         tokio::select! {
             biased;
@@ -315,7 +315,7 @@ impl LeaseCore {
             tokio::time::sleep_until(until.min(now + pause)).await;
             last = match tokio::time::timeout_at(until, self.extend()).await {
                 Ok(Ok(())) => Extension::Done,
-                Ok(Err(error)) if error.is_lost() => Extension::Refused,
+                Ok(Err(error)) if error.kind() == ErrorKind::Lost => Extension::Refused,
                 Ok(Err(_)) | Err(_) => Extension::Failed,
             };
         }

@@ -18,7 +18,7 @@ use tracing::Instrument;
 
 use crate::{
     clock::YEAR,
-    error::Error,
+    error::{Error, ErrorKind},
     event::{Event, Frequent, Observer},
     policy::is_lease,
     store::{Guarded, LeaseRow, Sending, Strays, Unused},
@@ -266,7 +266,7 @@ impl Locks {
     pub(crate) async fn take_process(&self, action: &str) -> Result<Lease, Error> {
         let name = LockName::of(LockKind::Housekeeping, info::process_name());
         let taken = self.take(&name, action, None).await?;
-        taken.ok_or_else(|| Error::invalid("the lock of this process is taken"))
+        taken.ok_or_else(|| Error::taken(name.as_str(), Duration::ZERO, ""))
     }
 
     /// Takes the lock if it is free and, with `seen`, still has that fence.
@@ -286,7 +286,11 @@ impl Locks {
             Ok((taken, _token)) => taken,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                Err(error) => Err(Error::database("try_lock", Box::new(error))),
+                Err(error) => Err(Error::caused(
+                    ErrorKind::Cancelled,
+                    "the attempt was cancelled",
+                    error,
+                )),
             },
         }
     }
@@ -423,7 +427,7 @@ impl Locks {
     ///
     /// The database fails: some of the locks may have been removed.
     pub async fn prune(&self, unused: Duration) -> Result<(), Error> {
-        for kind in LockKind::ALL {
+        for kind in LockKind::all() {
             // A request's lock outlives the time between a probe that finds no response and the
             // try. A lock that expired with an owner shows that the request's outcome is unknown,
             // and stays for long.

@@ -229,7 +229,7 @@ impl OnceRetried {
     ///
     /// # Errors
     ///
-    /// The database fails, or the [lease is lost](Error::is_lost) meanwhile. The work may not have
+    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost) meanwhile. The work may not have
     /// run, may have been cancelled, or may have been done without a mark.
     ///
     /// # Cancel safety

@@ -8,7 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     key::hex,
     lock::{LockName, attempt::pauses},
     sql::{
@@ -93,7 +93,7 @@ impl SessionLock {
     ) -> Result<Option<Self>, Error> {
         match Self::lock(pool, name, Duration::ZERO).await {
             Ok(lock) => Ok(Some(lock)),
-            Err(error) if error.is_taken() => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Taken => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -102,7 +102,7 @@ impl SessionLock {
     ///
     /// # Errors
     ///
-    /// The errors of [`try_lock`](Self::try_lock), and [taken](Error::is_taken): the lock was not
+    /// The errors of [`try_lock`](Self::try_lock), and [taken](crate::ErrorKind::Taken): the lock was not
     /// free in time. The holder is unknown.
     ///
     /// # Cancel safety
@@ -182,7 +182,7 @@ impl SessionLock {
     ///
     /// # Errors
     ///
-    /// [Lost](Error::is_lost).
+    /// [Lost](crate::ErrorKind::Lost).
     pub async fn guard<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         tokio::select! {
             biased;
@@ -195,7 +195,7 @@ impl SessionLock {
     ///
     /// # Errors
     ///
-    /// [Lost](Error::is_lost): the connection no longer held the lock, or the server did not
+    /// [Lost](crate::ErrorKind::Lost): the connection no longer held the lock, or the server did not
     /// confirm the release. The server then frees the lock when it closes the connection.
     ///
     /// # Cancel safety

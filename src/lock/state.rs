@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::timing;
+use crate::{event::LockLoss, timing};
 
 /// The settings of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,16 +100,14 @@ impl Term {
     }
 
     /// Returns the pause before the next extension, or why the lease is lost.
-    pub(super) fn next(&self, last: Extension, now: Instant) -> Result<Duration, &'static str> {
+    pub(super) fn next(&self, last: Extension, now: Instant) -> Result<Duration, LockLoss> {
         let third = self.settings.lease / 3;
         match last {
             Extension::Done => Ok(third),
-            Extension::Refused => {
-                Err("another holder has taken the lock over, or the lock was broken")
-            }
+            Extension::Refused => Err(LockLoss::TakenOver),
             // Without the pause, an immediate error would be followed by the next one.
             Extension::Failed if !self.remaining(now).is_zero() => Ok(third / 4),
-            Extension::Failed => Err("the lease could not be extended in time"),
+            Extension::Failed => Err(LockLoss::Expired),
         }
     }
 }

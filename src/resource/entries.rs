@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::history::Generation;
-use crate::lock::Holder;
+use super::history::PastVersion;
+use crate::{lock::Holder, words::words};
 
 /// A choice of entries, for [`Perennial::entries`](crate::Perennial::entries).
 ///
@@ -119,47 +119,21 @@ pub struct EntryPage {
     pub next: Option<String>,
 }
 
-/// The state of an entry, as this process knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum EntryState {
-    /// The version is younger than its interval.
-    Fresh,
-    /// The version is older than its interval, or invalidated: the next request regenerates it.
-    Stale,
-    /// The version is too old to be served, or purged.
-    Expired,
-    /// The last regeneration has failed, and no process tries again before the cooldown ends. A
-    /// stored version that is not expired is served meanwhile.
-    Cooldown,
-    /// The responses are not stored: the service answers each request. Known to this process alone.
-    HitForPass,
-}
-
-impl EntryState {
-    /// All states.
-    pub const ALL: [Self; 5] = [
-        Self::Fresh,
-        Self::Stale,
-        Self::Expired,
-        Self::Cooldown,
-        Self::HitForPass,
-    ];
-
-    /// Returns the name: `fresh`, `stale`, `expired`, `cooldown` or `hit-for-pass`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Fresh => "fresh",
-            Self::Stale => "stale",
-            Self::Expired => "expired",
-            Self::Cooldown => "cooldown",
-            Self::HitForPass => "hit-for-pass",
-        }
-    }
-
-    /// Returns the state of this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == name)
+words! {
+    /// The state of an entry, as this process knows it.
+    pub enum EntryState("state of an entry") {
+        /// The version is younger than its interval.
+        Fresh => "fresh",
+        /// The version is older than its interval, or invalidated: the next request regenerates it.
+        Stale => "stale",
+        /// The version is too old to be served, or purged.
+        Expired => "expired",
+        /// The last regeneration has failed, and no process tries again before the cooldown ends. A
+        /// stored version that is not expired is served meanwhile.
+        Cooldown => "cooldown",
+        /// The responses are not stored: the service answers each request. Known to this process
+        /// alone.
+        HitForPass => "hit-for-pass",
     }
 }
 
@@ -198,5 +172,5 @@ pub struct Entry {
     /// The time until the holder's lease, or the cooldown, ends.
     pub remaining: Duration,
     /// The latest 20 generations, newest first.
-    pub history: Vec<Generation>,
+    pub history: Vec<PastVersion>,
 }

@@ -14,11 +14,11 @@ const GENERATIONS: usize = 20;
 /// The longest process name in a line, in bytes. Twenty lines then fit into the store's column.
 const PROCESS: usize = 60;
 
-/// A generation of a resource: a regeneration whose version was published.
+/// A version of a resource that was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Generation {
-    /// The fence of the lease, greater than the fence of each earlier generation.
+pub struct PastVersion {
+    /// The fence of the lease, greater than the fence of each earlier version.
     pub fence: i64,
     /// The time at which the lease was acquired, by the database's clock.
     pub began: SystemTime,
@@ -34,8 +34,8 @@ pub struct Generation {
     pub process: String,
 }
 
-impl Generation {
-    /// Returns the line of this generation, in ASCII.
+impl PastVersion {
+    /// Returns the line of this version, in ASCII.
     pub(super) fn line(&self) -> String {
         let graphic = |c: char| if c.is_ascii_graphic() { c } else { '_' };
         let process: String = self.process.chars().take(PROCESS).map(graphic).collect();
@@ -63,7 +63,7 @@ impl Generation {
         Some(Self {
             fence,
             began: SystemTime::UNIX_EPOCH.checked_add(duration(fence))?,
-            reason: Reason::named(words.next()?)?,
+            reason: words.next()?.parse().ok()?,
             took: duration(words.next()?.parse().ok()?),
             bytes: words.next()?.parse().ok()?,
             changed: words.next()? == "1",
@@ -78,8 +78,8 @@ mod tests {
 
     use super::*;
 
-    fn generation(fence: i64, process: &str) -> Generation {
-        Generation {
+    fn generation(fence: i64, process: &str) -> PastVersion {
+        PastVersion {
             fence,
             began: SystemTime::UNIX_EPOCH + duration(fence),
             reason: Reason::Invalidated,
@@ -99,7 +99,7 @@ mod tests {
             let line = generation(fence, &"h".repeat(100)).line();
             history = line + &history[..history.len().min(2400)];
         }
-        let read = Generation::read(&history);
+        let read = PastVersion::read(&history);
         let fences: Vec<_> = read.iter().map(|it| it.fence % 100).collect();
         assert_eq!(fences, (21..=40).rev().collect::<Vec<_>>());
         assert_eq!(
@@ -113,7 +113,7 @@ mod tests {
         fn line_of_any_process_comes_back(process in "\\PC{0,20}", fence in 0..i64::MAX) {
             let line = generation(fence, &process).line();
             prop_assert!(line.is_ascii() && line.ends_with('\n') && line.matches('\n').count() == 1);
-            let read = Generation::read(&(line.clone() + &line[..line.len() - 1]));
+            let read = PastVersion::read(&(line.clone() + &line[..line.len() - 1]));
             prop_assert_eq!(read.len(), 1, "the second line was cut");
             prop_assert_eq!(read[0].fence, fence);
             prop_assert_eq!(read[0].process.chars().count(), process.chars().count());
@@ -121,7 +121,7 @@ mod tests {
 
         #[test]
         fn garbage_never_panics(text: String) {
-            let _ = Generation::read(&text);
+            let _ = PastVersion::read(&text);
         }
     }
 }

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use crate::{
-    error::{Error, ErrorKind},
-    event::Event,
+    error::{Error, ErrorKind, with_causes},
+    event::{Bypass, Event, Outcome},
     lock::{LockKind, LockName},
     resource::{
         Answer, Engine, Generated, Generator, GeneratorSource, Target, Work, entries::EntryFilter,
@@ -20,38 +20,6 @@ use crate::{
 
 /// The number of entries that one step of a purge removes.
 const PURGED_AT_ONCE: usize = 1000;
-
-/// The outcome of [`Perennial::regenerate_now`](crate::Perennial::regenerate_now).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum RegenerateOutcome {
-    /// This process cannot regenerate the resource, and the next request does:
-    ///
-    /// - Nothing is stored under the key.
-    /// - The resource is [content](crate::Perennial::content), whose generator comes with a call.
-    /// - No request has come to the route since the process began, or its router was dropped.
-    /// - The page is not in memory, and its key alone does not give the request: a
-    ///   [name](crate::Key::name), headers in the key, a nested router, or a
-    ///   [named layer](crate::layer::RefreshLayer::name), as the name may be that of several routes.
-    NotHere,
-    /// The new response may not be stored, the resource was purged meanwhile, or the site is
-    /// shutting down. The resource is stale.
-    NotStored,
-    /// A regeneration has failed shortly before, and the cooldown lasts. The resource is stale, and
-    /// the first request after the cooldown regenerates it.
-    Cooldown,
-    /// There is a new version, with the same content as before.
-    Unchanged,
-    /// There is a new version.
-    Regenerated,
-}
-
-impl RegenerateOutcome {
-    /// Returns true if there is a new version, whether its content has changed or not.
-    pub fn is_new(self) -> bool {
-        self >= Self::Unchanged
-    }
-}
 
 impl Engine {
     /// Stores an invalidation for all processes, and returns its epoch.
@@ -116,7 +84,7 @@ impl Engine {
                 if engine.is_closing() || !backoff.pause().await {
                     tracing::error!(
                         names = ?failed,
-                        %error,
+                        error = with_causes(&error),
                         "an invalidation could not be stored: pages with the changed data stay fresh until their interval ends"
                     );
                     return;
@@ -147,9 +115,9 @@ impl Engine {
         self: &Arc<Self>,
         target: Target<'_>,
         filter: EntryFilter,
-    ) -> Result<u64, Error> {
+    ) -> Result<(), Error> {
         self.invalidate(target).await?;
-        let (mut purged, mut from) = (0, None::<String>);
+        let mut from = None::<String>;
         loop {
             let filter = filter.clone().limit(PURGED_AT_ONCE);
             let filter = match &from {
@@ -163,7 +131,6 @@ impl Engine {
                 self.store.call("purge", |store| store.purge(key)).await?;
                 let key = entry.key.as_str().into();
                 self.store.observer().emit(Event::Purged { key });
-                purged += 1;
             }
             match page.next {
                 Some(next) => from = Some(next),
@@ -171,8 +138,7 @@ impl Engine {
             }
         }
         // Once more, as in `purge`.
-        self.note(&target.name()?).await?;
-        Ok(purged)
+        self.note(&target.name()?).await.map(drop)
     }
 
     /// Invalidates a resource, and regenerates each page of it in this process's memory, also a
@@ -180,15 +146,16 @@ impl Engine {
     pub(crate) async fn regenerate_now(
         self: &Arc<Self>,
         key: &str,
-    ) -> Result<RegenerateOutcome, Error> {
+    ) -> Result<Option<Outcome>, Error> {
         let epoch = self.invalidate(Target::Key(key)).await?;
-        let mut outcome = RegenerateOutcome::NotHere;
+        let mut outcome = None;
         let pages = self.memory.pages_of(key);
         for page in &pages {
             if let Some(source) = page.source() {
                 let before = page.response();
                 let replaced = self.replace(page.key(), epoch, source, before).await?;
-                outcome = outcome.max(replaced);
+                // The most that was done.
+                outcome = [outcome, replaced].into_iter().flatten().min();
             }
         }
         if pages.is_empty()
@@ -207,13 +174,13 @@ impl Engine {
         epoch: i64,
         source: &Arc<GeneratorSource>,
         before: &Response<Bytes>,
-    ) -> Result<RegenerateOutcome, Error> {
+    ) -> Result<Option<Outcome>, Error> {
         let policy = source.policy;
         let made = async {
             let mut backoff = Backoff::new(POLL_PAUSES);
             loop {
                 let Some(generator) = (source.generator)() else {
-                    return Ok(RegenerateOutcome::NotHere);
+                    return Ok(None);
                 };
                 let (failed, mut failure) = oneshot::channel();
                 let told: Generator = Box::pin(async move {
@@ -240,10 +207,10 @@ impl Engine {
                 }
                 match answer {
                     Answer::Version(version) if version.content.basis().epoch >= epoch => {
-                        return Ok(match is_same(version.content.response(), before) {
-                            true => RegenerateOutcome::Unchanged,
-                            false => RegenerateOutcome::Regenerated,
-                        });
+                        return Ok(Some(match is_same(version.content.response(), before) {
+                            true => Outcome::Renewed,
+                            false => Outcome::Stored,
+                        }));
                     }
                     Answer::Failed(failure) => return Err(Error::generator(failure.error)),
                     Answer::Version(_) | Answer::Unavailable { .. } if !self.is_closing() => {
@@ -252,13 +219,14 @@ impl Engine {
                             .inspect(LockName::of(LockKind::Page, key))
                             .await?;
                         if lock.is_some_and(|lock| lock.cools_down()) {
-                            return Ok(RegenerateOutcome::Cooldown);
+                            return Ok(Some(Outcome::Cooldown));
                         }
                         // An earlier regeneration is still running.
                         backoff.pause().await;
                     }
-                    Answer::Version(_) | Answer::Unavailable { .. } | Answer::Pass(_) => {
-                        return Ok(RegenerateOutcome::NotStored);
+                    Answer::Pass(why) => return Ok(Some(Outcome::NotStored(why))),
+                    Answer::Version(_) | Answer::Unavailable { .. } => {
+                        return Ok(Some(Outcome::NotStored(Bypass::ShuttingDown)));
                     }
                 }
             }

@@ -9,7 +9,7 @@ use http::Response;
 use super::{
     Engine, Metadata, View,
     entries::{Entry, EntryFilter, EntryPage, EntryState},
-    history::Generation,
+    history::PastVersion,
     state::Freshness,
 };
 use crate::{
@@ -220,7 +220,7 @@ impl Engine {
             fence: row.fence,
             holder: lock.holder,
             remaining: lock.remaining,
-            history: Generation::read(&row.history),
+            history: PastVersion::read(&row.history),
             key,
         };
         (row.name, entry)

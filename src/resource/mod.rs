@@ -48,7 +48,7 @@ pub(crate) use page::Page;
 pub(crate) use prune::Pruner;
 pub(crate) use representation::Representation;
 pub(crate) use state::Freshness;
-pub(crate) use work::{Failure, Finder, Generated, Generator, GeneratorSource, PassReason, Work};
+pub(crate) use work::{Failure, Finder, Generated, Generator, GeneratorSource, Work};
 
 /// The answer to a visitor.
 pub(crate) type Answer = state::Answer<Arc<Page>>;

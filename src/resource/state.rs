@@ -18,8 +18,7 @@ use std::{mem, sync::Arc, time::Duration};
 
 use crate::{
     clock::Tick,
-    event::{Outcome, Skip},
-    resource::PassReason,
+    event::{Bypass, Outcome},
     store::LockState,
     timing::RECHECK,
 };
@@ -51,7 +50,7 @@ pub(crate) enum GenerationResult<C: Content> {
     Content(C),
     /// A response that is not stored, with its metadata. The service itself answers each visitor.
     Unshareable {
-        why: PassReason,
+        why: Bypass,
         metadata: Arc<C::Metadata>,
     },
     TooLarge,
@@ -315,14 +314,14 @@ impl<C: Content> Decision<'_, C> {
             }
             (Phase::Trying { probed_epoch: None }, Event::Tried(None)) => self.probe(),
             (Phase::Trying { .. }, Event::Tried(None)) => match self.is_servable() {
-                true => self.skip(Skip::OtherProcess, RECHECK),
+                true => self.skip(Outcome::Elsewhere, RECHECK),
                 false => self.poll(),
             },
             (Phase::Learning | Phase::Probing | Phase::Trying { .. }, Event::Away) => {
                 self.without_store()
             }
             (Phase::Pausing { .. }, Event::Due | Event::LeftAlone) if self.facts.limits.closing => {
-                self.progress = Some(Progress::Done(Answer::Pass(PassReason::ShuttingDown)));
+                self.progress = Some(Progress::Done(Answer::Pass(Bypass::ShuttingDown)));
                 Command::End
             }
             (Phase::Pausing { .. }, Event::Due) => self.enter(Phase::Permitting, Command::Permit),
@@ -343,7 +342,7 @@ impl<C: Content> Decision<'_, C> {
                 command
             }
             (Phase::Generating { gives_up: true, .. }, Event::LeaseLost) => {
-                self.report = Some(Report::ended(Outcome::LeaseLost));
+                self.report = Some(Report::ended(Outcome::Overtaken));
                 self.serve_old_for(RECHECK);
                 self.release(Duration::ZERO)
             }

@@ -159,7 +159,7 @@ impl Engine {
             if self.store.fails()
                 && let Progress::Alive(_) = &*attempt.borrow()
             {
-                return Err(Arc::new(Error::database("sync", "it failed a moment ago")));
+                return Err(Arc::new(Error::step("sync", "it failed a moment ago")));
             }
             // The runtime of an attempt may stand still. The attempt counts as dead after this
             // time, and is replaced.

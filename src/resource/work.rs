@@ -5,7 +5,7 @@ use std::{error::Error as StdError, pin::Pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::Response;
 
-use crate::{extensions::Tags, policy::Refresh, resource::Page};
+use crate::{event::Bypass, extensions::Tags, policy::Refresh, resource::Page};
 
 /// A run of the generator.
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
@@ -44,51 +44,12 @@ pub(crate) enum Generated {
     /// Content to store and to serve.
     Content(Response<Bytes>),
     /// A response that is not stored: the service answers each visitor itself, as for
-    /// [`PassReason::TooLarge`] too.
-    Unshareable { why: PassReason, tags: Tags },
+    /// [`Bypass::TooLarge`] too.
+    Unshareable { why: Bypass, tags: Tags },
     /// Content that is too large to store.
     TooLarge,
     /// The generator failed.
     Failed(Failure),
-}
-
-/// The reason why the service itself answers a request for a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PassReason {
-    /// The response is private: `Set-Cookie`, `private` or `no-store`.
-    Private,
-    /// The response varies by a header that is not in the key.
-    Vary,
-    /// The response is an event stream.
-    Stream,
-    /// The response has a status that is not stored.
-    Status,
-    /// The response is larger than the limits.
-    TooLarge,
-    /// The key was purged while the response was generated.
-    Purged,
-    /// The site is shutting down.
-    ShuttingDown,
-}
-
-impl PassReason {
-    /// Returns true for a property of the route, and false for a state that soon changes.
-    pub(super) fn is_of_the_route(self) -> bool {
-        matches!(self, Self::Private | Self::Vary | Self::Stream)
-    }
-
-    /// The reason in a log line.
-    pub(super) fn reason(self) -> &'static str {
-        match self {
-            Self::Private => "its Set-Cookie or Cache-Control makes it one visitor's own",
-            Self::Vary => "its Vary names a header that is not in the key",
-            Self::Stream => "it is an event stream",
-            Self::Status => "its status is not stored",
-            Self::TooLarge => "it is too large",
-            Self::Purged => "the page was purged meanwhile",
-            Self::ShuttingDown => "the site is shutting down",
-        }
-    }
 }
 
 /// A failed regeneration, for the waiting visitors. Cheap to clone.

@@ -96,9 +96,9 @@ impl Perennial {
     ///
     /// Errors occur only without a servable version:
     ///
-    /// - [The generator failed](Error::is_generator), or its content is larger than
+    /// - [The generator failed](crate::ErrorKind::Generator), or its content is larger than
     ///   [`Builder::max_body`](crate::Builder::max_body). A panic of the generator is a failure.
-    /// - [No process generated a version in time](Error::is_unavailable).
+    /// - [No process generated a version in time](crate::ErrorKind::Unavailable).
     /// - [`Invalid`](crate::ErrorKind::Invalid), in any case: the key is empty or begins with `/`.
     ///
     /// # Cancel safety
@@ -204,7 +204,7 @@ impl Perennial {
     /// # Errors
     ///
     /// The errors of [`content`](Self::content). The value cannot be encoded, or its own text cannot
-    /// be decoded again: an [error of the generator](Error::is_generator).
+    /// be decoded again: an [error of the generator](crate::ErrorKind::Generator).
     ///
     /// # Cancel safety
     ///

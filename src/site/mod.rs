@@ -14,13 +14,13 @@ use crate::sql::{Database, IntoDatabase};
 use crate::{
     entries::{Entry, EntryFilter, EntryPage},
     error::Error,
-    event::{Events, Stats},
+    event::{Events, Outcome, Stats},
     extensions::Tags,
     key,
     layer::{InvalidateLayer, RefreshLayer, refresh::declared::Declared},
     lock::{Lease, Locks, Process},
     policy::Refresh,
-    resource::{Engine, Target, invalidate::RegenerateOutcome},
+    resource::{Engine, Target},
 };
 
 pub use builder::Builder;
@@ -195,15 +195,15 @@ impl Perennial {
         self.engine.purge(&key::canonical(key)).await
     }
 
-    /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does, and
-    /// returns their number. The empty prefix means everything.
+    /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does. The
+    /// empty prefix means everything.
     ///
     /// Visitors get none of the resources from the first statement on. Their rows are then removed
     /// one after the other, by a statement each.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// let purged = site.purge_prefix("/users/42").await?;
+    /// site.purge_prefix("/users/42").await?;
     /// # Ok(()) }
     /// ```
     ///
@@ -215,19 +215,18 @@ impl Perennial {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the purge undone, done, or done in part.
-    pub async fn purge_prefix(&self, prefix: &str) -> Result<u64, Error> {
+    pub async fn purge_prefix(&self, prefix: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().prefix(prefix);
         self.engine
             .purge_all(Target::PurgedPrefix(prefix), filter)
             .await
     }
 
-    /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does, and returns
-    /// their number. The names of all stored resources are read, 200 in each statement.
+    /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does. The names of all stored resources are read, 200 in each statement.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// let purged = site.purge_tag("user-42").await?;
+    /// site.purge_tag("user-42").await?;
     /// # Ok(()) }
     /// ```
     ///
@@ -238,19 +237,29 @@ impl Perennial {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the purge undone, done, or done in part.
-    pub async fn purge_tag(&self, tag: &str) -> Result<u64, Error> {
+    pub async fn purge_tag(&self, tag: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag(tag);
         self.engine.purge_all(Target::PurgedTag(tag), filter).await
     }
 
-    /// Invalidates a resource and regenerates the page at once, without a visitor, and says what
-    /// happened. Whatever the outcome is, the resource is stale or new.
+    /// Invalidates a resource and regenerates the page immediately, without a visitor.
+    ///
+    /// Returns the outcome: with [`Stored`](Outcome::Stored) and [`Renewed`](Outcome::Renewed) there
+    /// is a new version, with other content or with the same; otherwise the resource is stale.
+    /// `None`: this process cannot regenerate the resource, and the next request does. The reasons:
+    ///
+    /// - Nothing is stored under the key.
+    /// - The resource is [content](Self::content), whose generator comes with a call.
+    /// - No request has come to the route since the process began, or its router was dropped.
+    /// - The page is not in memory, and its key alone does not give the request: a
+    ///   [name](crate::Key::name), headers in the key, a nested router, or a
+    ///   [named layer](RefreshLayer::name), as the name may be that of several routes.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// let outcome = site.regenerate_now("/best-sellers").await?;
-    /// if !outcome.is_new() {
-    ///     println!("the next visitor's request regenerates it: {outcome:?}");
+    /// match site.regenerate_now("/best-sellers").await? {
+    ///     Some(outcome) => println!("{outcome}"),
+    ///     None => println!("the next request regenerates it"),
     /// }
     /// # Ok(()) }
     /// ```
@@ -266,13 +275,14 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// [The generator failed](Error::is_generator). [No new version](Error::is_unavailable) was
-    /// generated within the policy's [`timeout`](Refresh::timeout). The database failed.
+    /// [The generator failed](crate::ErrorKind::Generator). [No new
+    /// version](crate::ErrorKind::Unavailable) was generated within the policy's
+    /// [`timeout`](Refresh::timeout). The database failed.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future cancels no regeneration that has begun.
-    pub async fn regenerate_now(&self, key: &str) -> Result<RegenerateOutcome, Error> {
+    pub async fn regenerate_now(&self, key: &str) -> Result<Option<Outcome>, Error> {
         self.engine.regenerate_now(&key::canonical(key)).await
     }
 
@@ -307,10 +317,10 @@ impl Perennial {
     ///
     /// ```
     /// # fn f(site: perennial::Perennial) {
-    /// use perennial::event::Outcome;
+    /// use perennial::event::{Outcome, Served};
     ///
     /// let stats = site.stats();
-    /// println!("{} hits, {} stale", stats.requests.hit, stats.requests.stale);
+    /// println!("{} hits, {} stale", stats.requests(Served::Hit), stats.requests(Served::Stale));
     /// println!("{} failures", stats.regenerations(Outcome::Failed));
     /// # }
     /// ```

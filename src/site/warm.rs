@@ -10,25 +10,10 @@ use tower_service::Service;
 
 use super::Perennial;
 use crate::{
-    event::{Event, Warmed},
+    event::{Bypass, Event, Served},
     layer::{future::oneshot, refresh::warm::warming},
     timing::WARMING_AT_ONCE,
 };
-
-/// The result of [`Perennial::warm`]: the outcome for each path, in the order in which they ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WarmReport {
-    /// Path and outcome.
-    pub paths: Vec<(Arc<str>, Warmed)>,
-}
-
-impl WarmReport {
-    /// Returns the number of paths with this outcome.
-    pub fn count(&self, outcome: Warmed) -> usize {
-        self.paths.iter().filter(|(_, it)| *it == outcome).count()
-    }
-}
 
 impl Perennial {
     /// Regenerates the missing and the stale pages among these paths, before visitors ask for them:
@@ -36,17 +21,24 @@ impl Perennial {
     ///
     /// The service is the application's router with its layers. Several processes may do the same at
     /// the start: one process generates each page, and the others do not wait for it. A page that is
-    /// fresh in the database is read into memory. Each outcome is an [event](Event::Warmed).
+    /// fresh in the database is read into memory.
+    ///
+    /// Returns each path with the layer's answer, in the order in which the answers came. Each answer
+    /// is also an [event](Event::Warmed).
+    ///
+    /// | answer | meaning |
+    /// |---|---|
+    /// | `Hit` | there is a fresh version, and memory has it |
+    /// | `Generated` | this process has generated a new version |
+    /// | `Stale`, `Unavailable` | another process generates the page, or the page is in cooldown |
+    /// | `Failed` | the generator has failed |
+    /// | `Bypass` | the response is not cached; with `NoLayer` the path has no layer, with `NoKey` the text is no path |
     ///
     /// ```
     /// # use axum::Router;
     /// # async fn f(site: perennial::Perennial, app: Router) {
-    /// use perennial::event::Warmed;
-    ///
-    /// let report = site.warm(app, ["/", "/best-sellers", "/books?page=1"]).await;
-    /// println!("{} generated", report.count(Warmed::Generated));
-    /// for (path, outcome) in report.paths {
-    ///     println!("{path}: {outcome}");
+    /// for (path, served) in site.warm(app, ["/", "/best-sellers", "/books?page=1"]).await {
+    ///     println!("{path}: {served}");
     /// }
     /// # }
     /// ```
@@ -64,14 +56,17 @@ impl Perennial {
         &self,
         service: S,
         paths: impl IntoIterator<Item: AsRef<str>>,
-    ) -> WarmReport
+    ) -> Vec<(String, Served)>
     where
         S: Service<Request<Empty<Bytes>>, Response = Response<ResBody>> + Clone + Send + 'static,
         S::Future: Send,
         S::Error: Send,
         ResBody: Send + 'static,
     {
-        let paths: Vec<Arc<str>> = paths.into_iter().map(|path| path.as_ref().into()).collect();
+        let paths: Vec<String> = paths
+            .into_iter()
+            .map(|path| path.as_ref().to_owned())
+            .collect();
         let of = paths.len();
         let at_once = Arc::new(Semaphore::new(WARMING_AT_ONCE));
         let mut tasks = JoinSet::new();
@@ -80,38 +75,38 @@ impl Perennial {
             tasks.spawn(async move {
                 // The semaphore is never closed.
                 let _permit = at_once.acquire_owned().await;
-                let outcome = visit(service, &path).await;
-                (path, outcome)
+                let served = visit(service, &path).await;
+                (path, served)
             });
         }
-        let mut report = WarmReport::default();
+        let mut answers = Vec::with_capacity(of);
         while let Some(done) = tasks.join_next().await {
             // A panic of the service itself has been reported by the panic hook.
-            let Ok((path, outcome)) = done else { continue };
-            report.paths.push((Arc::clone(&path), outcome));
+            let Ok((path, served)) = done else { continue };
             self.engine.observer().emit(Event::Warmed {
-                path,
-                outcome,
-                done: report.paths.len(),
+                path: path.as_str().into(),
+                served,
+                done: answers.len() + 1,
                 of,
             });
+            answers.push((path, served));
         }
-        report
+        answers
     }
 }
 
-async fn visit<S, ResBody>(service: S, path: &str) -> Warmed
+async fn visit<S, ResBody>(service: S, path: &str) -> Served
 where
     S: Service<Request<Empty<Bytes>>, Response = Response<ResBody>>,
 {
     let Ok(uri) = path.parse::<Uri>() else {
-        return Warmed::NotCached { detail: "no-path" };
+        return Served::Bypass(Bypass::NoKey);
     };
     let mut request = Request::new(Empty::new());
     *request.uri_mut() = uri;
-    let (response, outcome) = warming(oneshot(service, request)).await;
+    let (response, served) = warming(oneshot(service, request)).await;
     match response {
-        Ok(_) => outcome,
-        Err(_) => Warmed::Failed,
+        Ok(_) => served,
+        Err(_) => Served::Failed,
     }
 }

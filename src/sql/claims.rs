@@ -223,7 +223,13 @@ impl Table {
     ) -> Result<T, Error> {
         let answer = within(self.database.limit, step, work).await?;
         answer.map_err(|source| {
-            Error::database(format!("{step}, in the table {:?}", self.name), source)
+            Error::database(
+                format!(
+                    "the database failed at the step `{step}`, in the table {:?}",
+                    self.name
+                ),
+                source,
+            )
         })
     }
 

@@ -65,7 +65,7 @@ pub(super) async fn acquire<DB: Driver>(
                 "this database has no session locks: use a lease, by `Locks::try_lock`",
             ));
         };
-        let failed = |error| Error::database("lock", error);
+        let failed = |error| Error::step("lock", error);
         let mut borrowed = Borrowed(Some(pool.acquire().await.map_err(failed)?));
         let connection = borrowed.0.as_mut().expect("has just been put there");
         match ask::<DB>(connection, statements.acquire, lock).await {

@@ -9,7 +9,7 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
-    error::Error,
+    error::{Error, with_causes},
     event::{Event, Observer},
     store::{LeaseRow, Reclaim, Store, StoreFuture},
     timing::{FAILURE_COUNTS, RECHECK, within},
@@ -79,7 +79,7 @@ impl Guarded {
         work: impl Future<Output = Result<T, crate::error::BoxError>>,
     ) -> Result<T, Error> {
         let answer = within(self.0.limit, step, work).await?;
-        answer.map_err(|source| Error::database(step, source))
+        answer.map_err(|source| Error::step(step, source))
     }
 
     /// Makes a call. `step` names the call in errors and in the log.
@@ -106,7 +106,7 @@ impl Guarded {
         if let Some(tried) = &mut *self.unread() {
             let now = Instant::now();
             if now < *tried + RECHECK {
-                return Err(Error::database(step, "it failed a moment ago"));
+                return Err(Error::step(step, "it failed a moment ago"));
             }
             *tried = now;
         }
@@ -154,10 +154,11 @@ impl Guarded {
             Some(error) => match failing.insert(step, Instant::now()) {
                 None => self.observer().emit(Event::DatabaseAway {
                     step,
-                    error: error.to_string().into(),
+                    error: with_causes(error).into(),
                 }),
                 Some(_) => {
-                    tracing::debug!(target: "perennial::database", %error, "the database still fails");
+                    let error = with_causes(error);
+                    tracing::debug!(target: "perennial::database", error, "the database still fails");
                 }
             },
             None => failing.retain(|failed, at| {

@@ -196,7 +196,7 @@ async fn a_hit_near_the_end_of_the_interval_starts_a_regeneration_that_nobody_wa
     );
     let mut reasons = Vec::new();
     while let Some(event) = events.try_next() {
-        if let Event::RegenerationEnded(ended) = event {
+        if let Event::Regenerated(ended) = event {
             reasons.push(ended.reason);
         }
     }

@@ -6,7 +6,7 @@ use perennial::{ErrorKind, Perennial, locks::Claims};
 
 use crate::{
     databases::{Db, all_of},
-    support::until,
+    support::{is_database, until},
 };
 
 on_each_database! {
@@ -163,7 +163,7 @@ async fn values_are_bound_and_names_are_checked(db: Db) {
         jobs.clone().expires("no_such", LONG),
     ] {
         let error = missing.claim(1).await.expect_err("is missing");
-        assert!(error.is_database(), "{error}");
+        assert!(is_database(&error), "{error}");
         let table = error.to_string().contains("\"job\"");
         assert!(
             table || error.to_string().contains("no_such_table"),
@@ -228,7 +228,7 @@ async fn keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_
         db.execute("INSERT INTO raw VALUES (x'ff00', NULL), (x'ff01', NULL)")
             .await;
         let error = Claims::on(database.clone(), "raw").claim(1).await;
-        assert!(error.expect_err("can't be read").is_database());
+        assert!(is_database(&error.expect_err("can't be read")));
         until("it is released", async || {
             db.int("SELECT COUNT(*) FROM raw WHERE lock_id IS NULL")
                 .await

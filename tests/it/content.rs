@@ -15,7 +15,7 @@ use perennial::{Content, Error, ErrorKind, Perennial, Refresh, testing};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use crate::support::{Folder, HANG, Origin, patient, until};
+use crate::support::{Folder, HANG, Origin, patient, until, whole};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
@@ -93,12 +93,12 @@ async fn failure_has_its_source_for_all_waiters_and_replaces_no_old_version() {
     };
     let (one, two) = tokio::join!(failing("cold"), failing("cold"));
     for error in [one.expect_err("fails"), two.expect_err("fails")] {
-        assert!(error.is_generator(), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Generator, "{error}");
         let source = error.source().expect("is kept");
         assert_eq!(source.to_string(), "the shelf is empty");
     }
     let error = failing("cold").await.expect_err("is in cooldown");
-    assert!(error.is_unavailable(), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 
     let made = site
         .content("warm", &policy, || async { Ok::<_, Error>("fine") })
@@ -125,7 +125,7 @@ async fn a_key_that_cannot_be_used_and_content_that_is_too_large_are_errors() {
         .await;
     let error = made.expect_err("is too large");
     assert!(
-        error.to_string().contains("11 bytes") && error.to_string().contains("max_body"),
+        whole(&error).contains("11 bytes") && whole(&error).contains("max_body"),
         "{error}"
     );
 }
@@ -174,7 +174,7 @@ async fn a_closure_that_panics_is_a_failure_of_the_generator() {
     let policy = Refresh::every(LONG);
     let panics = || -> std::future::Ready<Result<String, Error>> { panic!("on purpose") };
     let failed = site.content("sidebar", &policy, panics).await;
-    assert!(failed.expect_err("panics").is_generator());
+    assert_eq!(failed.expect_err("panics").kind(), ErrorKind::Generator);
     testing::advance(Duration::from_secs(2)).await;
     let fine = site.content("sidebar", &policy, || async { Ok::<_, Error>("fine") });
     assert_eq!(fine.await.expect("is made").text(), "fine");

@@ -159,7 +159,10 @@ async fn lease_whose_runtime_has_ended_or_stands_still_is_lost_when_it_ends() {
         let lease = lease.expect("answers").expect("is free");
         let guarded = lease.guard(std::future::pending::<()>());
         let guarded = tokio::time::timeout(HANG, guarded).await;
-        assert!(guarded.expect("ends").expect_err("is lost").is_lost());
+        assert_eq!(
+            guarded.expect("ends").expect_err("is lost").kind(),
+            perennial::ErrorKind::Lost
+        );
         let lost = tokio::time::timeout(HANG, lease.lost()).await;
         lost.expect("resolves again");
         assert_eq!(lease.remaining(), Duration::ZERO);

@@ -85,17 +85,23 @@ async fn each_figure_is_recorded_and_no_visitor_makes_a_series() {
             .unwrap_or_else(|| panic!("no {name} in {series:#?}"))
             .1
     };
-    assert_eq!(value("perennial_requests_total{result=\"hit\"}"), 1.0);
-    assert_eq!(value("perennial_requests_total{result=\"stale\"}"), 1.0);
-    assert_eq!(value("perennial_served_staleness_seconds_sum"), 5.0);
-    let generations = |reason: &str, outcome: &str| {
+    assert_eq!(
+        value("perennial_requests_total{result=\"hit\",detail=\"\"}"),
+        1.0
+    );
+    assert_eq!(
+        value("perennial_requests_total{result=\"stale\",detail=\"\"}"),
+        1.0
+    );
+    assert_eq!(value("perennial_stale_age_seconds_sum"), 5.0);
+    let regenerations = |reason: &str, outcome: &str| {
         value(&format!(
-            "perennial_generations_total{{layer=\"/p/{{id}}\",reason=\"{reason}\",outcome=\"{outcome}\"}}"
+            "perennial_regenerations_total{{layer=\"/p/{{id}}\",reason=\"{reason}\",outcome=\"{outcome}\",detail=\"\"}}"
         ))
     };
-    assert_eq!(generations("miss", "stored"), 2.0);
-    assert_eq!(generations("stale", "unchanged"), 1.0);
-    assert_eq!(generations("miss", "failed"), 1.0);
+    assert_eq!(regenerations("miss", "stored"), 2.0);
+    assert_eq!(regenerations("stale", "renewed"), 1.0);
+    assert_eq!(regenerations("miss", "failed"), 1.0);
     assert_eq!(value("perennial_invalidations_total{scope=\"tag\"}"), 1.0);
     assert_eq!(value("perennial_invalidations_total{scope=\"purge\"}"), 1.0);
     assert_eq!(

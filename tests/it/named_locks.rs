@@ -100,7 +100,8 @@ async fn waiters_for_one_lock_delay_no_other_lock(db: Db) {
             .wait(Duration::ZERO)
             .await
             .expect_err("is taken")
-            .is_taken()
+            .kind()
+            == ErrorKind::Taken
     );
     busy.release().await.expect("is ours");
     for released in waiting.join_all().await {
@@ -120,7 +121,7 @@ async fn waiter_that_gives_up_learns_the_holder_and_its_action() {
     let attempt = theirs.lock(["album", "7"]).wait(wait).action("upload");
     let error = attempt.await.expect_err("is taken");
     assert!(start.elapsed() >= wait && start.elapsed() < 2 * wait);
-    assert!(error.is_taken() && error.kind() == ErrorKind::Taken);
+    assert_eq!(error.kind(), ErrorKind::Taken);
     let said = error.to_string();
     for part in [
         "\"album/7\"",
@@ -167,7 +168,7 @@ async fn guarded_work_ends_when_its_lease_is_lost() {
     assert_eq!(lease.guard(async { 7 }).await.expect("holds"), 7);
     assert!(locks.break_lock("a").await.expect("answers"));
     let error = lease.guard(std::future::pending::<()>()).await;
-    assert!(error.expect_err("is lost").is_lost());
+    assert_eq!(error.expect_err("is lost").kind(), ErrorKind::Lost);
     assert_eq!(lease.remaining(), Duration::ZERO);
 }
 
@@ -191,7 +192,10 @@ async fn a_lease_that_is_not_extended_is_lost_when_it_ends() {
         locks.try_lock("a").await.expect("answers").is_some()
     })
     .await;
-    assert!(lease.release().await.expect_err("is lost").is_lost());
+    assert_eq!(
+        lease.release().await.expect_err("is lost").kind(),
+        ErrorKind::Lost
+    );
 }
 
 async fn lease_whose_pool_is_closed_is_lost_when_it_ends(db: Db) {
@@ -265,8 +269,14 @@ async fn a_broken_lock_is_free_and_its_holder_finds_out() {
     tokio::time::timeout(HANG, lease.lost())
         .await
         .expect("finds out");
-    assert!(lease.extend().await.expect_err("is lost").is_lost());
-    assert!(lease.release().await.expect_err("is lost").is_lost());
+    assert_eq!(
+        lease.extend().await.expect_err("is lost").kind(),
+        ErrorKind::Lost
+    );
+    assert_eq!(
+        lease.release().await.expect_err("is lost").kind(),
+        ErrorKind::Lost
+    );
     next.release().await.expect("is not touched by that");
     // Neither does a cooldown hold.
     let job = locks.clone().hold_at_least(Duration::from_secs(60));

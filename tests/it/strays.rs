@@ -22,7 +22,10 @@ use perennial::{
 };
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use crate::{databases::Db, support::until};
+use crate::{
+    databases::Db,
+    support::{is_database, until},
+};
 
 on_each_database! {
     late_note_of_work_that_was_cancelled_does_not_count_as_done
@@ -143,7 +146,7 @@ async fn late_try_on_a_name_never_held_leaves_the_lock_free(db: Db) {
     let locks = store.site(Duration::from_secs(1)).locks().lease(LEASE);
     store.hold("try_lock");
     let error = locks.try_lock("a").await.expect_err("is late");
-    assert!(error.is_database(), "{error}");
+    assert!(is_database(&error), "{error}");
     until("the first check is over", async || {
         store.0.freed.load(SeqCst) > 0
     })
@@ -190,7 +193,7 @@ async fn try_that_was_never_sent_costs_nothing_afterwards(db: Db) {
             tries.spawn(async move { locks.try_lock(n.to_string()).await.map(drop) });
         }
         for tried in tries.join_all().await {
-            assert!(tried.expect_err("has no connection").is_database());
+            assert!(is_database(&tried.expect_err("has no connection")));
         }
         drop(connections);
         // By then the first check would be over.
@@ -290,7 +293,7 @@ mod network {
         until("the connection is at rest", async || at_rest()).await;
         proxy.hold();
         let error = locks.try_lock("a").await.expect_err("is held up");
-        assert!(error.is_database(), "{error}");
+        assert!(is_database(&error), "{error}");
         assert!(proxy.is_holding());
         until("the first check is over", async || {
             store.0.freed.load(SeqCst) > freed
@@ -319,7 +322,7 @@ mod network {
         until("the connection is at rest", async || at_rest()).await;
         proxy.hold();
         let error = jobs.claim(1).await.expect_err("is held up");
-        assert!(error.is_database(), "{error}");
+        assert!(is_database(&error), "{error}");
         assert!(proxy.is_holding());
         // Some checks are over by then.
         tokio::time::sleep(Duration::from_secs(8)).await;

@@ -17,6 +17,8 @@ use perennial::{
 use tokio::time::Instant;
 use tower::ServiceExt;
 
+use crate::support::is_database;
+
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
 const POLICY: Refresh = Refresh::every(DAY);
@@ -168,10 +170,10 @@ async fn call_that_is_given_up_while_the_database_hangs_or_is_slow_is_not_carrie
         condition(&database);
         let begun = Instant::now();
         let error = site.invalidate("key").await.expect_err("is given up");
-        assert!(error.is_database(), "{error}");
+        assert!(is_database(&error), "{error}");
         assert_eq!(begun.elapsed().as_secs(), 5, "the statement limit");
         let error = site.locks().try_lock("a").await.expect_err("is given up");
-        assert!(error.is_database(), "{error}");
+        assert!(is_database(&error), "{error}");
         database.recover();
         let taken = open(&database).locks().try_lock("a").await;
         assert!(taken.expect("answers").is_some());
@@ -196,7 +198,7 @@ async fn lock_whose_reply_was_lost_is_free_after_some_seconds() {
     let locks = open(&database).locks().lease(DAY);
     database.lose_replies();
     let error = locks.try_lock("a").await.expect_err("has no reply");
-    assert!(error.is_database(), "{error}");
+    assert!(is_database(&error), "{error}");
     database.recover();
     assert!(locks.try_lock("a").await.expect("answers").is_none());
     advance(MINUTE).await;

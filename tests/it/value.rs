@@ -89,7 +89,7 @@ async fn a_value_of_an_older_type_is_generated_anew() {
         .value::<Book, _, _>("book", DAILY, async || fine(book()))
         .await;
     let error = error.expect_err("another type");
-    assert!(error.is_generator());
+    assert_eq!(error.kind(), ErrorKind::Generator);
     let cause = std::error::Error::source(&error)
         .expect("a cause")
         .to_string();
@@ -100,11 +100,17 @@ async fn a_value_of_an_older_type_is_generated_anew() {
 async fn failures_of_a_value_are_errors_of_the_generator() {
     let site = open(&testing::Database::new());
     let failed = site.value::<Book, _, _>("a", DAILY, async || Err::<Book, _>("no database"));
-    assert!(failed.await.expect_err("fails").is_generator());
+    assert_eq!(
+        failed.await.expect_err("fails").kind(),
+        ErrorKind::Generator
+    );
     // JSON has no keys that are no text.
     type Odd = std::collections::BTreeMap<(u8, u8), u8>;
     let odd = site.value::<Odd, _, _>("b", DAILY, async || fine(Odd::from([((1, 2), 3)])));
-    assert!(odd.await.expect_err("cannot be encoded").is_generator());
+    assert_eq!(
+        odd.await.expect_err("cannot be encoded").kind(),
+        ErrorKind::Generator
+    );
     let slash = site.value::<Book, _, _>("/book", DAILY, async || fine(book()));
     assert_eq!(
         slash.await.expect_err("no such key").kind(),
@@ -189,7 +195,7 @@ async fn a_value_whose_encoding_does_not_decode_never_replaces_a_value() {
         made.await.map(|number| *number)
     };
     let error = value(f64::NAN).await.expect_err("cannot be decoded");
-    assert!(error.is_generator(), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Generator, "{error}");
     // The key recovers after the cooldown, and not after the interval.
     testing::advance(Duration::from_secs(31)).await;
     assert_eq!(value(1.5).await.ok(), Some(1.5));

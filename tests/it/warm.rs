@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{Router, routing::get as route};
 use perennial::{
     DAY, Perennial, Refresh,
-    event::{Event, Warmed},
+    event::{Bypass, Event, Served},
     testing::{self, advance},
 };
 
@@ -21,18 +21,20 @@ fn app(site: &Perennial, origin: &Origin, policy: Refresh) -> Router {
     origin.router().layer(site.layer(policy))
 }
 
+fn count(answers: &[(String, Served)], served: Served) -> usize {
+    answers.iter().filter(|(_, it)| *it == served).count()
+}
+
 #[tokio::test(start_paused = true)]
 async fn missing_and_stale_pages_are_generated_and_fresh_ones_are_read() {
     let shared = Shared::new();
     let (site, origin) = (shared.site(), Origin::default());
     let app = app(&site, &origin, Refresh::every(DAY).in_background());
     let report = site.warm(app.clone(), ["/a", "/b"]).await;
-    assert_eq!(report.count(Warmed::Generated), 2);
+    assert_eq!(count(&report, Served::Generated), 2);
     advance(DAY / 2).await;
     assert_eq!(
-        site.warm(app.clone(), ["/c"])
-            .await
-            .count(Warmed::Generated),
+        count(&site.warm(app.clone(), ["/c"]).await, Served::Generated),
         1
     );
     advance(DAY / 2).await;
@@ -43,20 +45,16 @@ async fn missing_and_stale_pages_are_generated_and_fresh_ones_are_read() {
     let theirs = self::app(&other, &origin, Refresh::every(DAY).in_background());
     let paths = ["/a", "/b", "/c", "/d", "no path"];
     let mut report = other.warm(theirs.clone(), paths).await;
-    report.paths.sort_by(|a, b| a.0.cmp(&b.0));
-    let outcomes: Vec<_> = report
-        .paths
-        .iter()
-        .map(|(path, it)| (&**path, *it))
-        .collect();
+    report.sort();
+    let outcomes: Vec<_> = report.iter().map(|(path, it)| (&**path, *it)).collect();
     assert_eq!(
         outcomes,
         [
-            ("/a", Warmed::Generated),
-            ("/b", Warmed::Generated),
-            ("/c", Warmed::Fresh),
-            ("/d", Warmed::Generated),
-            ("no path", Warmed::NotCached { detail: "no-path" }),
+            ("/a", Served::Generated),
+            ("/b", Served::Generated),
+            ("/c", Served::Hit),
+            ("/d", Served::Generated),
+            ("no path", Served::Bypass(Bypass::NoKey)),
         ]
     );
     let mut progress = Vec::new();
@@ -92,16 +90,9 @@ async fn failures_and_uncached_paths_are_told_apart() {
         );
     origin.status(500);
     let mut report = site.warm(app, ["/fails", "/plain", "/private"]).await;
-    report.paths.sort_by(|a, b| a.0.cmp(&b.0));
-    let outcomes: Vec<_> = report
-        .paths
-        .into_iter()
-        .map(|(_, it)| it.to_string())
-        .collect();
-    assert_eq!(
-        outcomes,
-        ["failed", "not cached: no-layer", "not cached: private"]
-    );
+    report.sort();
+    let outcomes: Vec<_> = report.into_iter().map(|(_, it)| it.to_string()).collect();
+    assert_eq!(outcomes, ["failed", "bypass: no-layer", "bypass: private"]);
 }
 
 /// Four generators run at once, whatever the number of pages.
@@ -119,7 +110,7 @@ async fn few_generators_run_at_once() {
     assert_eq!(origin.begun(), 4);
     origin.let_go();
     let report = warming.await.expect("no panic");
-    assert_eq!(report.count(Warmed::Generated), 40);
+    assert_eq!(count(&report, Served::Generated), 40);
 }
 
 /// Two processes begin at the same time.
@@ -133,11 +124,13 @@ async fn one_process_generates_each_page(db: Db) {
     };
     let (here, there) = tokio::join!(warm(&one), warm(&two));
     assert_eq!(origin.begun(), 20, "{here:?} {there:?}");
-    let generated = here.count(Warmed::Generated) + there.count(Warmed::Generated);
+    let generated = count(&here, Served::Generated) + count(&there, Served::Generated);
     assert_eq!(generated, 20, "{here:?} {there:?}");
     for report in [here, there] {
-        let known = report.count(Warmed::Fresh) + report.count(Warmed::Elsewhere);
-        assert_eq!(known + report.count(Warmed::Generated), 20, "{report:?}");
+        let known = count(&report, Served::Hit)
+            + count(&report, Served::Stale)
+            + count(&report, Served::Unavailable);
+        assert_eq!(known + count(&report, Served::Generated), 20, "{report:?}");
     }
 }
 

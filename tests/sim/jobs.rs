@@ -82,7 +82,14 @@ async fn wait(process: &Arc<Process>, time: Duration) -> &'static str {
             tokio::spawn(hold(Arc::clone(process), lease, time));
             "ran"
         }
-        Err(error) if error.is_database() => "away",
+        Err(error)
+            if matches!(
+                error.kind(),
+                perennial::ErrorKind::Database | perennial::ErrorKind::Timeout
+            ) =>
+        {
+            "away"
+        }
         Err(_) => "taken",
     }
 }

@@ -400,7 +400,9 @@ async fn tell(process: Arc<Process>, number: u32, key: usize, how: &'static str)
             "prefix" => said(site.invalidate_prefix(&name[..name.len() - 1]).await),
             "tag" => said(site.invalidate_tag("list").await),
             "regenerate" => match site.regenerate_now(name).await {
-                Ok(outcome) if outcome.is_new() => "yes",
+                Ok(Some(
+                    perennial::event::Outcome::Stored | perennial::event::Outcome::Renewed,
+                )) => "yes",
                 Ok(_) => "no",
                 Err(_) => "error",
             },

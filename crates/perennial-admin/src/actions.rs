@@ -11,8 +11,9 @@ use axum::{
 };
 use maud::{Markup, html};
 use perennial::{
-    Error, RegenerateOutcome,
+    Error,
     entries::{EntryFilter, visible},
+    event::Outcome,
     locks::{LockKind, LockName},
 };
 use serde::Deserialize;
@@ -76,11 +77,13 @@ pub(crate) async fn on_entry(
         Act::Purge => admin.site.purge(&key).await.map(|()| "purged")?,
         Act::Invalidate => admin.site.invalidate(&key).await.map(|()| "invalidated")?,
         Act::Regenerate => match admin.site.regenerate_now(&key).await {
-            Ok(RegenerateOutcome::Regenerated) => "regenerated",
-            Ok(RegenerateOutcome::Unchanged) => "unchanged",
-            Ok(RegenerateOutcome::Cooldown) => "cooldown",
-            Ok(RegenerateOutcome::NotStored) => "notstored",
-            Ok(_) => "elsewhere",
+            Ok(Some(
+                outcome @ (Outcome::Stored
+                | Outcome::Renewed
+                | Outcome::Cooldown
+                | Outcome::NotStored(_)),
+            )) => outcome.as_str(),
+            Ok(_) => "next-request",
             Err(error) => return Ok(not_regenerated(&viewer, &error)),
         },
     };

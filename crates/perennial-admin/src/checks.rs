@@ -75,11 +75,11 @@ pub(crate) async fn look(site: &Perennial) -> Seen {
         check("clock", result, text);
     }
     let stats = site.stats();
-    let ended: u64 = Outcome::ALL.iter().map(|it| stats.regenerations(*it)).sum();
+    let ended: u64 = stats.ended();
     let failed = stats.regenerations(Outcome::Failed) + stats.regenerations(Outcome::TimedOut);
     let (result, text) = regenerations(ended, failed);
     check("regenerations", result, text);
-    let lost = stats.regenerations(Outcome::LeaseLost) + stats.regenerations(Outcome::Refused);
+    let lost = stats.regenerations(Outcome::Overtaken);
     if lost > 0 {
         let text = format!(
             "{lost} regenerations of this process lost their lease: the process was paused, or the policy's lease is too short."

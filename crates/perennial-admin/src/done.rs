@@ -5,13 +5,13 @@ use serde::Deserialize;
 
 /// The result of an action.
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Done {
-    Regenerated,
-    Unchanged,
+    Stored,
+    Renewed,
     Cooldown,
     NotStored,
-    Elsewhere,
+    NextRequest,
     Invalidated,
     Purged,
     Broken,
@@ -24,13 +24,13 @@ pub(crate) struct After {
 
 pub(crate) fn done(after: &After) -> Markup {
     let text = after.done.map(|done| match done {
-        Done::Regenerated => "There is a new version.",
-        Done::Unchanged => "There is a new version, with the same content as before.",
+        Done::Stored => "There is a new version.",
+        Done::Renewed => "There is a new version, with the same content as before.",
         Done::Cooldown => {
             "A regeneration has failed shortly before. The entry is stale, and the first request after the cooldown regenerates it."
         }
         Done::NotStored => "The new response may not be stored, or the site shuts down. The entry is stale.",
-        Done::Elsewhere => {
+        Done::NextRequest => {
             "The entry is stale now. This process has no generator for it in memory, so the next request regenerates it."
         }
         Done::Invalidated => "Invalidated: the next request of each page regenerates it.",

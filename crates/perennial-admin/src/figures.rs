@@ -9,8 +9,8 @@ use axum::{
 };
 use perennial::{
     Error,
-    entries::{Entry, EntryFilter, EntryState, Generation},
-    event::Outcome,
+    entries::{Entry, EntryFilter, EntryState, PastVersion},
+    event::{Outcome, Served},
     locks::{LockInfo, Process},
 };
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,7 @@ impl Search {
         if !self.tag.is_empty() {
             filter = filter.tag(&self.tag);
         }
-        if let Some(state) = EntryState::named(&self.state) {
+        if let Ok(state) = self.state.parse::<EntryState>() {
             filter = filter.state(state);
         }
         match &self.from {
@@ -92,10 +92,8 @@ impl Figures {
         let [ended, failed] = admin.latest.last_minute();
         Self {
             last_minute: vec![("regenerations", ended), ("failures", failed)],
-            requests: stats.requests.by_result().to_vec(),
-            regenerations: Outcome::ALL
-                .map(|outcome| (outcome.as_str(), stats.regenerations(outcome)))
-                .to_vec(),
+            requests: by_word(Served::all().map(|it| (it.as_str(), stats.requests(it)))),
+            regenerations: by_word(Outcome::all().map(|it| (it.as_str(), stats.regenerations(it)))),
             running: stats.running,
             memory_entries: stats.memory_entries,
             memory_bytes: stats.memory_bytes,
@@ -103,6 +101,18 @@ impl Figures {
             database_available: stats.database_available,
         }
     }
+}
+
+/// Adds the numbers of each word, which stand beside each other.
+fn by_word(numbers: impl Iterator<Item = (&'static str, u64)>) -> Vec<(&'static str, u64)> {
+    let mut sums: Vec<(_, u64)> = Vec::new();
+    for (word, number) in numbers {
+        match sums.last_mut() {
+            Some((last, sum)) if *last == word => *sum += number,
+            _ => sums.push((word, number)),
+        }
+    }
+    sums
 }
 
 pub(crate) async fn overview(_: Viewer, State(admin): State<Arc<Admin>>) -> Json<Value> {
@@ -159,7 +169,7 @@ fn entry_json(entry: &Entry) -> Value {
     })
 }
 
-fn generation_json(generation: &Generation) -> Value {
+fn generation_json(generation: &PastVersion) -> Value {
     json!({
         "fence": generation.fence,
         "reason": generation.reason.as_str(),

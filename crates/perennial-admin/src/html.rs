@@ -8,7 +8,7 @@ use axum::{
     response::{Html, IntoResponse, Response},
 };
 use maud::{DOCTYPE, Markup, html};
-use perennial::entries::{Entry, EntryState, Generation, visible};
+use perennial::entries::{Entry, EntryState, PastVersion, visible};
 
 use crate::access::Viewer;
 
@@ -148,7 +148,7 @@ pub(crate) fn age_bar(entry: &Entry) -> Markup {
 
 /// Returns the times of the generations, oldest first, as a line of bars. A bar of unchanged content
 /// is lighter.
-pub(crate) fn sparkline(history: &[Generation]) -> Markup {
+pub(crate) fn sparkline(history: &[PastVersion]) -> Markup {
     let longest = history.iter().map(|it| it.took).max().unwrap_or_default();
     let longest = longest.as_secs_f64().max(1e-6);
     html! {

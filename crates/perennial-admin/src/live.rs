@@ -57,7 +57,7 @@ impl Latest {
             seen.texts.push_front(text);
             seen.texts.truncate(LATEST);
         }
-        if let Event::RegenerationEnded(ended) = event {
+        if let Event::Regenerated(ended) = event {
             let failed = matches!(ended.outcome, Outcome::Failed | Outcome::TimedOut);
             seen.ended.push_back((Instant::now(), failed));
             if seen.ended.len() > COUNTED {
@@ -108,7 +108,7 @@ pub(crate) fn watch(site: &Perennial, shutdown: &CancellationToken, latest: &Lat
 /// Returns the line of an event; `None`: not shown, as too frequent.
 fn text_of(event: &Event) -> Option<String> {
     Some(match event {
-        Event::RegenerationEnded(ended) => {
+        Event::Regenerated(ended) => {
             let key = visible(&ended.key);
             let (outcome, reason, took) = (ended.outcome, ended.reason, ended.took);
             match &ended.error {
@@ -127,10 +127,10 @@ fn text_of(event: &Event) -> Option<String> {
             format!("{key}: the lease of a crashed or paused process was taken over")
         }
         Event::Invalidated { target, .. } => format!("invalidated {}", visible(target)),
-        Event::Warmed { path, outcome, .. } => format!("warmed {}: {outcome}", visible(path)),
-        Event::Purged { key } => format!("purged {}", visible(key)),
+        Event::Warmed { path, served, .. } => format!("warmed {}: {served}", visible(path)),
+        Event::Purged { key, .. } => format!("purged {}", visible(key)),
         Event::DatabaseAway { step, .. } => format!("the database fails at {step}"),
-        Event::DatabaseBack { step } => format!("the database works again at {step}"),
+        Event::DatabaseBack { step, .. } => format!("the database works again at {step}"),
         Event::LockLost {
             kind, name, reason, ..
         } => format!(
@@ -138,10 +138,10 @@ fn text_of(event: &Event) -> Option<String> {
             kind.as_str(),
             visible(name)
         ),
-        Event::LockBroken { kind, name } => {
+        Event::LockBroken { kind, name, .. } => {
             format!("broke the {} lock {}", kind.as_str(), visible(name))
         }
-        Event::Missed { events } => format!("{events} events were missed"),
+        Event::Missed { events, .. } => format!("{events} events were missed"),
         _ => return None,
     })
 }

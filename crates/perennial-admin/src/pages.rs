@@ -35,7 +35,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
             table {
                 caption { (caption) }
                 @for (name, number) in rows {
-                    tr { th scope="row" { (name.replace('_', " ")) }
+                    tr { th scope="row" { (name.replace(['-', '_'], " ")) }
                         td .number data-figure={ (group) "." (name) } { (number) } }
                 }
             }
@@ -98,7 +98,7 @@ pub(crate) async fn entries(
             label { "Tag " input name="tag" value=(search.tag); }
             label { "State " select name="state" {
                 option value="" { "any" }
-                @for state in EntryState::ALL.map(EntryState::as_str) {
+                @for state in EntryState::all().map(EntryState::as_str) {
                     option value=(state) selected[state == search.state] { (state) }
                 }
             } }

@@ -82,30 +82,23 @@ pub(crate) async fn purge(site: &Perennial, target: &Target, consent: &Consent) 
         let question = format!("Purge {what}? The next visitors wait for a new version. (y/N)");
         print::ask(&question, "y", "--yes")?;
     }
-    let purged = match (key, tag, prefix.as_deref().unwrap_or_default()) {
-        (Some(key), ..) => site.purge(key).await.map(|()| what)?,
-        (_, Some(tag), _) => format!("{} entries", site.purge_tag(tag).await?),
-        (_, _, prefix) => format!("{} entries", site.purge_prefix(prefix).await?),
-    };
-    print::line(&print::text(&format!("Purged {purged}.")));
+    match (key, tag, prefix.as_deref().unwrap_or_default()) {
+        (Some(key), ..) => site.purge(key).await?,
+        (_, Some(tag), _) => site.purge_tag(tag).await?,
+        (_, _, prefix) => site.purge_prefix(prefix).await?,
+    }
+    print::line(&print::text(&format!("Purged {what}.")));
     Ok(())
 }
 
 pub(crate) async fn unlock(
     site: &Perennial,
     name: &str,
-    kind: &str,
+    kind: LockKind,
     fence: i64,
     confirmed: Option<&str>,
 ) -> Result {
-    let kinds = [
-        LockKind::Lock,
-        LockKind::Once,
-        LockKind::Page,
-        LockKind::Request,
-    ];
-    let kind = kinds.into_iter().find(|it| it.as_str() == kind);
-    let lock = LockName::of(kind.unwrap_or(LockKind::Lock), name);
+    let lock = LockName::of(kind, name);
     let locks = site.locks();
     let Some(info) = locks.inspect(lock.clone()).await? else {
         return Err(Failure::Missing(format!("there is no lock {name:?}")));

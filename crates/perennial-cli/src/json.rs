@@ -1,7 +1,7 @@
 //! Entries and locks as JSON.
 
 use perennial::{
-    entries::{Entry, Generation},
+    entries::{Entry, PastVersion},
     locks::LockInfo,
 };
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ pub(crate) fn entry_json(entry: &Entry) -> Value {
     })
 }
 
-pub(crate) fn generation_json(generation: &Generation) -> Value {
+pub(crate) fn generation_json(generation: &PastVersion) -> Value {
     json!({
         "fence": generation.fence,
         "reason": generation.reason.as_str(),

@@ -22,10 +22,11 @@ const LATEST: usize = 15;
 
 pub(crate) async fn status(site: &Perennial, as_json: bool) -> Result {
     let page = site.entries(&EntryFilter::new().limit(COUNTED)).await?;
-    let counts = EntryState::ALL.map(|state| {
+    let counts = EntryState::all().map(|state| {
         let entries = page.entries.iter().filter(|it| it.state == state);
         (state.as_str(), entries.count())
     });
+    let counts: Vec<_> = counts.collect();
     let (processes, locks) = (site.processes().await?, site.locks().list().await?);
     let held = locks.iter().filter(|lock| lock.holder.is_some()).count();
     if as_json {
@@ -78,7 +79,7 @@ pub(crate) async fn entries(site: &Perennial, options: &EntriesOptions, as_json:
     if let Some(tag) = &options.tag {
         filter = filter.tag(tag);
     }
-    if let Some(state) = options.state.as_deref().and_then(EntryState::named) {
+    if let Some(state) = options.state {
         filter = filter.state(state);
     }
     if let Some(from) = &options.from {

@@ -15,7 +15,7 @@ use std::{process::ExitCode, time::Duration};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use humantime::parse_duration;
-use perennial::{Error, Perennial};
+use perennial::{Error, Perennial, entries::EntryState, locks::LockKind};
 
 use open::Source;
 
@@ -73,8 +73,8 @@ enum Command {
     Unlock {
         name: String,
         /// The kind of the lock.
-        #[arg(long, default_value = "lock", value_parser = ["lock", "once", "page", "request"])]
-        kind: String,
+        #[arg(long, default_value = "lock")]
+        kind: LockKind,
         /// The fence that `locks` shows: another holder's lock is left alone.
         #[arg(long)]
         fence: i64,
@@ -140,8 +140,8 @@ pub(crate) struct EntriesOptions {
     #[arg(long)]
     tag: Option<String>,
     /// The state of the entries.
-    #[arg(long, value_parser = ["fresh", "stale", "expired", "cooldown"])]
-    state: Option<String>,
+    #[arg(long)]
+    state: Option<EntryState>,
     /// The largest number of entries, at most 1000.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
@@ -272,7 +272,7 @@ async fn on_site(site: &Perennial, command: Command, json: bool) -> Result {
             kind,
             fence,
             confirm,
-        } => change::unlock(site, &name, &kind, fence, confirm.as_deref()).await,
+        } => change::unlock(site, &name, kind, fence, confirm.as_deref()).await,
         Command::Prune { unused } => {
             site.locks().prune(unused).await?;
             print::line(

@@ -63,7 +63,7 @@ impl RunOptions {
         let since = std::time::Instant::now();
         let lease = match attempt.await {
             Ok(lease) => lease,
-            Err(error) if error.is_taken() => {
+            Err(error) if error.kind() == perennial::ErrorKind::Taken => {
                 return Err(Failure::Status(
                     self.conflict_exit_code,
                     Some(error.to_string()),

@@ -38,10 +38,11 @@ pub(crate) async fn watch(site: &Perennial, every: Duration) -> Result {
 
 async fn one_line(site: &Perennial) -> Result {
     let page = site.entries(&EntryFilter::new().limit(1000)).await?;
-    let counts = EntryState::ALL.map(|state| {
+    let counts = EntryState::all().map(|state| {
         let count = page.entries.iter().filter(|it| it.state == state).count();
-        format!("{count} {}", state.as_str())
+        format!("{count} {state}")
     });
+    let counts: Vec<_> = counts.collect();
     let held = site.locks().list().await?;
     let held = held.iter().filter(|lock| lock.holder.is_some()).count();
     let more = if page.next.is_some() {

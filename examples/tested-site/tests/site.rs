@@ -86,9 +86,9 @@ async fn visitors_get_the_old_list_while_the_shop_fails() {
     site.shop.close(true);
     advance(31 * DAY).await;
     assert_eq!(site.visit("/books").await, "<h1>0 books</h1>");
-    let failed = std::iter::from_fn(|| events.try_next()).any(|event| {
-        matches!(event, Event::RegenerationEnded(ended) if ended.outcome == Outcome::Failed)
-    });
+    let failed = std::iter::from_fn(|| events.try_next()).any(
+        |event| matches!(event, Event::Regenerated(ended) if ended.outcome == Outcome::Failed),
+    );
     assert!(failed, "the failure is an event");
     // The next try comes after the cooldown.
     site.shop.close(false);

@@ -14,10 +14,10 @@ async fn example_is_scraped() {
     }
     let reply = support::get(program.address, "/metrics").await;
     for line in [
-        "# TYPE perennial_generation_duration_seconds histogram",
-        "perennial_requests_total{result=\"hit\"} 2",
-        "perennial_generations_total{layer=\"/slow\",reason=\"miss\",outcome=\"stored\"} 1",
-        "perennial_generation_duration_seconds_bucket{layer=\"/slow\",outcome=\"ok\",le=\"0.05\"} 0",
+        "# TYPE perennial_regeneration_duration_seconds histogram",
+        "perennial_requests_total{result=\"hit\",detail=\"\"} 2",
+        "perennial_regenerations_total{layer=\"/slow\",reason=\"miss\",outcome=\"stored\",detail=\"\"} 1",
+        "perennial_regeneration_duration_seconds_bucket{layer=\"/slow\",outcome=\"ok\",le=\"0.05\"} 0",
     ] {
         assert!(reply.text().contains(line), "{line} in {}", reply.text());
     }

@@ -11,7 +11,7 @@ use tower_service::Service;
 
 use super::ExclusiveLayer;
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     extensions::Fence,
     layer::{ResponseBody, ResponseFuture, future::oneshot, problem::problem},
     lock::{Lease, LockName},
@@ -94,7 +94,7 @@ impl ExclusiveLayer {
                     format!("{name:?} is in use: {action:?} was not begun; try again later");
                 (self.refusal, detail, Some(self.wait))
             }
-            Some(error) if error.is_lost() => {
+            Some(error) if error.kind() == ErrorKind::Lost => {
                 let detail = "the lock was lost meanwhile; the outcome is unknown";
                 (StatusCode::INTERNAL_SERVER_ERROR, detail.to_owned(), None)
             }
@@ -113,7 +113,7 @@ impl ExclusiveLayer {
 /// A slow release continues after `patience`.
 async fn release(lease: Lease, patience: Duration) {
     if let Ok(Err(error)) = timeout(patience, lease.release()).await
-        && error.is_lost()
+        && error.kind() == ErrorKind::Lost
     {
         tracing::warn!(%error, "the service has finished all the same");
     }

@@ -269,7 +269,7 @@ mod tests {
         let answers = [
             Ok(true),
             Ok(false),
-            Err(Error::database("publish", Unfit("is too large".into()))),
+            Err(Error::step("publish", Unfit("is too large".into()))),
             Err(Error::timeout("publish", SECOND)),
         ];
         // For each answer above, the expected next step.

@@ -3,13 +3,13 @@
 use http::{HeaderMap, HeaderName, StatusCode, header, response::Parts};
 
 use crate::{
+    event::Bypass,
     http::{
         fields::{list, media_type},
         stored::is_heuristically_cacheable,
         terms::forbid_storing,
     },
     layer::refresh::keying::Key,
-    resource::PassReason,
 };
 
 /// The treatment of a response, by its head.
@@ -18,7 +18,7 @@ pub(super) enum Disposition {
     /// Stored.
     Content,
     /// The response is given to no visitor: the service itself answers each request.
-    Pass(PassReason),
+    Pass(Bypass),
     /// The response is not stored, and an old version stays. Without an old version, all waiting
     /// visitors get the response if it is shareable; otherwise only the visitor whose request
     /// caused it.
@@ -30,11 +30,11 @@ pub(super) fn disposition(head: &Parts, key: &Key, from_headers: bool) -> Dispos
     let (status, headers) = (head.status, &head.headers);
     let unshareable =
         if headers.contains_key(header::SET_COOKIE) || forbid_storing(headers, from_headers) {
-            Some(PassReason::Private)
+            Some(Bypass::Private)
         } else if media_type(headers) == "text/event-stream" {
-            Some(PassReason::Stream)
+            Some(Bypass::EventStream)
         } else if !varies_by_key(headers, key) {
-            Some(PassReason::Vary)
+            Some(Bypass::Vary)
         } else {
             None
         };
@@ -45,7 +45,7 @@ pub(super) fn disposition(head: &Parts, key: &Key, from_headers: bool) -> Dispos
     match unshareable {
         Some(why) => Disposition::Pass(why),
         None if is_heuristically_cacheable(status) => Disposition::Content,
-        None => Disposition::Pass(PassReason::Status),
+        None => Disposition::Pass(Bypass::Status),
     }
 }
 

@@ -9,7 +9,8 @@ use http::{
 };
 
 use crate::{
-    http::{cache_status::Forward, fields::list},
+    event::Bypass,
+    http::fields::list,
     key::{Part, normal},
     layer::{RefreshLayer, refresh::keying::Resource},
 };
@@ -28,22 +29,22 @@ pub(super) struct Generating {
 pub(super) fn resource<'a>(
     parts: &'a Parts,
     layer: &'a RefreshLayer,
-) -> Result<Resource<'a>, Forward> {
+) -> Result<Resource<'a>, Bypass> {
     if !matches!(parts.method, Method::GET | Method::HEAD) {
         layer.hints.other_method(route(parts));
-        return Err(Forward::METHOD);
+        return Err(Bypass::Method);
     }
     layer.hints.get();
     if layer.bypass_if.iter().any(|bypasses| bypasses(parts)) {
-        return Err(Forward::bypass("bypass-if"));
+        return Err(Bypass::BypassIf);
     }
     if !parts.extensions.is_empty() && !layer.declared.knows(&parts.extensions) {
         return Err(undeclared(parts, layer));
     }
     let resource = layer.key.of(parts);
-    let resource = resource.ok_or(Forward::bypass("no-key"))?;
+    let resource = resource.ok_or(Bypass::NoKey)?;
     match parts.extensions.get::<Generating>() {
-        Some(generating) if *generating.key == resource.key => Err(Forward::bypass("outer-layer")),
+        Some(generating) if *generating.key == resource.key => Err(Bypass::OuterLayer),
         _ => Ok(resource),
     }
 }
@@ -67,10 +68,10 @@ pub(super) fn hint(parts: &Parts, layer: &RefreshLayer) {
 }
 
 /// Returns the reason for a request with an extension that the layer does not know.
-fn undeclared(parts: &Parts, layer: &RefreshLayer) -> Forward {
+fn undeclared(parts: &Parts, layer: &RefreshLayer) -> Bypass {
     let types = layer.declared.unknown(&parts.extensions);
     layer.hints.undeclared(route(parts), &types);
-    Forward::bypass("undeclared-extension")
+    Bypass::UndeclaredExtension
 }
 
 /// Returns the path of the route in axum, such as `/books/{id}`.
@@ -168,12 +169,12 @@ pub(super) fn to_generate(
     parts: &Parts,
     resource: &Resource<'_>,
     layer: &RefreshLayer,
-) -> Result<Request<()>, Forward> {
+) -> Result<Request<()>, Bypass> {
     if !layer.declared.knows_exactly(&parts.extensions) {
         return Err(undeclared(parts, layer));
     }
     let seen = &*resource.seen;
-    let relative = |path_and_query| relative(path_and_query).ok_or(Forward::bypass("no-key"));
+    let relative = |path_and_query| relative(path_and_query).ok_or(Bypass::NoKey);
     let mut generating = Request::new(());
     *generating.uri_mut() = relative(seen)?;
     layer.key.copy_headers(parts, generating.headers_mut());

@@ -13,52 +13,65 @@ use super::{
 };
 use crate::{
     clock::Tick,
-    event::{Event, Frequent},
+    event::{Bypass, Event, Frequent, Served},
     http::{
         cache_status::{CACHE_STATUS, Forward, Handling},
         conditional::{self, Evaluation},
         fields::ascii,
     },
     layer::{RefreshLayer, ResponseBody},
-    resource::{Answer, Failure, PassReason, Version},
+    resource::{Answer, Failure, Version},
 };
 
 impl RefreshLayer {
     /// Returns the response to a request, or the reason why the service itself answers. A version
-    /// is a hit, unless this process has generated the version since `arrived`. `forward`: the
-    /// `Cache-Status` of a version that is no hit, or of a failed response.
+    /// is a hit, unless this process has generated the version since `arrived`. `why`, `collapsed`:
+    /// the `Cache-Status` of a version that is no hit, or of a failed response.
     pub(super) fn respond<B>(
         &self,
         answer: Answer,
         parts: &Parts,
         now: Tick,
-        forward: Forward,
+        (why, collapsed): (Forward, bool),
         arrived: Option<Tick>,
-    ) -> Result<Response<ResponseBody<B>>, Forward> {
+    ) -> Result<Response<ResponseBody<B>>, Bypass> {
         let (response, how) = match answer {
             Answer::Version(version) => {
                 let made = arrived.filter(|arrived| version.is_made_since(*arrived));
-                let made = made.map(|_| Forward {
+                let made = made.map(|_| Handling::Forwarded {
                     // The database may have had a version that memory did not have.
-                    reason: if version.replaces {
-                        "stale"
+                    why: if version.replaces {
+                        Forward::Stale
                     } else {
-                        forward.reason
+                        why
+                    },
+                    served: if collapsed {
+                        Served::Collapsed
+                    } else {
+                        Served::Generated
                     },
                     stored: !version.is_unsaved(),
-                    ..forward
+                    collapsed,
                 });
-                return Ok(self.give(&version, parts, now, made.map(Handling::Forwarded)));
+                return Ok(self.give(&version, parts, now, made));
             }
             Answer::Failed(Failure {
                 response: Some(response),
                 ..
-            }) => (response, Handling::Forwarded(forward.detailed("failed"))),
+            }) => {
+                let how = Handling::Forwarded {
+                    why,
+                    served: Served::Failed,
+                    stored: false,
+                    collapsed,
+                };
+                (response, how)
+            }
             Answer::Failed(Failure { retry_in, .. }) | Answer::Unavailable { retry_in } => (
                 outgoing::unavailable(retry_in).into(),
                 Handling::Unavailable,
             ),
-            Answer::Pass(why) => return Err(Forward::because(forward.reason).detailed(detail(why))),
+            Answer::Pass(why) => return Err(why),
         };
         self.served(how);
         let headers = response.headers().clone();
@@ -115,13 +128,15 @@ impl RefreshLayer {
     }
 
     /// Emits the event of a request that goes to the service.
-    pub(super) fn bypassed<B>(&self, request: &Request<B>, forward: Forward) {
-        let Some(detail) = forward.detail else { return };
+    pub(super) fn bypassed<B>(&self, request: &Request<B>, reason: Bypass) {
+        if reason == Bypass::Method {
+            return;
+        }
         let observer = self.engine.observer();
         observer.emit_if_watched(Frequent::Request, || Event::Bypassed {
             path: request.uri().path().into(),
             layer: self.name_in(request.extensions()),
-            detail,
+            reason,
         });
     }
 
@@ -139,7 +154,7 @@ impl RefreshLayer {
     #[inline]
     pub(super) fn served(&self, how: Handling) {
         self.engine.observer().counters().served(how.served());
-        warm::answered(how);
+        warm::answered(how.served());
     }
 
     /// Says how a response came about.
@@ -147,18 +162,5 @@ impl RefreshLayer {
         if self.engine.settings.cache_status {
             headers.append(CACHE_STATUS, ascii(how.to_string()));
         }
-    }
-}
-
-/// Returns the reason in `Cache-Status` why the service itself answers.
-fn detail(why: PassReason) -> &'static str {
-    match why {
-        PassReason::Private => "private",
-        PassReason::Vary => "vary",
-        PassReason::Stream => "event-stream",
-        PassReason::Status => "status",
-        PassReason::TooLarge => "too-large",
-        PassReason::Purged => "purged",
-        PassReason::ShuttingDown => "shutting-down",
     }
 }

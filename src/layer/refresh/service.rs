@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     error::BoxError,
+    event::{Bypass, Served},
     http::cache_status::{Forward, Handling},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
@@ -88,30 +89,30 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let Shared { layer, .. } = &*self.0;
         let (parts, body) = request.into_parts();
-        let pass = |parts, body, forward| {
+        let pass = |parts, body, why| {
             let request = Request::from_parts(parts, body);
-            ResponseFuture::waiting(pass(Arc::clone(&self.0), request, forward))
+            let forward = Forward::by(why);
+            ResponseFuture::waiting(pass(Arc::clone(&self.0), request, forward, why))
         };
         let resource = match request::resource(&parts, layer) {
             Ok(resource) => resource,
-            Err(forward) => {
-                if forward == Forward::METHOD && layer.invalidates && !is_safe(&parts.method) {
+            Err(why) => {
+                if why == Bypass::Method && layer.invalidates && !is_safe(&parts.method) {
                     let request = Request::from_parts(parts, body);
                     return ResponseFuture::waiting(change(Arc::clone(&self.0), request));
                 }
-                return pass(parts, body, forward);
+                return pass(parts, body, why);
             }
         };
         if layer.engine.is_off() {
-            return pass(parts, body, Forward::bypass("off"));
+            return pass(parts, body, Bypass::Off);
         }
         let now = layer.engine.now();
         match layer.engine.look(&resource.key, &layer.policy, now) {
             Ok(answer) => {
-                let forward = Forward::because("bypass");
-                match layer.respond(answer, &parts, now, forward, None) {
+                match layer.respond(answer, &parts, now, (Forward::Bypass, false), None) {
                     Ok(response) => ResponseFuture::ready(response),
-                    Err(forward) => pass(parts, body, forward),
+                    Err(why) => pass(parts, body, why),
                 }
             }
             Err(stale) => {
@@ -122,14 +123,14 @@ where
                         Admitted::Stored => None,
                         Admitted::Briefly => Some(BRIEF_RETENTION),
                         Admitted::No => {
-                            return pass(parts, body, Forward::bypass("too-many-keys"));
+                            return pass(parts, body, Bypass::TooManyKeys);
                         }
                     },
                 };
                 let resource = resource.into_owned();
-                let why = if stale { "stale" } else { "miss" };
+                let forward = if stale { Forward::Stale } else { Forward::Miss };
                 let shared = Arc::clone(&self.0);
-                ResponseFuture::waiting(visit(shared, parts, body, resource, why, retention))
+                ResponseFuture::waiting(visit(shared, parts, body, resource, forward, retention))
             }
         }
     }
@@ -147,20 +148,21 @@ async fn pass<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     request: Request<ReqBody>,
     forward: Forward,
+    why: Bypass,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
-    shared.layer.bypassed(&request, forward);
+    shared.layer.bypassed(&request, why);
     let mut response = call(shared.inner(), request).await?;
-    if forward != Forward::METHOD {
+    if why != Bypass::Method {
         shared.layer.key.add_vary(response.headers_mut());
     }
-    if forward.is_by_visitor() {
+    if why.is_by_visitor() {
         let general = response.headers_mut().entry(header::CACHE_CONTROL);
         general.or_insert(HeaderValue::from_static("private"));
     }
-    let how = Handling::Forwarded(forward);
+    let how = Handling::forwarded(forward, Served::Bypass(why));
     shared.layer.served(how);
     shared.layer.set_cache_status(response.headers_mut(), how);
     Ok(response.map(ResponseBody::streamed))
@@ -180,19 +182,24 @@ where
     let own = key.resource(&parts);
     let own = own.and_then(|key| Target::Key(&key).name().ok());
     let change = Change::of(&engine, own.into_iter().collect());
-    let response = pass(shared, Request::from_parts(parts, body), Forward::METHOD);
+    let response = pass(
+        shared,
+        Request::from_parts(parts, body),
+        Forward::Method,
+        Bypass::Method,
+    );
     let named = |response: &Response<_>| host.names_in(response.headers(), &key);
     change.settle(response, named).await
 }
 
-/// Answers a request that memory cannot answer. `why`: `miss` or `stale`. `retention`: see
+/// Answers a request that memory cannot answer. `retention`: see
 /// [`Work::retention`].
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     parts: Parts,
     body: ReqBody,
     resource: Resource<'static>,
-    why: &'static str,
+    forward: Forward,
     retention: Option<Duration>,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
@@ -206,9 +213,9 @@ where
     let layer = &shared.layer;
     let generating = match request::to_generate(&parts, &resource, layer) {
         Ok(generating) => generating,
-        Err(forward) => {
+        Err(why) => {
             let request = Request::from_parts(parts, body);
-            return pass(Arc::clone(&shared), request, forward).await;
+            return pass(Arc::clone(&shared), request, Forward::Bypass, why).await;
         }
     };
     let (direct, mut own) = oneshot::channel();
@@ -235,20 +242,16 @@ where
         .engine
         .visit(&resource.key, &policy, false, make)
         .await;
-    let forward = Forward {
-        collapsed: !leads,
-        ..Forward::because(why)
-    };
-    let (response, detail) = match (own.try_recv(), answer) {
-        (Ok(Direct::TooLarge(response)), _) => (response, "too-large"),
-        (Ok(Direct::Failed(response)), Answer::Failed(_)) => (response?, "failed"),
+    let (response, served) = match (own.try_recv(), answer) {
+        (Ok(Direct::TooLarge(response)), _) => (response, Served::Bypass(Bypass::TooLarge)),
+        (Ok(Direct::Failed(response)), Answer::Failed(_)) => (response?, Served::Failed),
         (_, answer) => {
             let now = layer.engine.now();
-            return match layer.respond(answer, &parts, now, forward, Some(arrived)) {
+            return match layer.respond(answer, &parts, now, (forward, !leads), Some(arrived)) {
                 Ok(response) => Ok(response),
-                Err(forward) => {
+                Err(why) => {
                     let request = Request::from_parts(parts, body);
-                    pass(Arc::clone(&shared), request, forward).await
+                    pass(Arc::clone(&shared), request, forward, why).await
                 }
             };
         }
@@ -257,7 +260,7 @@ where
         Method::HEAD => response.map(|_| ResponseBody::default()),
         _ => response,
     };
-    let how = Handling::Forwarded(forward.detailed(detail));
+    let how = Handling::forwarded(forward, served);
     layer.served(how);
     layer.set_cache_status(response.headers_mut(), how);
     Ok(response)

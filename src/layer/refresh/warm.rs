@@ -3,33 +3,26 @@
 use std::{cell::Cell, time::Duration};
 
 use crate::{
-    event::Warmed,
-    http::cache_status::{Forward, Handling},
+    event::{Bypass, Served},
     policy::Refresh,
 };
 
 tokio::task_local! {
     /// The last answer of a layer to the request that this task warms.
-    static WARMED: Cell<Option<Handling>>;
+    static WARMED: Cell<Served>;
 }
 
-/// Runs a request, and returns its result with the outcome. `NotCached`: no layer has answered.
-pub(crate) async fn warming<T>(request: impl Future<Output = T>) -> (T, Warmed) {
-    let run = async {
-        let result = request.await;
-        let outcome = WARMED.with(Cell::get);
-        (
-            result,
-            outcome.map_or(Warmed::NotCached { detail: "no-layer" }, outcome_of),
-        )
-    };
-    WARMED.scope(Cell::new(None), run).await
+/// Runs a request, and returns its result with the layer's answer.
+pub(crate) async fn warming<T>(request: impl Future<Output = T>) -> (T, Served) {
+    let run = async { (request.await, WARMED.with(Cell::get)) };
+    let none = Cell::new(Served::Bypass(Bypass::NoLayer));
+    WARMED.scope(none, run).await
 }
 
 /// Records the answer, if this task warms.
-pub(super) fn answered(how: Handling) {
+pub(super) fn answered(served: Served) {
     // Visitors' tasks have no such cell.
-    let _ = WARMED.try_with(|warmed| warmed.set(Some(how)));
+    let _ = WARMED.try_with(|warmed| warmed.set(served));
 }
 
 /// Returns the policy for a request of this task. One that warms waits for its own generator, and
@@ -40,22 +33,5 @@ pub(super) fn policy(policy: Refresh) -> Refresh {
             .soft_timeout(policy.timeout)
             .first_wait(Duration::ZERO),
         Err(_) => policy,
-    }
-}
-
-fn outcome_of(how: Handling) -> Warmed {
-    match how {
-        Handling::Hit { ttl } if ttl < 0 => Warmed::Elsewhere,
-        Handling::Hit { .. } => Warmed::Fresh,
-        Handling::Unavailable => Warmed::Elsewhere,
-        Handling::Forwarded(Forward {
-            detail: Some("failed"),
-            ..
-        }) => Warmed::Failed,
-        Handling::Forwarded(Forward {
-            detail: Some(detail),
-            ..
-        }) => Warmed::NotCached { detail },
-        Handling::Forwarded(_) => Warmed::Generated,
     }
 }

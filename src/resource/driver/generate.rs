@@ -8,10 +8,11 @@ use tracing::Instrument;
 use super::{Action, Driver};
 use crate::{
     clock::micros,
+    event::Bypass,
     extensions::{RefreshAfter, Tags},
     lock::Lease,
     resource::{
-        Answer, Engine, Failure, Generated, Generator, Metadata, Page, PassReason, Version,
+        Answer, Engine, Failure, Generated, Generator, Metadata, Page, Version,
         page::JudgedMetadata,
         parts,
         state::{Basis, Event, GenerationResult, Origin},
@@ -29,7 +30,7 @@ impl Engine {
             }
             Generated::Failed(failure) => Answer::Failed(failure),
             Generated::Unshareable { why, .. } => Answer::Pass(why),
-            Generated::TooLarge => Answer::Pass(PassReason::TooLarge),
+            Generated::TooLarge => Answer::Pass(Bypass::TooLarge),
         }
     }
 }

@@ -8,11 +8,12 @@ use std::{
 use super::Driver;
 use crate::{
     clock::Tick,
+    error::with_causes,
     event::{self, Outcome, Reason, Regeneration},
     name::bounded,
     resource::{
         Facts, Page, Version,
-        history::Generation,
+        history::PastVersion,
         list::Description,
         state::{Content as _, Ended, Event, Found, Freshness, GenerationResult, Report},
     },
@@ -90,7 +91,7 @@ impl Driver {
             key: (bounded(&self.key) != *self.key).then(|| self.key.to_string()),
         };
         let metadata = version.content.metadata().metadata.encode();
-        let generation = Generation {
+        let generation = PastVersion {
             fence: self.lease.as_ref().map_or(0, crate::lock::Lease::fence),
             began: SystemTime::UNIX_EPOCH,
             reason: self.measured.reason,
@@ -112,7 +113,7 @@ impl Driver {
             let facts = self.engine.facts(&self.key, &self.policy);
             self.measured.reason = reason(self.state.newest(), &facts);
         }
-        self.emit(event::Event::RegenerationStarted {
+        self.emit(event::Event::Regenerating {
             key: self.key.clone(),
             layer: self.layer.clone(),
             reason: self.measured.reason,
@@ -134,10 +135,10 @@ impl Driver {
                 key = &*self.key,
                 "no version can be served; another process holds the lock, or has crashed: its lease ends in {time:.1?}"
             ),
-            Report::Skipped(skip) => self.emit(event::Event::RegenerationSkipped {
+            Report::NotBegun(outcome) => self.emit(event::Event::NotRegenerated {
                 key: self.key.clone(),
                 layer: self.layer.clone(),
-                skip,
+                outcome,
             }),
             Report::Ended(ended) => self.ended(ended),
         }
@@ -145,14 +146,12 @@ impl Driver {
 
     fn ended(&mut self, ended: Ended<Arc<Page>>) {
         self.ran();
-        let why = ended.why.filter(|why| why.is_of_the_route());
-        let error = match ended.failure {
-            Some(failure) => Some(failure.error.to_string().into()),
-            None => why.map(|why| why.reason().into()),
-        };
+        let error = ended
+            .failure
+            .map(|failure| with_causes(&*failure.error).into());
         let has_content = matches!(
             ended.outcome,
-            Outcome::Stored | Outcome::Unchanged | Outcome::Unsaved | Outcome::Refused
+            Outcome::Stored | Outcome::Renewed | Outcome::Unsaved | Outcome::Overtaken
         );
         let regeneration = Regeneration {
             key: self.key.clone(),
@@ -166,7 +165,7 @@ impl Driver {
             serves_old: ended.serves_old,
             cooldown: ended.cooldown,
         };
-        self.emit(event::Event::RegenerationEnded(regeneration.into()));
+        self.emit(event::Event::Regenerated(regeneration.into()));
     }
 
     fn emit(&self, event: event::Event) {

@@ -10,10 +10,10 @@ use super::{
     report::{Measured, reason},
 };
 use crate::{
-    event::Reason,
+    event::{Bypass, Reason},
     policy::Refresh,
     resource::{
-        Answer, Engine, PassReason, Progress, Work, parts,
+        Answer, Engine, Progress, Work, parts,
         state::{Event, State, Visitor, Wait},
     },
 };
@@ -92,11 +92,11 @@ impl Engine {
         // token.
         let token = self.locks.tasks().token();
         if self.is_closing() {
-            return Err(Answer::Pass(PassReason::ShuttingDown));
+            return Err(Answer::Pass(Bypass::ShuttingDown));
         }
         let Some(generate) = generate.take() else {
             // Only a leader has taken the generator, and a leader never returns here.
-            return Err(Answer::Pass(PassReason::Purged));
+            return Err(Answer::Pass(Bypass::Purged));
         };
         let (sender, progress) = watch::channel(Progress::Looking);
         running.insert(key.to_owned(), sender.clone());

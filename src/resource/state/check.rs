@@ -137,7 +137,7 @@ fn promises_hold_with_one_fault() {
 #[test]
 fn promises_hold_with_two_faults() {
     let situations = ["late try takes the lock"];
-    let far = ["phase: overtaken", "report: publish refused"];
+    let far = ["phase: overtaken", "report: overtaken"];
     check(&Setup::new(&ALL, 2, 2), 200_000, &situations, &far);
 }
 
@@ -241,10 +241,10 @@ const COMMON: [&str; 36] = [
     "phase: trying",
     "purge while a version is published",
     "report: failed",
-    "report: publish refused",
-    "report: too large",
-    "report: unshareable",
-    "report: skipped, another process regenerates",
+    "report: overtaken",
+    "report: not stored, too large",
+    "report: not stored",
+    "report: not begun, elsewhere",
     "report: stored",
     "report: unsaved",
 ];
@@ -253,8 +253,8 @@ const COMMON: [&str; 36] = [
 const FAR: [&str; 6] = [
     "command: renew",
     "expired version is served after an error",
-    "report: skipped, no permit",
-    "report: skipped, the database is away",
-    "report: unchanged",
+    "report: not begun, busy",
+    "report: not begun, database away",
+    "report: renewed",
     "visitor begins anew",
 ];

@@ -8,8 +8,7 @@ use super::{
 };
 use crate::{
     clock::Tick,
-    event::{Outcome, Skip},
-    resource::PassReason,
+    event::{Bypass, Outcome},
     timing::{PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
 };
 
@@ -36,12 +35,11 @@ impl<C: Content> Decision<'_, C> {
             GenerationResult::Unshareable { why, metadata } => {
                 // A status may change soon; the other reasons are properties of the route.
                 let time = match why {
-                    PassReason::Status => policy_cooldown,
+                    Bypass::Status => policy_cooldown,
                     _ => self.facts.policy.interval,
                 };
                 self.report = Some(Report::Ended(Ended {
-                    outcome: Outcome::Unshareable,
-                    why: Some(why),
+                    outcome: Outcome::NotStored(why),
                     failure: None,
                     serves_old: false,
                     cooldown: Duration::ZERO,
@@ -55,16 +53,15 @@ impl<C: Content> Decision<'_, C> {
                 Duration::ZERO
             }
             GenerationResult::TooLarge if !self.is_servable() => {
-                self.report = Some(Report::ended(Outcome::TooLarge));
+                self.report = Some(Report::ended(Outcome::NotStored(Bypass::TooLarge)));
                 let metadata = Arc::new(C::metadata_without_content(self.facts.key, basis));
-                self.hit_for_pass(PassReason::TooLarge, policy_cooldown, metadata);
+                self.hit_for_pass(Bypass::TooLarge, policy_cooldown, metadata);
                 // The limit of another process may be larger.
                 Duration::ZERO
             }
             GenerationResult::TooLarge => {
                 self.report = Some(Report::Ended(Ended {
-                    outcome: Outcome::TooLarge,
-                    why: None,
+                    outcome: Outcome::NotStored(Bypass::TooLarge),
                     failure: None,
                     serves_old: true,
                     cooldown: policy_cooldown,
@@ -82,7 +79,6 @@ impl<C: Content> Decision<'_, C> {
                 let failure = C::retrying(failure, cooldown);
                 self.report = Some(Report::Ended(Ended {
                     outcome: Outcome::Failed,
-                    why: None,
                     failure: Some(failure.clone()),
                     serves_old,
                     cooldown,
@@ -160,7 +156,7 @@ impl<C: Content> Decision<'_, C> {
         match event {
             Event::Renewed(true) | Event::Published(true) => {
                 self.report = Some(Report::ended(match event {
-                    Event::Renewed(_) => Outcome::Unchanged,
+                    Event::Renewed(_) => Outcome::Renewed,
                     _ => Outcome::Stored,
                 }));
                 self.set_newest(publishing.new);
@@ -173,7 +169,7 @@ impl<C: Content> Decision<'_, C> {
             }
             // Another process has published a version, or soon will.
             Event::Published(false) => {
-                self.report = Some(Report::ended(Outcome::Refused));
+                self.report = Some(Report::ended(Outcome::Overtaken));
                 if publishing.shown {
                     return self.release(Duration::ZERO);
                 }
@@ -276,8 +272,8 @@ impl<C: Content> Decision<'_, C> {
     }
 
     /// Ends with the old version and without a regeneration.
-    pub(super) fn skip(&mut self, skip: Skip, time: Duration) -> Command<C> {
-        self.report = Some(Report::Skipped(skip));
+    pub(super) fn skip(&mut self, outcome: Outcome, time: Duration) -> Command<C> {
+        self.report = Some(Report::NotBegun(outcome));
         self.serve_old_for(time);
         Command::End
     }
@@ -292,12 +288,7 @@ impl<C: Content> Decision<'_, C> {
         });
     }
 
-    pub(super) fn hit_for_pass(
-        &mut self,
-        why: PassReason,
-        time: Duration,
-        metadata: Arc<C::Metadata>,
-    ) {
+    pub(super) fn hit_for_pass(&mut self, why: Bypass, time: Duration, metadata: Arc<C::Metadata>) {
         let until = self.facts.now + time.max(RECHECK);
         self.view = Some(View::HitForPass {
             until,

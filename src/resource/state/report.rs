@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use super::view::Content;
-use crate::{
-    event::{Outcome, Skip},
-    resource::PassReason,
-};
+use crate::event::Outcome;
 
 /// A report for the log, the counters and the subscribers.
 #[derive(Clone, Debug)]
@@ -14,7 +11,7 @@ pub(crate) enum Report<C: Content> {
     /// No version can be served, and another process holds the lease for this time.
     Waits(Duration),
     /// The stale version is served without a regeneration.
-    Skipped(Skip),
+    NotBegun(Outcome),
     /// The generator has ended, and its result is stored, served or dropped.
     Ended(Ended<C>),
 }
@@ -23,8 +20,6 @@ pub(crate) enum Report<C: Content> {
 #[derive(Clone, Debug)]
 pub(crate) struct Ended<C: Content> {
     pub(crate) outcome: Outcome,
-    /// The reason why the response is not stored.
-    pub(crate) why: Option<PassReason>,
     pub(crate) failure: Option<C::Failure>,
     pub(crate) serves_old: bool,
     /// The time until another try, after a failure.
@@ -35,7 +30,6 @@ impl<C: Content> Report<C> {
     pub(super) fn ended(outcome: Outcome) -> Self {
         Self::Ended(Ended {
             outcome,
-            why: None,
             failure: None,
             serves_old: false,
             cooldown: Duration::ZERO,

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     clock::Tick,
-    event::Skip,
+    event::Outcome,
     timing::{POLL_PAUSES, RECHECK},
 };
 
@@ -24,7 +24,7 @@ impl<C: Content> Decision<'_, C> {
         self.state.permitted = permitted;
         let is_servable = self.is_servable();
         if !permitted && is_servable && self.facts.limits.regenerates {
-            return self.skip(Skip::Limit, RECHECK);
+            return self.skip(Outcome::Busy, RECHECK);
         }
         if let Some(newest) = &mut self.state.newest
             && is_servable
@@ -67,7 +67,7 @@ impl<C: Content> Decision<'_, C> {
             .min(self.facts.policy.cooldown_time().max(RECHECK));
         if lock.remaining.is_zero() {
             if is_servable && !(self.facts.limits.regenerates && self.state.permitted) {
-                return self.skip(Skip::Limit, RECHECK);
+                return self.skip(Outcome::Busy, RECHECK);
             }
             let probed_epoch = Some(found.epoch);
             return self.enter(
@@ -76,8 +76,8 @@ impl<C: Content> Decision<'_, C> {
             );
         }
         match (lock.owned, is_servable) {
-            (true, true) => self.skip(Skip::OtherProcess, remaining.min(RECHECK)),
-            (false, true) => self.skip(Skip::Cooldown, remaining),
+            (true, true) => self.skip(Outcome::Elsewhere, remaining.min(RECHECK)),
+            (false, true) => self.skip(Outcome::Cooldown, remaining),
             (true, false) => {
                 if self.state.held_until == Tick(i64::MIN) {
                     self.report = Some(Report::Waits(lock.remaining));
@@ -136,10 +136,10 @@ impl<C: Content> Decision<'_, C> {
     /// generated without a lease and not stored.
     pub(super) fn without_store(&mut self) -> Command<C> {
         if self.is_servable() {
-            return self.skip(Skip::DatabaseAway, RECHECK);
+            return self.skip(Outcome::DatabaseAway, RECHECK);
         }
         if let Some((until, metadata)) = self.cools_down() {
-            self.report = Some(Report::Skipped(Skip::DatabaseAway));
+            self.report = Some(Report::NotBegun(Outcome::DatabaseAway));
             self.view = Some(View::Cooldown {
                 until,
                 quiet_until: until.min(self.facts.now + RECHECK),

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{clock::Tick, http::terms::Terms, policy::Refresh, resource::PassReason};
+use crate::{clock::Tick, event::Bypass, http::terms::Terms, policy::Refresh};
 
 /// The content of a version, as far as decisions need to know.
 pub(crate) trait Content: Clone {
@@ -231,7 +231,7 @@ pub(crate) enum View<C: Content> {
     /// not stored.
     HitForPass {
         until: Tick,
-        why: PassReason,
+        why: Bypass,
         metadata: NoContent<C>,
     },
     /// Cooldown after a failure: no version can be served, and this process runs no generator
@@ -252,7 +252,7 @@ pub(crate) enum View<C: Content> {
 pub(crate) enum Answer<C: Content> {
     Version(Arc<Version<C>>),
     /// The service itself answers the request, for the reason given.
-    Pass(PassReason),
+    Pass(Bypass),
     /// The response of the failed generator, or the failure.
     Failed(C::Failure),
     /// No content yet. The visitor may try again after this time.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::view::{Answer, Content, Facts, Freshness, Version};
-use crate::{clock::Tick, resource::PassReason};
+use crate::{clock::Tick, event::Bypass};
 
 /// The progress of a regeneration, for the visitors who wait.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl<C: Content> Progress<C> {
                     // One visitor runs a generator of its own; the others share the next
                     // regeneration.
                     Freshness::Purged if visitor.leads => {
-                        Wait::Answer(Answer::Pass(PassReason::Purged))
+                        Wait::Answer(Answer::Pass(Bypass::Purged))
                     }
                     Freshness::Expired if is_awaited => {
                         Wait::Answer(Answer::Version(version.clone()))
@@ -103,7 +103,7 @@ impl<C: Content> Progress<C> {
                     // The purge applies to the version that is being generated, too.
                     (Freshness::Purged, true) if *begun => {
                         if facts.now >= soft {
-                            return Wait::Answer(Answer::Pass(PassReason::Purged));
+                            return Wait::Answer(Answer::Pass(Bypass::Purged));
                         }
                         soft
                     }

@@ -127,7 +127,7 @@ impl<DB: Driver> SqlStore<DB> {
 /// does not know the lock's kind.
 pub(in crate::sql) fn lock_row<DB: Driver>(row: &DB::Row) -> Answer<Option<LockRow>> {
     let kind = row.name(0)?;
-    let Some(kind) = LockKind::ALL.into_iter().find(|it| it.as_str() == kind) else {
+    let Some(kind) = LockKind::all().find(|it| it.as_str() == kind) else {
         return Ok(None);
     };
     Ok(Some(LockRow {

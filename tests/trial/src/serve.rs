@@ -183,8 +183,8 @@ async fn note_regenerations(site: Perennial, runs: Arc<Runs>, recorder: Recorder
     let mut events = site.subscribe();
     while let Some(event) = events.next().await {
         let ended = match event {
-            Event::RegenerationEnded(ended) => ended,
-            Event::Missed { events: facts } => {
+            Event::Regenerated(ended) => ended,
+            Event::Missed { events: facts, .. } => {
                 let process = process.clone();
                 recorder.note(&Fact::Missed { process, facts });
                 continue;
@@ -197,7 +197,7 @@ async fn note_regenerations(site: Perennial, runs: Arc<Runs>, recorder: Recorder
             continue;
         };
         // A process that was stopped for longer than its lease learns of the loss when it goes on.
-        if !matches!(ended.outcome, Outcome::LeaseLost | Outcome::Refused) {
+        if ended.outcome != Outcome::Overtaken {
             recorder.note(&Fact::Held {
                 lock: format!("page {}", ended.key),
                 fence,
@@ -206,7 +206,7 @@ async fn note_regenerations(site: Perennial, runs: Arc<Runs>, recorder: Recorder
                 until: run.until.unwrap_or_else(now).min(run.from + LEASE),
             });
         }
-        if matches!(ended.outcome, Outcome::Stored | Outcome::Unchanged) {
+        if matches!(ended.outcome, Outcome::Stored | Outcome::Renewed) {
             recorder.note(&Fact::Published {
                 key: ended.key.to_string(),
                 fence,

@@ -1,8 +1,8 @@
 //! The steps of all processes and of the database.
 
-use crate::resource::{
-    PassReason,
-    state::check::{
+use crate::{
+    event::Bypass,
+    resource::state::check::{
         process::{Doing, Process, Sleep},
         regenerate::Generated,
         setup::Fault,
@@ -156,7 +156,7 @@ impl World {
                 }
                 if self.has(Fault::Unshareable) {
                     add(Action::Generated(number, Generated::TooLarge));
-                    for why in [PassReason::Private, PassReason::Status] {
+                    for why in [Bypass::Private, Bypass::Status] {
                         add(Action::Generated(number, Generated::Unshareable(why)));
                     }
                 }

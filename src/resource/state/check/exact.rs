@@ -9,16 +9,13 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     clock::{Tick, YEAR},
-    event::{Outcome, Skip},
-    resource::{
-        PassReason,
-        state::{
-            Answer, Basis, Command, Event, Facts, Found, Freshness, GenerationResult, Limits,
-            Origin, Progress, Report, State, Step, Version, View, Visitor, Wait,
-            check::{
-                content::{ModelList, Text},
-                setup::{POLICY, SECOND},
-            },
+    event::{Bypass, Outcome},
+    resource::state::{
+        Answer, Basis, Command, Event, Facts, Found, Freshness, GenerationResult, Limits, Origin,
+        Progress, Report, State, Step, Version, View, Visitor, Wait,
+        check::{
+            content::{ModelList, Text},
+            setup::{POLICY, SECOND},
         },
     },
     store::LockState,

@@ -1,7 +1,7 @@
 //! The names of situations, so that a check that never reaches one of its situations fails.
 
 use crate::{
-    event::{Outcome, Skip},
+    event::{Bypass, Outcome},
     resource::state::{Answer, Command, Ended, Phase, Publishing, Report, check::content::Text},
 };
 
@@ -50,10 +50,11 @@ pub(super) fn command(command: &Command<Text>) -> &'static str {
 pub(super) fn report(report: &Report<Text>) -> &'static str {
     match report {
         Report::Waits(_) => "report: waits",
-        Report::Skipped(Skip::Limit) => "report: skipped, no permit",
-        Report::Skipped(Skip::OtherProcess) => "report: skipped, another process regenerates",
-        Report::Skipped(Skip::Cooldown) => "report: skipped, cooldown",
-        Report::Skipped(Skip::DatabaseAway) => "report: skipped, the database is away",
+        Report::NotBegun(Outcome::Busy) => "report: not begun, busy",
+        Report::NotBegun(Outcome::Elsewhere) => "report: not begun, elsewhere",
+        Report::NotBegun(Outcome::Cooldown) => "report: not begun, cooldown",
+        Report::NotBegun(Outcome::DatabaseAway) => "report: not begun, database away",
+        Report::NotBegun(outcome) => panic!("{outcome} has begun"),
         Report::Ended(Ended {
             outcome,
             serves_old: true,
@@ -61,18 +62,18 @@ pub(super) fn report(report: &Report<Text>) -> &'static str {
         }) => match outcome {
             Outcome::Failed => "report: failed, the old version is served",
             Outcome::TimedOut => "report: timed out, the old version is served",
-            _ => "report: too large, the old version is served",
+            _ => "report: not stored, too large, the old version is served",
         },
         Report::Ended(Ended { outcome, .. }) => match outcome {
             Outcome::Stored => "report: stored",
-            Outcome::Unchanged => "report: unchanged",
+            Outcome::Renewed => "report: renewed",
             Outcome::Unsaved => "report: unsaved",
-            Outcome::Refused => "report: publish refused",
-            Outcome::Unshareable => "report: unshareable",
-            Outcome::TooLarge => "report: too large",
+            Outcome::Overtaken => "report: overtaken",
+            Outcome::NotStored(Bypass::TooLarge) => "report: not stored, too large",
+            Outcome::NotStored(_) => "report: not stored",
             Outcome::Failed => "report: failed",
             Outcome::TimedOut => "report: timed out",
-            Outcome::LeaseLost => "report: lease lost",
+            outcome => panic!("{outcome} has not begun"),
         },
     }
 }

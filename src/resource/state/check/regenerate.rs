@@ -2,17 +2,15 @@
 
 use crate::{
     clock::Tick,
-    resource::{
-        PassReason,
-        state::{
-            Command, Event, Found, GenerationResult, Origin, Version, View,
-            check::{
-                content::Text,
-                database::{Reply, Row, Statement, Stored},
-                names,
-                process::{Around, Doing, Lease, Process, facts},
-                setup::{LEASE, Mutant, NOW},
-            },
+    event::Bypass,
+    resource::state::{
+        Command, Event, Found, GenerationResult, Origin, Version, View,
+        check::{
+            content::Text,
+            database::{Reply, Row, Statement, Stored},
+            names,
+            process::{Around, Doing, Lease, Process, facts},
+            setup::{LEASE, Mutant, NOW},
         },
     },
     search::Broken,
@@ -265,7 +263,7 @@ pub(super) enum Generated {
     Content,
     Failed,
     TooLarge,
-    Unshareable(PassReason),
+    Unshareable(Bypass),
 }
 
 fn found(entry: Stored, asked: Tick) -> Version<Text> {

@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use crate::{
     clock::Tick,
-    resource::{
-        PassReason,
-        state::{
-            Answer, Facts, Freshness, List, Origin, Version, View, Visitor, Wait,
-            check::{
-                content::{IF_ERROR, Marks, Text},
-                process::{Around, Process, Run, Waiting},
-                setup::{Mutant, NOW, POLICY, Setup},
-            },
+    event::Bypass,
+    resource::state::{
+        Answer, Facts, Freshness, List, Origin, Version, View, Visitor, Wait,
+        check::{
+            content::{IF_ERROR, Marks, Text},
+            process::{Around, Process, Run, Waiting},
+            setup::{Mutant, NOW, POLICY, Setup},
         },
     },
     search::Broken,
@@ -94,7 +92,7 @@ impl Process {
             }
             let wait = match run.progress.wait(waiting.visitor, &facts) {
                 Wait::Restart(_) if around.setup.mutant == Some(Mutant::EachGeneratesAlone) => {
-                    Wait::Answer(Answer::Pass(PassReason::Purged))
+                    Wait::Answer(Answer::Pass(Bypass::Purged))
                 }
                 wait => wait,
             };
@@ -180,7 +178,7 @@ impl Process {
                 }
                 _ => Ok(()),
             },
-            Answer::Pass(PassReason::Purged) if !visitor.is_some_and(|it| it.leads) => {
+            Answer::Pass(Bypass::Purged) if !visitor.is_some_and(|it| it.leads) => {
                 Err("S20: of the visitors of a purged generation, only the leader generates alone")
             }
             Answer::Pass(_) => Ok(()),

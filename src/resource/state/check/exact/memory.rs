@@ -47,14 +47,11 @@ fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
     let mut process = Process::new();
     let view = || View::<Text>::HitForPass {
         until: Tick(1001 * SECOND),
-        why: PassReason::Private,
+        why: Bypass::Private,
         metadata: Arc::new(Basis::default()),
     };
     let look = |process: &Process| view().look(&process.facts(), || false);
-    assert!(matches!(
-        look(&process),
-        Ok(Answer::Pass(PassReason::Private))
-    ));
+    assert!(matches!(look(&process), Ok(Answer::Pass(Bypass::Private))));
     let mut invalidated = process;
     invalidated.list.marks.stale = 1;
     assert!(matches!(look(&invalidated), Err(false)));

@@ -12,7 +12,7 @@ fn process_without_regenerations_tries_nothing_for_a_servable_version() {
         assert!(matches!(step.command, Command::Probe { .. }), "{step:?}");
         let step = process.on(&mut state, found(None, LockState::default()));
         assert!(matches!(step.command, Command::End), "{step:?}");
-        assert!(matches!(step.report, Some(Report::Skipped(Skip::Limit))));
+        assert!(matches!(step.report, Some(Report::NotBegun(Outcome::Busy))));
     }
 }
 
@@ -136,7 +136,7 @@ fn generator_with_a_servable_version_is_cancelled_when_its_lease_is_lost() {
     let mut state = process.generating(Some(process.version(3 * S, Origin::Stored)));
     assert!(state.gives_up_without_lease());
     let step = process.on(&mut state, Event::LeaseLost);
-    assert_eq!(outcome(&step), Some(Outcome::LeaseLost));
+    assert_eq!(outcome(&step), Some(Outcome::Overtaken));
     assert!(matches!(step.command, Command::Release { cooldown } if cooldown.is_zero()));
     assert!(matches!(done(&step), Answer::Version(_)));
 }
@@ -195,7 +195,7 @@ fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
         why,
         metadata: Arc::new(Basis::default()),
     };
-    for (why, time) in [(PassReason::Private, 2 * S), (PassReason::Status, S)] {
+    for (why, time) in [(Bypass::Private, 2 * S), (Bypass::Status, S)] {
         let step = end(None, unshareable(why));
         assert!(
             matches!(step.view, Some(View::HitForPass { until, why: it, .. }) if until == process.now + time && it == why),
@@ -207,7 +207,7 @@ fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
     assert!(matches!(
         step.view,
         Some(View::HitForPass {
-            why: PassReason::TooLarge,
+            why: Bypass::TooLarge,
             ..
         })
     ));
@@ -239,7 +239,7 @@ fn version_that_was_purged_while_it_was_published_answers_nobody() {
     };
     assert!(matches!(
         wait(true),
-        Wait::Answer(Answer::Pass(PassReason::Purged))
+        Wait::Answer(Answer::Pass(Bypass::Purged))
     ));
     assert!(
         matches!(wait(false), Wait::Restart(_)),

@@ -70,7 +70,7 @@ fn purge_during_a_wait_ends_it_for_the_leader_alone() {
     assert!(matches!(leads(true, Duration::ZERO), Wait::Until(until) if until == process.now + S));
     assert!(matches!(
         leads(true, S),
-        Wait::Answer(Answer::Pass(PassReason::Purged))
+        Wait::Answer(Answer::Pass(Bypass::Purged))
     ));
     assert!(matches!(leads(false, S), Wait::Until(Tick(i64::MAX))));
     let done = Progress::Done(Answer::Version(process.version(S, Origin::Stored).into()));
@@ -123,7 +123,7 @@ fn visitors_get_a_servable_version_after_a_panic_of_the_regeneration() {
         |answer: &_| matches!(answer, Answer::Unavailable { retry_in } if *retry_in == S);
     assert!(unavailable(&lost(5 * S)));
     assert!(unavailable(&Progress::First.lost(&process.facts())));
-    let known = Progress::Done(Answer::Pass(PassReason::TooLarge));
+    let known = Progress::Done(Answer::Pass(Bypass::TooLarge));
     let answer = known.lost(&process.facts());
-    assert!(matches!(answer, Answer::Pass(PassReason::TooLarge)));
+    assert!(matches!(answer, Answer::Pass(Bypass::TooLarge)));
 }

@@ -1,0 +1,182 @@
+//! The words for results, in the API, the log, metrics, `Cache-Status`, the history, the status page
+//! and the command line.
+
+use crate::words::words;
+
+words! {
+    /// The way in which a request was answered: the terms of `Cache-Status` (RFC 9211).
+    pub enum Served("answer") {
+        /// By a fresh stored version.
+        Hit => "hit",
+        /// By a stale stored version.
+        Stale => "stale",
+        /// By the regeneration that the request started.
+        Generated => "generated",
+        /// By the regeneration that another request had started.
+        Collapsed => "collapsed",
+        /// By the service itself.
+        Bypass(why: Bypass) => "bypass",
+        /// By 503, as there was no version in time.
+        Unavailable => "unavailable",
+        /// By the failed response or the error of the generator.
+        Failed => "failed",
+    }
+}
+
+words! {
+    /// The outcome of a regeneration, or the reason why it has not begun.
+    pub enum Outcome("outcome") {
+        /// A new version was stored.
+        Stored => "stored",
+        /// The content was unchanged, and the stored version's age was renewed.
+        Renewed => "renewed",
+        /// The new version is served and not stored, as the database is unavailable.
+        Unsaved => "unsaved",
+        /// The publish was refused, or the lease was lost before: another process has taken the lock
+        /// over, or the page was purged.
+        Overtaken => "overtaken",
+        /// The response is not stored.
+        NotStored(why: Bypass) => "not-stored",
+        /// The generator failed.
+        Failed => "failed",
+        /// The generator took longer than the policy's timeout, and was cancelled.
+        TimedOut => "timed-out",
+        /// Not begun: [`Builder::max_regenerations`](crate::Builder::max_regenerations) are running.
+        Busy => "busy",
+        /// Not begun: another process holds the lease.
+        Elsewhere => "elsewhere",
+        /// Not begun: the key is in cooldown after a failure.
+        Cooldown => "cooldown",
+        /// Not begun: the database is unavailable.
+        DatabaseAway => "database-away",
+    }
+}
+
+words! {
+    /// The reason why the service itself answers a request: the `detail` of `Cache-Status`.
+    pub enum Bypass("reason for a bypass") {
+        /// The method is neither GET nor HEAD. `Cache-Status` says `fwd=method`, without a detail.
+        Method => "method",
+        /// A function of [`bypass_if`](crate::layer::RefreshLayer::bypass_if) returned true.
+        BypassIf => "bypass-if",
+        /// The request has an extension that is not declared; see
+        /// [Logged-in users](crate::layer::RefreshLayer#logged-in-users).
+        UndeclaredExtension => "undeclared-extension",
+        /// The request has no key: the query or a header of the key is too long, for example.
+        NoKey => "no-key",
+        /// An outer layer generates the same key at the moment.
+        OuterLayer => "outer-layer",
+        /// The site is in [`Mode::Off`](crate::Mode::Off).
+        Off => "off",
+        /// Visitors invent keys faster than the site stores new ones.
+        TooManyKeys => "too-many-keys",
+        /// The response has `Set-Cookie`, `private` or `no-store`.
+        Private => "private",
+        /// The response's `Vary` has a header that is not in the key.
+        Vary => "vary",
+        /// The response is a `text/event-stream`.
+        EventStream => "event-stream",
+        /// The response has a status that is not stored.
+        Status => "status",
+        /// The response is larger than [`Builder::max_body`](crate::Builder::max_body) or
+        /// [`Builder::max_headers`](crate::Builder::max_headers).
+        TooLarge => "too-large",
+        /// The page was purged while the response was generated.
+        Purged => "purged",
+        /// The site is shutting down.
+        ShuttingDown => "shutting-down",
+        /// No layer of the site has answered: [`Perennial::warm`](crate::Perennial::warm) was called
+        /// with a path that no layered route has.
+        NoLayer => "no-layer",
+    }
+}
+
+impl Outcome {
+    /// Returns false for a regeneration that has not begun.
+    pub fn has_begun(self) -> bool {
+        self < Self::Busy
+    }
+}
+
+impl Bypass {
+    /// Returns true if the response depends on the visitor, so that it may be the visitor's own.
+    pub(crate) fn is_by_visitor(self) -> bool {
+        matches!(self, Self::BypassIf | Self::UndeclaredExtension)
+    }
+
+    /// Returns true for a property of the route, and false for a state that soon changes.
+    pub(crate) fn is_of_the_route(self) -> bool {
+        matches!(self, Self::Private | Self::Vary | Self::EventStream)
+    }
+}
+
+words! {
+    /// The reason for a regeneration.
+    pub enum Reason("reason for a regeneration") {
+        /// There was no version.
+        Miss => "miss",
+        /// The version was older than its interval.
+        Stale => "stale",
+        /// The version was fresh, and older than [`Refresh::early`](crate::Refresh::early) says.
+        Early => "early",
+        /// The version was too old to be served.
+        Expired => "expired",
+        /// The version was invalidated.
+        Invalidated => "invalidated",
+        /// The version was purged.
+        Purged => "purged",
+        /// [`Perennial::regenerate_now`](crate::Perennial::regenerate_now) was called.
+        Requested => "requested",
+    }
+}
+
+words! {
+    /// The reason for the loss of a lease before its release.
+    pub enum LockLoss("reason for a loss") {
+        /// The lease ended, and no extension has reached the database.
+        Expired => "expired",
+        /// The database refused the extension: another holder has taken the lock over, or the lock
+        /// was broken.
+        TakenOver => "taken-over",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, fmt::Display, str::FromStr};
+
+    use super::*;
+
+    fn read_again<T>(all: impl Iterator<Item = T>) -> usize
+    where
+        T: Copy + Display + FromStr<Err = crate::Error> + PartialEq + std::fmt::Debug,
+    {
+        let texts = all.map(|value| {
+            let text = value.to_string();
+            assert_eq!(text.parse::<T>().expect("is a word"), value);
+            text
+        });
+        let texts: Vec<_> = texts.collect();
+        let plain = |text: &String| {
+            text.bytes()
+                .all(|byte| b"abcdefghijklmnopqrstuvwxyz-: ".contains(&byte))
+        };
+        assert!(texts.iter().all(plain), "{texts:?}");
+        let distinct: HashSet<_> = texts.iter().collect();
+        assert_eq!(distinct.len(), texts.len());
+        texts.len()
+    }
+
+    #[test]
+    fn each_word_is_read_as_its_own_value() {
+        let bypasses = read_again(Bypass::all());
+        assert_eq!(read_again(Served::all()), 6 + bypasses);
+        assert_eq!(read_again(Outcome::all()), 10 + bypasses);
+        read_again(Reason::all());
+        read_again(LockLoss::all());
+        let wrong = "not-stored: everything".parse::<Outcome>();
+        let wrong = wrong.expect_err("no outcome").to_string();
+        assert!(wrong.contains("write one of stored, renewed"), "{wrong}");
+        assert_eq!(Served::Bypass(Bypass::Vary).as_str(), "bypass");
+    }
+}
