@@ -8,8 +8,10 @@ use crate::{error::Error, key::hex, words::words};
 
 words! {
     /// The mode of a site; see [`Builder::mode`](crate::Builder::mode).
+    #[derive(Default)]
     pub enum Mode("mode") {
         /// Content is stored and served, as in production.
+        #[default]
         On => "on",
         /// Each request goes to the service, and each call for content to its generator. Nothing is
         /// stored, and stored content is not served. Locks, invalidations and idempotent requests
@@ -24,12 +26,6 @@ words! {
         ///   [`timeout`](crate::Refresh::timeout), and gets the failure of a generator even if there
         ///   is an old version. There is no cooldown.
         Development => "development",
-    }
-}
-
-impl Default for Mode {
-    fn default() -> Self {
-        Self::On
     }
 }
 

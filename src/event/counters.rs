@@ -59,7 +59,7 @@ impl Stats {
 
     /// Returns the number of regenerations with this outcome.
     pub fn regenerations(&self, outcome: Outcome) -> u64 {
-        self.regenerations[position(Outcome::all(), outcome)]
+        self.regenerations[position(Outcome::all(), &outcome)]
     }
 }
 
@@ -69,13 +69,13 @@ fn slot(served: Served) -> usize {
     match served {
         Served::Hit => 0,
         Served::Stale => 1,
-        served => position(Served::all(), served),
+        served => position(Served::all(), &served),
     }
 }
 
-fn position<T: PartialEq>(mut all: impl Iterator<Item = T>, value: T) -> usize {
+fn position<T: PartialEq>(mut all: impl Iterator<Item = T>, value: &T) -> usize {
     // Each value is one of all values.
-    all.position(|it| it == value).unwrap_or(0)
+    all.position(|it| it == *value).unwrap_or(0)
 }
 
 /// The counters of one shard. A cache line of its own, so that no two cores write to one line.
@@ -98,7 +98,7 @@ impl Counters {
     }
 
     pub(super) fn regenerated(&self, outcome: Outcome) {
-        self.regenerations[position(Outcome::all(), outcome)].fetch_add(1, Relaxed);
+        self.regenerations[position(Outcome::all(), &outcome)].fetch_add(1, Relaxed);
     }
 
     pub(super) fn evicted(&self) {

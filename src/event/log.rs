@@ -13,130 +13,70 @@ pub(super) fn is_logged(kind: Frequent) -> bool {
     }
 }
 
-pub(super) fn log(event: &Event) {
-    // The fields of an event, under their own names: texts and words, and then numbers.
-    macro_rules! line {
-        ($level:ident, $target:literal, [$($text:ident)*], [$($number:ident)*], $message:literal) => {
-            tracing::$level!(
+/// Logs an event with its own fields: first texts and words, then numbers.
+macro_rules! lines {
+    ($event:ident $(
+        $variant:ident [$($text:ident)*] [$($number:ident)*] $level:ident $target:literal $message:literal;
+    )+) => {
+        match $event {
+            $(Event::$variant { $($text,)* $($number,)* .. } => tracing::$level!(
                 target: concat!("perennial::", $target),
                 $($text = %$text,)* $($number = $number,)* $message
-            )
-        };
-    }
-    match event {
-        Event::Regenerating {
-            key,
-            layer,
-            reason,
-            fence,
-        } => line!(trace, "regeneration", [key layer reason], [fence], "the generator starts"),
-        Event::Regenerated(ended) => regeneration(ended),
-        Event::NotRegenerated {
-            key,
-            layer,
-            outcome,
-        } => {
-            line!(trace, "regeneration", [key layer outcome], [], "a stale version is not regenerated now")
+            ),)+
+            Event::Regenerated(ended) => regeneration(ended),
+            // A subscriber's event.
+            Event::Missed { .. } => {}
         }
-        Event::LeaseTakenOver { key, fence } => {
-            line!(
-                info,
-                "regeneration",
-                [key],
-                [fence],
-                "the lease of a crashed or paused process was taken over"
-            );
-        }
-        Event::Invalidated { target, epoch } => {
-            line!(debug, "invalidation", [target], [epoch], "invalidated");
-        }
-        Event::Purged { key } => line!(debug, "invalidation", [key], [], "purged"),
-        Event::Warmed {
-            path,
-            served,
-            done,
-            of,
-        } => line!(debug, "regeneration", [path served], [done of], "warmed"),
-        Event::Bypassed {
-            path,
-            layer,
-            reason,
-        } => line!(debug, "request", [path layer reason], [], "a request bypasses the cache"),
-        Event::DatabaseAway { step, error } => line!(
-            error,
-            "database",
-            [step error],
-            [],
-            "the database fails; versions in memory are still served (logged once until the database works again)"
-        ),
-        Event::DatabaseBack { step } => {
-            line!(info, "database", [step], [], "the database works again")
-        }
-        Event::LockAcquired { kind, name, fence } => {
-            line!(debug, "lock", [kind name], [fence], "acquired");
-        }
-        Event::LockContended { kind, name } => {
-            line!(debug, "lock", [kind name], [], "taken by another holder");
-        }
-        Event::LockLost {
-            kind,
-            name,
-            fence,
-            reason,
-        } => line!(warn, "lock", [kind name reason], [fence], "the lease is lost"),
-        Event::LockBroken { kind, name } => line!(info, "lock", [kind name], [], "broken"),
-        Event::IdempotentReplay { name } => {
-            line!(
-                debug,
-                "request",
-                [name],
-                [],
-                "a repeated request gets the stored response"
-            );
-        }
-        Event::MemoryEvicted { key } => line!(debug, "memory", [key], [], "left memory for others"),
-        // A subscriber's event.
-        Event::Missed { .. } => {}
+    };
+}
+
+pub(super) fn log(event: &Event) {
+    lines! { event
+        Regenerating [key layer reason] [fence] trace "regeneration" "the generator starts";
+        NotRegenerated [key layer outcome] [] trace "regeneration" "a stale version is not regenerated now";
+        LeaseTakenOver [key] [fence] info "regeneration" "the lease of a crashed or paused process was taken over";
+        Invalidated [target] [epoch] debug "invalidation" "invalidated";
+        Purged [key] [] debug "invalidation" "purged";
+        Warmed [path served] [done of] debug "regeneration" "warmed";
+        Bypassed [path layer reason] [] debug "request" "a request bypasses the cache";
+        DatabaseAway [step error] [] error "database"
+            "the database fails; versions in memory are still served (logged once until the database works again)";
+        DatabaseBack [step] [] info "database" "the database works again";
+        LockAcquired [kind name] [fence] debug "lock" "acquired";
+        LockContended [kind name] [] debug "lock" "taken by another holder";
+        LockLost [kind name reason] [fence] warn "lock" "the lease is lost";
+        LockBroken [kind name] [] info "lock" "broken";
+        IdempotentReplay [name] [] debug "request" "a repeated request gets the stored response";
+        MemoryEvicted [key] [] debug "memory" "left memory for others";
     }
 }
 
 fn regeneration(ended: &Regeneration) {
-    let Regeneration {
-        key,
-        layer,
-        reason,
-        outcome,
-        took,
-        bytes,
-        fence,
-        error,
-        serves_old,
-        cooldown,
-    } = ended;
-    let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    let error = error.as_deref().unwrap_or_default();
-    let old = match serves_old {
-        true => "; the old version is still served",
-        false => "",
-    };
     macro_rules! line {
         ($level:ident, $($message:tt)+) => {
             tracing::$level!(
                 target: "perennial::regeneration",
-                %key, %layer, %reason, %outcome, took_ms, bytes, fence, $($message)+
+                key = %ended.key, layer = %ended.layer, reason = %ended.reason, outcome = %ended.outcome,
+                took_ms = u64::try_from(ended.took.as_millis()).unwrap_or(u64::MAX),
+                bytes = ended.bytes, fence = ended.fence, $($message)+
             )
         };
     }
-    match outcome {
+    let error = ended.error.as_deref().unwrap_or_default();
+    let old = match ended.serves_old {
+        true => "; the old version is still served",
+        false => "",
+    };
+    match ended.outcome {
         Outcome::Unsaved => line!(debug, "regenerated, and served unsaved"),
         Outcome::Overtaken => line!(
             warn,
             "the publish was refused: another process has taken the lock over, or the page was purged"
         ),
-        Outcome::NotStored(Bypass::TooLarge) if *serves_old => {
+        Outcome::NotStored(Bypass::TooLarge) if ended.serves_old => {
             line!(warn, "the response is too large to be stored{old}");
         }
-        Outcome::NotStored(why) if why.is_of_the_route() || *why == Bypass::TooLarge => {
+        Outcome::NotStored(why) if why.is_of_the_route() || why == Bypass::TooLarge => {
             line!(
                 info,
                 "the response is not stored: each request goes to the service"
@@ -144,7 +84,7 @@ fn regeneration(ended: &Regeneration) {
         }
         Outcome::NotStored(_) => line!(debug, "the response is not stored"),
         Outcome::Failed | Outcome::TimedOut => {
-            line!(warn, error, again_in = ?cooldown, "the generator failed{old}");
+            line!(warn, error, again_in = ?ended.cooldown, "the generator failed{old}");
         }
         _ => line!(debug, "regenerated"),
     }

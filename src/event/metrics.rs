@@ -11,123 +11,37 @@ use metrics::{
 
 use super::{Bypass, Event, Outcome, Served, Stats};
 
-enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
+/// The macros that describe the kinds of metrics.
+macro_rules! describe {
+    ($($kind:ident $name:literal $unit:ident $help:literal;)+) => {{
+        $(describe!(@$kind concat!("perennial_", $name), Unit::$unit, $help);)+
+    }};
+    (@counter $($described:tt)+) => { describe_counter!($($described)+) };
+    (@gauge $($described:tt)+) => { describe_gauge!($($described)+) };
+    (@histogram $($described:tt)+) => { describe_histogram!($($described)+) };
 }
-use Kind::{Counter, Gauge, Histogram};
-
-/// All metrics, without the prefix `perennial_` of their names.
-const METRICS: [(&str, Kind, Unit, &str); 17] = [
-    (
-        "requests_total",
-        Counter,
-        Unit::Count,
-        "Requests by result. A stale response is not a hit.",
-    ),
-    (
-        "stale_age_seconds",
-        Histogram,
-        Unit::Seconds,
-        "The time since a served version became stale.",
-    ),
-    (
-        "regenerations_total",
-        Counter,
-        Unit::Count,
-        "Regenerations that have ended.",
-    ),
-    (
-        "regeneration_duration_seconds",
-        Histogram,
-        Unit::Seconds,
-        "The time of the generator.",
-    ),
-    (
-        "regeneration_bytes",
-        Histogram,
-        Unit::Bytes,
-        "The size of generated bodies.",
-    ),
-    (
-        "regenerations_in_progress",
-        Gauge,
-        Unit::Count,
-        "Regenerations that run in this process.",
-    ),
-    (
-        "regenerations_skipped_total",
-        Counter,
-        Unit::Count,
-        "Stale versions that this process did not regenerate.",
-    ),
-    (
-        "lease_takeovers_total",
-        Counter,
-        Unit::Count,
-        "Leases of crashed or paused processes that were taken over.",
-    ),
-    (
-        "invalidations_total",
-        Counter,
-        Unit::Count,
-        "Invalidations by this process.",
-    ),
-    ("memory_entries", Gauge, Unit::Count, "Keys in memory."),
-    (
-        "memory_bytes",
-        Gauge,
-        Unit::Bytes,
-        "The size of the versions in memory.",
-    ),
-    (
-        "memory_limit_bytes",
-        Gauge,
-        Unit::Bytes,
-        "The capacity of memory.",
-    ),
-    (
-        "memory_evictions_total",
-        Counter,
-        Unit::Count,
-        "Keys that had to leave memory for others.",
-    ),
-    (
-        "database_available",
-        Gauge,
-        Unit::Count,
-        "1, or 0 while a step in the database fails.",
-    ),
-    (
-        "database_operation_duration_seconds",
-        Histogram,
-        Unit::Seconds,
-        "The time of each step in the database, with the wait for a connection.",
-    ),
-    (
-        "locks_total",
-        Counter,
-        Unit::Count,
-        "Locks that were acquired, contended, lost or broken.",
-    ),
-    (
-        "idempotent_replays_total",
-        Counter,
-        Unit::Count,
-        "Repeated requests that got the stored response.",
-    ),
-];
 
 /// Describes the metrics to the application's recorder.
 pub(crate) fn describe() {
-    for (name, kind, unit, help) in METRICS {
-        let name = format!("perennial_{name}");
-        match kind {
-            Counter => describe_counter!(name, unit, help),
-            Gauge => describe_gauge!(name, unit, help),
-            Histogram => describe_histogram!(name, unit, help),
-        }
+    describe! {
+        counter "requests_total" Count "Requests by result. A stale response is not a hit.";
+        histogram "stale_age_seconds" Seconds "The time since a served version became stale.";
+        counter "regenerations_total" Count "Regenerations that have ended.";
+        histogram "regeneration_duration_seconds" Seconds "The time of the generator.";
+        histogram "regeneration_bytes" Bytes "The size of generated bodies.";
+        gauge "regenerations_in_progress" Count "Regenerations that run in this process.";
+        counter "regenerations_skipped_total" Count "Stale versions that this process did not regenerate.";
+        counter "lease_takeovers_total" Count "Leases of crashed or paused processes that were taken over.";
+        counter "invalidations_total" Count "Invalidations by this process.";
+        gauge "memory_entries" Count "Keys in memory.";
+        gauge "memory_bytes" Bytes "The size of the versions in memory.";
+        gauge "memory_limit_bytes" Bytes "The capacity of memory.";
+        counter "memory_evictions_total" Count "Keys that had to leave memory for others.";
+        gauge "database_available" Count "1, or 0 while a step in the database fails.";
+        histogram "database_operation_duration_seconds" Seconds
+            "The time of each step in the database, with the wait for a connection.";
+        counter "locks_total" Count "Locks that were acquired, contended, lost or broken.";
+        counter "idempotent_replays_total" Count "Repeated requests that got the stored response.";
     }
 }
 
