@@ -57,7 +57,7 @@ impl LockName {
     /// use perennial::locks::{LockKind, LockName};
     ///
     /// // Ends the cooldown after a failed regeneration of the page.
-    /// locks.break_lock(LockName::of(LockKind::Page, "/best-sellers")).await?;
+    /// locks.break_lock(LockName::of(LockKind::Page, "/best-sellers"), None).await?;
     /// # Ok(()) }
     /// ```
     pub fn of(kind: LockKind, name: impl Into<Self>) -> Self {

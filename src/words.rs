@@ -80,3 +80,22 @@ macro_rules! words {
 }
 
 pub(crate) use words;
+
+/// Serializes a time in seconds.
+#[cfg(feature = "serde")]
+pub(crate) fn seconds<S: serde::Serializer>(
+    time: &std::time::Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
+}
+
+/// Serializes a moment as seconds since 1970.
+#[cfg(feature = "serde")]
+pub(crate) fn unix_time<S: serde::Serializer>(
+    at: &std::time::SystemTime,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let since = at.duration_since(std::time::SystemTime::UNIX_EPOCH);
+    seconds(&since.unwrap_or_default(), serializer)
+}

@@ -21,7 +21,7 @@ macro_rules! lines {
         match $event {
             $(Event::$variant { $($text,)* $($number,)* .. } => tracing::$level!(
                 target: concat!("perennial::", $target),
-                $($text = %$text,)* $($number = $number,)* $message
+                $($text = %$text,)* $($number = %$number,)* $message
             ),)+
             Event::Regenerated(ended) => regeneration(ended),
             // A subscriber's event.
@@ -32,7 +32,7 @@ macro_rules! lines {
 
 pub(super) fn log(event: &Event) {
     lines! { event
-        Regenerating [key layer reason] [fence] trace "regeneration" "the generator starts";
+        Regenerating [key layer reason] [] trace "regeneration" "the generator starts";
         NotRegenerated [key layer outcome] [] trace "regeneration" "a stale version is not regenerated now";
         LeaseTakenOver [key] [fence] info "regeneration" "the lease of a crashed or paused process was taken over";
         Invalidated [target] [epoch] debug "invalidation" "invalidated";
@@ -58,7 +58,7 @@ fn regeneration(ended: &Regeneration) {
                 target: "perennial::regeneration",
                 key = %ended.key, layer = %ended.layer, reason = %ended.reason, outcome = %ended.outcome,
                 took_ms = u64::try_from(ended.took.as_millis()).unwrap_or(u64::MAX),
-                bytes = ended.bytes, fence = ended.fence, $($message)+
+                bytes = ended.bytes, fence = ended.fence.map(|fence| fence.0), $($message)+
             )
         };
     }

@@ -64,7 +64,9 @@ mod words;
 
 use std::{sync::Arc, time::Duration};
 
-use crate::name::LockKind;
+#[cfg(feature = "serde")]
+use crate::words::seconds;
+use crate::{extensions::Fence, name::LockKind};
 
 pub use counters::Stats;
 pub use observer::Events;
@@ -86,6 +88,8 @@ pub use words::{Bypass, LockLoss, Outcome, Reason, Served};
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(tag = "event", rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum Event {
     /// A generator has started.
@@ -98,7 +102,7 @@ pub enum Event {
         /// The reason for the regeneration.
         reason: Reason,
         /// The fence of the lease. `None`: the database is away, and there is no lease.
-        fence: Option<i64>,
+        fence: Option<Fence>,
     },
     /// A regeneration has ended.
     Regenerated(Arc<Regeneration>),
@@ -118,7 +122,7 @@ pub enum Event {
         /// The key of the resource.
         key: Arc<str>,
         /// The fence of the new lease.
-        fence: i64,
+        fence: Fence,
     },
     /// This process has invalidated resources.
     #[non_exhaustive]
@@ -181,7 +185,7 @@ pub enum Event {
         /// The lock's name.
         name: Arc<str>,
         /// The fence of the lease.
-        fence: i64,
+        fence: Fence,
     },
     /// A try found the lock taken.
     #[non_exhaustive]
@@ -199,7 +203,7 @@ pub enum Event {
         /// The lock's name.
         name: Arc<str>,
         /// The fence of the lost lease.
-        fence: i64,
+        fence: Fence,
         /// The reason for the loss.
         reason: LockLoss,
     },
@@ -233,6 +237,7 @@ pub enum Event {
 
 /// A regeneration that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Regeneration {
     /// The key of the resource.
@@ -244,15 +249,23 @@ pub struct Regeneration {
     /// The outcome.
     pub outcome: Outcome,
     /// The time of the generator.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "took_s", serialize_with = "seconds")
+    )]
     pub took: Duration,
     /// The size of the body, in bytes; zero without content.
     pub bytes: usize,
     /// The fence of the lease. `None`: the database was away, and there was no lease.
-    pub fence: Option<i64>,
+    pub fence: Option<Fence>,
     /// The error of the generator.
     pub error: Option<Arc<str>>,
     /// Visitors still get the old version.
     pub serves_old: bool,
     /// The time in which no process tries again.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "cooldown_s", serialize_with = "seconds")
+    )]
     pub cooldown: Duration,
 }

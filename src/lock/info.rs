@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime};
 use super::LockKind;
 #[allow(unused_imports, reason = "links of the documentation")]
 use super::{LockAttempt, Locks};
-use crate::{clock::duration, store::LockRow, timing::PROCESS_LEASE};
+#[cfg(feature = "serde")]
+use crate::words::{seconds, unix_time};
+use crate::{clock::duration, extensions::Fence, store::LockRow, timing::PROCESS_LEASE};
 
 /// The length of the longest stored label and action, in bytes.
 const TEXT: usize = 100;
@@ -16,6 +18,7 @@ const PROCESS: &str = "process/";
 /// The state of a lock, from [`Locks::inspect`] and [`Locks::list`]. Times are by the database's
 /// clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockInfo {
     /// The lock's kind.
@@ -23,12 +26,17 @@ pub struct LockInfo {
     /// The lock's name; for a name longer than 180 bytes, its beginning and a digest.
     pub name: String,
     /// The fence of the lock's latest lease.
-    pub fence: i64,
+    pub fence: Fence,
     /// The holder; `None`: the lock is free or in cooldown.
     pub holder: Option<Holder>,
     /// The time since the lock was acquired.
+    #[cfg_attr(feature = "serde", serde(rename = "age_s", serialize_with = "seconds"))]
     pub age: Duration,
     /// The time until the lease expires or the cooldown ends; zero if the lock is free.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "remaining_s", serialize_with = "seconds")
+    )]
     pub remaining: Duration,
 }
 
@@ -41,6 +49,7 @@ impl LockInfo {
 
 /// The holder of a lock, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
     /// By [`Locks::label`].
@@ -52,6 +61,7 @@ pub struct Holder {
 /// A process that has [announced](crate::Perennial::announce) itself. Times are by the database's
 /// clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Process {
     /// By [`Locks::label`]: by default the host's name and the process's number.
@@ -59,10 +69,16 @@ pub struct Process {
     /// Perennial's version, and the [revision](crate::Builder::revision) of the site's code.
     pub runs: String,
     /// The time of the announcement.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "unix_time"))]
     pub announced_at: SystemTime,
     /// The time since the announcement.
+    #[cfg_attr(feature = "serde", serde(rename = "age_s", serialize_with = "seconds"))]
     pub age: Duration,
     /// The time since the process has extended its lease; at most 30 s.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "silent_for_s", serialize_with = "seconds")
+    )]
     pub silent_for: Duration,
 }
 
@@ -74,7 +90,7 @@ impl Process {
         Some(Self {
             label: holder.label,
             runs: holder.action,
-            announced_at: SystemTime::UNIX_EPOCH.checked_add(duration(lock.fence))?,
+            announced_at: SystemTime::UNIX_EPOCH.checked_add(duration(lock.fence.0))?,
             age: lock.age,
             silent_for: PROCESS_LEASE.saturating_sub(lock.remaining),
         })
@@ -95,7 +111,7 @@ impl From<LockRow> for LockInfo {
         Self {
             kind: row.kind,
             name: row.name,
-            fence: row.fence,
+            fence: Fence(row.fence),
             holder,
             age: row.age,
             remaining: row.remaining,

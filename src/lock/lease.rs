@@ -9,6 +9,7 @@ use tracing::Instrument;
 use crate::{
     error::{Error, ErrorKind},
     event::Event,
+    extensions::Fence,
     lock::{
         Common,
         state::{Extension, LeaseSettings, Term},
@@ -95,8 +96,8 @@ impl Lease {
     /// ```sql
     /// UPDATE document SET text = $1, fence = $2 WHERE id = $3 AND fence <= $2
     /// ```
-    pub fn fence(&self) -> i64 {
-        self.core.row.fence
+    pub fn fence(&self) -> Fence {
+        Fence(self.core.row.fence)
     }
 
     pub(crate) fn row(&self) -> &LeaseRow {
@@ -305,7 +306,7 @@ impl LeaseCore {
                     self.common.store.observer().emit(Event::LockLost {
                         kind: name.kind(),
                         name: name.as_str().into(),
-                        fence: *fence,
+                        fence: Fence(*fence),
                         reason,
                     });
                     self.term.send_if_modified(Term::lose);

@@ -20,6 +20,7 @@ use crate::{
     clock::YEAR,
     error::{Error, ErrorKind},
     event::{Event, Frequent, Observer},
+    extensions::Fence,
     policy::is_lease,
     store::{Guarded, LeaseRow, Sending, Strays, Unused},
     timing::{self, BRIEF_RETENTION, REQUEST_DONE, UNKNOWN_OUTCOME},
@@ -319,7 +320,7 @@ impl Locks {
                 .emit_if_watched(Frequent::Lock, || Event::LockAcquired {
                     kind: name.kind(),
                     name: name.as_str().into(),
-                    fence,
+                    fence: Fence(fence),
                 });
             let row = LeaseRow { name, owner, fence };
             let common = self.common.clone();
@@ -374,9 +375,11 @@ impl Locks {
         Ok(rows.into_iter().map(LockInfo::from).collect())
     }
 
-    /// Takes a lock from its holder, or ends a cooldown, so that the lock is free. Returns false if
-    /// the lock has no row: it was never acquired, or was pruned. [`LockName::of`] names the lock
-    /// of a page, of once-only work or of a request.
+    /// Takes a lock from its holder, or ends a cooldown, so that the lock is free. `seen`: only if the
+    /// lock still has this [fence](LockInfo::fence), for an operator who has seen the holder.
+    ///
+    /// Returns false if the lock has another fence or no row: it was never acquired, or was pruned.
+    /// [`LockName::of`] names the lock of a page, of once-only work or of a request.
     ///
     /// The holder's lease is [lost](Lease::lost). The holder learns of the loss at its next
     /// extension, at most a third of the lease's length later, or at its release. With
@@ -385,26 +388,12 @@ impl Locks {
     /// # Errors
     ///
     /// The database fails.
-    pub async fn break_lock(&self, name: impl Into<LockName>) -> Result<bool, Error> {
-        self.break_if(name.into(), None).await
-    }
-
-    /// Breaks a lock as [`break_lock`](Self::break_lock) does, if the lock still has this
-    /// [fence](LockInfo::fence): for an operator who has seen the holder. Returns false if the lock
-    /// has no row or another fence.
-    ///
-    /// # Errors
-    ///
-    /// The database fails.
-    pub async fn break_lock_with_fence(
+    pub async fn break_lock(
         &self,
         name: impl Into<LockName>,
-        fence: i64,
+        seen: Option<Fence>,
     ) -> Result<bool, Error> {
-        self.break_if(name.into(), Some(fence)).await
-    }
-
-    async fn break_if(&self, name: LockName, seen: Option<i64>) -> Result<bool, Error> {
+        let (name, seen) = (name.into(), seen.map(|fence| fence.0));
         let store = self.store();
         let broken = store
             .call("break_lock", |store| store.break_lock(&name, seen))

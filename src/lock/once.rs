@@ -189,7 +189,7 @@ impl Once {
     ///
     /// The database fails.
     pub async fn forget(&self) -> Result<bool, Error> {
-        self.locks.break_lock(self.name.clone()).await
+        self.locks.break_lock(self.name.clone(), None).await
     }
 
     /// Takes the lease if the work is still to be done.

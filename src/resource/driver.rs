@@ -174,7 +174,7 @@ impl Driver {
                 let (name, locks) = (self.lock_name(), engine.locks().lease(self.policy.lease));
                 Box::pin(async move {
                     match locks.take(&name, "", Some(seen)).await {
-                        Ok(lease) => (Event::Tried(lease.as_ref().map(Lease::fence)), lease),
+                        Ok(lease) => (Event::Tried(lease.as_ref().map(|it| it.fence().0)), lease),
                         Err(_) => (Event::Away, None),
                     }
                 })

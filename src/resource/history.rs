@@ -3,9 +3,12 @@
 
 use std::time::{Duration, SystemTime};
 
+#[cfg(feature = "serde")]
+use crate::words::{seconds, unix_time};
 use crate::{
     clock::{duration, micros},
     event::Reason,
+    extensions::Fence,
 };
 
 /// The number of generations in a history.
@@ -16,15 +19,21 @@ const PROCESS: usize = 60;
 
 /// A version of a resource that was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PastVersion {
     /// The fence of the lease, greater than the fence of each earlier version.
-    pub fence: i64,
+    pub fence: Fence,
     /// The time at which the lease was acquired, by the database's clock.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "unix_time"))]
     pub began: SystemTime,
     /// The reason for the regeneration.
     pub reason: Reason,
     /// The time of the generator.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "took_s", serialize_with = "seconds")
+    )]
     pub took: Duration,
     /// The size of the body, in bytes.
     pub bytes: u64,
@@ -59,10 +68,10 @@ impl PastVersion {
 
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
-        let fence: i64 = words.next()?.parse().ok()?;
+        let fence: Fence = words.next()?.parse().ok()?;
         Some(Self {
             fence,
-            began: SystemTime::UNIX_EPOCH.checked_add(duration(fence))?,
+            began: SystemTime::UNIX_EPOCH.checked_add(duration(fence.0))?,
             reason: words.next()?.parse().ok()?,
             took: duration(words.next()?.parse().ok()?),
             bytes: words.next()?.parse().ok()?,
@@ -80,7 +89,7 @@ mod tests {
 
     fn generation(fence: i64, process: &str) -> PastVersion {
         PastVersion {
-            fence,
+            fence: Fence(fence),
             began: SystemTime::UNIX_EPOCH + duration(fence),
             reason: Reason::Invalidated,
             took: Duration::from_micros(1_234),
@@ -100,7 +109,7 @@ mod tests {
             history = line + &history[..history.len().min(2400)];
         }
         let read = PastVersion::read(&history);
-        let fences: Vec<_> = read.iter().map(|it| it.fence % 100).collect();
+        let fences: Vec<_> = read.iter().map(|it| it.fence.0 % 100).collect();
         assert_eq!(fences, (21..=40).rev().collect::<Vec<_>>());
         assert_eq!(
             read[0],
@@ -115,7 +124,7 @@ mod tests {
             prop_assert!(line.is_ascii() && line.ends_with('\n') && line.matches('\n').count() == 1);
             let read = PastVersion::read(&(line.clone() + &line[..line.len() - 1]));
             prop_assert_eq!(read.len(), 1, "the second line was cut");
-            prop_assert_eq!(read[0].fence, fence);
+            prop_assert_eq!(read[0].fence, Fence(fence));
             prop_assert_eq!(read[0].process.chars().count(), process.chars().count());
         }
 

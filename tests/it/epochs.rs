@@ -167,7 +167,7 @@ async fn content_from_before_an_invalidation_is_stale_though_its_lock_was_broken
         let first = generating(&site, &data, key).await;
         data.set(2);
         other.invalidate(key).await.expect("is done");
-        let broken = site.locks().break_lock(page(key)).await;
+        let broken = site.locks().break_lock(page(key), None).await;
         assert!(broken.expect("is done"), "it was held");
         data.hold(false);
         assert_eq!(first.await.expect("no panic").as_deref(), Ok("1"));

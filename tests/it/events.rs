@@ -276,7 +276,7 @@ async fn locks_are_reported_as_acquired_contended_broken_and_lost() {
         matches!(&taken[1], Event::LockContended { name: it, .. } if *it == name),
         "{taken:?}"
     );
-    assert!(locks.break_lock("job").await.expect("answers"));
+    assert!(locks.break_lock("job", None).await.expect("answers"));
     lease.lost().await;
     let lost = drain(&mut events);
     assert!(

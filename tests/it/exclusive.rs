@@ -121,7 +121,7 @@ async fn the_service_is_called_under_the_lock_which_is_free_before_its_answer_is
             .await
             .expect("answers")
             .expect("is there");
-        assert!(info.holder.is_some() && info.fence == fence, "{info:?}");
+        assert!(info.holder.is_some() && info.fence.0 == fence, "{info:?}");
         fence.to_string()
     });
     let (address, _) = layered(&db, route, |layer| layer.wait(Duration::ZERO)).await;
@@ -203,7 +203,7 @@ async fn a_service_whose_lease_is_lost_finishes_or_is_cancelled(db: Db) {
         let address = serve(Router::new().route("/a", route.layer(layer))).await;
         let reply = tokio::spawn(async move { request(address, "POST", "/a", &[]).await });
         until_held(&locks).await;
-        assert!(locks.break_lock(NAME).await.expect("answers"));
+        assert!(locks.break_lock(NAME, None).await.expect("answers"));
         if cancelled {
             let reply = reply.await.expect("is answered");
             assert_eq!(reply.status, 500, "{reply:?}");

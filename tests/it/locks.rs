@@ -223,7 +223,7 @@ async fn an_application_may_bring_its_own_pool() {
         .fetch_one(&pool)
         .await
         .expect("is there");
-    assert_eq!((name.as_str(), fence), (lease.name(), lease.fence()));
+    assert_eq!((name.as_str(), fence), (lease.name(), lease.fence().0));
 }
 
 async fn a_release_that_is_cancelled_is_made_good(db: Db) {
@@ -274,7 +274,7 @@ async fn cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_hol
             // Long before the lease would end.
             let taken = others.try_lock("one").await.expect("answers");
             let Some(taken) = taken else { return false };
-            fence = taken.fence();
+            fence = taken.fence().0;
             taken.release().await.is_ok()
         })
         .await;
@@ -305,13 +305,13 @@ async fn cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_hol
         free().await;
         // The overtaken holder extends, releases, and drops its lease.
         let old = have(&ours).await;
-        assert!(others.break_lock("one").await.expect("answers"));
+        assert!(others.break_lock("one", None).await.expect("answers"));
         let new = have(&others).await;
         drop(cut_off(polls, old.extend()).await);
         drop(cut_off(polls, old.release()).await);
         new.extend().await.expect("is theirs all the same");
         assert!(ours.try_lock("one").await.expect("answers").is_none());
-        last = new.fence();
+        last = new.fence().0;
         new.release().await.expect("is theirs");
     }
 }
@@ -326,7 +326,7 @@ async fn write_under_an_older_fence_is_refused(db: Db) {
         .await
         .expect("answers")
         .expect("is free");
-    assert!(locks.break_lock("one").await.expect("answers"));
+    assert!(locks.break_lock("one", None).await.expect("answers"));
     let late = locks
         .try_lock("one")
         .await

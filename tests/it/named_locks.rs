@@ -166,7 +166,7 @@ async fn guarded_work_ends_when_its_lease_is_lost() {
         .expect("answers")
         .expect("is free");
     assert_eq!(lease.guard(async { 7 }).await.expect("holds"), 7);
-    assert!(locks.break_lock("a").await.expect("answers"));
+    assert!(locks.break_lock("a", None).await.expect("answers"));
     let error = lease.guard(std::future::pending::<()>()).await;
     assert_eq!(error.expect_err("is lost").kind(), ErrorKind::Lost);
     assert_eq!(lease.remaining(), Duration::ZERO);
@@ -253,13 +253,13 @@ async fn locks_are_listed_and_inspected(db: Db) {
 #[tokio::test(start_paused = true)]
 async fn a_broken_lock_is_free_and_its_holder_finds_out() {
     let locks = Shared::new().locks().lease(LEASE);
-    assert!(!locks.break_lock("a").await.expect("answers"));
+    assert!(!locks.break_lock("a", None).await.expect("answers"));
     let lease = locks
         .try_lock("a")
         .await
         .expect("answers")
         .expect("is free");
-    assert!(locks.break_lock("a").await.expect("answers"));
+    assert!(locks.break_lock("a", None).await.expect("answers"));
     let next = locks
         .try_lock("a")
         .await
@@ -283,7 +283,7 @@ async fn a_broken_lock_is_free_and_its_holder_finds_out() {
     let lease = job.try_lock("a").await.expect("answers").expect("is free");
     lease.release().await.expect("is ours");
     assert!(locks.try_lock("a").await.expect("answers").is_none());
-    assert!(locks.break_lock("a").await.expect("answers"));
+    assert!(locks.break_lock("a", None).await.expect("answers"));
     assert!(locks.try_lock("a").await.expect("answers").is_some());
 }
 
@@ -298,7 +298,7 @@ async fn locks_that_are_unused_for_long_are_pruned(db: Db) {
     for name in 0..120 {
         let lease = locks.try_lock(["used", &name.to_string()]).await;
         let lease = lease.expect("answers").expect("is free");
-        fence = lease.fence();
+        fence = lease.fence().0;
         lease.release().await.expect("is ours");
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -316,7 +316,7 @@ async fn locks_that_are_unused_for_long_are_pruned(db: Db) {
         .await
         .expect("answers")
         .expect("is free");
-    assert!(again.fence() > fence);
+    assert!(again.fence().0 > fence);
     held.release().await.expect("is ours");
 }
 

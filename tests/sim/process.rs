@@ -314,11 +314,11 @@ pub(crate) async fn hold(process: Arc<Process>, lease: Lease, time: Duration) {
         return;
     }
     process.note(What::Locked {
-        fence: lease.fence(),
+        fence: lease.fence().0,
     });
     let kept = lease.guard(tokio::time::sleep(time)).await.is_ok();
     process.note(What::Unlocked {
-        fence: lease.fence(),
+        fence: lease.fence().0,
         kept,
     });
     // An unreleased lease expires.

@@ -14,7 +14,7 @@ use perennial::{
     Error,
     entries::{EntryFilter, visible},
     event::Outcome,
-    locks::{LockKind, LockName},
+    locks::{Fence, LockKind, LockName},
 };
 use serde::Deserialize;
 
@@ -32,7 +32,7 @@ const COUNTED: usize = 1000;
 #[derive(Debug, Deserialize)]
 pub(crate) struct OfEntry {
     key: String,
-    fence: i64,
+    fence: Fence,
 }
 
 #[derive(Debug, Deserialize)]
@@ -183,7 +183,7 @@ pub(crate) async fn on_many(
 pub(crate) struct OfLock {
     kind: String,
     name: String,
-    fence: i64,
+    fence: Fence,
 }
 
 #[derive(Debug, Deserialize)]
@@ -218,14 +218,14 @@ pub(crate) async fn on_lock(
     log(&viewer, "Break", &name);
     let locks = admin.site.locks();
     let name = LockName::of(kind, name);
-    match locks.break_lock_with_fence(name, fence).await? {
+    match locks.break_lock(name, Some(fence)).await? {
         true => Ok(redirect(&viewer, "locks?done=broken")),
         false => Ok(changed(&viewer, "lock", "locks")),
     }
 }
 
 /// Returns the path of the action on a lock.
-pub(crate) fn lock_action(kind: LockKind, name: &str, fence: i64) -> String {
+pub(crate) fn lock_action(kind: LockKind, name: &str, fence: Fence) -> String {
     let fence = fence.to_string();
     let fields = [("kind", kind.as_str()), ("name", name), ("fence", &fence)];
     format!("act/lock?{}", query(&fields))

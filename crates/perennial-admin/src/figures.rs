@@ -9,9 +9,8 @@ use axum::{
 };
 use perennial::{
     Error,
-    entries::{Entry, EntryFilter, EntryState, PastVersion},
+    entries::{Entry, EntryFilter, EntryState},
     event::{Outcome, Served},
-    locks::{LockInfo, Process},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -122,17 +121,8 @@ pub(crate) async fn overview(_: Viewer, State(admin): State<Arc<Admin>>) -> Json
         "checks": seen.checks,
         // Of this process.
         "figures": Figures::of(&admin),
-        "processes": seen.processes.iter().map(process_json).collect::<Vec<_>>(),
+        "processes": seen.processes,
     }))
-}
-
-fn process_json(process: &Process) -> Value {
-    json!({
-        "process": process.label,
-        "runs": process.runs,
-        "age_s": process.age.as_secs_f64(),
-        "silent_for_s": process.silent_for.as_secs_f64(),
-    })
 }
 
 pub(crate) async fn entries(
@@ -144,40 +134,10 @@ pub(crate) async fn entries(
     search.sort(&mut page.entries);
     Ok(Json(json!({
         "schema": SCHEMA,
-        "entries": page.entries.iter().map(entry_json).collect::<Vec<_>>(),
+        "entries": page.entries,
         // The value of the parameter `from` for the next page.
         "next": page.next,
     })))
-}
-
-fn entry_json(entry: &Entry) -> Value {
-    json!({
-        "key": entry.key,
-        "layer": entry.layer,
-        "state": entry.state.as_str(),
-        "status": entry.status,
-        "age_s": entry.age.as_secs_f64(),
-        "interval_s": entry.interval.as_secs_f64(),
-        "next_regeneration_s": entry.next_regeneration.as_secs_f64(),
-        "bytes": entry.bytes,
-        "memory_bytes": entry.memory_bytes,
-        "tags": entry.tags,
-        "revision": entry.revision,
-        "fence": entry.fence,
-        "holder": entry.holder.as_ref().map(|holder| &holder.label),
-        "history": entry.history.iter().map(generation_json).collect::<Vec<_>>(),
-    })
-}
-
-fn generation_json(generation: &PastVersion) -> Value {
-    json!({
-        "fence": generation.fence,
-        "reason": generation.reason.as_str(),
-        "took_s": generation.took.as_secs_f64(),
-        "bytes": generation.bytes,
-        "changed": generation.changed,
-        "process": generation.process,
-    })
 }
 
 pub(crate) async fn locks(
@@ -185,21 +145,7 @@ pub(crate) async fn locks(
     State(admin): State<Arc<Admin>>,
 ) -> Result<Json<Value>, Failed> {
     let locks = admin.site.locks().list().await?;
-    let locks: Vec<_> = locks.iter().map(lock_json).collect();
     Ok(Json(json!({ "schema": SCHEMA, "locks": locks })))
-}
-
-fn lock_json(lock: &LockInfo) -> Value {
-    let holder = lock.holder.as_ref();
-    json!({
-        "kind": lock.kind.as_str(),
-        "name": lock.name,
-        "fence": lock.fence,
-        "holder": holder.map(|holder| &holder.label),
-        "action": holder.map(|holder| &holder.action),
-        "age_s": lock.age.as_secs_f64(),
-        "remaining_s": lock.remaining.as_secs_f64(),
-    })
 }
 
 /// The result of a failing statement, for a page: the details are in the log.

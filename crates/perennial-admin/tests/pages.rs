@@ -308,7 +308,7 @@ async fn lock_is_broken_only_with_the_fence_that_was_seen() {
     let it = Site::new();
     let locks = it.site.locks();
     let lease = locks.lock("import").await.expect("is free");
-    let fence = lease.fence();
+    let fence = lease.fence().0;
     let act = async |fence: i64, confirmed: &str| {
         let path = format!("/cache/act/lock?kind=lock&name=import&fence={fence}");
         it.post(&path, &[("confirmed", confirmed)], "operator")

@@ -3,7 +3,7 @@
 use perennial::{
     Perennial,
     entries::EntryFilter,
-    locks::{LockKind, LockName},
+    locks::{Fence, LockKind, LockName},
 };
 
 use crate::{
@@ -95,7 +95,7 @@ pub(crate) async fn unlock(
     site: &Perennial,
     name: &str,
     kind: LockKind,
-    fence: i64,
+    fence: Fence,
     confirmed: Option<&str>,
 ) -> Result {
     let lock = LockName::of(kind, name);
@@ -123,7 +123,7 @@ pub(crate) async fn unlock(
         );
         print::ask(&question, name, &format!("--confirm={name:?}"))?;
     }
-    match locks.break_lock_with_fence(lock, fence).await? {
+    match locks.break_lock(lock, Some(fence)).await? {
         true => {
             print::line(&print::text(&format!("Took {name:?} from {holder}.")));
             Ok(())

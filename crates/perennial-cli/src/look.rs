@@ -10,7 +10,6 @@ use serde_json::json;
 
 use crate::{
     EntriesOptions, Failure, Result,
-    json::{entry_json, generation_json, lock_json},
     print::{self, time},
 };
 
@@ -30,11 +29,8 @@ pub(crate) async fn status(site: &Perennial, as_json: bool) -> Result {
     let (processes, locks) = (site.processes().await?, site.locks().list().await?);
     let held = locks.iter().filter(|lock| lock.holder.is_some()).count();
     if as_json {
-        let processes = processes.iter().map(|it| {
-            json!({ "process": it.label, "runs": it.runs, "age_s": it.age.as_secs_f64(), "silent_for_s": it.silent_for.as_secs_f64() })
-        });
         print::json(json!({
-            "processes": processes.collect::<Vec<_>>(),
+            "processes": processes,
             "entries": counts.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
             "entries_are_all": page.next.is_none(),
             "locks_held": held,
@@ -87,8 +83,7 @@ pub(crate) async fn entries(site: &Perennial, options: &EntriesOptions, as_json:
     }
     let page = site.entries(&filter).await?;
     if as_json {
-        let entries: Vec<_> = page.entries.iter().map(entry_json).collect();
-        print::json(json!({ "entries": entries, "next": page.next }));
+        print::json(json!(page));
         return Ok(());
     }
     if page.entries.is_empty() {
@@ -159,7 +154,7 @@ fn missing(key: &str) -> Failure {
 pub(crate) async fn show(site: &Perennial, key: &str, as_json: bool) -> Result {
     let entry = entry(site, key).await?;
     if as_json {
-        print::json(entry_json(&entry));
+        print::json(json!(entry));
         return Ok(());
     }
     let next = match entry.next_regeneration {
@@ -219,8 +214,7 @@ pub(crate) async fn body(site: &Perennial, key: &str) -> Result {
 pub(crate) async fn history(site: &Perennial, key: &str, as_json: bool) -> Result {
     let entry = entry(site, key).await?;
     if as_json {
-        let history: Vec<_> = entry.history.iter().map(generation_json).collect();
-        print::json(json!({ "key": entry.key, "history": history }));
+        print::json(json!({ "key": entry.key, "history": entry.history }));
         return Ok(());
     }
     let rows = entry.history.into_iter().map(|it| {
@@ -248,7 +242,6 @@ pub(crate) async fn history(site: &Perennial, key: &str, as_json: bool) -> Resul
 pub(crate) async fn locks(site: &Perennial, as_json: bool) -> Result {
     let locks = site.locks().list().await?;
     if as_json {
-        let locks: Vec<_> = locks.iter().map(lock_json).collect();
         print::json(json!({ "locks": locks }));
         return Ok(());
     }

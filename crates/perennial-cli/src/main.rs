@@ -3,7 +3,6 @@
 mod change;
 mod claims;
 mod doctor;
-mod json;
 mod look;
 mod open;
 mod print;
@@ -15,7 +14,7 @@ use std::{process::ExitCode, time::Duration};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use humantime::parse_duration;
-use perennial::{Error, Perennial, entries::EntryState, locks::LockKind};
+use perennial::{Error, Perennial, entries::EntryState, locks::{Fence, LockKind}};
 
 use open::Source;
 
@@ -77,7 +76,7 @@ enum Command {
         kind: LockKind,
         /// The fence that `locks` shows: another holder's lock is left alone.
         #[arg(long)]
-        fence: i64,
+        fence: Fence,
         /// The name once more, in place of the question.
         #[arg(long, value_name = "NAME")]
         confirm: Option<String>,

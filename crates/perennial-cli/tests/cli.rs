@@ -255,7 +255,7 @@ async fn nothing_is_changed_without_consent() {
             .action("imports")
             .await
             .expect("is free");
-        let fence = lease.fence();
+        let fence = lease.fence().0;
         let (seen, other) = (fence.to_string(), (fence - 1).to_string());
         let (text, status) = db.run(&["unlock", "job", "--fence", &seen]);
         assert!(status == 4 && text.contains("--confirm"), "{text}");
@@ -345,7 +345,7 @@ async fn command_runs_under_its_lock() {
         assert_eq!(run(&["-w=100ms", "-E", "9", "--", "true"]).1, 9);
 
         // The command ends when its lease is lost.
-        assert!(site.locks().break_lock("job").await.expect("answers"));
+        assert!(site.locks().break_lock("job", None).await.expect("answers"));
         until("the command is ended", async || is_gone(&pid)).await;
         assert_eq!(child.wait().expect("ends").code(), Some(74));
 

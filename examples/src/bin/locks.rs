@@ -71,7 +71,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
 async fn write(pool: &SqlitePool, text: &str, lease: &Lease) -> Result<(), Box<dyn Error>> {
     let write =
         sqlx::query("UPDATE document SET text = ?, fence = ?2 WHERE id = 7 AND fence <= ?2");
-    let done = write.bind(text).bind(lease.fence()).execute(pool).await?;
+    let done = write.bind(text).bind(lease.fence().0).execute(pool).await?;
     match done.rows_affected() {
         0 => Err("another editor with a later fence has written".into()),
         _ => Ok(()),

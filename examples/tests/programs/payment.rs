@@ -97,7 +97,7 @@ async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
     // The operator has found no charge, and lets the request run.
     assert!(
         locks
-            .break_lock(LockName::of(LockKind::Request, ["", "/pay", "k"]))
+            .break_lock(LockName::of(LockKind::Request, ["", "/pay", "k"]), None)
             .await
             .expect("answers")
     );

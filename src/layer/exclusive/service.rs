@@ -12,7 +12,6 @@ use tower_service::Service;
 use super::ExclusiveLayer;
 use crate::{
     error::{Error, ErrorKind},
-    extensions::Fence,
     layer::{ResponseBody, ResponseFuture, future::oneshot, problem::problem},
     lock::{Lease, LockName},
 };
@@ -63,7 +62,7 @@ impl ExclusiveLayer {
             Ok(Some(lease)) => lease,
             refused => return Ok(self.refused(&name, refused.err())),
         };
-        parts.extensions.insert(Fence(lease.fence()));
+        parts.extensions.insert(lease.fence());
         let run = oneshot(service, Request::from_parts(parts, body));
         let response = if self.cancels {
             match lease.guard(run).await {

@@ -10,7 +10,6 @@ use crate::{
     clock::micros,
     event::Bypass,
     extensions::{RefreshAfter, Tags},
-    lock::Lease,
     resource::{
         Answer, Engine, Failure, Generated, Generator, Metadata, Page, Version,
         page::JudgedMetadata,
@@ -50,7 +49,7 @@ impl Driver {
             .state
             .newest()
             .map(|newest| Arc::clone(&newest.content));
-        let fence = self.lease.as_ref().map(Lease::fence);
+        let fence = self.lease.as_ref().map(|lease| lease.fence().0);
         self.started(fence);
         let (engine, policy) = (Arc::clone(&self.engine), self.policy);
         let started = engine.now();

@@ -10,6 +10,8 @@ use crate::{
     clock::Tick,
     error::with_causes,
     event::{self, Outcome, Reason, Regeneration},
+    extensions::Fence,
+    lock::Lease,
     name::bounded,
     resource::{
         Facts, Page, Version,
@@ -65,7 +67,7 @@ impl Driver {
             Event::Tried(Some(fence)) if self.measured.found_expired => {
                 self.emit(event::Event::LeaseTakenOver {
                     key: self.key.clone(),
-                    fence: *fence,
+                    fence: Fence(*fence),
                 });
             }
             Event::Generated(result) => {
@@ -92,7 +94,7 @@ impl Driver {
         };
         let metadata = version.content.metadata().metadata.encode();
         let generation = PastVersion {
-            fence: self.lease.as_ref().map_or(0, crate::lock::Lease::fence),
+            fence: self.lease.as_ref().map_or(Fence(0), Lease::fence),
             began: SystemTime::UNIX_EPOCH,
             reason: self.measured.reason,
             took: self.measured.took,
@@ -117,7 +119,7 @@ impl Driver {
             key: self.key.clone(),
             layer: self.layer.clone(),
             reason: self.measured.reason,
-            fence,
+            fence: fence.map(Fence),
         });
     }
 
@@ -160,7 +162,7 @@ impl Driver {
             outcome: ended.outcome,
             took: self.measured.took,
             bytes: if has_content { self.measured.bytes } else { 0 },
-            fence: self.lease.as_ref().map(crate::lock::Lease::fence),
+            fence: self.lease.as_ref().map(Lease::fence),
             error,
             serves_old: ended.serves_old,
             cooldown: ended.cooldown,

@@ -193,7 +193,7 @@ async fn note_regenerations(site: Perennial, runs: Arc<Runs>, recorder: Recorder
         };
         let run = runs.change(&ended.key, VecDeque::pop_front);
         // Without a lease the process generates for its own visitors alone.
-        let (Some(run), Some(fence)) = (run, ended.fence) else {
+        let (Some(run), Some(perennial::locks::Fence(fence))) = (run, ended.fence) else {
             continue;
         };
         // A process that was stopped for longer than its lease learns of the loss when it goes on.
@@ -229,7 +229,7 @@ async fn work(locks: Locks, recorder: Recorder, process: String) {
             if done {
                 recorder.note(&Fact::Held {
                     lock: "job".to_owned(),
-                    fence: lease.fence(),
+                    fence: lease.fence().0,
                     process: process.clone(),
                     from,
                     until: now().min(from + remaining.as_micros() as Micros),

@@ -135,7 +135,7 @@ impl<'a> Patient<'a> {
                 "another doctor holds the lock of this check",
             );
         };
-        let fence = Duration::from_micros(u64::try_from(lease.fence()).unwrap_or(0));
+        let fence = Duration::from_micros(u64::try_from(lease.fence().0).unwrap_or(0));
         let now = SystemTime::now();
         lease.release().await?;
         let now = now

@@ -69,14 +69,14 @@ impl Leases {
         };
         let entry = site.entry(KEY).await?;
         // A fence is the time of its lease, in microseconds by the database's clock.
-        let database_now = SystemTime::UNIX_EPOCH + micros(lock.fence) + lock.age;
+        let database_now = SystemTime::UNIX_EPOCH + micros(lock.fence.0) + lock.age;
         let now = SystemTime::now();
         let here = |began: SystemTime| now - database_now.duration_since(began).unwrap_or_default();
 
         let mut leases = self.leases();
         for lease in leases.values_mut() {
-            if lease.state == State::Held && (lease.fence != lock.fence || lock.holder.is_none()) {
-                let cools_down = lease.fence == lock.fence && !lock.remaining.is_zero();
+            if lease.state == State::Held && (lease.fence != lock.fence.0 || lock.holder.is_none()) {
+                let cools_down = lease.fence == lock.fence.0 && !lock.remaining.is_zero();
                 lease.state = if cools_down {
                     State::Failed
                 } else {
@@ -84,11 +84,11 @@ impl Leases {
                 };
             }
         }
-        let began = here(SystemTime::UNIX_EPOCH + micros(lock.fence));
+        let began = here(SystemTime::UNIX_EPOCH + micros(lock.fence.0));
         let cools_down = lock.holder.is_none() && !lock.remaining.is_zero();
         if lock.holder.is_some() || cools_down && began > shops.since() {
-            let lease = leases.entry(lock.fence).or_insert_with(|| Lease {
-                fence: lock.fence,
+            let lease = leases.entry(lock.fence.0).or_insert_with(|| Lease {
+                fence: lock.fence.0,
                 shop: None,
                 began,
                 held_for: Duration::ZERO,
@@ -105,8 +105,8 @@ impl Leases {
             if began < shops.since() {
                 continue;
             }
-            let lease = leases.entry(generation.fence).or_insert_with(|| Lease {
-                fence: generation.fence,
+            let lease = leases.entry(generation.fence.0).or_insert_with(|| Lease {
+                fence: generation.fence.0,
                 shop: shops.of_label(&generation.process),
                 began,
                 held_for: Duration::ZERO,
