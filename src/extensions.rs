@@ -28,13 +28,18 @@ pub struct RefreshAfter(pub Duration);
 ///     (Extension(Tags::new([format!("book-{id}"), "catalog".into()])), "…")
 /// }
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tags(pub(crate) Arc<[String]>);
 
 impl Tags {
     /// Creates a list of tags. A tag may have any length and any characters.
-    pub fn new<T: Into<String>>(tags: impl IntoIterator<Item = T>) -> Self {
-        Self(tags.into_iter().map(Into::into).collect())
+    pub fn new(tags: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        tags.into_iter().collect()
+    }
+
+    /// Returns the tags in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
     }
 
     /// Returns these tags and the others.
@@ -42,6 +47,12 @@ impl Tags {
         let mut all = self.0.to_vec();
         all.extend(others.iter().filter(|tag| !self.0.contains(tag)).cloned());
         Self(all.into())
+    }
+}
+
+impl<T: Into<String>> FromIterator<T> for Tags {
+    fn from_iter<I: IntoIterator<Item = T>>(tags: I) -> Self {
+        Self(tags.into_iter().map(Into::into).collect())
     }
 }
 

@@ -180,7 +180,7 @@ pub mod locks {
     //! | long work for as long as a database connection lives | `SessionLock` |
     //!
     //! [`Perennial::locks`](crate::Perennial::locks) returns the locks of a site;
-    //! `Locks::new(pool)` does without a site. The lease of a holder that has died expires after
+    //! `Locks::with_pool(pool)` does without a site. The lease of a holder that has died expires after
     //! its length (15 s by default), and then another process can take the lock. A write that
     //! compares the [fence](Lease::fence) is refused if it comes late, from a holder that was
     //! paused.
@@ -195,7 +195,7 @@ pub mod locks {
         },
         lock::{
             Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once, OnceOutcome,
-            OnceRetried, Process,
+            Process,
         },
     };
 }

@@ -1,6 +1,6 @@
 //! The names of locks and of entries, and the column value of a name of any length.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, convert::Infallible, fmt, str::FromStr};
 
 use sha2::{Digest, Sha256};
 
@@ -43,7 +43,7 @@ words! {
 ///
 /// assert_eq!(LockName::from(["sync", "a/b"]).as_str(), "sync/a%2Fb");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName {
     kind: LockKind,
     name: String,
@@ -87,6 +87,21 @@ impl LockName {
             [] => Self::from("%"),
             parts => Self::from(parts.join("/")),
         }
+    }
+}
+
+/// Writes the name without the kind.
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl FromStr for LockName {
+    type Err = Infallible;
+
+    fn from_str(name: &str) -> Result<Self, Infallible> {
+        Ok(name.into())
     }
 }
 

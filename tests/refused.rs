@@ -12,11 +12,11 @@ mod cases {
     }
 
     async fn number() {
-        let _ = Perennial::builder().build(42_i32).await;
+        let _ = Perennial::builder().with_pool(42_i32).await;
     }
 
     async fn reference(pool: &sqlx::SqlitePool) {
-        let _ = Claims::on(pool, "mail");
+        let _ = Claims::with_pool(pool, "mail");
     }
 }
 
@@ -34,6 +34,7 @@ fn pool_that_cannot_be_used_is_refused_with_a_reason() {
         ("mysql", cfg!(feature = "mysql")),
         ("compression", cfg!(feature = "compression")),
         ("metrics", cfg!(feature = "metrics")),
+        ("serde", cfg!(feature = "serde")),
         ("calendar", cfg!(feature = "calendar")),
     ] {
         if built {

@@ -1,11 +1,16 @@
 //! The one path of events: counters first, then the log, then subscribers.
 
 use std::{
+    future::poll_fn,
+    pin::Pin,
     sync::{Arc, OnceLock},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
-use tokio::sync::broadcast::{self, error::RecvError};
+use futures_core::Stream;
+use tokio::sync::broadcast::{self, Receiver, error::RecvError};
+use tokio_util::sync::ReusableBoxFuture;
 
 use super::{
     Event,
@@ -82,7 +87,7 @@ impl Observer {
     pub(crate) fn subscribe(&self) -> Events {
         let subscribers = &self.0.subscribers;
         let sender = subscribers.get_or_init(|| broadcast::Sender::new(BUFFER));
-        Events(sender.subscribe())
+        Events::new(sender.subscribe())
     }
 }
 
@@ -99,31 +104,51 @@ pub(crate) enum Frequent {
 ///
 /// A subscriber may be 1,024 events behind. A slower one gets [`Event::Missed`] in place of the
 /// oldest events, and the site never waits for a subscriber.
+///
+/// Also a [`Stream`] that ends with the site.
 #[derive(Debug)]
-pub struct Events(broadcast::Receiver<Event>);
+pub struct Events(ReusableBoxFuture<'static, (Result<Event, RecvError>, Receiver<Event>)>);
 
 impl Events {
+    fn new(receiver: Receiver<Event>) -> Self {
+        Self(ReusableBoxFuture::new(receive(receiver)))
+    }
+
     /// Waits for the next event. `None`: the site is gone.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses no event.
     pub async fn next(&mut self) -> Option<Event> {
-        match self.0.recv().await {
-            Ok(event) => Some(event),
-            Err(RecvError::Lagged(events)) => Some(Event::Missed { events }),
-            Err(RecvError::Closed) => None,
-        }
+        poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
     /// Returns the next event if there is one, without waiting.
     pub fn try_next(&mut self) -> Option<Event> {
-        match self.0.try_recv() {
-            Ok(event) => Some(event),
-            Err(broadcast::error::TryRecvError::Lagged(events)) => Some(Event::Missed { events }),
-            Err(_) => None,
+        let mut context = Context::from_waker(Waker::noop());
+        match Pin::new(self).poll_next(&mut context) {
+            Poll::Ready(event) => event,
+            Poll::Pending => None,
         }
     }
+}
+
+impl Stream for Events {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let (received, receiver) = ready!(self.0.poll(cx));
+        self.0.set(receive(receiver));
+        Poll::Ready(match received {
+            Ok(event) => Some(event),
+            Err(RecvError::Lagged(events)) => Some(Event::Missed { events }),
+            Err(RecvError::Closed) => None,
+        })
+    }
+}
+
+async fn receive(mut receiver: Receiver<Event>) -> (Result<Event, RecvError>, Receiver<Event>) {
+    (receiver.recv().await, receiver)
 }
 
 #[cfg(test)]

@@ -92,8 +92,8 @@ impl LockAttempt {
     }
 
     /// Sets the purpose of the lock, which others see. At most 100 bytes are stored.
-    pub fn action(mut self, action: &str) -> Self {
-        self.action = action.to_owned();
+    pub fn action(mut self, action: impl Into<String>) -> Self {
+        self.action = action.into();
         self
     }
 

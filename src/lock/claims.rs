@@ -46,7 +46,7 @@ use crate::{
 ///
 /// use perennial::locks::Claims;
 ///
-/// let mails = Claims::on(pool, "mail")
+/// let mails = Claims::with_pool(pool, "mail")
 ///     .expires("locked_until", Duration::from_secs(60))
 ///     .order("id");
 /// let claim = mails.claim(25).await?;
@@ -83,11 +83,11 @@ impl Claims {
     /// `pool` is the application's own pool or a site's [database](crate::Perennial::database).
     /// Each statement has the [limit](crate::sql::Database::statement_timeout) of that database: 5
     /// s for a pool.
-    pub fn on(pool: impl IntoDatabase, table: &str) -> Self {
+    pub fn with_pool(pool: impl IntoDatabase, table: impl Into<String>) -> Self {
         Self {
             table: Table {
                 database: pool.into_database(),
-                name: table.to_owned(),
+                name: table.into(),
                 id: "id".to_owned(),
                 lock: "lock_id".to_owned(),
                 expiry: None,
@@ -99,14 +99,14 @@ impl Claims {
     }
 
     /// Sets the column of the key, which is unique. Default: `id`.
-    pub fn id(mut self, column: &str) -> Self {
-        self.table.id = column.to_owned();
+    pub fn id(mut self, column: impl Into<String>) -> Self {
+        self.table.id = column.into();
         self
     }
 
     /// Sets the column of the lock. Default: `lock_id`.
-    pub fn lock(mut self, column: &str) -> Self {
-        self.table.lock = column.to_owned();
+    pub fn lock(mut self, column: impl Into<String>) -> Self {
+        self.table.lock = column.into();
         self
     }
 
@@ -116,12 +116,12 @@ impl Claims {
     /// # Panics
     ///
     /// Panics below 100 ms.
-    pub fn expires(mut self, column: &str, after: Duration) -> Self {
+    pub fn expires(mut self, column: impl Into<String>, after: Duration) -> Self {
         assert!(
             after >= SHORTEST_CLAIM,
             "a claim holds for at least {SHORTEST_CLAIM:?}"
         );
-        self.table.expiry = Some((column.to_owned(), after.min(FOREVER)));
+        self.table.expiry = Some((column.into(), after.min(FOREVER)));
         self
     }
 
@@ -129,15 +129,15 @@ impl Claims {
     ///
     /// The database compares texts by the column's collation: on MySQL and MariaDB, unless the
     /// collation is a binary one, `'NEW'` is `'new'`, and with many collations `'new '` is, too.
-    pub fn filter(mut self, column: &str, value: impl Into<Value>) -> Self {
-        let filter = Filter::Is(column.to_owned(), value.into());
+    pub fn filter(mut self, column: impl Into<String>, value: impl Into<Value>) -> Self {
+        let filter = Filter::Is(column.into(), value.into());
         self.table.filters.push(filter);
         self
     }
 
     /// Claims only rows in which a column is NULL. Several filters have to hold together.
-    pub fn filter_null(mut self, column: &str) -> Self {
-        self.table.filters.push(Filter::Null(column.to_owned()));
+    pub fn filter_null(mut self, column: impl Into<String>) -> Self {
+        self.table.filters.push(Filter::Null(column.into()));
         self
     }
 
@@ -149,14 +149,14 @@ impl Claims {
 
     /// Claims the rows with the least value of a column first. A later call breaks ties. Default:
     /// any order.
-    pub fn order(mut self, column: &str) -> Self {
-        self.table.order.push((column.to_owned(), ""));
+    pub fn order(mut self, column: impl Into<String>) -> Self {
+        self.table.order.push((column.into(), ""));
         self
     }
 
     /// Claims the rows with the greatest value of a column first; see [`order`](Self::order).
-    pub fn order_descending(mut self, column: &str) -> Self {
-        self.table.order.push((column.to_owned(), " DESC"));
+    pub fn order_descending(mut self, column: impl Into<String>) -> Self {
+        self.table.order.push((column.into(), " DESC"));
         self
     }
 
@@ -326,23 +326,24 @@ impl Claim {
         Ok(completed.await? > 0)
     }
 
-    /// Releases all rows that are not completed, for other workers.
+    /// Releases all rows that are not completed, for other workers. Returns the number of released
+    /// rows.
     ///
     /// # Errors
     ///
     /// The database fails: the rows can be claimed again when the claim expires.
-    pub async fn release(&self) -> Result<(), Error> {
-        self.table.release(&[&self.lock_id], None).await.map(drop)
+    pub async fn release(&self) -> Result<u64, Error> {
+        self.table.release(&[&self.lock_id], None).await
     }
 
-    /// Releases a row for other workers.
+    /// Releases a row for other workers. Returns false if the claim does not have the row.
     ///
     /// # Errors
     ///
     /// The errors of [`release`](Self::release).
-    pub async fn release_by_row(&self, id: &str) -> Result<(), Error> {
+    pub async fn release_by_row(&self, id: &str) -> Result<bool, Error> {
         let lock_id = [&*self.lock_id];
-        self.table.release(&lock_id, Some(id)).await.map(drop)
+        Ok(self.table.release(&lock_id, Some(id)).await? > 0)
     }
 
     /// Lets the claim hold for its whole length again from now. Returns how many rows are still

@@ -43,7 +43,7 @@ pub use attempt::LockAttempt;
 pub use claims::{Claim, Claims};
 pub use info::{Holder, LockInfo, Process};
 pub use lease::Lease;
-pub use once::{Once, OnceOutcome, OnceRetried};
+pub use once::{Once, OnceOutcome};
 #[cfg(feature = "_sql")]
 pub use session::SessionLock;
 
@@ -110,7 +110,7 @@ impl Locks {
     ///
     /// The errors of [`Perennial::with_pool`](crate::Perennial::with_pool).
     #[cfg(feature = "_sql")]
-    pub async fn new(pool: impl IntoDatabase) -> Result<Self, Error> {
+    pub async fn with_pool(pool: impl IntoDatabase) -> Result<Self, Error> {
         let database = pool.into_database();
         let limit = database.limit();
         let store = database.store_when(TABLE_PREFIX, Connect::Now).await?;
@@ -160,8 +160,8 @@ impl Locks {
     /// Sets the holder's label, which others see. At most 100 bytes are stored. Default: the host's
     /// name and the process's number, such as `web1:4711`.
     #[must_use = "returns the locks with this label"]
-    pub fn label(mut self, label: &str) -> Self {
-        self.label = label.into();
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into().into();
         self
     }
 
@@ -214,7 +214,7 @@ impl Locks {
     /// use perennial::locks::OnceOutcome;
     ///
     /// let mail = site.locks().once(["mail", order]);
-    /// if let OnceOutcome::AlreadyDone { since } = mail.run(|| async { send().await }).await? {
+    /// if let OnceOutcome::AlreadyDone { since, .. } = mail.run(|| async { send().await }).await? {
     ///     println!("was sent {since:?} ago");
     /// }
     /// # Ok(()) }

@@ -24,17 +24,14 @@ pub struct Once {
     after: Option<LockName>,
 }
 
-/// Work that is tried again after a failure; from [`Once::retry_if_failed`].
-#[derive(Clone, Debug)]
-#[must_use = "nothing is done until it is run"]
-pub struct OnceRetried(Once);
-
 /// The outcome of once-only work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum OnceOutcome<T> {
     /// The work ran now, with this result.
     Ran(T),
     /// The work was done before.
+    #[non_exhaustive]
     AlreadyDone {
         /// The time since the work began, by the database's clock.
         since: Duration,
@@ -74,15 +71,6 @@ impl Once {
         self
     }
 
-    /// Counts the work as done only after a success. Until then each caller tries again, one at a
-    /// time, under a lease.
-    ///
-    /// The work is done at least once: after a crash between the work and its mark, the work is
-    /// done again.
-    pub fn retry_if_failed(self) -> OnceRetried {
-        OnceRetried(self)
-    }
-
     /// Marks the work as done, and then runs the work, unless it was done before. At most one run,
     /// whatever happens: work that crashes or fails is not done again.
     ///
@@ -108,6 +96,40 @@ impl Once {
             }
             Err(outcome) => Ok(outcome),
         }
+    }
+
+    /// Runs the work under a lease, unless it was done before, and marks the work as done after a
+    /// success. Until then each caller tries again, one at a time.
+    ///
+    /// The work is done at least once: after a crash between the work and its mark, the work is
+    /// done again.
+    ///
+    /// # Errors
+    ///
+    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost) meanwhile. The work may not
+    /// have run, may have been cancelled, or may have been done without a mark.
+    ///
+    /// # Cancel safety
+    ///
+    /// Work that is dropped while it runs counts as failed.
+    pub async fn run_until_done<F, Fut, T, E>(
+        self,
+        work: F,
+    ) -> Result<OnceOutcome<Result<T, E>>, Error>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let lease = match self.begin().await? {
+            Ok(lease) => lease,
+            Err(outcome) => return Ok(outcome),
+        };
+        let result = lease.guard(work()).await?;
+        match &result {
+            Ok(_) => lease.release_after(self.retention).await?,
+            Err(_) => lease.release().await?,
+        }
+        Ok(OnceOutcome::Ran(result))
     }
 
     /// Marks the work as done in the caller's transaction. The mark commits or rolls back with the
@@ -221,35 +243,4 @@ impl Once {
 /// cannot be taken.
 fn done(lock: Option<&LockInfo>) -> Option<Duration> {
     lock.filter(|lock| lock.cools_down()).map(|lock| lock.age)
-}
-
-impl OnceRetried {
-    /// Runs the work under a lease, unless it was done before, and marks the work as done after a
-    /// success.
-    ///
-    /// # Errors
-    ///
-    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost) meanwhile. The work may not have
-    /// run, may have been cancelled, or may have been done without a mark.
-    ///
-    /// # Cancel safety
-    ///
-    /// Work that is dropped while it runs counts as failed.
-    pub async fn run<F, Fut, T, E>(self, work: F) -> Result<OnceOutcome<Result<T, E>>, Error>
-    where
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-    {
-        let Self(once) = self;
-        let lease = match once.begin().await? {
-            Ok(lease) => lease,
-            Err(outcome) => return Ok(outcome),
-        };
-        let result = lease.guard(work()).await?;
-        match &result {
-            Ok(_) => lease.release_after(once.retention).await?,
-            Err(_) => lease.release().await?,
-        }
-        Ok(OnceOutcome::Ran(result))
-    }
 }

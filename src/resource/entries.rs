@@ -24,7 +24,7 @@ use crate::{extensions::Fence, lock::Holder, words::words};
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a filter does nothing until it is passed to `Perennial::entries`"]
 pub struct EntryFilter {
     prefix: String,
@@ -53,14 +53,14 @@ impl EntryFilter {
     }
 
     /// Sets the beginning of the keys. Default: every key.
-    pub fn prefix(mut self, prefix: &str) -> Self {
-        prefix.clone_into(&mut self.prefix);
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
         self
     }
 
     /// Sets a tag that the entries have. Default: any.
-    pub fn tag(mut self, tag: &str) -> Self {
-        self.tag = Some(tag.to_owned());
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tag = Some(tag.into());
         self
     }
 
@@ -71,8 +71,8 @@ impl EntryFilter {
     }
 
     /// Continues at [`EntryPage::next`] of the page before. Default: at the first key.
-    pub fn start_at(mut self, next: &str) -> Self {
-        self.from = Some(next.to_owned());
+    pub fn start_at(mut self, next: impl Into<String>) -> Self {
+        self.from = Some(next.into());
         self
     }
 
@@ -111,7 +111,7 @@ impl EntryFilter {
 }
 
 /// A page of the list of entries.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EntryPage {
@@ -141,7 +141,7 @@ words! {
 }
 
 /// A stored resource, without its content. Times are by the database's clock.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Entry {

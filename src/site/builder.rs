@@ -22,6 +22,7 @@ pub struct Builder {
     table_prefix: String,
     settings: Settings,
     mode: Option<Mode>,
+    digests_executable: bool,
     declared: Declared,
     statement_timeout: Option<Duration>,
     database_patience: Duration,
@@ -47,6 +48,7 @@ impl Builder {
                 mode: Mode::On,
             },
             mode: None,
+            digests_executable: false,
             statement_timeout: None,
             database_patience: DATABASE_PATIENCE,
             #[cfg(feature = "_sql")]
@@ -67,8 +69,6 @@ impl Builder {
 
     /// Sets the capacity of the memory tier in bytes, compressed copies included. Default: 64 MiB.
     /// Versions beyond the capacity are read from the database.
-    ///
-    /// Each serving thread caches, in addition to this, the headers of at most 64 representations.
     pub fn memory_capacity(mut self, bytes: u64) -> Self {
         self.settings.memory_capacity = bytes;
         self
@@ -101,9 +101,9 @@ impl Builder {
         self
     }
 
-    /// Sets whether responses carry a `Cache-Status` header (RFC 9211). Default: yes.
-    pub fn cache_status(mut self, said: bool) -> Self {
-        self.settings.cache_status = said;
+    /// Leaves out the header `Cache-Status` (RFC 9211). Default: each response has the header.
+    pub fn hide_cache_status(mut self) -> Self {
+        self.settings.cache_status = false;
         self
     }
 
@@ -124,15 +124,11 @@ impl Builder {
     }
 
     /// Sets the [revision](Self::revision) to a digest of the executable, so that each build that
-    /// differs is a revision. Reads the executable, and blocks meanwhile: some tenths of a second.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): the executable cannot be read, as it was deleted
-    /// perhaps.
-    pub fn revision_of_executable(mut self) -> Result<Self, Error> {
-        self.settings.revision = Some(crate::mode::digest()?);
-        Ok(self)
+    /// differs is a revision. The opening of the site reads the executable, and blocks meanwhile for
+    /// some tenths of a second. The opening fails if the executable was deleted.
+    pub fn revision_of_executable(mut self) -> Self {
+        self.digests_executable = true;
+        self
     }
 
     /// Sets the name of this version of the site's code, such as `env!("GIT_HASH")` or
@@ -164,15 +160,15 @@ impl Builder {
     }
 
     /// Lets PostgreSQL notify this process of invalidations (LISTEN and NOTIFY). The process then
-    /// knows an invalidation after some 50 ms instead of a second. Default: no.
+    /// knows an invalidation after some 50 ms instead of a second.
     ///
     /// The process takes one connection of the pool for good. The connection must reach PostgreSQL
     /// without a pooler in transaction mode. While the connection is lost, the process learns of
     /// invalidations by its sync, once a second. Opening another kind of database with `listen` is
     /// an error. CockroachDB and YugabyteDB accept the setting and never notify.
     #[cfg(feature = "postgres")]
-    pub fn listen(mut self, listen: bool) -> Self {
-        self.listen = listen;
+    pub fn listen(mut self) -> Self {
+        self.listen = true;
         self
     }
 
@@ -245,12 +241,12 @@ impl Builder {
     /// # Errors
     ///
     /// The errors of [`Perennial::open`], and [`Invalid`](crate::ErrorKind::Invalid) for a table
-    /// prefix that cannot be used, an empty revision, or `listen` on a database other than
-    /// PostgreSQL.
+    /// prefix that cannot be used, an empty revision, an executable that cannot be read, a statement
+    /// timeout of zero, or `listen` on a database other than PostgreSQL.
     #[cfg(feature = "_sql")]
     pub async fn open(self, url: &str) -> Result<Perennial, Error> {
         let database = Database::open_when(url, self.connect).await?;
-        self.build(database).await
+        self.with_pool(database).await
     }
 
     /// Uses the application's own pool, as [`Perennial::with_pool`] does, with these settings.
@@ -259,7 +255,7 @@ impl Builder {
     ///
     /// The errors of [`open`](Self::open).
     #[cfg(feature = "_sql")]
-    pub async fn build(self, pool: impl IntoDatabase) -> Result<Perennial, Error> {
+    pub async fn with_pool(self, pool: impl IntoDatabase) -> Result<Perennial, Error> {
         let this = self.checked()?;
         let database = pool.into_database();
         let limit = this.statement_timeout.unwrap_or(database.limit());
@@ -336,6 +332,14 @@ impl Builder {
                 "the revision is empty: write a name for this version of the code, or leave out `Builder::revision`",
             ));
         }
+        if self.statement_timeout == Some(Duration::ZERO) {
+            return Err(Error::invalid(
+                "the statement timeout is zero: write the time that a step in the database may take",
+            ));
+        }
+        if self.digests_executable {
+            self.settings.revision = Some(crate::mode::digest()?);
+        }
         self.settings.mode = match self.mode {
             Some(mode) => mode,
             None => Mode::from_environment()?.unwrap_or_default(),
@@ -370,7 +374,7 @@ impl Builder {
             tables = self.table_prefix,
             revision = self.settings.revision,
             memory = self.settings.memory_capacity,
-            mode = ?self.settings.mode,
+            mode = %self.settings.mode,
             "the site is open"
         );
         if cfg!(debug_assertions) && self.settings.mode == Mode::On && self.mode.is_none() {
@@ -400,6 +404,7 @@ fn features() -> String {
         ("calendar", cfg!(feature = "calendar")),
         ("compression", cfg!(feature = "compression")),
         ("metrics", cfg!(feature = "metrics")),
+        ("serde", cfg!(feature = "serde")),
         ("testing", cfg!(feature = "testing")),
     ];
     let names = features.into_iter().filter(|(_, is_built_in)| *is_built_in);

@@ -39,6 +39,21 @@ pub struct Perennial {
     database: Option<Database>,
 }
 
+impl RefreshLayer {
+    /// Returns a layer for a site, as [`Perennial::layer`] does.
+    pub fn new(site: &Perennial, policy: impl Into<Refresh>) -> Self {
+        let (engine, declared) = (Arc::clone(&site.engine), Arc::clone(&site.declared));
+        Self::with_engine(engine, declared, policy.into())
+    }
+}
+
+impl InvalidateLayer {
+    /// Returns a layer for a site, as [`Perennial::invalidate_on_success`] does.
+    pub fn new(site: &Perennial, tags: Tags) -> Self {
+        Self::with_engine(Arc::clone(&site.engine), tags)
+    }
+}
+
 impl Perennial {
     /// Opens a database by its URL, with a small pool of its own, and makes or upgrades Perennial's
     /// tables.
@@ -77,7 +92,7 @@ impl Perennial {
     /// The errors of [`open`](Self::open).
     #[cfg(feature = "_sql")]
     pub async fn with_pool(pool: impl IntoDatabase) -> Result<Self, Error> {
-        Self::builder().build(pool).await
+        Self::builder().with_pool(pool).await
     }
 
     /// Returns the default settings, to be changed.
@@ -88,8 +103,7 @@ impl Perennial {
     /// Returns a layer that stores the inner service's responses, each under the path and the query
     /// of its request.
     pub fn layer(&self, policy: impl Into<Refresh>) -> RefreshLayer {
-        let (engine, declared) = (Arc::clone(&self.engine), Arc::clone(&self.declared));
-        RefreshLayer::new(engine, declared, policy.into())
+        RefreshLayer::new(self, policy)
     }
 
     /// Returns a layer for routes that change the data of other pages. After a successful request
@@ -111,11 +125,17 @@ impl Perennial {
     ///
     /// A response can name further tags by [`Tags`] in its extensions. For GET and POST on one
     /// path, layer the handlers apart: `get(books).layer(…).merge(post(add_book).layer(…))`.
-    pub fn invalidate_on_success<T: Into<String>>(
+    pub fn invalidate_on_success(
         &self,
-        tags: impl IntoIterator<Item = T>,
+        tags: impl IntoIterator<Item = impl Into<String>>,
     ) -> InvalidateLayer {
-        InvalidateLayer::new(Arc::clone(&self.engine), Tags::new(tags))
+        InvalidateLayer::new(self, Tags::new(tags))
+    }
+
+    /// Returns a layer as [`invalidate_on_success`](Self::invalidate_on_success) does, for which each
+    /// response names all tags by [`Tags`] in its extensions.
+    pub fn invalidate_as_responses_say(&self) -> InvalidateLayer {
+        InvalidateLayer::new(self, Tags::default())
     }
 
     /// Makes a resource stale in all processes: visitors get the old version while the next request

@@ -144,7 +144,7 @@ impl Database {
     /// Sets the time that a step in this database may take, the wait for a connection and further
     /// tries included, before the step counts as failed. Default: 5 s.
     ///
-    /// The limit holds for [`Locks::new`](crate::locks::Locks::new),
+    /// The limit holds for [`Locks::with_pool`](crate::locks::Locks::with_pool),
     /// [`Claims`](crate::locks::Claims) and [`SessionLock`](crate::locks::SessionLock), and for a
     /// site unless [`Builder::statement_timeout`](crate::Builder::statement_timeout) sets another
     /// one.

@@ -40,7 +40,7 @@ async fn jobs(db: &Db, rows: usize) -> Claims {
         .collect();
     db.execute(&format!("INSERT INTO job VALUES {}", rows.join(", ")))
         .await;
-    Claims::on(database, "job").order("id")
+    Claims::with_pool(database, "job").order("id")
 }
 
 fn numbers(ids: &[String]) -> Vec<usize> {
@@ -130,11 +130,11 @@ async fn values_are_bound_and_names_are_checked(db: Db) {
     let important = important.claim(99).await.expect("answers");
     assert_eq!(numbers(important.ids()), (12..20).collect::<Vec<_>>());
     important.release().await.expect("answers");
-    let claims = Claims::on(db.database().await, "job").order_descending("priority");
+    let claims = Claims::with_pool(db.database().await, "job").order_descending("priority");
     let last = claims.order("id").claim(2).await.expect("answers");
     assert_eq!(numbers(last.ids()), [16, 17]);
 
-    let on = async |table: &str| Claims::on(db.database().await, table);
+    let on = async |table: &str| Claims::with_pool(db.database().await, table);
     for claims in [
         on("job; DROP TABLE job").await,
         on("job\"").await,
@@ -203,7 +203,7 @@ async fn keys_can_be_texts_and_names_any_that_are_quoted(db: Db) {
         "INSERT INTO {table} VALUES ('b''ä', NULL), ('a', NULL)"
     ))
     .await;
-    let claims = Claims::on(database, "Order")
+    let claims = Claims::with_pool(database, "Order")
         .id("Key")
         .lock("group")
         .order("Key");
@@ -227,7 +227,7 @@ async fn keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_
         .await;
         db.execute("INSERT INTO raw VALUES (x'ff00', NULL), (x'ff01', NULL)")
             .await;
-        let error = Claims::on(database.clone(), "raw").claim(1).await;
+        let error = Claims::with_pool(database.clone(), "raw").claim(1).await;
         assert!(is_database(&error.expect_err("can't be read")));
         until("it is released", async || {
             db.int("SELECT COUNT(*) FROM raw WHERE lock_id IS NULL")
@@ -246,7 +246,7 @@ async fn keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_
         .await;
         db.execute("INSERT INTO letter VALUES ('a', NULL), ('A', NULL), ('ä', NULL)")
             .await;
-        let claim = Claims::on(database.clone(), "letter")
+        let claim = Claims::with_pool(database.clone(), "letter")
             .order("id")
             .claim(9)
             .await
@@ -276,7 +276,7 @@ async fn keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_
             ))
             .await;
             db.execute("INSERT INTO small VALUES (1, NULL, NULL)").await;
-            let small = Claims::on(lax.clone(), "small").expires("locked_until", LONG);
+            let small = Claims::with_pool(lax.clone(), "small").expires("locked_until", LONG);
             let error = small.claim(1).await.expect_err("is cut off");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
             assert!(error.to_string().contains("33"), "{error}");
@@ -307,9 +307,9 @@ async fn claim_ends_at_the_statement_limit_of_its_site(db: Db) {
     db.site().await;
     with_pool!(db, pool => {
         let builder = Perennial::builder().statement_timeout(Duration::from_millis(700));
-        let site = builder.build(pool.clone()).await.expect("prepares");
+        let site = builder.with_pool(pool.clone()).await.expect("prepares");
         let _held = all_of(&pool).await;
-        let jobs = Claims::on(site.database().expect("has one"), "job");
+        let jobs = Claims::with_pool(site.database().expect("has one"), "job");
         let error = jobs.claim(1).await.expect_err("there is no connection");
         assert!(error.to_string().ends_with("within 700ms"), "{error}");
     });

@@ -136,7 +136,7 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_d
                     options.expect("a URL").pragma("max_page_count", "12"),
                 );
                 let pool = pool.await.expect("opens");
-                patient().build(pool).await.expect("prepares")
+                patient().with_pool(pool).await.expect("prepares")
             }
             _ => folder.site().await,
         };

@@ -32,7 +32,7 @@ async fn keys(site: &Perennial, filter: EntryFilter) -> Vec<String> {
 
 async fn each_stored_page_is_listed_with_its_origin(db: Db) {
     let builder = Perennial::builder().revision("7");
-    let site = builder.build(db.database().await).await.expect("opens");
+    let site = builder.with_pool(db.database().await).await.expect("opens");
     let books = site
         .layer(Refresh::every(DAY).stale_while_revalidate(DAY))
         .name("books");

@@ -224,7 +224,7 @@ async fn without_a_database_nothing_is_run() {
     let pool = sqlx::SqlitePool::connect("sqlite::memory:")
         .await
         .expect("opens");
-    let locks = Locks::new(pool.clone()).await.expect("opens");
+    let locks = Locks::with_pool(pool.clone()).await.expect("opens");
     let layer = locks.exclusive(|_| "a".into());
     let route = post(unreachable).layer(layer);
     let address = serve(Router::new().route("/", route)).await;

@@ -212,7 +212,7 @@ async fn routes_of_every_kind_are_cached_and_see_their_routing() {
         for connects in [false, true] {
             let layer = site
                 .layer(POLICY)
-                .key(Key::new().query(&[&format!("{n}-{connects}")]));
+                .key(Key::new().query([format!("{n}-{connects}")]));
             // Each layer has a key of its own.
             let path = format!("{path}?{n}-{connects}");
             let app = place(layer);

@@ -55,7 +55,7 @@ fn in_python(python: &str, db: &Db) -> Contender {
 }
 
 async fn locks(db: &Db) -> Locks {
-    Locks::new(db.database().await).await.expect("opens")
+    Locks::with_pool(db.database().await).await.expect("opens")
 }
 
 fn told(contender: &mut Contender, what: &str) -> String {

@@ -192,7 +192,7 @@ async fn contender() {
                     }
                 }),
                 _ => tasks.spawn(async move {
-                    let claims = Claims::on(pool, &name).order("id");
+                    let claims = Claims::with_pool(pool, &*name).order("id");
                     let claims = claims.expires("locked_until", Duration::from_secs(600));
                     let mut ids = Vec::new();
                     loop {

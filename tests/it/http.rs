@@ -154,7 +154,7 @@ async fn response_has_age_and_cache_status() {
     let (_, other) = origin_behind(&shared.site(), Refresh::every(LONG));
     assert!(status(&get(other, "/waited").await).starts_with("perennial; hit; ttl=3"));
 
-    let quiet = shared.open(patient().cache_status(false));
+    let quiet = shared.open(patient().hide_cache_status());
     let (_, quiet) = origin_behind(&quiet, policy);
     for _ in 0..2 {
         assert_eq!(status(&get(quiet, "/quiet").await), "");

@@ -447,7 +447,7 @@ const LEASE: Duration = Duration::from_secs(2);
 
 /// Waits until the lease of the request with the key `k` has expired.
 async fn expired(db: &Db) {
-    let locks = Locks::new(db.database().await).await.expect("opens");
+    let locks = Locks::with_pool(db.database().await).await.expect("opens");
     until("the lease expires", async || {
         let lock = locks
             .inspect(LockName::of(LockKind::Request, ["", "/pay", "k"]))
@@ -673,7 +673,7 @@ async fn unreachable() {
 async fn housekeeping_is_not_held_for_as_long_as_the_locks_of_requests(db: Db) {
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
-    let locks = Locks::new(db.database().await).await.expect("opens");
+    let locks = Locks::with_pool(db.database().await).await.expect("opens");
     let held = locks.clone().hold_at_least(30 * DAY);
     let route = post(async || "done").layer(held.idempotency());
     let address = serve(Router::new().route("/pay", route)).await;

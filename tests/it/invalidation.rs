@@ -42,7 +42,7 @@ impl Process {
         origin: &Origin,
         layered: impl Fn(RefreshLayer) -> RefreshLayer,
     ) -> Self {
-        let site = builder.build(db.database().await).await.expect("opens");
+        let site = builder.with_pool(db.database().await).await.expect("opens");
         let layer = layered(site.layer(every(LONG)));
         let address = crate::support::serve(origin.router().layer(layer)).await;
         Self { site, address }

@@ -391,7 +391,7 @@ async fn generator_sees_the_configured_key_and_nothing_else() {
     type Group<'a> = (Vec<(&'a str, &'a [(&'a str, &'a str)])>, &'a str);
     let table: Vec<(Key, Vec<Group<'_>>)> = vec![
         (
-            Key::new().query(&["page", "sort"]),
+            Key::new().query(["page", "sort"]),
             vec![
                 (
                     vec![
@@ -406,7 +406,7 @@ async fn generator_sees_the_configured_key_and_nothing_else() {
             ],
         ),
         (
-            Key::new().query(&[]),
+            Key::path(),
             vec![(vec![("/a?b", &[]), ("/a?c", &de), ("/a", &[])], "/a ")],
         ),
         (

@@ -99,7 +99,7 @@ async fn a_rollback_counts_as_new(db: Db) {
     let origin = Origin::default();
     let process = async |revision: &str| {
         let builder = crate::support::patient().revision(revision);
-        let site = builder.build(db.database().await).await.expect("opens");
+        let site = builder.with_pool(db.database().await).await.expect("opens");
         let policy = Refresh::every(DAY).soft_timeout(crate::support::HANG);
         serve(origin.router().layer(site.layer(policy))).await
     };
@@ -158,7 +158,7 @@ async fn opens_by_the_environment() {
 async fn each_build_is_a_revision() {
     let database = testing::Database::new();
     let builder = Perennial::builder().revision_of_executable();
-    let site = database.open(builder.expect("is read")).expect("opens");
+    let site = database.open(builder).expect("opens");
     let origin = Origin::default();
     let address = here(origin.router().layer(site.layer(Refresh::every(DAY))));
     get(address, "/").await;

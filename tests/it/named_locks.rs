@@ -202,7 +202,7 @@ async fn lease_whose_pool_is_closed_is_lost_when_it_ends(db: Db) {
     // Creates the SQLite file.
     drop(db.database().await);
     with_pool!(&db, pool => {
-        let locks = Locks::new(pool.clone()).await.expect("opens").lease(Duration::from_secs(1));
+        let locks = Locks::with_pool(pool.clone()).await.expect("opens").lease(Duration::from_secs(1));
         let lease = locks.try_lock("a").await.expect("answers").expect("is free");
         // Each further statement fails at once.
         pool.close().await;
@@ -337,7 +337,7 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
         let once = processes[0].once(name.each_ref());
         let again = once.clone().run(|| async { 7 }).await.expect("answers");
         assert!(
-            matches!(again, OnceOutcome::AlreadyDone { since } if since < HANG),
+            matches!(again, OnceOutcome::AlreadyDone { since, .. } if since < HANG),
             "{again:?}"
         );
         // The mark is not pruned with unused locks.
@@ -370,10 +370,12 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
 
 async fn failed_work_runs_again_until_it_succeeds(db: Db) {
     let [a, b] = [locks(&db).await, locks(&db).await];
-    let once = |locks: &Locks| locks.once("job").retry_if_failed();
-    let failed = once(&a).run(|| async { Err::<(), _>("no luck") }).await;
+    let once = |locks: &Locks| locks.once("job");
+    let failed = once(&a)
+        .run_until_done(|| async { Err::<(), _>("no luck") })
+        .await;
     assert_eq!(failed.expect("answers"), OnceOutcome::Ran(Err("no luck")));
-    let crashed = once(&a).run(|| async { panic!("in the middle") as Result<(), ()> });
+    let crashed = once(&a).run_until_done(|| async { panic!("in the middle") as Result<(), ()> });
     assert!(tokio::spawn(crashed).await.is_err());
     // One at a time.
     let (go_on, held) = tokio::sync::oneshot::channel::<()>();
@@ -385,7 +387,7 @@ async fn failed_work_runs_again_until_it_succeeds(db: Db) {
             .is_some_and(|lock| lock.remaining.is_zero())
     })
     .await;
-    let running = tokio::spawn(retry.run(|| async {
+    let running = tokio::spawn(retry.run_until_done(|| async {
         held.await.expect("is told");
         Ok::<_, ()>(7)
     }));
@@ -420,7 +422,7 @@ async fn lock_without_a_site_has_the_statement_limit_of_its_database(db: Db) {
     db.site().await;
     with_pool!(db, pool => {
         let database = Database::from(pool.clone()).statement_timeout(LIMIT);
-        let locks = Locks::new(database.clone()).await.expect("prepares");
+        let locks = Locks::with_pool(database.clone()).await.expect("prepares");
         let site = Perennial::with_pool(database).await.expect("prepares");
         let _held = all_of(&pool).await;
         for locks in [locks, site.locks()] {

@@ -54,7 +54,7 @@ async fn a_mark_is_committed_or_rolled_back_with_its_transaction(db: Db) {
         }
         let mut connection = pool.acquire().await.expect("is free");
         let late = other.locks().once(["mail", "42"]).mark_in(&mut *connection).await.expect("answers");
-        assert!(matches!(late, OnceOutcome::AlreadyDone { since } if since < Duration::from_secs(60)));
+        assert!(matches!(late, OnceOutcome::AlreadyDone { since, .. } if since < Duration::from_secs(60)));
     });
 }
 
@@ -121,16 +121,14 @@ async fn a_link_of_a_chain_goes_out_once_and_after_the_one_before(db: Db) {
     assert_eq!(early.await.expect("answers"), OnceOutcome::NotYet);
     let early = offer[0]
         .clone()
-        .retry_if_failed()
-        .run(|| async { Ok::<_, ()>(()) });
+        .run_until_done(|| async { Ok::<_, ()>(()) });
     assert_eq!(early.await.expect("answers"), OnceOutcome::NotYet);
 
     let ran = welcome.0.run(|| async { 1 }).await.expect("answers");
     assert_eq!(ran, OnceOutcome::Ran(1));
     let failed = tips[0]
         .clone()
-        .retry_if_failed()
-        .run(|| async { Err::<(), _>("away") });
+        .run_until_done(|| async { Err::<(), _>("away") });
     assert_eq!(
         failed.await.expect("answers"),
         OnceOutcome::Ran(Err("away"))
@@ -139,10 +137,7 @@ async fn a_link_of_a_chain_goes_out_once_and_after_the_one_before(db: Db) {
         .clone()
         .run(|| async { panic!("the tips have failed") });
     assert_eq!(early.await.expect("answers"), OnceOutcome::NotYet);
-    let went = tips[1]
-        .clone()
-        .retry_if_failed()
-        .run(|| async { Ok::<_, ()>(2) });
+    let went = tips[1].clone().run_until_done(|| async { Ok::<_, ()>(2) });
     assert_eq!(went.await.expect("answers"), OnceOutcome::Ran(Ok(2)));
 
     with_pool!(db, pool => {
@@ -181,8 +176,8 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
 
         // Another process does the work, never extends its lease, and loses the lease when it ends.
         let held = other.locks().lease(Duration::from_secs(6)).manual_extension();
-        let running = held.once("held").retry_if_failed();
-        let running = tokio::spawn(running.run(std::future::pending::<Result<(), ()>>));
+        let running = held.once("held");
+        let running = tokio::spawn(running.run_until_done(std::future::pending::<Result<(), ()>>));
         let lock = async || site.locks().inspect(LockName::of(LockKind::Once, "held")).await.expect("answers");
         until("it runs", async || lock().await.is_some()).await;
         let held = site.locks().once("held");
@@ -303,16 +298,16 @@ async fn a_link_does_not_go_out_after_one_that_is_rolled_back(db: Db) {
 async fn failed_work_under_a_minimum_hold_is_not_done(db: Db) {
     let site = db.site().await;
     let locks = site.locks().hold_at_least(Duration::from_secs(60));
-    let failing = locks.once("x").retry_if_failed();
+    let failing = locks.once("x");
     let ran = failing
         .clone()
-        .run(|| async { Err::<(), _>(()) })
+        .run_until_done(|| async { Err::<(), _>(()) })
         .await
         .expect("answers");
     assert_eq!(ran, OnceOutcome::Ran(Err(())));
     assert_eq!(locks.once("x").done().await.expect("answers"), None);
     let ran = failing
-        .run(|| async { Ok::<_, ()>(()) })
+        .run_until_done(|| async { Ok::<_, ()>(()) })
         .await
         .expect("answers");
     assert_eq!(ran, OnceOutcome::Ran(Ok(())));
@@ -322,7 +317,7 @@ async fn a_mark_that_a_crashed_process_holds_ends_though_the_clock_was_set_back(
     let [site, _] = sites(&db).await;
     let length = Duration::from_secs(2);
     let store = crate::store::open(&db).await;
-    // A process has crashed under `retry_if_failed`.
+    // A process has crashed under `run_until_done`.
     let name = LockName::of(LockKind::Once, "a");
     crate::store::lock(&*store, name.clone(), length).await;
     let hour = "UPDATE perennial_lock SET acquired_at = acquired_at + 3600000000, expires_at = expires_at + 3600000000";

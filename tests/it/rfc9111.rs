@@ -248,7 +248,7 @@ async fn successful_unsafe_request_makes_what_it_changed_stale_in_all_processes(
     let plain = serve(writable(&origin).layer(layer.clone())).await;
     let nested = Router::new().nest("/in", writable(&origin).layer(layer.clone()));
     let nested = serve(nested).await;
-    let keyed = Key::new().query(&["page"]).header(language);
+    let keyed = Key::new().query(["page"]).header(language);
     let keyed = serve(writable(&origin).layer(layer.key(keyed))).await;
     let elsewhere = serve(writable(&origin).layer(other.layer(policy))).await;
     let off = serve(writable(&origin).layer(site.layer(policy))).await;

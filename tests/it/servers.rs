@@ -266,7 +266,7 @@ async fn an_exhausted_pool_is_no_visitors_trouble(db: Db) {
         .await;
     let pool = pool.expect("opens");
     let builder = Perennial::builder().statement_timeout(LIMIT);
-    let site = builder.build(pool.clone()).await.expect("prepares");
+    let site = builder.with_pool(pool.clone()).await.expect("prepares");
     let origin = Origin::default();
     let layer = site.layer(Refresh::every(INTERVAL).cooldown(INTERVAL));
     let address = serve(origin.router().layer(layer)).await;

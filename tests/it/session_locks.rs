@@ -150,7 +150,7 @@ async fn holder() {
 async fn session_lock_ends_at_the_statement_limit_of_its_site(db: Db) {
     with_pool!(db, pool => {
         let builder = Perennial::builder().statement_timeout(Duration::from_millis(700));
-        let site = builder.build(pool.clone()).await.expect("prepares");
+        let site = builder.with_pool(pool.clone()).await.expect("prepares");
         let _held = all_of(&pool).await;
         let tried = SessionLock::try_lock(site.database().expect("has one"), "one").await;
         let error = tried.expect_err("there is no connection");

@@ -311,7 +311,7 @@ mod network {
             .await;
         let proxy = Proxy::before(db.url()).await;
         let (database, at_rest) = one_connection(&proxy.url(db.url())).await;
-        let jobs = Claims::on(database, "job");
+        let jobs = Claims::with_pool(database, "job");
         let claim = jobs.claim(1).await.expect("answers");
         claim.release().await.expect("answers");
         let claimed = async |claimed| {

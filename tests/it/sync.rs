@@ -205,7 +205,7 @@ async fn state_of_a_handler_is_freed_with_the_site() {
 #[tokio::test]
 async fn listening_to_sqlite_is_an_error() {
     let folder = Folder::new();
-    let error = Perennial::builder().listen(true).open(&folder.url()).await;
+    let error = Perennial::builder().listen().open(&folder.url()).await;
     assert!(
         error
             .expect_err("is SQLite")
@@ -251,7 +251,7 @@ async fn nested_routes_are_invalidated_by_the_original_path() {
     let key = perennial::Key::new().header("x-kind".parse().expect("a name"));
     let inner = origin
         .router()
-        .layer(site.layer(Refresh::every(LONG)).key(key.query(&["page"])));
+        .layer(site.layer(Refresh::every(LONG)).key(key.query(["page"])));
     let app = Router::new().nest("/shop", inner);
     let mut runs = 0;
     for path in ["/shop/books?page=2", "/shop/books"] {
@@ -300,7 +300,7 @@ mod on_servers {
     async fn listening_process_hears_at_once_and_misses_nothing_while_disconnected(db: Db) {
         let origin = Origin::default();
         let a = Process::new(&db, &origin, |layer| layer).await;
-        let listening = crate::support::patient().listen(true);
+        let listening = crate::support::patient().listen();
         let b = Process::with(&db, listening, &origin, |layer| layer).await;
         let listeners = "SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> pg_backend_pid()";

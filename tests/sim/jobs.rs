@@ -144,14 +144,7 @@ async fn retried(process: &Arc<Process>, name: &str, time: Duration, fails: bool
         working.how = if fails { "failed" } else { "done" };
         if fails { Err(()) } else { Ok(()) }
     };
-    match process
-        .site
-        .locks()
-        .once(name)
-        .retry_if_failed()
-        .run(work)
-        .await
-    {
+    match process.site.locks().once(name).run_until_done(work).await {
         Ok(OnceOutcome::Ran(Err(()))) => "failed",
         Ok(outcome) => said(&outcome),
         Err(_) => "away",
@@ -164,6 +157,7 @@ fn said<T>(outcome: &OnceOutcome<T>) -> &'static str {
         OnceOutcome::AlreadyDone { .. } => "done before",
         OnceOutcome::InProgress => "in progress",
         OnceOutcome::NotYet => "not yet",
+        _ => unreachable!("all outcomes are above"),
     }
 }
 

@@ -14,7 +14,11 @@ use std::{process::ExitCode, time::Duration};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use humantime::parse_duration;
-use perennial::{Error, Perennial, entries::EntryState, locks::{Fence, LockKind}};
+use perennial::{
+    Error, Perennial,
+    entries::EntryState,
+    locks::{Fence, LockKind},
+};
 
 use open::Source;
 

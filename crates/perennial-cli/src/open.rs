@@ -70,7 +70,7 @@ impl Source {
             return self.site_with_tables().await;
         }
         let pool = sqlx::SqlitePool::connect(url).await?;
-        Ok(self.builder().build(pool).await?)
+        Ok(self.builder().with_pool(pool).await?)
     }
 
     /// Opens the site, and makes the tables if they are missing.

@@ -59,7 +59,7 @@ impl RunOptions {
         // Without the arguments, which may hold secrets: everybody on the database sees the action.
         let program = Path::new(&self.command[0]).file_name();
         let program = program.unwrap_or_default().to_string_lossy();
-        let attempt = locks.lock(&*self.name).wait(wait).action(&program);
+        let attempt = locks.lock(&*self.name).wait(wait).action(&*program);
         let since = std::time::Instant::now();
         let lease = match attempt.await {
             Ok(lease) => lease,

@@ -188,7 +188,7 @@ async fn claims_are_counted_by_their_lock() {
                 .await;
             done.expect("is done");
         }
-        let claims = Claims::on(site.database().expect("is there"), &table);
+        let claims = Claims::with_pool(site.database().expect("is there"), &table);
         let claims = claims.expires("locked_until", HANG);
         assert_eq!(
             db.json(&["claims", &table])["claims"],

@@ -47,7 +47,7 @@ pub(crate) async fn run(
     };
     // The key has no query, so that visitors cannot invent pages.
     let list = |policy| {
-        let layer = site.layer(policy).key(Key::new().query(&[]));
+        let layer = site.layer(policy).key(Key::path());
         layer.tag("catalogue")
     };
     let app = Router::new()

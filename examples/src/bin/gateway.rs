@@ -137,7 +137,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let names: Vec<_> = options.query.iter().map(String::as_str).collect();
     let layer = match names.is_empty() {
         true => layer,
-        false => layer.key(Key::new().query(&names)),
+        false => layer.key(Key::new().query(names)),
     };
     let kept = layer.layer(tower::service_fn(move |request| {
         let proxy = proxy.clone();

@@ -110,7 +110,7 @@ fn worker(url: &str, number: usize) -> Result<Child, Box<dyn Error>> {
 
 /// Sends mails until none is left.
 async fn work(name: &str, database: Database, pool: &AnyPool) -> Result<(), Box<dyn Error>> {
-    let mails = Claims::on(database, "mail")
+    let mails = Claims::with_pool(database, "mail")
         .expires("locked_until", CLAIM)
         .order("id");
     loop {

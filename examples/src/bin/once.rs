@@ -53,7 +53,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         let thanks = site.locks().once(["mail", "42", "thanks"]);
         match thanks.run(|| send("thank you for order 42")).await? {
             OnceOutcome::Ran(()) => say!("  by worker {worker}"),
-            OnceOutcome::AlreadyDone { since } => {
+            OnceOutcome::AlreadyDone { since, .. } => {
                 say!("  worker {worker} is told that it was done {since:.1?} ago");
             }
             other => say!("  worker {worker} is told: {other:?}"),
@@ -62,11 +62,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     say!("Until it succeeds, one at a time: the first two fail.");
     for worker in 0..4 {
-        let invoice = site
-            .locks()
-            .once(["mail", "42", "invoice"])
-            .retry_if_failed();
-        let outcome = invoice.run(|| async {
+        let invoice = site.locks().once(["mail", "42", "invoice"]);
+        let outcome = invoice.run_until_done(|| async {
             if worker < 2 {
                 return Err("the mail server is away");
             }

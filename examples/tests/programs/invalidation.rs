@@ -66,7 +66,7 @@ struct Process {
 
 impl Process {
     async fn start(db: &Db, builder: Builder, origin: &Origin) -> Self {
-        let site = builder.build(db.database().await).await.expect("opens");
+        let site = builder.with_pool(db.database().await).await.expect("opens");
         let layer = site.layer(every(Duration::from_secs(3600)));
         let address = serve(origin.router().layer(layer)).await;
         Self { site, address }

@@ -72,7 +72,7 @@ async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
     let [a, b] = two(&db, "--bank 6s --lease 5s");
     let address = a.address;
     tokio::spawn(async move { pay(address, "k").await });
-    let locks = Locks::new(db.database().await).await.expect("opens");
+    let locks = Locks::with_pool(db.database().await).await.expect("opens");
     until("a pays", async || {
         let held = locks.list().await.expect("answers");
         held.iter()

@@ -88,10 +88,17 @@ impl Locks {
     /// ```
     pub fn exclusive(
         &self,
-        name: impl Fn(&http::request::Parts) -> LockName + Send + Sync + 'static,
+        name: impl Fn(&Parts) -> LockName + Send + Sync + 'static,
     ) -> ExclusiveLayer {
-        ExclusiveLayer {
-            locks: self.clone(),
+        ExclusiveLayer::new(self, name)
+    }
+}
+
+impl ExclusiveLayer {
+    /// Returns a layer, as [`Locks::exclusive`] does.
+    pub fn new(locks: &Locks, name: impl Fn(&Parts) -> LockName + Send + Sync + 'static) -> Self {
+        Self {
+            locks: locks.clone(),
             name: Arc::new(name),
             wait: EXCLUSIVE_WAIT,
             action: Arc::from(""),
@@ -100,9 +107,7 @@ impl Locks {
             until_sent: false,
         }
     }
-}
 
-impl ExclusiveLayer {
     /// Sets the time that a request waits for the lock. Default: 5 s. Zero means a single try.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = limit;
@@ -111,8 +116,8 @@ impl ExclusiveLayer {
 
     /// Sets the route's purpose, which a refused client and [`Locks::inspect`] see. At most 100
     /// bytes are stored.
-    pub fn action(mut self, action: &str) -> Self {
-        self.action = action.into();
+    pub fn action(mut self, action: impl Into<String>) -> Self {
+        self.action = action.into().into();
         self
     }
 
@@ -145,10 +150,7 @@ impl<S> Layer<S> for ExclusiveLayer {
     type Service = ExclusiveService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        ExclusiveService {
-            inner,
-            layer: self.clone(),
-        }
+        ExclusiveService::new(inner, self.clone())
     }
 }
 

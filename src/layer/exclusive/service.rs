@@ -23,6 +23,8 @@ pub struct ExclusiveService<S> {
     pub(super) layer: ExclusiveLayer,
 }
 
+of_inner!(ExclusiveService, ExclusiveLayer);
+
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for ExclusiveService<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
@@ -58,7 +60,7 @@ impl ExclusiveLayer {
         let (mut parts, body) = request.into_parts();
         let name = (self.name)(&parts);
         let attempt = self.locks.lock(name.clone()).wait(self.wait);
-        let lease = match attempt.action(&self.action).taken().await {
+        let lease = match attempt.action(&*self.action).taken().await {
             Ok(Some(lease)) => lease,
             refused => return Ok(self.refused(&name, refused.err())),
         };

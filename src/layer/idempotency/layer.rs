@@ -122,9 +122,16 @@ impl Locks {
     /// # }
     /// ```
     pub fn idempotency(&self) -> IdempotencyLayer {
-        IdempotencyLayer {
-            pruner: Arc::new(Pruner::new(self.clone())),
-            locks: self.clone(),
+        IdempotencyLayer::new(self)
+    }
+}
+
+impl IdempotencyLayer {
+    /// Returns a layer, as [`Locks::idempotency`] does.
+    pub fn new(locks: &Locks) -> Self {
+        Self {
+            pruner: Arc::new(Pruner::new(locks.clone())),
+            locks: locks.clone(),
             scope: None,
             optional: false,
             lifetime: DAY,
@@ -133,9 +140,7 @@ impl Locks {
             warned: Arc::default(),
         }
     }
-}
 
-impl IdempotencyLayer {
     /// Identifies the caller, as an outer layer has found out. The keys of two callers are two
     /// keys, and a caller may repeat a request with another token or other cookies. `None`: the
     /// credentials identify the caller. Default: the credentials.
@@ -194,10 +199,7 @@ impl<S> Layer<S> for IdempotencyLayer {
     type Service = IdempotencyService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        IdempotencyService {
-            inner,
-            layer: self.clone(),
-        }
+        IdempotencyService::new(inner, self.clone())
     }
 }
 

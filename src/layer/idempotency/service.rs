@@ -17,6 +17,8 @@ pub struct IdempotencyService<S> {
     pub(super) layer: IdempotencyLayer,
 }
 
+of_inner!(IdempotencyService, IdempotencyLayer);
+
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for IdempotencyService<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,

@@ -31,7 +31,7 @@ pub struct InvalidateLayer {
 }
 
 impl InvalidateLayer {
-    pub(crate) fn new(engine: Arc<Engine>, tags: Tags) -> Self {
+    pub(crate) fn with_engine(engine: Arc<Engine>, tags: Tags) -> Self {
         Self { engine, tags }
     }
 }
@@ -40,10 +40,7 @@ impl<S> Layer<S> for InvalidateLayer {
     type Service = InvalidateService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        InvalidateService {
-            inner,
-            layer: self.clone(),
-        }
+        InvalidateService::new(inner, self.clone())
     }
 }
 

@@ -21,6 +21,8 @@ pub struct InvalidateService<S> {
     pub(super) layer: InvalidateLayer,
 }
 
+of_inner!(InvalidateService, InvalidateLayer);
+
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for InvalidateService<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,

@@ -128,7 +128,7 @@ impl Admission {
                 key,
                 limit = self.limit,
                 "the layer stores no further keys that are asked for only once: the service answers such requests (logged once a minute). \
-                 If visitors invent keys, name the parameters of the key by `.key(Key::new().query(&[\u{2026}]))`; if there are so many pages, \
+                 If visitors invent keys, name the parameters of the key by `.key(Key::new().query([\u{2026}]))`; if there are so many pages, \
                  raise `.max_keys(\u{2026})`"
             );
         }

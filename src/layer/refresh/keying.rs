@@ -22,7 +22,7 @@ use crate::{
 ///
 /// let layer = site
 ///     .layer(Refresh::every(DAY))
-///     .key(Key::new().query(&["page"]).header(axum::http::header::ACCEPT_LANGUAGE));
+///     .key(Key::new().query(["page"]).header(axum::http::header::ACCEPT_LANGUAGE));
 /// # }
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -75,14 +75,11 @@ impl Key {
     /// parameters. The generator sees the path, without a query.
     ///
     /// The keys of [content](crate::Perennial::content) are of the same kind: use a name only once.
-    pub fn name(name: impl Into<Arc<str>>) -> Self {
+    pub fn name(name: impl Into<String>) -> Self {
         let name = name.into();
         Self {
             // The form in which `invalidate` looks for the name.
-            base: Base::Name(match canonical(&name) {
-                Cow::Borrowed(_) => name,
-                Cow::Owned(canonical) => canonical.into(),
-            }),
+            base: Base::Name(canonical(&name).into()),
             ..Self::default()
         }
     }
@@ -125,10 +122,27 @@ impl Key {
         }
     }
 
-    /// Takes these parameters of the query into the key and ignores all others; `&[]` ignores the
-    /// whole query. Replaces a [`name`](Self::name) or [`by`](Self::by).
-    pub fn query(mut self, names: &[&str]) -> Self {
-        let names = names.iter().map(|name| (*name).to_owned()).collect();
+    /// Returns a key of the path alone: the generator sees the path, without a query.
+    pub fn path() -> Self {
+        Self {
+            base: Base::Uri(Query::Only(Vec::new())),
+            ..Self::default()
+        }
+    }
+
+    /// Takes these parameters of the query into the key and ignores all others. Default: the whole
+    /// query.
+    ///
+    /// # Panics
+    ///
+    /// Panics for a key by [`name`](Self::name) or by a [function](Self::by), which replace the
+    /// query.
+    pub fn query(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        assert!(
+            matches!(self.base, Base::Uri(_)),
+            "a key by name or by a function has no parameters of the query"
+        );
+        let names = names.into_iter().map(Into::into).collect();
         self.base = Base::Uri(Query::Only(names));
         self
     }

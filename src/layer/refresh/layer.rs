@@ -245,7 +245,11 @@ pub struct RefreshLayer {
 type BypassIf = dyn Fn(&Parts) -> bool + Send + Sync;
 
 impl RefreshLayer {
-    pub(crate) fn new(engine: Arc<Engine>, declared: Arc<Declared>, policy: Refresh) -> Self {
+    pub(crate) fn with_engine(
+        engine: Arc<Engine>,
+        declared: Arc<Declared>,
+        policy: Refresh,
+    ) -> Self {
         Self {
             policy: engine.applied(policy),
             key: Arc::default(),
@@ -263,8 +267,8 @@ impl RefreshLayer {
 
     /// Sets the name of the layer in [events](crate::Event) and in the log. Default: the path of
     /// the route in axum, such as `/books/{id}`, or else `other`.
-    pub fn name(mut self, name: &str) -> Self {
-        self.name = Some(name.into());
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into().into());
         self
     }
 
@@ -394,7 +398,7 @@ impl<S: 'static> Layer<S> for RefreshLayer {
             kept: Arc::default(),
             ..self.clone()
         };
-        RefreshService::new(inner, layer, Arc::downgrade(&self.kept))
+        RefreshService::with_kept(inner, layer, Arc::downgrade(&self.kept))
     }
 }
 

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header, request::Parts};
 use http_body::Body;
 use tokio::sync::oneshot;
+use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
@@ -49,7 +50,23 @@ pub(super) struct Shared<S> {
 }
 
 impl<S> RefreshService<S> {
-    pub(super) fn new(inner: S, layer: RefreshLayer, kept: Weak<Kept>) -> Self {
+    /// Wraps a service in a layer.
+    pub fn new(inner: S, layer: &RefreshLayer) -> Self
+    where
+        S: 'static,
+    {
+        layer.layer(inner)
+    }
+
+    /// Returns a clone of the inner service, which all clones of this service share.
+    pub fn into_inner(self) -> S
+    where
+        S: Clone,
+    {
+        self.0.inner()
+    }
+
+    pub(super) fn with_kept(inner: S, layer: RefreshLayer, kept: Weak<Kept>) -> Self {
         let inner = Mutex::new(inner);
         Self(Arc::new(Shared { layer, kept, inner }))
     }

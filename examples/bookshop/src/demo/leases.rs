@@ -75,7 +75,8 @@ impl Leases {
 
         let mut leases = self.leases();
         for lease in leases.values_mut() {
-            if lease.state == State::Held && (lease.fence != lock.fence.0 || lock.holder.is_none()) {
+            if lease.state == State::Held && (lease.fence != lock.fence.0 || lock.holder.is_none())
+            {
                 let cools_down = lease.fence == lock.fence.0 && !lock.remaining.is_zero();
                 lease.state = if cools_down {
                     State::Failed
