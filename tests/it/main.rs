@@ -13,6 +13,8 @@
 #[macro_use]
 mod databases;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod api;
 mod cache_status;
 #[cfg(feature = "calendar")]
 mod calendar;
@@ -73,4 +75,5 @@ mod sync;
 mod testing;
 mod value;
 mod warm;
+mod words;
 mod wrong_uses;

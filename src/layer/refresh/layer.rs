@@ -68,25 +68,7 @@ const MAX_KEYS: usize = 10_000;
 /// hit; ttl=86` for a version from memory or the database (a negative `ttl` is a stale version). In
 /// another response, except for a 503 of the layer's own, `fwd=` has the reason: `miss`, `stale`,
 /// `method` or `bypass`. `stored` and `collapsed` follow where they apply, and `detail=` if the
-/// response is not stored:
-///
-/// | `detail=` | reason |
-/// |---|---|
-/// | `bypass-if` | a function given to [`bypass_if`](Self::bypass_if) returned `true` |
-/// | `undeclared-extension` | the request carries an extension that is [not declared](#extensions) |
-/// | `no-key` | the request has no key |
-/// | `outer-layer` | an outer layer generates the same key |
-/// | `off` | the site's mode is [`Off`](crate::Mode::Off) |
-/// | `too-many-keys` | the key is beyond [`max_keys`](Self::max_keys) |
-/// | `private` | the response has `Set-Cookie`, `private` or `no-store` |
-/// | `vary` | the response varies by a header outside the key |
-/// | `event-stream` | the response is an event stream |
-/// | `status` | the status of the response is not stored |
-/// | `too-large` | the response exceeds [`max_body`](crate::Builder::max_body) or [`max_headers`](crate::Builder::max_headers) |
-/// | `failed` | the generator failed, and there is no old version |
-/// | `unavailable` | there is no version yet: 503 |
-/// | `purged` | the page was purged while it was generated |
-/// | `shutting-down` | the site is [shutting down](crate::Perennial::shutdown), and there is no version |
+/// response is not stored: a word of [`Bypass`](crate::event::Bypass), `failed` or `unavailable`.
 ///
 /// # What the service sees
 ///
