@@ -75,6 +75,7 @@
 //! | `compression` | | pages in `br` and `gzip`, compressed once a version |
 //! | `calendar` | | intervals by the calendar: "on the first of each month at six" |
 //! | `metrics` | | [metrics](event#metrics) through the facade of the crate `metrics` |
+//! | `serde` | | `Serialize` for entries, locks, figures and [events](event), and for their words |
 //! | `testing` | | sites in memory for the tests of applications |
 //!
 //! A site needs the feature of at least one database, except in tests.

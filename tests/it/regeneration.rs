@@ -152,7 +152,7 @@ async fn interval_zero_serves_stale_and_regenerates_one_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beyond_max_stale_visitors_wait_for_the_new_version() {
+async fn beyond_stale_while_revalidate_visitors_wait_for_the_new_version() {
     let shared = Shared::new();
     let (origin, address) = site(&shared, Refresh::every(SHORT).stale_while_revalidate(SHORT));
     get(address, "/").await;

@@ -54,7 +54,7 @@ where
             names => {
                 let names = names.join(", ");
                 format!(
-                    "{error}; the generator's request was without the extensions {names}, which the layer hides: if the handler needs one, \
+                    "{error}; the generator's request was without the extensions {names}, which the layer ignores: if the handler needs one, \
                      let such requests bypass the cache by `bypass_if`, or declare what is equal for all visitors by `share_extension`"
                 )
                 .into()
