@@ -2,7 +2,9 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-use crate::words::words;
+pub(crate) mod words;
+
+use words::words;
 
 /// The error type of stores and generators.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;

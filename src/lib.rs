@@ -140,9 +140,7 @@ mod search; // breadth-first search of a model, for the checks
 
 mod clock; // the monotonic time of this process
 
-mod error; // the one error type
-
-mod words; // enums whose values are words
+mod error; // the one error type, and enums whose values are words
 
 pub use error::{Error, ErrorKind};
 pub use event::Event;

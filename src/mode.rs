@@ -4,7 +4,10 @@ use std::{env, fs, time::SystemTime};
 
 use sha2::{Digest, Sha256};
 
-use crate::{error::Error, key::hex, words::words};
+use crate::{
+    error::{Error, words::words},
+    key::hex,
+};
 
 words! {
     /// The mode of a site; see [`Builder::mode`](crate::Builder::mode).

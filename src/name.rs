@@ -4,7 +4,7 @@ use std::{borrow::Cow, convert::Infallible, fmt, str::FromStr};
 
 use sha2::{Digest, Sha256};
 
-use crate::{key::hex, words::words};
+use crate::{error::words::words, key::hex};
 
 /// The default prefix of the tables' names.
 pub(crate) const TABLE_PREFIX: &str = "perennial_";

@@ -65,7 +65,7 @@ mod words;
 use std::{sync::Arc, time::Duration};
 
 #[cfg(feature = "serde")]
-use crate::words::seconds;
+use crate::error::words::seconds;
 use crate::{extensions::Fence, name::LockKind};
 
 pub use counters::Stats;

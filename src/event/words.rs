@@ -1,7 +1,7 @@
 //! The words for results, in the API, the log, metrics, `Cache-Status`, the history, the status page
 //! and the command line.
 
-use crate::words::words;
+use crate::error::words::words;
 
 words! {
     /// The way in which a request was answered: the terms of `Cache-Status` (RFC 9211).

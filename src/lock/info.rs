@@ -6,7 +6,7 @@ use super::LockKind;
 #[allow(unused_imports, reason = "links of the documentation")]
 use super::{LockAttempt, Locks};
 #[cfg(feature = "serde")]
-use crate::words::{seconds, unix_time};
+use crate::error::words::{seconds, unix_time};
 use crate::{clock::duration, extensions::Fence, store::LockRow, timing::PROCESS_LEASE};
 
 /// The length of the longest stored label and action, in bytes.

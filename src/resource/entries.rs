@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::history::PastVersion;
 #[cfg(feature = "serde")]
-use crate::words::seconds;
-use crate::{extensions::Fence, lock::Holder, words::words};
+use crate::error::words::seconds;
+use crate::{error::words::words, extensions::Fence, lock::Holder};
 
 /// A choice of entries, for [`Perennial::entries`](crate::Perennial::entries).
 ///

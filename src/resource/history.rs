@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 #[cfg(feature = "serde")]
-use crate::words::{seconds, unix_time};
+use crate::error::words::{seconds, unix_time};
 use crate::{
     clock::{duration, micros},
     event::Reason,

@@ -16,24 +16,7 @@ use crate::{
 };
 
 pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Error> {
-    let cannot = |error: sqlx::Error| {
-        // SQLITE_CANTOPEN, SQLite's only information.
-        let hint = match code(&error) {
-            Some(14) => {
-                " (may this process write in its folder, and is the file there if it is only to be read?)"
-            }
-            // SQLITE_READONLY
-            Some(8) => {
-                " (may this process write to the file? Perennial stores what it generates in it)"
-            }
-            // SQLITE_NOTADB
-            Some(26) => {
-                " (the file is no SQLite database: name another file, which is made if it isn't there)"
-            }
-            _ => "",
-        };
-        Error::database(format!("cannot open the database {url:?}{hint}"), error)
-    };
+    let cannot = |error| Error::database(format!("cannot open the database {url:?}"), error);
     let options = SqliteConnectOptions::from_str(url)
         .map_err(cannot)?
         .create_if_missing(true)
@@ -46,26 +29,10 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
         .disable_statement_logging();
 
     let in_memory = url.contains(":memory:") || url.contains("mode=memory");
-    let path = options.get_filename();
-    if path.as_os_str().is_empty() && !in_memory {
+    if options.get_filename().as_os_str().is_empty() && !in_memory {
         return Err(Error::invalid(format!(
             "cannot open the database {url:?}: it names no file; write `sqlite://site.db`, or `sqlite::memory:` for a database \
              that ends with the process"
-        )));
-    }
-    if path.is_dir() {
-        return Err(Error::invalid(format!(
-            "cannot open the database {url:?}: {path:?} is a folder; name a file in it, as in {:?}",
-            format!("{}/site.db", url.trim_end_matches('/'))
-        )));
-    }
-    if connect == Connect::Now
-        && let Some(folder) = path.parent()
-        && !folder.as_os_str().is_empty()
-        && !folder.exists()
-    {
-        return Err(Error::invalid(format!(
-            "cannot open the database {url:?}: there is no folder {folder:?}; create the folder first"
         )));
     }
 

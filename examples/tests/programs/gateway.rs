@@ -312,7 +312,7 @@ fn unusable_option_is_refused_in_one_line() {
                 "--every",
                 "1s",
             ],
-            "there is no folder",
+            "unable to open database file",
         ),
     ];
     for (arguments, said) in cases {

@@ -27,7 +27,7 @@ macro_rules! words {
 
             /// Returns all values.
             pub fn all() -> impl Iterator<Item = Self> {
-                std::iter::empty()$(.chain($crate::words::words!(@values $variant $($inner)?)))+
+                std::iter::empty()$(.chain($crate::error::words::words!(@values $variant $($inner)?)))+
             }
         }
 
