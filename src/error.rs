@@ -16,7 +16,7 @@ pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 pub(crate) struct Unfit(pub(crate) BoxError);
 
 /// The error of every operation: opaque, with a [`kind`](Error::kind) to match on and the cause as
-/// [`source`](StdError::source).
+/// [`source`](StdError::source). `{error}` is the message alone, and `{error:#}` has the causes, too.
 #[derive(Clone)]
 pub struct Error(Arc<Repr>);
 
@@ -155,7 +155,10 @@ impl fmt::Debug for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
+        match f.alternate() {
+            true => f.write_str(&with_causes(self)),
+            false => f.write_str(&self.0.message),
+        }
     }
 }
 
@@ -174,7 +177,7 @@ mod tests {
     struct Caused(&'static str, #[source] Option<Box<Caused>>);
 
     #[test]
-    fn display_leaves_the_causes_to_source() {
+    fn display_has_the_causes_where_asked() {
         let cause = Caused("no route to host", None);
         let cause = Caused("cannot connect", Some(Box::new(cause)));
         let error = Error::step("publish", cause);
@@ -183,7 +186,7 @@ mod tests {
             "the database failed at the step `publish`"
         );
         assert_eq!(
-            with_causes(&error),
+            format!("{error:#}"),
             "the database failed at the step `publish`: cannot connect: no route to host"
         );
         let debug = format!("{error:?}");

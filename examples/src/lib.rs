@@ -21,12 +21,12 @@ pub fn print(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Ends a program: an error is printed as a sentence.
+/// Ends a program: an error is printed with its causes, in one line.
 pub fn exit(program: &str, result: Result<(), Box<dyn Error>>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{program}: {error}");
+            eprintln!("{program}: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -11,7 +11,7 @@ use crate::{
         compression::{self, Coding},
         fields,
     },
-    resource::{Engine, Page, Representation},
+    resource::{Page, Pages, Representation},
 };
 
 /// The permit for the one compression at a time: the other cores belong to the visitors.
@@ -50,7 +50,7 @@ impl Codings {
     }
 }
 
-impl Engine {
+impl Pages {
     /// Returns the best representation for a request. Until the codings of a version are made, all
     /// visitors get the plain content.
     pub(crate) fn represent<'a>(
@@ -85,10 +85,10 @@ impl Engine {
         let Ok(permit) = Arc::clone(&self.compressing).try_acquire_owned() else {
             return;
         };
-        let (engine, codings) = (Arc::clone(self), Arc::clone(codings));
+        let (pages, codings) = (Arc::clone(self), Arc::clone(codings));
         let (key, content) = (page.key().to_owned(), page.response().clone());
         runtime.spawn(async move {
-            engine.compress_now(&key, content, &codings).await;
+            pages.compress_now(&key, content, &codings).await;
             drop(permit);
         });
     }

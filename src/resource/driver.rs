@@ -1,4 +1,4 @@
-//! Carries out the commands of [`State`]: one task for each regeneration.
+//! Carries out the steps of [`Flight`]: one task for each regeneration.
 
 mod generate;
 mod report;
@@ -13,8 +13,8 @@ use crate::{
     lock::{Lease, LockKind, LockName},
     policy::Refresh,
     resource::{
-        Engine, Generator, GeneratorSource, Metadata, Page, Progress, parts,
-        state::{Command, Content, Event, Found, Origin, State, Step, Version},
+        Generator, GeneratorSource, Metadata, Page, Pages, Shown, parts,
+        state::{Content, Effect, Event, Flight, Found, Origin, Step, Version},
     },
     store::NewEntry,
 };
@@ -25,15 +25,15 @@ use report::Measured;
 type Action = Pin<Box<dyn Future<Output = (Event<Arc<Page>>, Option<Lease>)> + Send>>;
 
 /// A running regeneration.
-struct Driver {
-    engine: Arc<Engine>,
+struct Task {
+    pages: Arc<Pages>,
     key: Arc<str>,
     /// The name of the layer, for events.
     layer: Arc<str>,
     policy: Refresh,
     measured: Measured,
-    state: State<Arc<Page>>,
-    progress: watch::Sender<Progress>,
+    state: Flight<Arc<Page>>,
+    progress: watch::Sender<Shown>,
     generator: Option<Generator>,
     /// The generator for later regenerations without a visitor.
     source: Option<Arc<GeneratorSource>>,
@@ -48,17 +48,17 @@ struct Driver {
     left: bool,
 }
 
-impl Driver {
+impl Task {
     /// Runs to the end, also without visitors, once its own generator has begun.
-    async fn run(mut self, first: Command<Arc<Page>>) {
+    async fn run(mut self, first: Step<Arc<Page>>) {
         let mut doing = self.carry_out(first);
         loop {
-            let due = self.state.due(&self.engine.facts(&self.key, &self.policy));
+            let due = self.state.due(&self.pages.facts(&self.key, &self.policy));
             let (event, lease) = tokio::select! {
                 biased;
                 done = &mut doing => done,
                 () = lost(self.lease.as_ref()), if self.state.gives_up_without_lease() => (Event::LeaseLost, None),
-                () = sleep_until(due, self.engine.now()) => {
+                () = sleep_until(due, self.pages.now()) => {
                     let is_alone = self.state.is_pausing() && self.progress.receiver_count() == 0;
                     (if is_alone { Event::LeftAlone } else { Event::Due }, None)
                 }
@@ -67,25 +67,25 @@ impl Driver {
                 self.lease = lease;
             }
             let mut command = self.on(event);
-            if matches!(command, Command::Leave) {
+            if matches!(command, Step::Leave) {
                 if self.leave() {
                     return;
                 }
                 command = self.on(Event::Due);
             }
             match command {
-                Command::Continue => {}
-                Command::End => return,
+                Step::Continue => {}
+                Step::End => return,
                 command => doing = self.carry_out(command),
             }
         }
     }
 
     /// Passes an event to the state, and publishes the effect in memory and to the visitors.
-    fn on(&mut self, event: Event<Arc<Page>>) -> Command<Arc<Page>> {
+    fn on(&mut self, event: Event<Arc<Page>>) -> Step<Arc<Page>> {
         self.measure(&event);
-        let facts = self.engine.facts(&self.key, &self.policy);
-        let Step {
+        let facts = self.pages.facts(&self.key, &self.policy);
+        let Effect {
             command,
             view,
             progress,
@@ -95,10 +95,10 @@ impl Driver {
             self.report(report);
         }
         if let Some(view) = view {
-            self.engine.memory.insert(&self.key, view);
+            self.pages.memory.insert(&self.key, view);
             #[cfg(feature = "compression")]
             if let Some(newest) = self.state.newest() {
-                self.engine.compress(&newest.content);
+                self.pages.compress(&newest.content);
             }
         }
         if let Some(progress) = progress {
@@ -107,38 +107,32 @@ impl Driver {
         command
     }
 
-    fn carry_out(&mut self, command: Command<Arc<Page>>) -> Action {
-        let (engine, key) = (Arc::clone(&self.engine), self.key.clone());
+    fn carry_out(&mut self, command: Step<Arc<Page>>) -> Action {
+        let (pages, key) = (Arc::clone(&self.pages), self.key.clone());
         match command {
-            Command::Continue | Command::Leave | Command::End => Box::pin(std::future::pending()),
-            Command::Pause => {
+            Step::Continue | Step::Leave | Step::End => Box::pin(std::future::pending()),
+            Step::Pause => {
                 self.permit = None;
                 Box::pin(std::future::pending())
             }
-            Command::Learn => Box::pin(async move {
-                let learned = engine.know().await;
+            Step::Learn => Box::pin(async move {
+                let learned = pages.know().await;
                 (learned.map_or(Event::Away, |()| Event::Learned), None)
             }),
-            Command::Permit => {
-                let own = || {
-                    Arc::clone(&engine.permits)
-                        .try_acquire_owned()
-                        .map(Arc::new)
-                };
+            Step::Permit => {
+                let own = || Arc::clone(&pages.permits).try_acquire_owned().map(Arc::new);
                 self.permit = self.lent.clone().or_else(|| own().ok());
                 let permitted = self.permit.is_some();
                 Box::pin(async move { (Event::Permitted(permitted), None) })
             }
-            Command::Probe { known } => {
+            Step::Probe { known } => {
                 let (name, source) = (self.lock_name(), self.source.clone());
                 let newest = self.state.newest().cloned();
                 let (policy, readable) = (self.policy, self.readable);
                 Box::pin(async move {
                     // The age counts from before the statement, as the answer may be late.
-                    let asked = engine.now();
-                    let probe = engine
-                        .store
-                        .read("probe", |store| store.probe(&name, known));
+                    let asked = pages.now();
+                    let probe = pages.store.read("probe", |store| store.probe(&name, known));
                     let Ok(probe) = probe.await else {
                         return (Event::Away, None);
                     };
@@ -170,8 +164,8 @@ impl Driver {
                     (Event::Probed(found), None)
                 })
             }
-            Command::Try { seen } => {
-                let (name, locks) = (self.lock_name(), engine.locks().lease(self.policy.lease));
+            Step::Try { seen } => {
+                let (name, locks) = (self.lock_name(), pages.locks().lease(self.policy.lease));
                 Box::pin(async move {
                     match locks.take(&name, "", Some(seen)).await {
                         Ok(lease) => (Event::Tried(lease.as_ref().map(|it| it.fence().0)), lease),
@@ -179,22 +173,22 @@ impl Driver {
                     }
                 })
             }
-            Command::Generate { basis } => self.generate(basis),
-            Command::Renew { version, known } => self.publish(version, Some(known)),
-            Command::Publish { version } => self.publish(version, None),
-            Command::Remove => {
+            Step::Generate { as_of } => self.generate(as_of),
+            Step::Renew { version, known } => self.publish(version, Some(known)),
+            Step::Publish { version } => self.publish(version, None),
+            Step::Remove => {
                 self.give_back_permit();
                 let row = self.lease.as_ref().map(|lease| lease.row().clone());
                 Box::pin(async move {
                     if let Some(row) = row {
                         // After a failure the next regeneration removes the version.
-                        let remove = engine.store.call("remove", |store| store.remove(&row));
+                        let remove = pages.store.call("remove", |store| store.remove(&row));
                         drop(remove.await);
                     }
                     (Event::Removed, None)
                 })
             }
-            Command::Release { cooldown } => {
+            Step::Release { cooldown } => {
                 self.give_back_permit();
                 let lease = self.lease.take();
                 Box::pin(async move {
@@ -217,12 +211,12 @@ impl Driver {
         // A publish may take long, and needs no permit.
         self.give_back_permit();
         let retention = version.content.terms(&self.policy).interval;
-        let retention = retention.saturating_add(self.engine.settings.retention);
+        let retention = retention.saturating_add(self.pages.settings.retention);
         if self.retention.is_some() {
-            self.engine.stores_briefly();
+            self.pages.stores_briefly();
         }
         let retention = self.retention.unwrap_or(retention);
-        let engine = Arc::clone(&self.engine);
+        let pages = Arc::clone(&self.pages);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());
         let [metadata, history] = self.texts(&version, known.is_none());
         Box::pin(async move {
@@ -237,7 +231,7 @@ impl Driver {
                 retention,
             };
             let step = if known.is_some() { "renew" } else { "publish" };
-            let published = engine.store.call(step, |store| store.publish(&row, &entry));
+            let published = pages.store.call(step, |store| store.publish(&row, &entry));
             let event = match (published.await, known) {
                 (Ok(done), Some(_)) => Event::Renewed(done),
                 (Ok(done), None) => Event::Published(done),
@@ -250,7 +244,7 @@ impl Driver {
     /// Removes the key from the list of running regenerations, unless a visitor waits. Returns true
     /// if removed.
     fn leave(&mut self) -> bool {
-        let mut running = self.engine.running();
+        let mut running = self.pages.running();
         if self.progress.receiver_count() > 0 {
             return false;
         }
@@ -264,11 +258,11 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
+impl Drop for Task {
     /// Lets another request start a regeneration, after a panic, too.
     fn drop(&mut self) {
         if !self.left {
-            self.engine.running().remove(&*self.key);
+            self.pages.running().remove(&*self.key);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     event::{Bypass, Event, Outcome},
     lock::{LockKind, LockName},
     resource::{
-        Answer, Engine, Generated, Generator, GeneratorSource, Target, Work, entries::EntryFilter,
+        Answer, Generated, Generator, GeneratorSource, Pages, Target, Work, entries::EntryFilter,
         page::is_same, state::Content,
     },
     timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
@@ -21,7 +21,7 @@ use crate::{
 /// The number of entries that one step of a purge removes.
 const PURGED_AT_ONCE: usize = 1000;
 
-impl Engine {
+impl Pages {
     /// Stores an invalidation for all processes, and returns its epoch.
     pub(crate) async fn invalidate(&self, target: Target<'_>) -> Result<i64, Error> {
         self.invalidate_name(&target.name()?).await
@@ -59,7 +59,7 @@ impl Engine {
     ///
     /// Cancel safe: the tries continue.
     pub(crate) async fn invalidate_names(self: &Arc<Self>, names: Vec<String>) {
-        let engine = Arc::clone(self);
+        let pages = Arc::clone(self);
         let token = self.locks.tasks().token();
         let (trying, tried) = oneshot::channel::<()>();
         let run = async move {
@@ -72,7 +72,7 @@ impl Engine {
                 let mut failed = Vec::new();
                 let mut why = None;
                 for name in left {
-                    if let Err(error) = engine.invalidate_name(&name).await {
+                    if let Err(error) = pages.invalidate_name(&name).await {
                         failed.push(name);
                         why = Some(error);
                     }
@@ -81,7 +81,7 @@ impl Engine {
                 let Some(error) = why else {
                     return;
                 };
-                if engine.is_closing() || !backoff.pause().await {
+                if pages.is_closing() || !backoff.pause().await {
                     tracing::error!(
                         names = ?failed,
                         error = with_causes(&error),
@@ -206,7 +206,7 @@ impl Engine {
                     return Err(Error::generator(failure.error));
                 }
                 match answer {
-                    Answer::Version(version) if version.content.basis().epoch >= epoch => {
+                    Answer::Version(version) if version.content.as_of().epoch >= epoch => {
                         return Ok(Some(match is_same(version.content.response(), before) {
                             true => Outcome::Renewed,
                             false => Outcome::Stored,

@@ -7,7 +7,7 @@ use form_urlencoded::Serializer;
 use http::Response;
 
 use super::{
-    Engine, Metadata, View,
+    Known, Metadata, Pages,
     entries::{Entry, EntryFilter, EntryPage, EntryState},
     history::PastVersion,
     state::Freshness,
@@ -84,7 +84,7 @@ impl Description {
     }
 }
 
-impl Engine {
+impl Pages {
     /// Returns the entries that pass the filter, after this process has learned of all
     /// invalidations.
     pub(crate) async fn entries(
@@ -238,13 +238,13 @@ impl Engine {
                 return None;
             }
             let (state, until, metadata) = match view {
-                View::HitForPass {
+                Known::HitForPass {
                     until, metadata, ..
                 } => (EntryState::HitForPass, until, metadata),
-                View::Cooldown {
+                Known::Cooldown {
                     until, metadata, ..
                 } => (EntryState::Cooldown, until, metadata),
-                View::Version(_) => return None,
+                Known::Version(_) => return None,
             };
             let remaining = until - now;
             (!remaining.is_zero()).then(|| {

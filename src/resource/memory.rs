@@ -1,4 +1,4 @@
-//! The memory tier: a bounded number of bytes with this process's view of each key.
+//! The memory tier: a bounded number of bytes with what this process knows of each key.
 
 use std::sync::Arc;
 #[cfg(feature = "compression")]
@@ -12,7 +12,7 @@ use quick_cache::{Lifecycle, OptionsBuilder, Weighter, sync::Cache};
 use crate::{
     event::Observer,
     resource::{
-        Invalidations, Page, Version, View,
+        Invalidations, Known, Page, Version,
         state::{Content, Freshness},
     },
 };
@@ -27,16 +27,16 @@ const SOURCE_WEIGHT: usize = 1280;
 /// The approximate weight of a small entry.
 const SMALL: u64 = 2048;
 
-pub(crate) struct Memory(Cache<String, View, Weight, RandomState, Evictions>);
+pub(crate) struct Memory(Cache<String, Known, Weight, RandomState, Evictions>);
 
 /// Reports the keys that have to leave memory.
 #[derive(Clone)]
 struct Evictions(Observer);
 
-impl Lifecycle<String, View> for Evictions {
+impl Lifecycle<String, Known> for Evictions {
     type RequestState = ();
 
-    fn on_evict(&self, (): &mut (), key: String, _: View) {
+    fn on_evict(&self, (): &mut (), key: String, _: Known) {
         self.0.evicted(&key);
     }
 }
@@ -76,7 +76,7 @@ impl Memory {
         self.0.weight()
     }
 
-    pub(crate) fn get(&self, key: &str) -> Option<View> {
+    pub(crate) fn get(&self, key: &str) -> Option<Known> {
         self.0.get(key)
     }
 
@@ -87,10 +87,10 @@ impl Memory {
     }
 
     /// Returns the keys without a version, by reading all entries.
-    pub(crate) fn without_version(&self) -> Vec<(String, View)> {
+    pub(crate) fn without_version(&self) -> Vec<(String, Known)> {
         let known = self.0.iter();
         known
-            .filter(|(_, view)| !matches!(view, View::Version(_)))
+            .filter(|(_, view)| !matches!(view, Known::Version(_)))
             .collect()
     }
 
@@ -101,7 +101,7 @@ impl Memory {
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
         };
         let pages = self.0.iter().filter_map(|(it, view)| match view {
-            View::Version(version) if is_meant(&it) => Some(Arc::clone(&version.content)),
+            Known::Version(version) if is_meant(&it) => Some(Arc::clone(&version.content)),
             _ => None,
         });
         pages.collect()
@@ -113,8 +113,8 @@ impl Memory {
         alone.add(name, i64::MAX);
         self.0.iter().any(|(key, view)| {
             let judged = match &view {
-                View::Version(version) => version.content.metadata(),
-                View::HitForPass { metadata, .. } | View::Cooldown { metadata, .. } => metadata,
+                Known::Version(version) => version.content.metadata(),
+                Known::HitForPass { metadata, .. } | Known::Cooldown { metadata, .. } => metadata,
             };
             alone.judge(&key, &judged.metadata) != Freshness::Fresh
         })
@@ -129,7 +129,7 @@ impl Memory {
     pub(super) fn change(&self, key: &str, change: impl FnOnce(&Page)) {
         // Without a wait: quick_cache waits only for a placeholder, and this crate makes none.
         let _ = self.0.entry(key, Some(Duration::ZERO), |_, view| {
-            if let View::Version(version) = view {
+            if let Known::Version(version) = view {
                 change(&version.content);
             }
             EntryAction::Retain(())
@@ -139,15 +139,15 @@ impl Memory {
         self.0.set_capacity(self.0.capacity());
     }
 
-    pub(crate) fn insert(&self, key: &str, view: View) {
+    pub(crate) fn insert(&self, key: &str, view: Known) {
         self.0.insert(key.to_owned(), view);
     }
 }
 
-impl Weighter<String, View> for Weight {
-    fn weight(&self, key: &String, view: &View) -> u64 {
+impl Weighter<String, Known> for Weight {
+    fn weight(&self, key: &String, view: &Known) -> u64 {
         let content = match view {
-            View::Version(version) => {
+            Known::Version(version) => {
                 let page = &version.content;
                 let tags = page.metadata().metadata.tags.iter().map(String::len);
                 let source = page.source().map_or(0, |_| SOURCE_WEIGHT);
@@ -157,7 +157,7 @@ impl Weighter<String, View> for Weight {
                     metadata + page.codings.as_ref().map_or(0, |codings| codings.weight());
                 page.plain.weight() + metadata
             }
-            View::HitForPass { .. } | View::Cooldown { .. } => 0,
+            Known::HitForPass { .. } | Known::Cooldown { .. } => 0,
         };
         (OVERHEAD + key.len() + content) as u64
     }
@@ -187,7 +187,7 @@ mod tests {
         content.headers_mut().insert(header::CONTENT_TYPE, html);
         let view = |response, fence| {
             let page = Page::new("/", response, Metadata::default(), None, None);
-            View::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored).into())
+            Known::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored).into())
         };
         memory.insert("/", view(content.clone(), 1));
         let plain = memory.0.weight();

@@ -54,10 +54,10 @@ pub(crate) use work::{Failure, Finder, Generated, Generator, GeneratorSource, Wo
 pub(crate) type Answer = state::Answer<Arc<Page>>;
 pub(crate) type Facts<'a> = state::Facts<'a, Arc<Page>>;
 pub(crate) type Version = state::Version<Arc<Page>>;
-type Progress = state::Progress<Arc<Page>>;
-type View = state::View<Arc<Page>>;
+type Shown = state::Shown<Arc<Page>>;
+type Known = state::Known<Arc<Page>>;
 
-pub(crate) struct Engine {
+pub(crate) struct Pages {
     store: Guarded,
     locks: Locks,
     clock: Clock,
@@ -80,7 +80,7 @@ pub(crate) struct Engine {
     permits: Arc<Semaphore>,
     #[cfg(feature = "compression")]
     compressing: codings::Compressing,
-    /// The task that listens for invalidations, if the site listens. Dropping the engine ends the
+    /// The task that listens for invalidations, if the site listens. Dropping `Pages` ends the
     /// task.
     #[cfg(feature = "postgres")]
     listening: std::sync::OnceLock<tokio_util::task::AbortOnDropHandle<()>>,
@@ -99,9 +99,9 @@ pub(crate) struct Settings {
     pub(crate) mode: Mode,
 }
 
-type Running = HashMap<String, watch::Sender<Progress>>;
+type Running = HashMap<String, watch::Sender<Shown>>;
 
-impl Engine {
+impl Pages {
     pub(crate) fn new(store: Guarded, settings: Settings) -> Self {
         let regenerations = settings.max_regenerations.min(Semaphore::MAX_PERMITS);
         let limits = Limits {
@@ -216,7 +216,7 @@ impl Engine {
     }
 
     /// Answers from memory, without a statement or a wait; a sync that is due begins in a task.
-    /// `Err`: the request goes on to [`Engine::visit`]; `true`: memory has a version.
+    /// `Err`: the request goes on to [`Pages::visit`]; `true`: memory has a version.
     pub(crate) fn look(
         self: &Arc<Self>,
         key: &str,
@@ -228,7 +228,7 @@ impl Engine {
             return Err(false);
         };
         if is_due {
-            return Err(matches!(view, View::Version(_)));
+            return Err(matches!(view, Known::Version(_)));
         }
         let is_busy = || self.is_closing() || self.running().contains_key(key);
         view.look(&self.facts_at(key, policy, now), is_busy)

@@ -25,7 +25,7 @@ use crate::{
     policy::{self, Refresh},
     resource::{
         Failure, GeneratorSource, Invalidations, Metadata, Representation,
-        state::{Basis, Content, Freshness, List},
+        state::{AsOf, Content, Freshness, List},
     },
     timing::{PROVISIONAL, random_unit},
 };
@@ -249,11 +249,11 @@ impl Content for Arc<Page> {
         &self.metadata
     }
 
-    fn basis(&self) -> Basis {
+    fn as_of(&self) -> AsOf {
         let Metadata {
             epoch, revision, ..
         } = self.metadata.metadata;
-        Basis { epoch, revision }
+        AsOf { epoch, revision }
     }
 
     #[inline(always)]
@@ -265,7 +265,7 @@ impl Content for Arc<Page> {
         is_same(self.response(), other.response())
     }
 
-    fn metadata_without_content(key: &str, Basis { epoch, revision }: Basis) -> JudgedMetadata {
+    fn metadata_without_content(key: &str, AsOf { epoch, revision }: AsOf) -> JudgedMetadata {
         let metadata = Metadata {
             epoch,
             revision,

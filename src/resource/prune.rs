@@ -12,7 +12,7 @@ use tracing::Instrument;
 use crate::{
     error::Error,
     lock::{LockKind, Locks},
-    resource::{Engine, Target},
+    resource::{Pages, Target},
     store::Pruned,
     timing::{BRIEF_RETENTION, FOLD, PRUNE, PRUNE_LEAST, PURGE_MEMORY, UNKNOWN_OUTCOME},
 };
@@ -105,7 +105,7 @@ impl Pruner {
     }
 }
 
-impl Engine {
+impl Pages {
     /// Removes unused versions and locks: in one process a day, or once in each retention if that
     /// is shorter; in an hour in which this process has stored keys briefly, once more.
     pub(super) async fn prune(&self) -> Result<(), Error> {
@@ -121,18 +121,18 @@ impl Engine {
     /// Folds the invalidation list: one invalidation of everything replaces the invalidated keys,
     /// prefixes and tags. Purges and revisions stay. Runs in the background, in one process.
     pub(super) fn fold(self: &Arc<Self>) {
-        let engine = Arc::clone(self);
+        let pages = Arc::clone(self);
         let fold = async move {
-            let Some(lease) = engine.locks.take_housekeeping(FOLD_LOCK).await? else {
+            let Some(lease) = pages.locks.take_housekeeping(FOLD_LOCK).await? else {
                 return Ok(());
             };
             tracing::warn!(
                 "more names have been invalidated than a process stores: everything is \
                  invalidated in their place. If this happens often, use fewer tags, or prefixes"
             );
-            engine.invalidate(Target::Prefix("")).await?;
+            pages.invalidate(Target::Prefix("")).await?;
             // Purges stay.
-            engine.forget(i64::MIN).await?;
+            pages.forget(i64::MIN).await?;
             lease.release_after(FOLD).await
         };
         // The store has logged a failure; the next sync tries again.

@@ -1,10 +1,10 @@
 //! Every decision about a resource: functions of values, with the clock as an argument and without
 //! I/O.
 //!
-//! A [`View`] holds everything that a process knows of a key between two regenerations; requests
-//! read the view. A [`State`] is one regeneration: the state takes an [`Event`] and returns a
-//! [`Step`], which has the next [`Command`] and the new contents of memory. `resource/driver.rs`
-//! carries the commands out.
+//! A [`Known`] holds everything that a process knows of a key between two regenerations; requests
+//! read it without a lock. A [`Flight`] is one regeneration: it takes an [`Event`] and returns an
+//! [`Effect`], which has the next [`Step`] and the new contents of memory. `resource/driver.rs`
+//! carries the steps out.
 
 #[cfg(test)]
 mod check;
@@ -26,9 +26,9 @@ use crate::{
 use finish::Publishing;
 pub(crate) use report::{Ended, Report};
 pub(crate) use view::{
-    Answer, Basis, Content, Facts, Freshness, Limits, List, Origin, Version, View,
+    Answer, AsOf, Content, Facts, Freshness, Known, Limits, List, Origin, Version,
 };
-pub(crate) use wait::{Progress, Visitor, Wait};
+pub(crate) use wait::{Next, Shown, Visitor};
 
 /// The number of [`POLL_PAUSES`](crate::timing::POLL_PAUSES) after which a regeneration without
 /// visitors ends; one second in all.
@@ -64,7 +64,7 @@ pub(crate) enum Event<C: Content> {
     Begun,
     /// The process has read all invalidations that are older than the process.
     Learned,
-    /// The driver has a permit (`true`), or all permits are taken.
+    /// The task has a permit (`true`), or all permits are taken.
     Permitted(bool),
     Probed(Found<C>),
     /// The lease was acquired with this fence; `None`: the lock is taken.
@@ -74,22 +74,22 @@ pub(crate) enum Event<C: Content> {
     Published(bool),
     Removed,
     Released,
-    /// The store failed to answer the last command.
+    /// The store failed to answer the last step.
     Away,
     LeaseLost,
-    /// The time of [`State::due`] has come.
+    /// The time of [`Flight::due`] has come.
     Due,
     /// The time has come, and no visitor waits for the version that another process generates.
     LeftAlone,
 }
 
-/// The next action of the driver. The end of the action is the next event; [`Event::Due`] and
+/// The next action of the task. The end of the action is the next event; [`Event::Due`] and
 /// [`Event::LeaseLost`] may come before.
 #[derive(Clone, Debug)]
-pub(crate) enum Command<C> {
+pub(crate) enum Step<C> {
     /// Continue the running action.
     Continue,
-    /// Wait for [`Event::Due`] or [`Event::LeftAlone`].
+    /// Next for [`Event::Due`] or [`Event::LeftAlone`].
     Pause,
     /// End if no visitor waits; otherwise continue as after [`Event::Due`].
     Leave,
@@ -107,9 +107,9 @@ pub(crate) enum Command<C> {
     Try {
         seen: i64,
     },
-    /// Run the generator, with or without a lease. The content stores this basis.
+    /// Run the generator, with or without a lease. The version's metadata has `as_of`.
     Generate {
-        basis: Basis,
+        as_of: AsOf,
     },
     /// Publish this version, whose content is the same as in the stored version with the fence
     /// `known`, without sending the content.
@@ -132,12 +132,12 @@ pub(crate) enum Command<C> {
 
 /// The effect of an event.
 #[derive(Clone, Debug)]
-pub(crate) struct Step<C: Content> {
-    pub(crate) command: Command<C>,
+pub(crate) struct Effect<C: Content> {
+    pub(crate) command: Step<C>,
     /// The new contents of memory; `None`: unchanged.
-    pub(crate) view: Option<View<C>>,
+    pub(crate) view: Option<Known<C>>,
     /// The new progress for visitors who wait; `None`: unchanged.
-    pub(crate) progress: Option<Progress<C>>,
+    pub(crate) progress: Option<Shown<C>>,
     pub(crate) report: Option<Report<C>>,
 }
 
@@ -147,16 +147,16 @@ enum Phase<C> {
     Learning,
     Permitting,
     Probing,
-    /// `probed_epoch`: the epoch in the answer to the probe; `None`: no probe was needed.
+    /// `epoch_seen`: the epoch in the answer to the probe; `None`: no probe was needed.
     Trying {
-        probed_epoch: Option<i64>,
+        epoch_seen: Option<i64>,
     },
     Pausing {
         until: Tick,
     },
     Generating {
         lease: Option<i64>,
-        basis: Basis,
+        as_of: AsOf,
         until: Tick,
         /// A version can be served, so the generator is cancelled when the lease is lost.
         gives_up: bool,
@@ -171,11 +171,11 @@ enum Phase<C> {
 
 /// A regeneration of a resource in this process.
 #[derive(Clone, Debug)]
-pub(crate) struct State<C: Content> {
+pub(crate) struct Flight<C: Content> {
     /// The newest version known, servable or not.
     newest: Option<Version<C>>,
     phase: Phase<C>,
-    /// The driver has a permit for the generator.
+    /// The task has a permit for the generator.
     permitted: bool,
     /// The number of failures in a row, as far as this process knows.
     failures: u32,
@@ -190,19 +190,19 @@ pub(crate) struct State<C: Content> {
 
 /// The decision about one event.
 struct Decision<'a, C: Content> {
-    state: &'a mut State<C>,
+    state: &'a mut Flight<C>,
     facts: &'a Facts<'a, C>,
-    view: Option<View<C>>,
-    progress: Option<Progress<C>>,
+    view: Option<Known<C>>,
+    progress: Option<Shown<C>>,
     report: Option<Report<C>>,
 }
 
-impl<C: Content> State<C> {
+impl<C: Content> Flight<C> {
     /// Creates the state before any part of the generator has run.
-    pub(crate) fn new(view: Option<View<C>>, facts: &Facts<'_, C>) -> Self {
+    pub(crate) fn new(view: Option<Known<C>>, facts: &Facts<'_, C>) -> Self {
         let (newest, cooldown, failures) = match view {
-            Some(View::Version(version)) => (Some(Version::clone(&version)), None, 0),
-            Some(View::Cooldown {
+            Some(Known::Version(version)) => (Some(Version::clone(&version)), None, 0),
+            Some(Known::Cooldown {
                 until,
                 failures,
                 metadata,
@@ -225,7 +225,7 @@ impl<C: Content> State<C> {
     }
 
     /// Takes an event and decides the next action.
-    pub(crate) fn on(&mut self, facts: &Facts<'_, C>, event: Event<C>) -> Step<C> {
+    pub(crate) fn on(&mut self, facts: &Facts<'_, C>, event: Event<C>) -> Effect<C> {
         let mut decision = Decision {
             state: self,
             facts,
@@ -240,7 +240,7 @@ impl<C: Content> State<C> {
             report,
             ..
         } = decision;
-        Step {
+        Effect {
             command,
             view,
             progress,
@@ -289,30 +289,30 @@ impl<C: Content> State<C> {
     /// generator of that version began, and so before this regeneration's generator.
     fn latest(&self, facts: &Facts<'_, C>) -> i64 {
         let newest = self.newest.as_ref();
-        let newest = newest.map_or(0, |newest| newest.content.basis().epoch);
+        let newest = newest.map_or(0, |newest| newest.content.as_of().epoch);
         facts.list.latest().max(newest)
     }
 }
 
 impl<C: Content> Decision<'_, C> {
-    fn on(&mut self, event: Event<C>) -> Command<C> {
+    fn on(&mut self, event: Event<C>) -> Step<C> {
         let phase = mem::replace(&mut self.state.phase, Phase::Over);
         match (phase, event) {
             (Phase::Begun, Event::Begun) => {
                 if self.cools_down().is_none() {
                     self.show_stale(false);
                 }
-                self.enter(Phase::Learning, Command::Learn)
+                self.enter(Phase::Learning, Step::Learn)
             }
-            (Phase::Learning, Event::Learned) => self.enter(Phase::Permitting, Command::Permit),
+            (Phase::Learning, Event::Learned) => self.enter(Phase::Permitting, Step::Permit),
             (Phase::Permitting, Event::Permitted(permitted)) => self.permitted(permitted),
             (Phase::Probing, Event::Probed(found)) => self.probed(found),
             (Phase::Probing, Event::Away) if self.facts.now < self.state.held_until => self.poll(),
-            (Phase::Trying { probed_epoch }, Event::Tried(Some(fence))) => {
-                let basis = self.basis(probed_epoch.unwrap_or(0));
-                self.generate(Some(fence), basis)
+            (Phase::Trying { epoch_seen }, Event::Tried(Some(fence))) => {
+                let as_of = self.as_of(epoch_seen.unwrap_or(0));
+                self.generate(Some(fence), as_of)
             }
-            (Phase::Trying { probed_epoch: None }, Event::Tried(None)) => self.probe(),
+            (Phase::Trying { epoch_seen: None }, Event::Tried(None)) => self.probe(),
             (Phase::Trying { .. }, Event::Tried(None)) => match self.is_servable() {
                 true => self.skip(Outcome::Elsewhere, RECHECK),
                 false => self.poll(),
@@ -321,21 +321,21 @@ impl<C: Content> Decision<'_, C> {
                 self.without_store()
             }
             (Phase::Pausing { .. }, Event::Due | Event::LeftAlone) if self.facts.limits.closing => {
-                self.progress = Some(Progress::Done(Answer::Pass(Bypass::ShuttingDown)));
-                Command::End
+                self.progress = Some(Shown::Done(Answer::Pass(Bypass::ShuttingDown)));
+                Step::End
             }
-            (Phase::Pausing { .. }, Event::Due) => self.enter(Phase::Permitting, Command::Permit),
+            (Phase::Pausing { .. }, Event::Due) => self.enter(Phase::Permitting, Step::Permit),
             // A visitor who arrives soon joins this regeneration and costs no statement.
             (Phase::Pausing { .. }, Event::LeftAlone) if self.state.polls < LEAVE_AFTER => {
                 self.poll()
             }
-            (phase @ Phase::Pausing { .. }, Event::LeftAlone) => self.enter(phase, Command::Leave),
-            (Phase::Generating { lease, basis, .. }, Event::Generated(outcome)) => {
-                self.generated(lease, basis, outcome)
+            (phase @ Phase::Pausing { .. }, Event::LeftAlone) => self.enter(phase, Step::Leave),
+            (Phase::Generating { lease, as_of, .. }, Event::Generated(outcome)) => {
+                self.generated(lease, as_of, outcome)
             }
-            (Phase::Generating { lease, basis, .. }, Event::Due) => {
+            (Phase::Generating { lease, as_of, .. }, Event::Due) => {
                 let failed = GenerationResult::Failed(C::timed_out(self.facts.policy));
-                let command = self.generated(lease, basis, failed);
+                let command = self.generated(lease, as_of, failed);
                 if let Some(Report::Ended(ended)) = &mut self.report {
                     ended.outcome = Outcome::TimedOut;
                 }
@@ -350,22 +350,22 @@ impl<C: Content> Decision<'_, C> {
             (Phase::Overtaken(new), Event::Probed(found)) => self.overtaken(&new, found.version),
             (Phase::Overtaken(new), Event::Away) => self.overtaken(&new, None),
             (Phase::Removing, Event::Removed | Event::Away) => self.release(Duration::ZERO),
-            (Phase::Releasing, Event::Released | Event::Away) => Command::End,
+            (Phase::Releasing, Event::Released | Event::Away) => Step::End,
             // The event comes too late, or changes nothing.
-            (phase, _) => self.enter(phase, Command::Continue),
+            (phase, _) => self.enter(phase, Step::Continue),
         }
     }
 
-    fn enter(&mut self, phase: Phase<C>, command: Command<C>) -> Command<C> {
+    fn enter(&mut self, phase: Phase<C>, command: Step<C>) -> Step<C> {
         self.state.phase = phase;
         command
     }
 
-    /// Returns the basis of a generator that begins now. `probed_epoch`: the epoch in the store's
+    /// Returns the epoch and revision that a generator sees that begins now. `epoch_seen`: the epoch in the store's
     /// last answer.
-    fn basis(&self, probed_epoch: i64) -> Basis {
-        Basis {
-            epoch: self.state.latest(self.facts).max(probed_epoch),
+    fn as_of(&self, epoch_seen: i64) -> AsOf {
+        AsOf {
+            epoch: self.state.latest(self.facts).max(epoch_seen),
             revision: self.facts.list.revision(),
         }
     }

@@ -15,7 +15,7 @@ use crate::{
     clock::Tick,
     error::Error,
     name::{LockKind, LockName},
-    resource::Engine,
+    resource::Pages,
     timing::{OVERDUE, SYNC},
 };
 
@@ -26,7 +26,7 @@ pub(super) struct Schedule {
     /// Held while the revision is stored.
     saying: tokio::sync::Mutex<()>,
     /// The time before which no sync is due. The hit path reads only this atomic.
-    quiet_until: AtomicI64,
+    ask_again_at: AtomicI64,
     state: Mutex<State>,
 }
 
@@ -45,19 +45,19 @@ struct State {
 }
 
 /// The progress of a sync.
-enum Progress {
+enum Shown {
     /// The attempt is running, and had its last answer from the database at this time.
     Alive(Tick),
     Ended(Result<(), Arc<Error>>),
 }
 
-type Attempt = watch::Receiver<Progress>;
+type Attempt = watch::Receiver<Shown>;
 
 impl Schedule {
     pub(super) fn new() -> Self {
         Self {
             saying: tokio::sync::Mutex::default(),
-            quiet_until: AtomicI64::new(i64::MIN),
+            ask_again_at: AtomicI64::new(i64::MIN),
             state: Mutex::new(State {
                 running: None,
                 answered: Tick(i64::MIN),
@@ -68,8 +68,8 @@ impl Schedule {
         }
     }
 
-    fn quiet_until(&self, until: Tick) {
-        self.quiet_until.store(until.0, Relaxed);
+    fn ask_again_at(&self, until: Tick) {
+        self.ask_again_at.store(until.0, Relaxed);
     }
 }
 
@@ -94,11 +94,11 @@ impl State {
     }
 }
 
-impl Engine {
+impl Pages {
     /// Starts a sync if one is due. Returns true if the request has to wait for the result, by
-    /// [`Engine::synced`].
+    /// [`Pages::synced`].
     pub(super) fn sync(self: &Arc<Self>, now: Tick) -> bool {
-        if now.0 < self.sync.quiet_until.load(Relaxed) {
+        if now.0 < self.sync.ask_again_at.load(Relaxed) {
             return false;
         }
         // A caller may call a service outside of a runtime; the returned future is polled inside.
@@ -115,7 +115,7 @@ impl Engine {
     pub(super) async fn synced(self: &Arc<Self>) {
         loop {
             let now = self.now();
-            if now.0 < self.sync.quiet_until.load(Relaxed) || !is_inside_runtime() {
+            if now.0 < self.sync.ask_again_at.load(Relaxed) || !is_inside_runtime() {
                 return;
             }
             let Some((attempt, until)) = self.awaited(now) else {
@@ -145,7 +145,7 @@ impl Engine {
                 // The next look: when the answer is overdue, or after an interval.
                 let overdue = state.answered + OVERDUE;
                 let next = if now < overdue { overdue } else { now + SYNC };
-                self.sync.quiet_until(next);
+                self.sync.ask_again_at(next);
             }
             until
         });
@@ -157,7 +157,7 @@ impl Engine {
         while !self.invalidations.is_complete() {
             let (attempt, ()) = self.attempt(self.now(), |_| ());
             if self.store.fails()
-                && let Progress::Alive(_) = &*attempt.borrow()
+                && let Shown::Alive(_) = &*attempt.borrow()
             {
                 return Err(Arc::new(Error::step("sync", "it failed a moment ago")));
             }
@@ -180,11 +180,11 @@ impl Engine {
     fn attempt<T>(self: &Arc<Self>, now: Tick, look: impl FnOnce(&mut State) -> T) -> (Attempt, T) {
         let mut state = self.sync_state();
         if let Some(attempt) = state.running.clone()
-            && matches!(*attempt.borrow(), Progress::Alive(at) if now < at + self.silence())
+            && matches!(*attempt.borrow(), Shown::Alive(at) if now < at + self.silence())
         {
             return (attempt, look(&mut state));
         }
-        let (progress, attempt) = watch::channel(Progress::Alive(now));
+        let (progress, attempt) = watch::channel(Shown::Alive(now));
         state.running = Some(attempt.clone());
         let interval = self.prune_interval();
         // A short-lived process does not prune.
@@ -200,35 +200,35 @@ impl Engine {
         drop(state);
         // Made here, as the task may be dropped before it has begun.
         let mut end = End {
-            engine: Arc::clone(self),
+            pages: Arc::clone(self),
             progress,
             result: None,
             since: now,
         };
         let run = async move {
-            let engine = Arc::clone(&end.engine);
+            let pages = Arc::clone(&end.pages);
             let begun = Instant::now();
-            let result = engine.ask(&end.progress).await;
-            engine.store.has_read(begun, result.is_ok());
+            let result = pages.ask(&end.progress).await;
+            pages.store.has_read(begun, result.is_ok());
             end.result = Some(result.map_err(Arc::new));
             drop(end);
-            if let Ok(_saying) = engine.sync.saying.try_lock() {
+            if let Ok(_saying) = pages.sync.saying.try_lock() {
                 // After a failure, a later sync tries again.
-                let _ = engine.say_revision().await;
+                let _ = pages.say_revision().await;
             }
-            if engine.invalidations.is_to_be_folded() {
-                engine.fold();
+            if pages.invalidations.is_to_be_folded() {
+                pages.fold();
             }
             if prunes {
                 // After a failure another process prunes, or this one at a later sync.
-                let _ = engine.prune().await;
+                let _ = pages.prune().await;
             }
         };
         tokio::spawn(run.instrument(tracing::debug_span!("sync")));
         (attempt, looked)
     }
 
-    async fn ask(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
+    async fn ask(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
         self.learn(progress).await?;
         if !self.invalidations.is_complete() {
             self.invalidations.say_revision();
@@ -252,7 +252,7 @@ impl Engine {
     }
 
     /// Reads the invalidations since the last sync, in pages.
-    async fn learn(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
+    async fn learn(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
         let mut caught_up = false;
         loop {
             let since = self.invalidations.seen();
@@ -261,7 +261,7 @@ impl Engine {
                 .call("sync", |store| store.invalidated(since, PAGE));
             let page = sync.await?;
             self.invalidations.learn(&page);
-            progress.send_replace(Progress::Alive(self.now()));
+            progress.send_replace(Shown::Alive(self.now()));
             if page.len() < PAGE {
                 return Ok(());
             }
@@ -275,7 +275,7 @@ impl Engine {
     /// Reads purges and revisions, which outlive an invalidation of everything. Then skips the
     /// other invalidations up to the last invalidation of everything. If too many remain, this
     /// process folds them: an invalidation of everything takes their place.
-    async fn catch_up(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
+    async fn catch_up(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
         // A name without an entry: each probe returns the epoch.
         let nothing = LockName::of(LockKind::Housekeeping, "-");
         let probe = self
@@ -290,7 +290,7 @@ impl Engine {
                 .call("sync", |store| store.invalidated_for_long(&after, PAGE));
             let page = lasting.await?;
             self.invalidations.add_all(&page);
-            progress.send_replace(Progress::Alive(self.now()));
+            progress.send_replace(Shown::Alive(self.now()));
             match page.last() {
                 // Each answer also has the invalidation of everything, if there is one, beyond the
                 // `PAGE` names.
@@ -311,8 +311,8 @@ impl Engine {
 
 /// The end of an attempt, also of one that is cancelled with its runtime.
 struct End {
-    engine: Arc<Engine>,
-    progress: watch::Sender<Progress>,
+    pages: Arc<Pages>,
+    progress: watch::Sender<Shown>,
     /// `None`: cancelled.
     result: Option<Result<(), Arc<Error>>>,
     since: Tick,
@@ -320,10 +320,10 @@ struct End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        let mut state = self.engine.sync_state();
+        let mut state = self.pages.sync_state();
         if let Some(Ok(())) = self.result {
             state.answered = state.answered.max(self.since);
-            if !state.is_overdue(self.engine.now()) {
+            if !state.is_overdue(self.pages.now()) {
                 state.waiting_since = None;
             }
         }
@@ -334,10 +334,10 @@ impl Drop for End {
         }
         // The pause is set under the lock. A request that later finds no running sync finds the
         // pause, too, and begins no sync.
-        self.engine.sync.quiet_until(self.since + SYNC);
+        self.pages.sync.ask_again_at(self.since + SYNC);
         drop(state);
         if let Some(result) = self.result.take() {
-            self.progress.send_replace(Progress::Ended(result));
+            self.progress.send_replace(Shown::Ended(result));
         }
     }
 }
@@ -347,11 +347,11 @@ fn is_inside_runtime() -> bool {
 }
 
 async fn end_of(mut attempt: Attempt) -> Result<(), Arc<Error>> {
-    let is_ended = |progress: &Progress| matches!(progress, Progress::Ended(_));
+    let is_ended = |progress: &Shown| matches!(progress, Shown::Ended(_));
     match attempt.wait_for(is_ended).await.as_deref() {
-        Ok(Progress::Ended(result)) => result.clone(),
+        Ok(Shown::Ended(result)) => result.clone(),
         // The attempt was cancelled with its runtime. A request that needs the result starts
         // another one.
-        Ok(Progress::Alive(_)) | Err(_) => Ok(()),
+        Ok(Shown::Alive(_)) | Err(_) => Ok(()),
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     layer::refresh::declared::Declared,
     mode::Mode,
     name::TABLE_PREFIX,
-    resource::{Engine, Settings},
+    resource::{Pages, Settings},
     store::{Guarded, Store},
     timing::{DATABASE_PATIENCE, RETENTION},
 };
@@ -281,13 +281,13 @@ impl Builder {
         site.database = Some(database.clone());
         #[cfg(feature = "postgres")]
         if listens {
-            let engine = Arc::downgrade(&site.engine);
+            let pages = Arc::downgrade(&site.pages);
             let heard = move || {
-                if let Some(engine) = engine.upgrade() {
-                    engine.heard();
+                if let Some(pages) = pages.upgrade() {
+                    pages.heard();
                 }
             };
-            site.engine.listen(database.listen(&prefix, heard)?);
+            site.pages.listen(database.listen(&prefix, heard)?);
         }
         Ok(site)
     }
@@ -384,9 +384,9 @@ impl Builder {
                  regenerates them, and failures are shown at once"
             );
         }
-        let engine = Engine::new(store, self.settings);
+        let pages = Pages::new(store, self.settings);
         Perennial {
-            engine: Arc::new(engine),
+            pages: Arc::new(pages),
             declared: Arc::new(self.declared),
             #[cfg(feature = "_sql")]
             database: None,

@@ -220,7 +220,7 @@ impl Perennial {
         E: Into<BoxError>,
         Fut: Future<Output = Result<T, E>> + Send,
     {
-        let max_body = self.engine.settings.max_body;
+        let max_body = self.pages.settings.max_body;
         let generate = move || -> Generator {
             Box::pin(async move {
                 let value = generate().await.map_err(Into::into);
@@ -246,7 +246,7 @@ impl Perennial {
         E: Into<BoxError>,
         Fut: Future<Output = Result<T, E>> + Send,
     {
-        let max_body = self.engine.settings.max_body;
+        let max_body = self.pages.settings.max_body;
         move || {
             Box::pin(async move {
                 let content = generate().await.map_err(Into::into);
@@ -265,28 +265,28 @@ impl Perennial {
         readable: Option<fn(&Page) -> bool>,
         has_placeholder: bool,
     ) -> Result<Arc<Version>, Error> {
-        let engine = &self.engine;
-        let policy = engine.applied(policy);
+        let pages = &self.pages;
+        let policy = pages.applied(policy);
         if key.is_empty() || key.starts_with('/') {
             return Err(Error::invalid(format!(
                 "the key {key:?} cannot be used for content: write a name that does not begin with `/`, as in \
                  `sidebar/top-10` (keys of routes begin with `/`)"
             )));
         }
-        let answer = if engine.is_off() {
-            engine.unstored(key, generate()).await
-        } else if let Ok(answer) = engine.look(key, &policy, engine.now()) {
+        let answer = if pages.is_off() {
+            pages.unstored(key, generate()).await
+        } else if let Ok(answer) = pages.look(key, &policy, pages.now()) {
             answer
         } else {
             let work = || Work {
                 generator: generate(),
                 source: None,
-                layer: Arc::clone(&engine.content_layer),
+                layer: Arc::clone(&pages.content_layer),
                 is_requested: false,
                 readable,
                 retention: None,
             };
-            engine.visit(key, &policy, has_placeholder, work).await.0
+            pages.visit(key, &policy, has_placeholder, work).await.0
         };
         let version = match answer {
             Answer::Version(version) => Ok(version),
@@ -297,7 +297,7 @@ impl Perennial {
         };
         provisional(|| match &version {
             Ok(version) => {
-                let facts = engine.facts(key, &policy);
+                let facts = pages.facts(key, &policy);
                 version.content.is_provisional() || version.freshness(&facts) > Freshness::Early
             }
             Err(_) => true,

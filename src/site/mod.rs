@@ -20,7 +20,7 @@ use crate::{
     layer::{InvalidateLayer, RefreshLayer, refresh::declared::Declared},
     lock::{Lease, Locks, Process},
     policy::Refresh,
-    resource::{Engine, Target},
+    resource::{Pages, Target},
 };
 
 pub use builder::Builder;
@@ -33,7 +33,7 @@ pub use content::Content;
 /// its own.
 #[derive(Clone)]
 pub struct Perennial {
-    engine: Arc<Engine>,
+    pages: Arc<Pages>,
     declared: Arc<Declared>,
     #[cfg(feature = "_sql")]
     database: Option<Database>,
@@ -42,15 +42,15 @@ pub struct Perennial {
 impl RefreshLayer {
     /// Returns a layer for a site, as [`Perennial::layer`] does.
     pub fn new(site: &Perennial, policy: impl Into<Refresh>) -> Self {
-        let (engine, declared) = (Arc::clone(&site.engine), Arc::clone(&site.declared));
-        Self::with_engine(engine, declared, policy.into())
+        let (pages, declared) = (Arc::clone(&site.pages), Arc::clone(&site.declared));
+        Self::with_pages(pages, declared, policy.into())
     }
 }
 
 impl InvalidateLayer {
     /// Returns a layer for a site, as [`Perennial::invalidate_on_success`] does.
     pub fn new(site: &Perennial, tags: Tags) -> Self {
-        Self::with_engine(Arc::clone(&site.engine), tags)
+        Self::with_pages(Arc::clone(&site.pages), tags)
     }
 }
 
@@ -167,7 +167,7 @@ impl Perennial {
     /// Dropping the future leaves open whether the invalidation is stored.
     pub async fn invalidate(&self, key: &str) -> Result<(), Error> {
         let key = key::canonical(key);
-        self.engine.invalidate(Target::Key(&key)).await.map(drop)
+        self.pages.invalidate(Target::Key(&key)).await.map(drop)
     }
 
     /// Makes all resources stale whose keys begin with `prefix`, as
@@ -178,7 +178,7 @@ impl Perennial {
     /// The errors of [`invalidate`](Self::invalidate), and [`Invalid`](crate::ErrorKind::Invalid)
     /// for a prefix of more than 180 bytes or with a NUL.
     pub async fn invalidate_prefix(&self, prefix: &str) -> Result<(), Error> {
-        self.engine
+        self.pages
             .invalidate(Target::Prefix(prefix))
             .await
             .map(drop)
@@ -191,7 +191,7 @@ impl Perennial {
     ///
     /// The errors of [`invalidate`](Self::invalidate).
     pub async fn invalidate_tag(&self, tag: &str) -> Result<(), Error> {
-        self.engine.invalidate(Target::Tag(tag)).await.map(drop)
+        self.pages.invalidate(Target::Tag(tag)).await.map(drop)
     }
 
     /// Removes a resource and its variants from the database and from all processes. The resource
@@ -212,7 +212,7 @@ impl Perennial {
     ///
     /// Dropping the future leaves the purge undone, done, or done in part.
     pub async fn purge(&self, key: &str) -> Result<(), Error> {
-        self.engine.purge(&key::canonical(key)).await
+        self.pages.purge(&key::canonical(key)).await
     }
 
     /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does. The
@@ -237,7 +237,7 @@ impl Perennial {
     /// Dropping the future leaves the purge undone, done, or done in part.
     pub async fn purge_prefix(&self, prefix: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().prefix(prefix);
-        self.engine
+        self.pages
             .purge_all(Target::PurgedPrefix(prefix), filter)
             .await
     }
@@ -259,7 +259,7 @@ impl Perennial {
     /// Dropping the future leaves the purge undone, done, or done in part.
     pub async fn purge_tag(&self, tag: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag(tag);
-        self.engine.purge_all(Target::PurgedTag(tag), filter).await
+        self.pages.purge_all(Target::PurgedTag(tag), filter).await
     }
 
     /// Invalidates a resource and regenerates the page immediately, without a visitor.
@@ -303,13 +303,13 @@ impl Perennial {
     ///
     /// Dropping the future cancels no regeneration that has begun.
     pub async fn regenerate_now(&self, key: &str) -> Result<Option<Outcome>, Error> {
-        self.engine.regenerate_now(&key::canonical(key)).await
+        self.pages.regenerate_now(&key::canonical(key)).await
     }
 
     /// Returns the locks of the site's database, for anything else that must run in one process at
     /// a time.
     pub fn locks(&self) -> Locks {
-        self.engine.locks()
+        self.pages.locks()
     }
 
     /// Returns the site's database with its [statement timeout](Builder::statement_timeout), for
@@ -329,7 +329,7 @@ impl Perennial {
     ///
     /// The number of subscribers is not limited. Dropping the subscription ends it.
     pub fn subscribe(&self) -> Events {
-        self.engine.observer().subscribe()
+        self.pages.observer().subscribe()
     }
 
     /// Returns the figures of this site in this process: requests, regenerations and memory. Runs
@@ -345,7 +345,7 @@ impl Perennial {
     /// # }
     /// ```
     pub fn stats(&self) -> Stats {
-        self.engine.stats()
+        self.pages.stats()
     }
 
     /// Records the figures of [`stats`](Self::stats) as [metrics](crate::event#metrics): the requests
@@ -367,7 +367,7 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error> {
-        self.engine.entries(filter).await
+        self.pages.entries(filter).await
     }
 
     /// Returns the stored resource of this key, written as for [`invalidate`](Self::invalidate);
@@ -377,7 +377,7 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn entry(&self, key: &str) -> Result<Option<Entry>, Error> {
-        self.engine.entry(&key::canonical(key)).await
+        self.pages.entry(&key::canonical(key)).await
     }
 
     /// Returns the stored response of this key, as generated, for an operator who looks at the
@@ -387,7 +387,7 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn stored_response(&self, key: &str) -> Result<Option<Response<Bytes>>, Error> {
-        self.engine.stored(&key::canonical(key)).await
+        self.pages.stored(&key::canonical(key)).await
     }
 
     /// Lists this process among the [`processes`](Self::processes) of the site, until the lease is
@@ -401,7 +401,7 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn announce(&self) -> Result<Lease, Error> {
-        self.engine.announce().await
+        self.pages.announce().await
     }
 
     /// Returns the processes that have [announced](Self::announce) themselves.
@@ -423,7 +423,7 @@ impl Perennial {
     /// request](crate::locks::Locks::idempotency) has no limit of its own: put a timeout inside its
     /// layer, or around `shutdown`. Dropping the future cancels nothing.
     pub async fn shutdown(&self) {
-        self.engine.shutdown().await;
+        self.pages.shutdown().await;
     }
 }
 

@@ -83,7 +83,7 @@ impl Perennial {
         while let Some(done) = tasks.join_next().await {
             // A panic of the service itself has been reported by the panic hook.
             let Ok((path, served)) = done else { continue };
-            self.engine.observer().emit(Event::Warmed {
+            self.pages.observer().emit(Event::Warmed {
                 path: path.as_str().into(),
                 served,
                 done: answers.len() + 1,

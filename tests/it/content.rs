@@ -15,7 +15,7 @@ use perennial::{Content, Error, ErrorKind, Perennial, Refresh, testing};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use crate::support::{Folder, HANG, Origin, patient, until, whole};
+use crate::support::{Folder, HANG, Origin, patient, until};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
@@ -125,7 +125,7 @@ async fn a_key_that_cannot_be_used_and_content_that_is_too_large_are_errors() {
         .await;
     let error = made.expect_err("is too large");
     assert!(
-        whole(&error).contains("11 bytes") && whole(&error).contains("max_body"),
+        format!("{error:#}").contains("11 bytes") && format!("{error:#}").contains("max_body"),
         "{error}"
     );
 }

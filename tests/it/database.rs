@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::{
     databases::Db,
     log::Log,
-    support::{Crowd, Folder, Origin, every, get, patient, serve, until, whole},
+    support::{Crowd, Folder, Origin, every, get, patient, serve, until},
 };
 
 const YEAR: Duration = Duration::from_hours(365 * 24);
@@ -290,7 +290,7 @@ async fn refused(
 ) {
     let error = open.await.expect_err(said);
     assert_eq!(error.kind(), kind, "{error}");
-    assert!(whole(&error).contains(said), "{error}");
+    assert!(format!("{error:#}").contains(said), "{error:#}");
 }
 
 #[tokio::test]
@@ -548,7 +548,7 @@ async fn read_only_file_and_broken_file_have_different_errors() {
         let table = sqlx::raw_sql(sqlx::AssertSqlSafe(table));
         file.execute(table).await.expect("is made");
         let error = Perennial::open(&format!("{url}?mode=ro")).await;
-        let error = whole(&error.expect_err("may not be written"));
+        let error = format!("{:#}", error.expect_err("may not be written"));
         assert!(error.contains(hint), "{journal}: {error}");
     }
 }

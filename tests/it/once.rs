@@ -81,7 +81,8 @@ async fn one_of_many_transactions_marks_and_writes(db: Db) {
                         let marked = match site.locks().once(&name).mark_in(&mut transaction).await {
                             Ok(marked) => marked,
                             Err(error) => {
-                                assert!(error.to_string().contains("Deadlock"), "{error}");
+                                let said = format!("{error:#}");
+                                assert!(said.contains("Deadlock"), "{said}");
                                 transaction.rollback().await.expect("is rolled back");
                                 continue;
                             }

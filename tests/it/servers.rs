@@ -289,7 +289,7 @@ async fn a_server_that_is_away_is_named_at_once(db: Db) {
     let (scheme, _) = db.url().split_once(':').expect("a URL");
     let asked = Instant::now();
     let error = Perennial::open(&format!("{scheme}://me:secret@{away}/x")).await;
-    let error = error.expect_err("is away").to_string();
+    let error = format!("{:#}", error.expect_err("is away"));
     assert!(
         error.contains("refused") && !error.contains("secret"),
         "{error}"

@@ -35,19 +35,13 @@ use tokio::{
 /// The longest wait of a test for one event. A longer wait means that the test hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
-/// The name of a page's lock.
 /// Returns true if the database failed, or did not answer in time.
 pub(crate) fn is_database(error: &perennial::Error) -> bool {
     use perennial::ErrorKind::{Database, Timeout};
     matches!(error.kind(), Database | Timeout)
 }
 
-/// Returns the messages of an error and of its causes.
-pub(crate) fn whole(error: &perennial::Error) -> String {
-    let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
+/// Returns the name of a page's lock.
 pub(crate) fn page(key: &str) -> LockName {
     LockName::of(LockKind::Page, key)
 }

@@ -1,4 +1,4 @@
-//! A process of the simulated site: the real engine behind a line, its generators and its visitors.
+//! A process of the simulated site: the real pages behind a line, its generators and its visitors.
 
 use std::{
     collections::BTreeMap,

@@ -254,7 +254,7 @@ fn changed(viewer: &Viewer, what: &str, place: &str) -> Response {
 }
 
 fn not_regenerated(viewer: &Viewer, error: &Error) -> Response {
-    tracing::error!(target: "perennial_admin", %error, "a regeneration by an operator failed");
+    tracing::error!(target: "perennial_admin", error = format!("{error:#}"), "a regeneration by an operator failed");
     let body = html! {
         p { "There is no new version: the generator failed, or took too long. The application's log has the error." }
     };

@@ -56,7 +56,7 @@ pub(crate) async fn look(site: &Perennial) -> Seen {
             processes
         }
         Ok(Err(error)) => {
-            tracing::error!(target: "perennial_admin", %error, "the database fails");
+            tracing::error!(target: "perennial_admin", error = format!("{error:#}"), "the database fails");
             let text =
                 "The database fails; pages in memory are still served. The log has the error.";
             check("database", Verdict::Failure, text.to_owned());

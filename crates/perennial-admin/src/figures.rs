@@ -151,7 +151,7 @@ pub(crate) async fn locks(
 /// The result of a failing statement, for a page: the details are in the log.
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
-        tracing::error!(target: "perennial_admin", %error, "a page of the status page failed");
+        tracing::error!(target: "perennial_admin", error = format!("{error:#}"), "a page of the status page failed");
         Self
     }
 }

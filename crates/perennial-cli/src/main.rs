@@ -193,8 +193,7 @@ pub(crate) enum Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        // With each cause once.
-        Self::Failed(format!("{error:?}"))
+        Self::Failed(format!("{error:#}"))
     }
 }
 

@@ -230,7 +230,7 @@ impl Shop {
             Ok(list) => format!("<aside><h2>Top 5 of 30 days</h2>{list}</aside>"),
             // A page without its sidebar is better than none.
             Err(error) => {
-                tracing::warn!(%error, "there is no sidebar");
+                tracing::warn!(error = format!("{error:#}"), "there is no sidebar");
                 String::new()
             }
         }

@@ -28,10 +28,10 @@ async fn main() -> ExitCode {
 
 async fn run(url: &str) -> Result<(), Box<dyn Error>> {
     let (process, opened) = (std::process::id(), Database::open(url).await);
-    let database = opened.map_err(|error| format!("{error}{}", hint(url)))?;
+    let database = opened.map_err(|error| format!("{error:#}{}", hint(url)))?;
     say!("process {process} waits for its turn, a minute at most");
     let locked = SessionLock::lock(database, "import", Duration::from_secs(60)).await;
-    let lock = locked.map_err(|error| format!("{error}{}", hint(url)))?;
+    let lock = locked.map_err(|error| format!("{error:#}{}", hint(url)))?;
     say!("process {process} has the lock; `kill -9 {process}` gives it to the next one");
     // Stops where the connection is lost: another process may have begun.
     lock.guard(import()).await?;

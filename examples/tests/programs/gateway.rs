@@ -301,7 +301,7 @@ fn unusable_option_is_refused_in_one_line() {
         ),
         (
             ["--origin", origin, "--database", &a_folder, "--every", "1s"],
-            "is a folder",
+            "unable to open database file",
         ),
         (
             [

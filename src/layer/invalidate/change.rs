@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{Method, Response};
 
-use crate::resource::{Engine, Target};
+use crate::resource::{Pages, Target};
 
 /// Returns true for methods that change nothing (RFC 9110 §9.2.1).
 pub(in crate::layer) fn is_safe(method: &Method) -> bool {
@@ -23,14 +23,14 @@ pub(super) fn names(tags: &[String]) -> Vec<String> {
 /// A request that may change the data behind these names. Dropping it before the outcome is known
 /// invalidates the names.
 pub(in crate::layer) struct Change {
-    engine: Arc<Engine>,
+    pages: Arc<Pages>,
     names: Vec<String>,
 }
 
 impl Change {
-    pub(in crate::layer) fn of(engine: &Arc<Engine>, names: Vec<String>) -> Self {
-        let engine = Arc::clone(engine);
-        Self { engine, names }
+    pub(in crate::layer) fn of(pages: &Arc<Pages>, names: Vec<String>) -> Self {
+        let pages = Arc::clone(pages);
+        Self { pages, names }
     }
 
     /// Awaits the response. A successful one (RFC 9111 §4.4) invalidates these names and the names
@@ -46,7 +46,7 @@ impl Change {
             && (answer.status().is_success() || answer.status().is_redirection())
         {
             names.extend(named(answer));
-            self.engine.invalidate_names(names).await;
+            self.pages.invalidate_names(names).await;
         }
         response
     }
@@ -58,8 +58,8 @@ impl Drop for Change {
         if !names.is_empty()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let engine = Arc::clone(&self.engine);
-            runtime.spawn(async move { engine.invalidate_names(names).await });
+            let pages = Arc::clone(&self.pages);
+            runtime.spawn(async move { pages.invalidate_names(names).await });
         }
     }
 }

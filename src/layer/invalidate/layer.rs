@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use tower_layer::Layer;
 
 use super::InvalidateService;
-use crate::{extensions::Tags, resource::Engine};
+use crate::{extensions::Tags, resource::Pages};
 
 /// Invalidates its tags, and the [`Tags`] in the response's extensions, after each change; from
 /// [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success).
@@ -26,13 +26,13 @@ use crate::{extensions::Tags, resource::Engine};
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct InvalidateLayer {
-    pub(super) engine: Arc<Engine>,
+    pub(super) pages: Arc<Pages>,
     pub(super) tags: Tags,
 }
 
 impl InvalidateLayer {
-    pub(crate) fn with_engine(engine: Arc<Engine>, tags: Tags) -> Self {
-        Self { engine, tags }
+    pub(crate) fn with_pages(pages: Arc<Pages>, tags: Tags) -> Self {
+        Self { pages, tags }
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) fn keep<S, ReqBody, ResBody>(
         })
     };
     if let Some(finder) = kept.keep(place, shared, make) {
-        shared.layer.engine.add_finder(&finder);
+        shared.layer.pages.add_finder(&finder);
     }
 }
 

@@ -82,7 +82,7 @@ where
     let tags = head.extensions.get::<Tags>().cloned().unwrap_or_default();
     let tags = tags.and(&layer.tags.0);
     let disposition = disposition(&head, &layer.key, layer.policy.from_headers);
-    let settings = &layer.engine.settings;
+    let settings = &layer.pages.settings;
     let is_stored_or_shared = match disposition {
         Disposition::Pass(why) => return Generated::Unshareable { why, tags },
         Disposition::Content => stored::size(&head.headers) <= settings.max_headers,

@@ -28,7 +28,7 @@ pub(super) struct Place {
     pub(super) variant: String,
 }
 
-/// The service, and its finder, to which the engine refers weakly.
+/// The service, and its finder, to which `Pages` refers weakly.
 type Offered = (Arc<dyn Any + Send + Sync>, Arc<Finder>);
 
 impl Kept {

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use http::request::Parts;
 use tower_layer::Layer;
 
-use crate::{extensions::Tags, policy::Refresh, resource::Engine};
+use crate::{extensions::Tags, policy::Refresh, resource::Pages};
 
 use super::{
     admission::Admission, declared::Declared, hints::Hints, kept::Kept, keying::Key,
@@ -208,7 +208,7 @@ const MAX_KEYS: usize = 10_000;
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct RefreshLayer {
-    pub(super) engine: Arc<Engine>,
+    pub(super) pages: Arc<Pages>,
     /// The policy in the site's mode.
     pub(super) policy: Refresh,
     pub(super) key: Arc<Key>,
@@ -227,20 +227,16 @@ pub struct RefreshLayer {
 type BypassIf = dyn Fn(&Parts) -> bool + Send + Sync;
 
 impl RefreshLayer {
-    pub(crate) fn with_engine(
-        engine: Arc<Engine>,
-        declared: Arc<Declared>,
-        policy: Refresh,
-    ) -> Self {
+    pub(crate) fn with_pages(pages: Arc<Pages>, declared: Arc<Declared>, policy: Refresh) -> Self {
         Self {
-            policy: engine.applied(policy),
+            policy: pages.applied(policy),
             key: Arc::default(),
             declared,
             bypass_if: Vec::new(),
             hints: Arc::default(),
             tags: Tags::default(),
             admission: Arc::new(Admission::new(MAX_KEYS)),
-            engine,
+            pages,
             invalidates: false,
             name: None,
             kept: Arc::default(),

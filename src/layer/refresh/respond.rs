@@ -90,7 +90,7 @@ impl RefreshLayer {
     ) -> Response<ResponseBody<B>> {
         let page = &version.content;
         #[cfg(feature = "compression")]
-        let representation = self.engine.represent(page, &parts.headers);
+        let representation = self.pages.represent(page, &parts.headers);
         #[cfg(not(feature = "compression"))]
         let representation = &page.plain;
         let stored = &representation.content;
@@ -98,21 +98,21 @@ impl RefreshLayer {
         let age = Duration::from_secs(page.age_before).saturating_add(version.age(now));
         let hit = HitFacts {
             age: age.as_secs(),
-            ttl: version.ttl(now, &self.policy, &self.engine.invalidations),
+            ttl: version.ttl(now, &self.policy, &self.pages.invalidations),
             browser_cache: self.policy.browser_cache,
         };
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
         self.served(how);
         if hit.ttl < 0 && made.is_none() {
             let since = Duration::from_secs(hit.ttl.unsigned_abs());
-            self.engine.observer().stale(since);
+            self.pages.observer().stale(since);
         }
         let headers = HitValues::with(hit, age, |values| {
             let made = made.map(|how| ascii(how.to_string()));
             let status = made.as_ref().unwrap_or(&values.cache_status);
             representation.headers_of_hit([
                 Some(&values.age),
-                Some(status).filter(|_| self.engine.settings.cache_status),
+                Some(status).filter(|_| self.pages.settings.cache_status),
                 values.date.as_ref(),
                 Some(&values.cache_control),
             ])
@@ -132,7 +132,7 @@ impl RefreshLayer {
         if reason == Bypass::Method {
             return;
         }
-        let observer = self.engine.observer();
+        let observer = self.pages.observer();
         observer.emit_if_watched(Frequent::Request, || Event::Bypassed {
             path: request.uri().path().into(),
             layer: self.name_in(request.extensions()),
@@ -153,13 +153,13 @@ impl RefreshLayer {
     /// Counts a request by the terms of its `Cache-Status`.
     #[inline]
     pub(super) fn served(&self, how: Handling) {
-        self.engine.observer().counters().served(how.served());
+        self.pages.observer().counters().served(how.served());
         warm::answered(how.served());
     }
 
     /// Says how a response came about.
     pub(super) fn set_cache_status(&self, headers: &mut HeaderMap, how: Handling) {
-        if self.engine.settings.cache_status {
+        if self.pages.settings.cache_status {
             headers.append(CACHE_STATUS, ascii(how.to_string()));
         }
     }

@@ -121,11 +121,11 @@ where
                 return pass(parts, body, why);
             }
         };
-        if layer.engine.is_off() {
+        if layer.pages.is_off() {
             return pass(parts, body, Bypass::Off);
         }
-        let now = layer.engine.now();
-        match layer.engine.look(&resource.key, &layer.policy, now) {
+        let now = layer.pages.now();
+        match layer.pages.look(&resource.key, &layer.policy, now) {
             Ok(answer) => {
                 match layer.respond(answer, &parts, now, (Forward::Bypass, false), None) {
                     Ok(response) => ResponseFuture::ready(response),
@@ -193,12 +193,12 @@ async fn change<S, ReqBody, ResBody>(
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
-    let RefreshLayer { engine, key, .. } = shared.layer.clone();
+    let RefreshLayer { pages, key, .. } = shared.layer.clone();
     let (parts, body) = request.into_parts();
     let host = RequestHost::of(&parts);
     let own = key.resource(&parts);
     let own = own.and_then(|key| Target::Key(&key).name().ok());
-    let change = Change::of(&engine, own.into_iter().collect());
+    let change = Change::of(&pages, own.into_iter().collect());
     let response = pass(
         shared,
         Request::from_parts(parts, body),
@@ -253,17 +253,14 @@ where
             retention,
         }
     };
-    let arrived = layer.engine.now();
+    let arrived = layer.pages.now();
     let policy = warm::policy(layer.policy);
-    let (answer, leads) = layer
-        .engine
-        .visit(&resource.key, &policy, false, make)
-        .await;
+    let (answer, leads) = layer.pages.visit(&resource.key, &policy, false, make).await;
     let (response, served) = match (own.try_recv(), answer) {
         (Ok(Direct::TooLarge(response)), _) => (response, Served::Bypass(Bypass::TooLarge)),
         (Ok(Direct::Failed(response)), Answer::Failed(_)) => (response?, Served::Failed),
         (_, answer) => {
-            let now = layer.engine.now();
+            let now = layer.pages.now();
             return match layer.respond(answer, &parts, now, (forward, !leads), Some(arrived)) {
                 Ok(response) => Ok(response),
                 Err(why) => {

@@ -5,20 +5,20 @@ use std::{sync::Arc, time::SystemTime};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::{Action, Driver};
+use super::{Action, Task};
 use crate::{
     clock::micros,
     event::Bypass,
     extensions::{RefreshAfter, Tags},
     resource::{
-        Answer, Engine, Failure, Generated, Generator, Metadata, Page, Version,
+        Answer, Failure, Generated, Generator, Metadata, Page, Pages, Version,
         page::JudgedMetadata,
         parts,
-        state::{Basis, Event, GenerationResult, Origin},
+        state::{AsOf, Event, GenerationResult, Origin},
     },
 };
 
-impl Engine {
+impl Pages {
     /// Runs a generator for one caller, and stores nothing.
     pub(crate) async fn unstored(&self, key: &str, generator: Generator) -> Answer {
         match generator.await {
@@ -34,11 +34,11 @@ impl Engine {
     }
 }
 
-impl Driver {
+impl Task {
     /// Runs the generator in a task of its own.
-    pub(super) fn generate(&mut self, basis: Basis) -> Action {
+    pub(super) fn generate(&mut self, as_of: AsOf) -> Action {
         let Some(generator) = self.generator.take() else {
-            // The state commands one run of the generator.
+            // A flight has one step that runs the generator.
             return Box::pin(std::future::pending());
         };
         let run = parts::watched(generator, self.permit.clone());
@@ -51,8 +51,8 @@ impl Driver {
             .map(|newest| Arc::clone(&newest.content));
         let fence = self.lease.as_ref().map(|lease| lease.fence().0);
         self.started(fence);
-        let (engine, policy) = (Arc::clone(&self.engine), self.policy);
-        let started = engine.now();
+        let (pages, policy) = (Arc::clone(&self.pages), self.policy);
+        let started = pages.now();
         // Without a lease, the database has not told the time.
         let began = fence.unwrap_or_else(unix_micros);
         Box::pin(async move {
@@ -60,8 +60,8 @@ impl Driver {
                 Ok(generated) => generated,
                 Err(panic) => (Generated::Failed(Failure::new(panic)), false),
             };
-            let took = engine.now() - started;
-            let Basis { epoch, revision } = basis;
+            let took = pages.now() - started;
+            let AsOf { epoch, revision } = as_of;
             let metadata = |Tags(tags), after: Option<RefreshAfter>| Metadata {
                 epoch,
                 revision,

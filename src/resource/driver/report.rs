@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::Driver;
+use super::Task;
 use crate::{
     clock::Tick,
     error::with_causes,
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// The part of a regeneration's events that the driver measures.
+/// The part of a regeneration's events that the task measures.
 pub(super) struct Measured {
     pub(super) reason: Reason,
     began: Option<Tick>,
@@ -57,7 +57,7 @@ pub(super) fn reason(newest: Option<&Version>, facts: &Facts<'_>) -> Reason {
     }
 }
 
-impl Driver {
+impl Task {
     /// Measures an event before the state decides about the event.
     pub(super) fn measure(&mut self, event: &Event<Arc<Page>>) {
         match event {
@@ -89,7 +89,7 @@ impl Driver {
             interval: terms.interval,
             early: terms.early,
             stale_while_revalidate: terms.stale_while_revalidate,
-            revision: self.engine.settings.revision.clone(),
+            revision: self.pages.settings.revision.clone(),
             key: (bounded(&self.key) != *self.key).then(|| self.key.to_string()),
         };
         let metadata = version.content.metadata().metadata.encode();
@@ -100,7 +100,7 @@ impl Driver {
             took: self.measured.took,
             bytes: self.measured.bytes as u64,
             changed,
-            process: self.engine.locks.shown_label().to_owned(),
+            process: self.pages.locks.shown_label().to_owned(),
         };
         [
             format!("{metadata}&{}", description.encode()),
@@ -109,10 +109,10 @@ impl Driver {
     }
 
     pub(super) fn started(&mut self, fence: Option<i64>) {
-        self.measured.began = Some(self.engine.now());
+        self.measured.began = Some(self.pages.now());
         if self.measured.reason != Reason::Requested {
             // The probe may have found a version that this process did not have in memory.
-            let facts = self.engine.facts(&self.key, &self.policy);
+            let facts = self.pages.facts(&self.key, &self.policy);
             self.measured.reason = reason(self.state.newest(), &facts);
         }
         self.emit(event::Event::Regenerating {
@@ -126,7 +126,7 @@ impl Driver {
     /// Sets the time of the generator, once.
     fn ran(&mut self) {
         if let Some(began) = self.measured.began.take() {
-            self.measured.took = self.engine.now() - began;
+            self.measured.took = self.pages.now() - began;
         }
     }
 
@@ -171,6 +171,6 @@ impl Driver {
     }
 
     fn emit(&self, event: event::Event) {
-        self.engine.store.observer().emit(event);
+        self.pages.store.observer().emit(event);
     }
 }

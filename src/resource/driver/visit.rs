@@ -6,19 +6,19 @@ use tokio::sync::watch;
 use tracing::Instrument;
 
 use super::{
-    Driver,
+    Task,
     report::{Measured, reason},
 };
 use crate::{
     event::{Bypass, Reason},
     policy::Refresh,
     resource::{
-        Answer, Engine, Progress, Work, parts,
-        state::{Event, State, Visitor, Wait},
+        Answer, Pages, Shown, Work, parts,
+        state::{Event, Flight, Next, Visitor},
     },
 };
 
-impl Engine {
+impl Pages {
     /// Answers a request that memory alone cannot answer: the request starts or joins a
     /// regeneration, and waits within the limits of the policy. `generate` returns the generator if
     /// this request is the leader. The result is the answer, and true for the leader.
@@ -50,14 +50,14 @@ impl Engine {
                 let seen = progress.borrow_and_update().clone();
                 let facts = self.facts(key, policy);
                 match seen.wait(visitor, &facts) {
-                    Wait::Answer(answer) => return (answer, leads),
-                    Wait::Until(until) => {
+                    Next::Answer(answer) => return (answer, leads),
+                    Next::Until(until) => {
                         let changed = tokio::time::timeout(until - facts.now, progress.changed());
                         if let Ok(Err(_)) = changed.await {
                             return (seen.lost(&self.facts(key, policy)), leads);
                         }
                     }
-                    Wait::Restart(until) => {
+                    Next::Restart(until) => {
                         let end = async { while progress.changed().await.is_ok() {} };
                         if tokio::time::timeout(until - facts.now, end).await.is_ok() {
                             continue 'restart;
@@ -75,12 +75,12 @@ impl Engine {
         key: &str,
         policy: &Refresh,
         generate: &mut Option<impl FnOnce() -> Work>,
-    ) -> Result<(watch::Receiver<Progress>, bool), Answer> {
+    ) -> Result<(watch::Receiver<Shown>, bool), Answer> {
         let mut running = self.running();
         if let Some(progress) = running.get(key) {
             return Ok((progress.subscribe(), false));
         }
-        // A regeneration may have ended since the first look at memory. The driver writes to memory
+        // A regeneration may have ended since the first look at memory. The task writes to memory
         // before the key leaves `running`.
         let view = self.memory.get(key);
         if let Some(view) = view.clone()
@@ -98,17 +98,17 @@ impl Engine {
             // Only a leader has taken the generator, and a leader never returns here.
             return Err(Answer::Pass(Bypass::Purged));
         };
-        let (sender, progress) = watch::channel(Progress::Looking);
+        let (sender, progress) = watch::channel(Shown::Looking);
         running.insert(key.to_owned(), sender.clone());
         drop(running);
-        // The driver exists before the caller's closure runs: if the closure panics, the drop of
-        // the driver lets another request start.
+        // The task exists before the caller's closure runs: if the closure panics, the drop of
+        // the task lets another request start.
         let facts = self.facts(key, policy);
-        let state = State::new(view, &facts);
-        let mut driver = Driver {
+        let state = Flight::new(view, &facts);
+        let mut driver = Task {
             measured: Measured::new(reason(state.newest(), &facts)),
             state,
-            engine: Arc::clone(self),
+            pages: Arc::clone(self),
             key: key.into(),
             layer: Arc::from(""),
             policy: *policy,

@@ -2,7 +2,7 @@
 //! their steps and bounded faults.
 //!
 //! The decisions are the real ones. `check/database.rs` has the statements as atomic steps,
-//! `check/process.rs` does what the driver does. A second is the unit of time; each clock shows
+//! `check/process.rs` does what the task does. A second is the unit of time; each clock shows
 //! zero, and all other times are relative to it.
 //!
 //! `cargo test` explores all states without faults, and 20,000 states of each exploration with

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Answer, Basis, Command, Content, Decision, Ended, Event, Freshness, GenerationResult, Origin,
-    Phase, Progress, Report, Version, View, search::backoff,
+    Answer, AsOf, Content, Decision, Ended, Event, Freshness, GenerationResult, Known, Origin,
+    Phase, Report, Shown, Step, Version, search::backoff,
 };
 use crate::{
     clock::Tick,
@@ -26,9 +26,9 @@ impl<C: Content> Decision<'_, C> {
     pub(super) fn generated(
         &mut self,
         lease: Option<i64>,
-        basis: Basis,
+        as_of: AsOf,
         outcome: GenerationResult<C>,
-    ) -> Command<C> {
+    ) -> Step<C> {
         let policy_cooldown = self.facts.policy.cooldown_time();
         let cooldown = match outcome {
             GenerationResult::Content(content) => return self.publish(lease, content),
@@ -48,13 +48,13 @@ impl<C: Content> Decision<'_, C> {
                 if lease.is_some() {
                     // A stored version, if there is one, was shared before and must go. If the
                     // removal fails, the next regeneration tries again.
-                    return self.enter(Phase::Removing, Command::Remove);
+                    return self.enter(Phase::Removing, Step::Remove);
                 }
                 Duration::ZERO
             }
             GenerationResult::TooLarge if !self.is_servable() => {
                 self.report = Some(Report::ended(Outcome::NotStored(Bypass::TooLarge)));
-                let metadata = Arc::new(C::metadata_without_content(self.facts.key, basis));
+                let metadata = Arc::new(C::metadata_without_content(self.facts.key, as_of));
                 self.hit_for_pass(Bypass::TooLarge, policy_cooldown, metadata);
                 // The limit of another process may be larger.
                 Duration::ZERO
@@ -92,7 +92,7 @@ impl<C: Content> Decision<'_, C> {
                         // The store may have a version.
                         None => cooldown.min(RECHECK),
                     };
-                    self.cool_down(cooldown, quiet, basis);
+                    self.cool_down(cooldown, quiet, as_of);
                     self.end_with(Answer::Failed(failure));
                 }
                 cooldown
@@ -100,11 +100,11 @@ impl<C: Content> Decision<'_, C> {
         };
         match lease {
             Some(_) => self.release(cooldown),
-            None => Command::End,
+            None => Step::End,
         }
     }
 
-    pub(super) fn publish(&mut self, lease: Option<i64>, content: C) -> Command<C> {
+    pub(super) fn publish(&mut self, lease: Option<i64>, content: C) -> Step<C> {
         let newest = self.state.newest.as_ref();
         // The age counts from the first try, whose answer may be lost.
         let mut new = Version::new(
@@ -118,7 +118,7 @@ impl<C: Content> Decision<'_, C> {
         let Some(fence) = lease else {
             self.report = Some(Report::ended(Outcome::Unsaved));
             self.serve_unsaved(&new);
-            return Command::End;
+            return Step::End;
         };
         new.fence = fence;
         let publishing = Publishing {
@@ -131,7 +131,7 @@ impl<C: Content> Decision<'_, C> {
     }
 
     /// Renews the stored version if the new content is the same, or else publishes the new version.
-    pub(super) fn send(&mut self, publishing: Publishing<C>) -> Command<C> {
+    pub(super) fn send(&mut self, publishing: Publishing<C>) -> Step<C> {
         let version = publishing.new.clone();
         let same = self
             .state
@@ -139,8 +139,8 @@ impl<C: Content> Decision<'_, C> {
             .as_ref()
             .filter(|newest| !newest.is_unsaved() && newest.content.is_same(&version.content));
         let command = match same.map(|newest| newest.fence) {
-            Some(known) => Command::Renew { version, known },
-            None => Command::Publish { version },
+            Some(known) => Step::Renew { version, known },
+            None => Step::Publish { version },
         };
         self.enter(Phase::Publishing(publishing), command)
     }
@@ -152,7 +152,7 @@ impl<C: Content> Decision<'_, C> {
         &mut self,
         mut publishing: Publishing<C>,
         event: &Event<C>,
-    ) -> Command<C> {
+    ) -> Step<C> {
         match event {
             Event::Renewed(true) | Event::Published(true) => {
                 self.report = Some(Report::ended(match event {
@@ -165,7 +165,7 @@ impl<C: Content> Decision<'_, C> {
             }
             Event::Renewed(false) => {
                 let version = publishing.new.clone();
-                return self.enter(Phase::Publishing(publishing), Command::Publish { version });
+                return self.enter(Phase::Publishing(publishing), Step::Publish { version });
             }
             // Another process has published a version, or soon will.
             Event::Published(false) => {
@@ -184,7 +184,7 @@ impl<C: Content> Decision<'_, C> {
             Event::Due if !publishing.shown => {
                 self.serve_unsaved(&publishing.new);
                 publishing.shown = true;
-                return self.enter(Phase::Publishing(publishing), Command::Continue);
+                return self.enter(Phase::Publishing(publishing), Step::Continue);
             }
             Event::Away if !publishing.shown => {
                 self.serve_unsaved(&publishing.new);
@@ -197,7 +197,7 @@ impl<C: Content> Decision<'_, C> {
                     return self.release(Duration::ZERO);
                 }
             }
-            _ => return self.enter(Phase::Publishing(publishing), Command::Continue),
+            _ => return self.enter(Phase::Publishing(publishing), Step::Continue),
         }
         if !self.is_servable() {
             // The next visitor starts another regeneration.
@@ -206,12 +206,12 @@ impl<C: Content> Decision<'_, C> {
         }
         publishing.again = Some(self.facts.now + backoff(PUBLISH_PAUSES, publishing.tries));
         publishing.tries += 1;
-        self.enter(Phase::Publishing(publishing), Command::Pause)
+        self.enter(Phase::Publishing(publishing), Step::Pause)
     }
 
     /// Answers the visitors who still wait. They get `stored`, the version that another process has
     /// published, if it is servable, and otherwise the new version.
-    pub(super) fn overtaken(&mut self, new: &Version<C>, stored: Option<Version<C>>) -> Command<C> {
+    pub(super) fn overtaken(&mut self, new: &Version<C>, stored: Option<Version<C>>) -> Step<C> {
         self.adopt(stored);
         if self.is_servable() {
             self.end_with_newest();
@@ -221,13 +221,13 @@ impl<C: Content> Decision<'_, C> {
         self.release(Duration::ZERO)
     }
 
-    pub(super) fn release(&mut self, cooldown: Duration) -> Command<C> {
-        self.enter(Phase::Releasing, Command::Release { cooldown })
+    pub(super) fn release(&mut self, cooldown: Duration) -> Step<C> {
+        self.enter(Phase::Releasing, Step::Release { cooldown })
     }
 
     /// Adopts a version, here and in memory.
     pub(super) fn set_newest(&mut self, version: Version<C>) {
-        self.view = Some(View::Version(version.clone().into()));
+        self.view = Some(Known::Version(version.clone().into()));
         self.state.newest = Some(version);
     }
 
@@ -261,8 +261,8 @@ impl<C: Content> Decision<'_, C> {
         if let Some(newest) = &mut self.state.newest
             && freshness != Some(Freshness::Purged)
         {
-            newest.quiet_until = self.facts.now + time;
-            self.view = Some(View::Version(newest.clone().into()));
+            newest.ask_again_at = self.facts.now + time;
+            self.view = Some(Known::Version(newest.clone().into()));
         }
         match freshness {
             // The version has expired since the decision to serve the version.
@@ -272,25 +272,25 @@ impl<C: Content> Decision<'_, C> {
     }
 
     /// Ends with the old version and without a regeneration.
-    pub(super) fn skip(&mut self, outcome: Outcome, time: Duration) -> Command<C> {
+    pub(super) fn skip(&mut self, outcome: Outcome, time: Duration) -> Step<C> {
         self.report = Some(Report::NotBegun(outcome));
         self.serve_old_for(time);
-        Command::End
+        Step::End
     }
 
     /// Runs no generator for `time`, and asks the store nothing for the time `quiet`.
-    pub(super) fn cool_down(&mut self, time: Duration, quiet: Duration, basis: Basis) {
-        self.view = Some(View::Cooldown {
+    pub(super) fn cool_down(&mut self, time: Duration, quiet: Duration, as_of: AsOf) {
+        self.view = Some(Known::Cooldown {
             until: self.facts.now + time,
-            quiet_until: self.facts.now + quiet,
+            ask_again_at: self.facts.now + quiet,
             failures: self.state.failures,
-            metadata: Arc::new(C::metadata_without_content(self.facts.key, basis)),
+            metadata: Arc::new(C::metadata_without_content(self.facts.key, as_of)),
         });
     }
 
     pub(super) fn hit_for_pass(&mut self, why: Bypass, time: Duration, metadata: Arc<C::Metadata>) {
         let until = self.facts.now + time.max(RECHECK);
-        self.view = Some(View::HitForPass {
+        self.view = Some(Known::HitForPass {
             until,
             why,
             metadata,
@@ -308,6 +308,6 @@ impl<C: Content> Decision<'_, C> {
     }
 
     pub(super) fn end_with(&mut self, answer: Answer<C>) {
-        self.progress = Some(Progress::Done(answer));
+        self.progress = Some(Shown::Done(answer));
     }
 }

@@ -3,8 +3,8 @@
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use super::{
-    Answer, Basis, Command, Content, Decision, Found, Freshness, List, Origin, Phase, Progress,
-    Report, Version, View,
+    Answer, AsOf, Content, Decision, Found, Freshness, Known, List, Origin, Phase, Report, Shown,
+    Step, Version,
 };
 use crate::{
     clock::Tick,
@@ -20,7 +20,7 @@ pub(super) fn backoff([first, longest]: [Duration; 2], tries: u32) -> Duration {
 impl<C: Content> Decision<'_, C> {
     /// Continues with or without a permit, which is taken before the probe. Without a permit a
     /// stale version is served on; a first version is never held back, as a visitor waits.
-    pub(super) fn permitted(&mut self, permitted: bool) -> Command<C> {
+    pub(super) fn permitted(&mut self, permitted: bool) -> Step<C> {
         self.state.permitted = permitted;
         let is_servable = self.is_servable();
         if !permitted && is_servable && self.facts.limits.regenerates {
@@ -32,31 +32,31 @@ impl<C: Content> Decision<'_, C> {
         {
             newest.origin = Origin::Published { latest: false };
             let (seen, valid) = (newest.fence, newest.invalidated(self.facts.list));
-            self.view = Some(View::Version(newest.clone().into()));
+            self.view = Some(Known::Version(newest.clone().into()));
             if valid == Freshness::Fresh && self.facts.limits.regenerates {
                 // Unless another process has acquired the lock since, the lock's fence is the fence
                 // of this process's own version, and a probe is needless.
-                return self.enter(Phase::Trying { probed_epoch: None }, Command::Try { seen });
+                return self.enter(Phase::Trying { epoch_seen: None }, Step::Try { seen });
             }
         }
         self.probe()
     }
 
-    pub(super) fn probe(&mut self) -> Command<C> {
+    pub(super) fn probe(&mut self) -> Step<C> {
         let known = self
             .state
             .newest
             .as_ref()
             .map_or(0, |version| version.fence);
-        self.enter(Phase::Probing, Command::Probe { known })
+        self.enter(Phase::Probing, Step::Probe { known })
     }
 
-    pub(super) fn probed(&mut self, found: Found<C>) -> Command<C> {
+    pub(super) fn probed(&mut self, found: Found<C>) -> Step<C> {
         self.adopt(found.version);
         let is_servable = self.show_stale(false);
         if self.freshness() == Some(Freshness::Fresh) {
             self.end_with_newest();
-            return Command::End;
+            return Step::End;
         }
         let lock = found.lock;
         self.state.failures = lock.failures;
@@ -69,11 +69,8 @@ impl<C: Content> Decision<'_, C> {
             if is_servable && !(self.facts.limits.regenerates && self.state.permitted) {
                 return self.skip(Outcome::Busy, RECHECK);
             }
-            let probed_epoch = Some(found.epoch);
-            return self.enter(
-                Phase::Trying { probed_epoch },
-                Command::Try { seen: lock.fence },
-            );
+            let epoch_seen = Some(found.epoch);
+            return self.enter(Phase::Trying { epoch_seen }, Step::Try { seen: lock.fence });
         }
         match (lock.owned, is_servable) {
             (true, true) => self.skip(Outcome::Elsewhere, remaining.min(RECHECK)),
@@ -86,16 +83,16 @@ impl<C: Content> Decision<'_, C> {
                 self.poll()
             }
             (false, false) => {
-                let basis = self.basis(found.epoch);
+                let as_of = self.as_of(found.epoch);
                 if self.is_servable_for(remaining) {
                     self.serve_old_for(remaining);
                 } else {
-                    self.cool_down(remaining, remaining, basis);
+                    self.cool_down(remaining, remaining, as_of);
                     self.end_with(Answer::Unavailable {
                         retry_in: remaining,
                     });
                 }
-                Command::End
+                Step::End
             }
         }
     }
@@ -120,35 +117,35 @@ impl<C: Content> Decision<'_, C> {
 
     /// Pauses before the next probe, as no version can be served and another process holds the
     /// lease.
-    pub(super) fn poll(&mut self) -> Command<C> {
+    pub(super) fn poll(&mut self) -> Step<C> {
         let longest = self.state.held_until - self.facts.now;
         let pause = match longest.is_zero() {
             true => backoff(POLL_PAUSES, self.state.polls),
             false => backoff(POLL_PAUSES, self.state.polls).min(longest),
         };
         self.state.polls += 1;
-        self.progress = Some(Progress::Elsewhere);
+        self.progress = Some(Shown::Elsewhere);
         let until = self.facts.now + pause;
-        self.enter(Phase::Pausing { until }, Command::Pause)
+        self.enter(Phase::Pausing { until }, Step::Pause)
     }
 
     /// Continues while the database is away: an old version is served on; a first version is
     /// generated without a lease and not stored.
-    pub(super) fn without_store(&mut self) -> Command<C> {
+    pub(super) fn without_store(&mut self) -> Step<C> {
         if self.is_servable() {
             return self.skip(Outcome::DatabaseAway, RECHECK);
         }
         if let Some((until, metadata)) = self.cools_down() {
             self.report = Some(Report::NotBegun(Outcome::DatabaseAway));
-            self.view = Some(View::Cooldown {
+            self.view = Some(Known::Cooldown {
                 until,
-                quiet_until: until.min(self.facts.now + RECHECK),
+                ask_again_at: until.min(self.facts.now + RECHECK),
                 failures: self.state.failures,
                 metadata,
             });
-            return Command::End;
+            return Step::End;
         }
-        self.generate(None, self.basis(0))
+        self.generate(None, self.as_of(0))
     }
 
     /// Returns the cooldown that this process alone knows of, if it lasts, and answers visitors
@@ -163,18 +160,18 @@ impl<C: Content> Decision<'_, C> {
         Some((until, metadata))
     }
 
-    pub(super) fn generate(&mut self, lease: Option<i64>, basis: Basis) -> Command<C> {
+    pub(super) fn generate(&mut self, lease: Option<i64>, as_of: AsOf) -> Step<C> {
         let gives_up = self.show_stale(true);
         if !gives_up {
-            self.progress = Some(Progress::First);
+            self.progress = Some(Shown::First);
         }
         let generating = Phase::Generating {
             lease,
-            basis,
+            as_of,
             until: self.facts.now + self.facts.policy.timeout,
             gives_up,
         };
-        self.enter(generating, Command::Generate { basis })
+        self.enter(generating, Step::Generate { as_of })
     }
 
     /// Offers the old version to visitors, if the version is servable. Returns true if so.
@@ -182,7 +179,7 @@ impl<C: Content> Decision<'_, C> {
         let is_servable = self.is_servable();
         if let Some(version) = self.state.newest.clone().filter(|_| is_servable) {
             let version = version.into();
-            self.progress = Some(Progress::Stale { version, begun });
+            self.progress = Some(Shown::Stale { version, begun });
         }
         is_servable
     }

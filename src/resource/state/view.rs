@@ -6,7 +6,7 @@ use crate::{clock::Tick, event::Bypass, http::terms::Terms, policy::Refresh};
 
 /// The content of a version, as far as decisions need to know.
 pub(crate) trait Content: Clone {
-    /// The metadata beside the content: the [`Basis`] and the tags.
+    /// The metadata beside the content: the [`AsOf`] and the tags.
     type Metadata: fmt::Debug;
     /// The failure of a generator.
     type Failure: Clone + fmt::Debug;
@@ -14,11 +14,11 @@ pub(crate) trait Content: Clone {
     type List: List<Self::Metadata>;
 
     fn metadata(&self) -> &Self::Metadata;
-    fn basis(&self) -> Basis;
+    fn as_of(&self) -> AsOf;
     fn terms(&self, policy: &Refresh) -> Terms;
     fn is_same(&self, other: &Self) -> bool;
     /// Returns metadata for a key without content.
-    fn metadata_without_content(key: &str, basis: Basis) -> Self::Metadata;
+    fn metadata_without_content(key: &str, as_of: AsOf) -> Self::Metadata;
     /// Returns the failure of a generator that has taken longer than the policy's timeout.
     fn timed_out(policy: &Refresh) -> Self::Failure;
 
@@ -39,7 +39,7 @@ pub(crate) trait List<N> {
 /// The epoch and the revision that a process knew before a generator began. Content stores these
 /// two and nothing later, as the generator may have read data from before a later invalidation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Basis {
+pub(crate) struct AsOf {
     pub(crate) epoch: i64,
     pub(crate) revision: i64,
 }
@@ -137,7 +137,7 @@ pub(crate) struct Version<C> {
     /// The version replaced a servable version.
     pub(crate) replaces: bool,
     /// The time before which this process asks the store nothing about the version.
-    pub(crate) quiet_until: Tick,
+    pub(crate) ask_again_at: Tick,
     /// The expired version may be served until this time, as a regeneration has failed.
     pub(crate) error_grace_until: Tick,
 }
@@ -151,7 +151,7 @@ impl<C: Content> Version<C> {
             origin,
             undated: false,
             replaces: false,
-            quiet_until: Tick(i64::MIN),
+            ask_again_at: Tick(i64::MIN),
             error_grace_until: Tick(i64::MIN),
         }
     }
@@ -224,7 +224,7 @@ type NoContent<C> = Arc<<C as Content>::Metadata>;
 
 /// Everything that a process knows of a key between two regenerations. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) enum View<C: Content> {
+pub(crate) enum Known<C: Content> {
     /// A version, servable or not.
     Version(Arc<Version<C>>),
     /// Hit-for-pass: the service itself answers each request before `until`, as the responses are
@@ -240,7 +240,7 @@ pub(crate) enum View<C: Content> {
         until: Tick,
         /// The time before which this process asks the store nothing. Earlier than `until` if the
         /// store did not answer: the store may have a version.
-        quiet_until: Tick,
+        ask_again_at: Tick,
         /// The number of failures in a row.
         failures: u32,
         metadata: NoContent<C>,
@@ -261,7 +261,7 @@ pub(crate) enum Answer<C: Content> {
     },
 }
 
-impl<C: Content> View<C> {
+impl<C: Content> Known<C> {
     /// Answers a request from memory. `Err`: the request starts or joins a regeneration; `true`:
     /// memory has a version that is not purged.
     ///
@@ -277,7 +277,7 @@ impl<C: Content> View<C> {
                 Freshness::Fresh => Ok(Answer::Version(version)),
                 freshness
                     if freshness.is_servable()
-                        && (facts.now < version.quiet_until || is_busy()) =>
+                        && (facts.now < version.ask_again_at || is_busy()) =>
                 {
                     Ok(Answer::Version(version))
                 }
@@ -292,10 +292,10 @@ impl<C: Content> View<C> {
             }
             Self::Cooldown {
                 until,
-                quiet_until,
+                ask_again_at,
                 metadata,
                 ..
-            } if facts.now < quiet_until && facts.list.judge(&metadata) != Freshness::Purged => {
+            } if facts.now < ask_again_at && facts.list.judge(&metadata) != Freshness::Purged => {
                 let retry_in = until - facts.now;
                 Ok(Answer::Unavailable { retry_in })
             }

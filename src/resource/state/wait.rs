@@ -7,7 +7,7 @@ use crate::{clock::Tick, event::Bypass};
 
 /// The progress of a regeneration, for the visitors who wait.
 #[derive(Clone, Debug)]
-pub(crate) enum Progress<C: Content> {
+pub(crate) enum Shown<C: Content> {
     /// The process asks the store for a version.
     Looking,
     /// A version that may be served meanwhile. `begun`: the generator runs in this process.
@@ -35,7 +35,7 @@ pub(crate) struct Visitor {
 
 /// The next action of a visitor.
 #[derive(Clone, Debug)]
-pub(crate) enum Wait<C: Content> {
+pub(crate) enum Next<C: Content> {
     Answer(Answer<C>),
     /// Decide again at the next progress, or at this time.
     Until(Tick),
@@ -43,9 +43,9 @@ pub(crate) enum Wait<C: Content> {
     Restart(Tick),
 }
 
-impl<C: Content> Progress<C> {
+impl<C: Content> Shown<C> {
     /// Decides the next action of a visitor, within the limits of the policy.
-    pub(crate) fn wait(&self, visitor: Visitor, facts: &Facts<'_, C>) -> Wait<C> {
+    pub(crate) fn wait(&self, visitor: Visitor, facts: &Facts<'_, C>) -> Next<C> {
         let Facts { policy, limits, .. } = facts;
         let limit = |limit| visitor.arrived + limit;
         let first = match visitor.has_placeholder {
@@ -60,19 +60,19 @@ impl<C: Content> Progress<C> {
                     // One visitor runs a generator of its own; the others share the next
                     // regeneration.
                     Freshness::Purged if visitor.leads => {
-                        Wait::Answer(Answer::Pass(Bypass::Purged))
+                        Next::Answer(Answer::Pass(Bypass::Purged))
                     }
                     Freshness::Expired if is_awaited => {
-                        Wait::Answer(Answer::Version(version.clone()))
+                        Next::Answer(Answer::Version(version.clone()))
                     }
                     Freshness::Purged | Freshness::Expired if facts.now >= first => {
                         unavailable(facts)
                     }
-                    Freshness::Purged | Freshness::Expired => Wait::Restart(first),
-                    _ => Wait::Answer(Answer::Version(version.clone())),
+                    Freshness::Purged | Freshness::Expired => Next::Restart(first),
+                    _ => Next::Answer(Answer::Version(version.clone())),
                 };
             }
-            Self::Done(answer) => return Wait::Answer(answer.clone()),
+            Self::Done(answer) => return Next::Answer(answer.clone()),
             Self::Stale { version, .. }
                 if visitor.has_placeholder && !version.freshness(facts).is_servable() =>
             {
@@ -93,17 +93,17 @@ impl<C: Content> Progress<C> {
                 let soft = limit(policy.soft_timeout.min(patience));
                 match (version.freshness(facts), visitor.leads) {
                     // No visitor waits for a regeneration before its time.
-                    (Freshness::Early, _) => return Wait::Answer(Answer::Version(version.clone())),
+                    (Freshness::Early, _) => return Next::Answer(Answer::Version(version.clone())),
                     (Freshness::Fresh | Freshness::Stale, leads) => {
                         if !leads || facts.now >= soft {
-                            return Wait::Answer(Answer::Version(version.clone()));
+                            return Next::Answer(Answer::Version(version.clone()));
                         }
                         soft
                     }
                     // The purge applies to the version that is being generated, too.
                     (Freshness::Purged, true) if *begun => {
                         if facts.now >= soft {
-                            return Wait::Answer(Answer::Pass(Bypass::Purged));
+                            return Next::Answer(Answer::Pass(Bypass::Purged));
                         }
                         soft
                     }
@@ -116,7 +116,7 @@ impl<C: Content> Progress<C> {
             Self::First | Self::Elsewhere => first,
         };
         if facts.now < until {
-            Wait::Until(until)
+            Next::Until(until)
         } else {
             unavailable(facts)
         }
@@ -136,8 +136,8 @@ impl<C: Content> Progress<C> {
     }
 }
 
-fn unavailable<C: Content>(facts: &Facts<'_, C>) -> Wait<C> {
-    Wait::Answer(Answer::Unavailable {
+fn unavailable<C: Content>(facts: &Facts<'_, C>) -> Next<C> {
+    Next::Answer(Answer::Unavailable {
         retry_in: facts.policy.cooldown_time(),
     })
 }
@@ -174,29 +174,26 @@ mod tests {
                 leads,
                 has_placeholder: true,
             };
-            let wait = |progress: Progress<Text>, now| progress.wait(visitor, &facts(now));
+            let wait = |progress: Shown<Text>, now| progress.wait(visitor, &facts(now));
             assert!(matches!(
-                wait(Progress::Looking, 0),
-                Wait::Until(Tick(500_000))
+                wait(Shown::Looking, 0),
+                Next::Until(Tick(500_000))
             ));
-            let nothing_yet = |wait| matches!(wait, Wait::Answer(Answer::Unavailable { .. }));
-            assert!(nothing_yet(wait(Progress::Looking, 500_000)));
-            assert!(nothing_yet(wait(Progress::First, 0)));
-            assert!(nothing_yet(wait(Progress::Elsewhere, 0)));
-            let stale = |version: &Arc<_>| Progress::Stale {
+            let nothing_yet = |wait| matches!(wait, Next::Answer(Answer::Unavailable { .. }));
+            assert!(nothing_yet(wait(Shown::Looking, 500_000)));
+            assert!(nothing_yet(wait(Shown::First, 0)));
+            assert!(nothing_yet(wait(Shown::Elsewhere, 0)));
+            let stale = |version: &Arc<_>| Shown::Stale {
                 version: Arc::clone(version),
                 begun: true,
             };
             assert!(nothing_yet(wait(stale(&expired), 0)));
             assert!(matches!(
                 wait(stale(&servable), 1_000_000),
-                Wait::Answer(Answer::Version(_))
+                Next::Answer(Answer::Version(_))
             ));
             assert!(
-                nothing_yet(wait(
-                    Progress::Done(Answer::Version(Arc::clone(&expired))),
-                    0
-                )) || leads
+                nothing_yet(wait(Shown::Done(Answer::Version(Arc::clone(&expired))), 0)) || leads
             );
         }
         // Another visitor waits.
@@ -206,8 +203,8 @@ mod tests {
             has_placeholder: false,
         };
         assert!(matches!(
-            Progress::<Text>::First.wait(other, &facts(0)),
-            Wait::Until(_)
+            Shown::<Text>::First.wait(other, &facts(0)),
+            Next::Until(_)
         ));
     }
 }

@@ -120,7 +120,7 @@ impl<'a> Patient<'a> {
             Err(error) => found(
                 Verdict::Failure,
                 format!(
-                    "a lock cannot be taken ({error}): the role needs SELECT, INSERT, UPDATE and DELETE on the tables"
+                    "a lock cannot be taken ({error:#}): the role needs SELECT, INSERT, UPDATE and DELETE on the tables"
                 ),
             ),
         }

@@ -6,7 +6,7 @@
 use crate::{
     clock::Tick,
     resource::state::{
-        Basis, State,
+        AsOf, Flight,
         check::{
             content::{Marks, Text},
             database::{Database, Entry, FREE, Lock, Reply, Row, Statement, Stored},
@@ -55,7 +55,7 @@ pub(super) fn code(world: &World) -> Vec<u8> {
 }
 
 /// Returns the normalised form of a regeneration, and its fences.
-pub(super) fn state(state: &State<Text>) -> (Vec<u8>, Vec<i64>) {
+pub(super) fn state(state: &Flight<Text>) -> (Vec<u8>, Vec<i64>) {
     let mut code = Code::default();
     code.state(state);
     (code.bytes, code.fences)
@@ -118,15 +118,15 @@ impl Code {
         self.fence(fence);
     }
 
-    pub(super) fn basis(&mut self, basis: Basis) {
-        self.byte(basis.epoch);
-        self.byte(basis.revision);
+    pub(super) fn as_of(&mut self, as_of: AsOf) {
+        self.byte(as_of.epoch);
+        self.byte(as_of.revision);
     }
 
     pub(super) fn text(&mut self, text: Text) {
-        let Text { read, basis } = text;
+        let Text { read, as_of } = text;
         self.byte(read);
-        self.basis(basis);
+        self.as_of(as_of);
     }
 
     pub(super) fn marks(&mut self, marks: Marks) {

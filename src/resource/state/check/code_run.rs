@@ -1,7 +1,7 @@
 //! The normalised form of a process.
 
 use crate::resource::state::{
-    Answer, LEAVE_AFTER, Origin, Phase, Progress, Publishing, State, Version, View,
+    Answer, Flight, Known, LEAVE_AFTER, Origin, Phase, Publishing, Shown, Version,
     check::{
         code::Code,
         content::{ModelList, Text},
@@ -20,7 +20,7 @@ impl Code {
             origin,
             undated,
             replaces,
-            quiet_until,
+            ask_again_at,
             error_grace_until,
         } = version;
         self.text(*content);
@@ -35,7 +35,7 @@ impl Code {
         // No decision reads this flag.
         let _ = replaces;
         self.flags(&[*undated]);
-        self.until(*quiet_until);
+        self.until(*ask_again_at);
         self.until(*error_grace_until);
     }
 
@@ -76,30 +76,30 @@ impl Code {
         self.until(*cooling);
         match view {
             None => self.byte(0),
-            Some(View::Version(version)) => {
+            Some(Known::Version(version)) => {
                 self.byte(1);
                 self.version(version);
             }
-            Some(View::HitForPass {
+            Some(Known::HitForPass {
                 until,
                 why,
                 metadata,
             }) => {
                 self.byte(2 + *why as i64);
                 self.until(*until);
-                self.basis(**metadata);
+                self.as_of(**metadata);
             }
-            Some(View::Cooldown {
+            Some(Known::Cooldown {
                 until,
-                quiet_until,
+                ask_again_at,
                 failures,
                 metadata,
             }) => {
                 self.byte(100);
                 self.failures(*failures);
                 self.until(*until);
-                self.until(*quiet_until);
-                self.basis(**metadata);
+                self.until(*ask_again_at);
+                self.as_of(**metadata);
             }
         }
         for waiting in waiting {
@@ -169,31 +169,31 @@ impl Code {
         }
     }
 
-    fn progress(&mut self, progress: &Progress<Text>) {
+    fn progress(&mut self, progress: &Shown<Text>) {
         match progress {
-            Progress::Looking => self.byte(0),
-            Progress::Stale { version, begun } => {
+            Shown::Looking => self.byte(0),
+            Shown::Stale { version, begun } => {
                 self.byte(1);
                 self.version(version);
                 self.flags(&[*begun]);
             }
-            Progress::First => self.byte(2),
-            Progress::Elsewhere => self.byte(3),
-            Progress::Done(Answer::Version(version)) => {
+            Shown::First => self.byte(2),
+            Shown::Elsewhere => self.byte(3),
+            Shown::Done(Answer::Version(version)) => {
                 self.byte(4);
                 self.version(version);
             }
-            Progress::Done(Answer::Pass(why)) => self.byte(10 + *why as i64),
-            Progress::Done(Answer::Failed(())) => self.byte(5),
-            Progress::Done(Answer::Unavailable { retry_in }) => {
+            Shown::Done(Answer::Pass(why)) => self.byte(10 + *why as i64),
+            Shown::Done(Answer::Failed(())) => self.byte(5),
+            Shown::Done(Answer::Unavailable { retry_in }) => {
                 self.byte(6);
                 self.byte(retry_in.as_secs() as i64);
             }
         }
     }
 
-    pub(super) fn state(&mut self, state: &State<Text>) {
-        let State {
+    pub(super) fn state(&mut self, state: &Flight<Text>) {
+        let Flight {
             newest,
             phase,
             permitted,
@@ -210,16 +210,16 @@ impl Code {
         self.flags(&[cooldown.is_some()]);
         if let Some((until, metadata)) = cooldown {
             self.until(*until);
-            self.basis(**metadata);
+            self.as_of(**metadata);
         }
         match phase {
             Phase::Begun => self.byte(0),
             Phase::Learning => self.byte(1),
             Phase::Permitting => self.byte(2),
             Phase::Probing => self.byte(3),
-            Phase::Trying { probed_epoch } => {
+            Phase::Trying { epoch_seen } => {
                 self.byte(4);
-                self.byte(probed_epoch.map_or(0, |probed_epoch| 1 + probed_epoch));
+                self.byte(epoch_seen.map_or(0, |epoch_seen| 1 + epoch_seen));
             }
             Phase::Pausing { until } => {
                 self.byte(5);
@@ -227,13 +227,13 @@ impl Code {
             }
             Phase::Generating {
                 lease,
-                basis,
+                as_of,
                 until,
                 gives_up,
             } => {
                 self.byte(6);
                 self.fence(lease.unwrap_or(0));
-                self.basis(*basis);
+                self.as_of(*as_of);
                 self.until(*until);
                 self.flags(&[*gives_up]);
             }

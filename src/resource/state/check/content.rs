@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     http::terms::Terms,
     policy::Refresh,
-    resource::state::{Basis, Content, Freshness, List},
+    resource::state::{AsOf, Content, Freshness, List},
 };
 
 /// The time after the interval for which a version may be served after a failed regeneration.
@@ -16,20 +16,20 @@ pub(super) const IF_ERROR: Duration = Duration::from_secs(4);
 pub(in crate::resource::state) struct Text {
     /// The latest epoch in the database when the generator read the data.
     pub(super) read: i64,
-    pub(super) basis: Basis,
+    pub(super) as_of: AsOf,
 }
 
 impl Content for Text {
-    type Metadata = Basis;
+    type Metadata = AsOf;
     type Failure = ();
     type List = ModelList;
 
-    fn metadata(&self) -> &Basis {
-        &self.basis
+    fn metadata(&self) -> &AsOf {
+        &self.as_of
     }
 
-    fn basis(&self) -> Basis {
-        self.basis
+    fn as_of(&self) -> AsOf {
+        self.as_of
     }
 
     fn terms(&self, policy: &Refresh) -> Terms {
@@ -45,8 +45,8 @@ impl Content for Text {
         self.read == other.read
     }
 
-    fn metadata_without_content(_: &str, basis: Basis) -> Basis {
-        basis
+    fn metadata_without_content(_: &str, as_of: AsOf) -> AsOf {
+        as_of
     }
 
     fn timed_out(_: &Refresh) {}
@@ -91,7 +91,7 @@ pub(in crate::resource::state) struct ModelList {
     pub(super) ignores_purges: bool,
 }
 
-impl List<Basis> for ModelList {
+impl List<AsOf> for ModelList {
     fn latest(&self) -> i64 {
         self.marks.latest
     }
@@ -100,7 +100,7 @@ impl List<Basis> for ModelList {
         if self.is_new { self.marks.revision } else { 0 }
     }
 
-    fn judge(&self, metadata: &Basis) -> Freshness {
+    fn judge(&self, metadata: &AsOf) -> Freshness {
         let Marks {
             stale,
             purged,

@@ -11,8 +11,8 @@ use crate::{
     clock::{Tick, YEAR},
     event::{Bypass, Outcome},
     resource::state::{
-        Answer, Basis, Command, Event, Facts, Found, Freshness, GenerationResult, Limits, Origin,
-        Progress, Report, State, Step, Version, View, Visitor, Wait,
+        Answer, AsOf, Effect, Event, Facts, Flight, Found, Freshness, GenerationResult, Known,
+        Limits, Next, Origin, Report, Shown, Step, Version, Visitor,
         check::{
             content::{ModelList, Text},
             setup::{POLICY, SECOND},
@@ -33,7 +33,7 @@ const S: Duration = Duration::from_secs(1);
 fn text(epoch: i64) -> Text {
     Text {
         read: epoch,
-        basis: Basis { epoch, revision: 0 },
+        as_of: AsOf { epoch, revision: 0 },
     }
 }
 
@@ -77,14 +77,14 @@ impl Process {
         Version::new(text(0), 1, self.now - age, origin)
     }
 
-    fn on(&self, state: &mut State<Text>, event: Event<Text>) -> Step<Text> {
+    fn on(&self, state: &mut Flight<Text>, event: Event<Text>) -> Effect<Text> {
         state.on(&self.facts(), event)
     }
 
     /// Returns a regeneration that has its permit, and the step after the permit.
-    fn permitted(&self, newest: Option<Version<Text>>) -> (State<Text>, Step<Text>) {
-        let view = newest.map(|version| View::Version(version.into()));
-        let mut state = State::new(view, &self.facts());
+    fn permitted(&self, newest: Option<Version<Text>>) -> (Flight<Text>, Effect<Text>) {
+        let view = newest.map(|version| Known::Version(version.into()));
+        let mut state = Flight::new(view, &self.facts());
         self.on(&mut state, Event::Begun);
         self.on(&mut state, Event::Learned);
         let step = self.on(&mut state, Event::Permitted(true));
@@ -92,21 +92,21 @@ impl Process {
     }
 
     /// Returns a regeneration whose generator runs under the lease with the fence 2.
-    fn generating(&self, newest: Option<Version<Text>>) -> State<Text> {
+    fn generating(&self, newest: Option<Version<Text>>) -> Flight<Text> {
         let (mut state, _) = self.permitted(newest);
         self.on(&mut state, found(None, LockState::default()));
         let step = self.on(&mut state, Event::Tried(Some(2)));
-        assert!(matches!(step.command, Command::Generate { .. }), "{step:?}");
+        assert!(matches!(step.command, Step::Generate { .. }), "{step:?}");
         state
     }
 
     /// Returns a regeneration that publishes.
-    fn publishing(&self, newest: Option<Version<Text>>) -> State<Text> {
+    fn publishing(&self, newest: Option<Version<Text>>) -> Flight<Text> {
         let mut state = self.generating(newest);
         let other = Text { read: 7, ..text(0) };
         let content = Event::Generated(GenerationResult::Content(other));
         let step = self.on(&mut state, content);
-        assert!(matches!(step.command, Command::Publish { .. }), "{step:?}");
+        assert!(matches!(step.command, Step::Publish { .. }), "{step:?}");
         state
     }
 }
@@ -128,16 +128,16 @@ fn held(remaining: Duration) -> LockState {
     }
 }
 
-fn outcome(step: &Step<Text>) -> Option<Outcome> {
+fn outcome(step: &Effect<Text>) -> Option<Outcome> {
     match &step.report {
         Some(Report::Ended(ended)) => Some(ended.outcome),
         _ => None,
     }
 }
 
-fn done(step: &Step<Text>) -> &Answer<Text> {
+fn done(step: &Effect<Text>) -> &Answer<Text> {
     match &step.progress {
-        Some(Progress::Done(answer)) => answer,
+        Some(Shown::Done(answer)) => answer,
         progress => panic!("{progress:?}"),
     }
 }

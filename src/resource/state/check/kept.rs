@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::{
     clock::Tick,
     resource::state::{
-        Answer, Basis, Command, Event, Facts, Found, GenerationResult, Limits, Origin, Progress,
-        State, Step, Version,
+        Answer, AsOf, Effect, Event, Facts, Flight, Found, GenerationResult, Limits, Origin, Shown,
+        Step, Version,
         check::{
             content::{ModelList, Text},
             setup::{NOW, POLICY, SECOND},
@@ -19,7 +19,7 @@ use crate::{
 
 const TEXT: Text = Text {
     read: 0,
-    basis: Basis {
+    as_of: AsOf {
         epoch: 0,
         revision: 0,
     },
@@ -51,10 +51,10 @@ fn found(version: Option<Version<Text>>) -> Event<Text> {
 }
 
 /// Returns a regeneration of a first version after these events, and its last step.
-fn after(events: impl IntoIterator<Item = Event<Text>>) -> (State<Text>, Step<Text>) {
+fn after(events: impl IntoIterator<Item = Event<Text>>) -> (Flight<Text>, Effect<Text>) {
     let known = ModelList::default();
     let facts = facts(&known);
-    let mut state = State::new(None, &facts);
+    let mut state = Flight::new(None, &facts);
     let mut step = state.on(&facts, Event::Begun);
     for event in events {
         step = state.on(&facts, event);
@@ -74,12 +74,12 @@ fn expired_version_is_not_given_to_the_leader_that_the_other_process_has_overtak
         Event::Published(false),
         found(Some(stored)),
     ]);
-    let Some(Progress::Done(Answer::Version(version))) = step.progress else {
+    let Some(Shown::Done(Answer::Version(version))) = step.progress else {
         panic!("{step:?}");
     };
     assert_eq!((version.born, version.origin), (NOW, Origin::Unsaved));
     assert_eq!(state.newest().map(|newest| newest.fence), Some(2));
-    assert!(matches!(step.command, Command::Release { .. }));
+    assert!(matches!(step.command, Step::Release { .. }));
 }
 
 #[test]

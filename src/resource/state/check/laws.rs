@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     resource::state::{
-        Event, Phase, Publishing, Version, View,
+        Event, Known, Phase, Publishing, Version,
         check::{
             code,
             content::Text,
@@ -27,7 +27,7 @@ impl Process {
     pub(super) fn patience(&self, setup: &Setup) -> Result<(), Broken> {
         let facts = self.facts(setup);
         let is_servable = match &self.view {
-            Some(View::Version(version)) => version.freshness(&facts).is_servable(),
+            Some(Known::Version(version)) => version.freshness(&facts).is_servable(),
             _ => false,
         };
         if self.sleep.is_some() {
@@ -55,7 +55,7 @@ impl Process {
     /// Tests the versions of the process.
     pub(super) fn versions(&self, setup: &Setup, database: &Database) -> Result<(), Broken> {
         let view = match &self.view {
-            Some(View::Version(version)) => Some(&**version),
+            Some(Known::Version(version)) => Some(&**version),
             _ => None,
         };
         let run = self.run.as_ref();
@@ -76,11 +76,11 @@ impl Process {
         setup: &Setup,
         database: &Database,
     ) -> Result<(), Broken> {
-        let Text { read, basis, .. } = version.content;
-        if basis.epoch > read {
+        let Text { read, as_of, .. } = version.content;
+        if as_of.epoch > read {
             return Err("S10: the epoch of a version was known before its generator began");
         }
-        if version.quiet_until > NOW + RECHECK.max(setup.policy().cooldown_time()) {
+        if version.ask_again_at > NOW + RECHECK.max(setup.policy().cooldown_time()) {
             return Err("S14: a process asks again after a second or the cooldown");
         }
         let stored = database

@@ -2,7 +2,7 @@
 
 use crate::{
     resource::state::{
-        Freshness, View,
+        Freshness, Known,
         check::{
             action::Action,
             names,
@@ -155,7 +155,7 @@ impl Process {
 
     fn is_fresh(&self, setup: &Setup) -> Option<i64> {
         match &self.view {
-            Some(View::Version(version)) if !version.is_unsaved() => {
+            Some(Known::Version(version)) if !version.is_unsaved() => {
                 let freshness = version.freshness(&self.facts(setup));
                 (freshness == Freshness::Fresh).then_some(version.fence)
             }

@@ -2,7 +2,7 @@
 
 use crate::{
     event::{Bypass, Outcome},
-    resource::state::{Answer, Command, Ended, Phase, Publishing, Report, check::content::Text},
+    resource::state::{Answer, Ended, Phase, Publishing, Report, Step, check::content::Text},
 };
 
 pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
@@ -11,9 +11,9 @@ pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
         Phase::Learning => "phase: learning",
         Phase::Permitting => "phase: permitting",
         Phase::Probing => "phase: probing",
-        Phase::Trying { probed_epoch: None } => "phase: trying without a probe",
+        Phase::Trying { epoch_seen: None } => "phase: trying without a probe",
         Phase::Trying {
-            probed_epoch: Some(_),
+            epoch_seen: Some(_),
         } => "phase: trying",
         Phase::Pausing { .. } => "phase: pausing",
         Phase::Generating { lease: None, .. } => "phase: generating without a lease",
@@ -28,22 +28,22 @@ pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
     }
 }
 
-pub(super) fn command(command: &Command<Text>) -> &'static str {
+pub(super) fn command(command: &Step<Text>) -> &'static str {
     match command {
-        Command::Continue => "command: continue",
-        Command::Pause => "command: pause",
-        Command::Leave => "command: leave",
-        Command::Learn => "command: learn",
-        Command::Permit => "command: permit",
-        Command::Probe { .. } => "command: probe",
-        Command::Try { .. } => "command: try",
-        Command::Generate { .. } => "command: generate",
-        Command::Renew { .. } => "command: renew",
-        Command::Publish { .. } => "command: publish",
-        Command::Remove => "command: remove",
-        Command::Release { cooldown } if cooldown.is_zero() => "command: release",
-        Command::Release { .. } => "command: release with a cooldown",
-        Command::End => "command: end",
+        Step::Continue => "command: continue",
+        Step::Pause => "command: pause",
+        Step::Leave => "command: leave",
+        Step::Learn => "command: learn",
+        Step::Permit => "command: permit",
+        Step::Probe { .. } => "command: probe",
+        Step::Try { .. } => "command: try",
+        Step::Generate { .. } => "command: generate",
+        Step::Renew { .. } => "command: renew",
+        Step::Publish { .. } => "command: publish",
+        Step::Remove => "command: remove",
+        Step::Release { cooldown } if cooldown.is_zero() => "command: release",
+        Step::Release { .. } => "command: release with a cooldown",
+        Step::End => "command: end",
     }
 }
 

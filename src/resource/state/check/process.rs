@@ -1,10 +1,10 @@
-//! A process, which carries out the commands as `resource/driver.rs` does.
+//! A process, which carries out the steps as `resource/driver.rs` does.
 
 use crate::{
     clock::Tick,
     resource::state::{
-        Command, Event, Facts, Found, GenerationResult, Limits, Origin, Progress, State, Version,
-        View, Visitor,
+        Event, Facts, Flight, Found, GenerationResult, Known, Limits, Origin, Shown, Step, Version,
+        Visitor,
         check::{
             content::{Marks, ModelList, Text},
             database::{Database, Reply, Row, Statement},
@@ -18,7 +18,7 @@ use crate::{
 pub(super) struct Process {
     pub(super) number: usize,
     pub(super) known: ModelList,
-    pub(super) view: Option<View<Text>>,
+    pub(super) view: Option<Known<Text>>,
     pub(super) run: Option<Run>,
     /// The leader, and a follower.
     pub(super) waiting: [Option<Waiting>; 2],
@@ -56,11 +56,11 @@ pub(super) struct Waiting {
 /// A regeneration.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
-    pub(super) state: State<Text>,
-    pub(super) progress: Progress<Text>,
+    pub(super) state: Flight<Text>,
+    pub(super) progress: Shown<Text>,
     pub(super) doing: Doing,
     pub(super) lease: Option<Lease>,
-    /// The answer to the next command for a permit.
+    /// The answer to the next step for a permit.
     pub(super) permits: bool,
     pub(super) has_permit: bool,
     /// For the properties: the store has not answered the latest statement.
@@ -141,8 +141,8 @@ impl Process {
         around: &mut Around<'_>,
     ) -> Result<(), Broken> {
         let mut run = Run {
-            state: State::new(self.view.clone(), &self.facts(around.setup)),
-            progress: Progress::Looking,
+            state: Flight::new(self.view.clone(), &self.facts(around.setup)),
+            progress: Shown::Looking,
             doing: Doing::Nothing,
             lease: None,
             permits,
@@ -151,7 +151,7 @@ impl Process {
         };
         let step = run.state.on(&self.facts(around.setup), Event::Begun);
         run.progress = step.progress.unwrap_or(run.progress);
-        if let Some(View::Cooldown { until, .. }) = &self.view
+        if let Some(Known::Cooldown { until, .. }) = &self.view
             && NOW < *until
         {
             around.seen.push("the store is asked during a cooldown");
@@ -194,7 +194,7 @@ impl Process {
                 _ => None,
             };
             let step = run.state.on(&facts, event);
-            let is_due = is_due && !matches!(step.command, Command::Leave);
+            let is_due = is_due && !matches!(step.command, Step::Leave);
             if is_due && run.state.due(&facts).is_some_and(|due| due <= NOW) {
                 return Err("S14: no deadline is in the past twice in a row");
             }
@@ -231,29 +231,31 @@ impl Process {
 
     fn replace_view(
         &mut self,
-        mut view: View<Text>,
+        mut view: Known<Text>,
         around: &mut Around<'_>,
     ) -> Result<(), Broken> {
         if around.setup.mutant == Some(Mutant::CooldownEndsEarly)
-            && let View::Cooldown {
-                until, quiet_until, ..
+            && let Known::Cooldown {
+                until,
+                ask_again_at,
+                ..
             } = &mut view
         {
-            *until = *quiet_until;
+            *until = *ask_again_at;
         }
-        if let (Some(View::Version(before)), View::Version(after)) = (&self.view, &view)
+        if let (Some(Known::Version(before)), Known::Version(after)) = (&self.view, &view)
             && before.fence > after.fence
         {
             return Err("the fences of the version in memory never fall");
         }
-        if let (Some(View::Version(before)), View::Version(after)) = (&self.view, &view)
+        if let (Some(Known::Version(before)), Known::Version(after)) = (&self.view, &view)
             && before.is_unsaved()
             && matches!(after.origin, Origin::Published { .. })
             && before.fence >= after.fence
         {
             return Err("S11: a version published after an unsaved one has a greater fence");
         }
-        if let (Some(View::Version(before)), View::Version(after)) = (&self.view, &view)
+        if let (Some(Known::Version(before)), Known::Version(after)) = (&self.view, &view)
             && before.is_unsaved()
             && before.content == after.content
             && !after.is_unsaved()
@@ -279,7 +281,7 @@ impl Process {
             _ => return,
         };
         self.error_grace = self.error_grace.max(NOW + grace);
-        if generating.is_some_and(|text| text.basis.epoch >= self.known.marks.purged) {
+        if generating.is_some_and(|text| text.as_of.epoch >= self.known.marks.purged) {
             self.cooling = NOW + setup.policy().cooldown_after(failures);
         }
     }

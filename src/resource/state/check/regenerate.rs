@@ -1,10 +1,10 @@
-//! The commands of a regeneration, and their ends.
+//! The steps of a regeneration, and their ends.
 
 use crate::{
     clock::Tick,
     event::Bypass,
     resource::state::{
-        Command, Event, Found, GenerationResult, Origin, Version, View,
+        Event, Found, GenerationResult, Known, Origin, Step, Version,
         check::{
             content::Text,
             database::{Reply, Row, Statement, Stored},
@@ -17,10 +17,10 @@ use crate::{
 };
 
 impl Process {
-    /// Carries out a command. Returns the event of an action that ends at once.
+    /// Carries out a step. Returns the event of an action that ends at once.
     pub(super) fn carry_out(
         &mut self,
-        command: Command<Text>,
+        command: Step<Text>,
         around: &mut Around<'_>,
     ) -> Result<Option<Event<Text>>, Broken> {
         around.seen.push(names::command(&command));
@@ -30,42 +30,42 @@ impl Process {
         };
         let unsaved = run.state.newest.as_ref().filter(|it| it.is_unsaved());
         let command = match (around.setup.mutant, command, unsaved) {
-            (Some(Mutant::UnsavedRenews), Command::Publish { version }, Some(unsaved)) => {
+            (Some(Mutant::UnsavedRenews), Step::Publish { version }, Some(unsaved)) => {
                 let known = unsaved.fence;
-                Command::Renew { version, known }
+                Step::Renew { version, known }
             }
-            (Some(Mutant::LeaseNeverReleased), Command::Release { .. }, _) => Command::End,
+            (Some(Mutant::LeaseNeverReleased), Step::Release { .. }, _) => Step::End,
             (_, command, _) => command,
         };
         let row = run.lease.map(|lease| lease.row);
         let statement = match command {
-            Command::Continue => return Ok(None),
-            Command::Leave => {
+            Step::Continue => return Ok(None),
+            Step::Leave => {
                 self.run = None;
                 return Ok(None);
             }
-            Command::Pause => {
+            Step::Pause => {
                 run.doing = Doing::Nothing;
                 return Ok(None);
             }
-            Command::Learn if self.known.complete => return Ok(Some(Event::Learned)),
-            Command::Learn => Statement::Learn {
+            Step::Learn if self.known.complete => return Ok(Some(Event::Learned)),
+            Step::Learn => Statement::Learn {
                 is_new: self.known.is_new,
             },
-            Command::Permit => {
+            Step::Permit => {
                 run.has_permit = std::mem::replace(&mut run.permits, true);
                 return Ok(Some(Event::Permitted(run.has_permit)));
             }
-            Command::Probe { known } => Statement::Probe { known },
-            Command::Try { .. } if row.is_some() => {
+            Step::Probe { known } => Statement::Probe { known },
+            Step::Try { .. } if row.is_some() => {
                 return Err("S15: no lease is tried for while one is held");
             }
-            Command::Try { seen } => {
+            Step::Try { seen } => {
                 *around.owners += 1;
                 let owner = *around.owners;
                 Statement::Try { seen, owner }
             }
-            Command::Generate { basis } => {
+            Step::Generate { as_of } => {
                 let read = around.database.marks.latest;
                 let newest = run.state.newest.as_ref();
                 let facts = facts(around.setup, &self.known, limits);
@@ -74,19 +74,19 @@ impl Process {
                         "S21: no generator runs without a permit while a version is servable",
                     );
                 }
-                let newest = newest.map_or(0, |newest| newest.content.basis.epoch);
-                if basis.epoch > read {
+                let newest = newest.map_or(0, |newest| newest.content.as_of.epoch);
+                if as_of.epoch > read {
                     return Err("S10: the epoch of a version was known before its generator began");
                 }
-                if basis.epoch < newest {
+                if as_of.epoch < newest {
                     return Err(
                         "S10: a version metadata no older epoch than the one that it replaces",
                     );
                 }
-                run.doing = Doing::Generating(Text { read, basis });
+                run.doing = Doing::Generating(Text { read, as_of });
                 return self.begins(around).map(|()| None);
             }
-            Command::Renew { version, known } => {
+            Step::Renew { version, known } => {
                 if run.state.newest.as_ref().is_some_and(Version::is_unsaved) {
                     return Err("S11: an unsaved version is not renewed");
                 }
@@ -96,22 +96,22 @@ impl Process {
                     None => return Ok(Some(Event::Away)),
                 }
             }
-            Command::Publish { version } => {
+            Step::Publish { version } => {
                 let text = version.content;
                 match row {
                     Some(row) => Statement::Publish { row, text },
                     None => return Ok(Some(Event::Away)),
                 }
             }
-            Command::Remove => match row {
+            Step::Remove => match row {
                 Some(row) => Statement::Remove { row },
                 None => return Ok(Some(Event::Removed)),
             },
-            Command::Release { cooldown } => match run.lease.take() {
+            Step::Release { cooldown } => match run.lease.take() {
                 Some(Lease { row, .. }) => Statement::Release { row, cooldown },
                 None => return Ok(Some(Event::Released)),
             },
-            Command::End => return self.end(around).map(|()| None),
+            Step::End => return self.end(around).map(|()| None),
         };
         run.doing = Doing::Statement {
             statement,
@@ -125,7 +125,7 @@ impl Process {
         let Some(run) = &self.run else { return Ok(()) };
         if run.lease.is_none() {
             around.seen.push("generates without a lease");
-            if NOW < self.cooling && matches!(self.view, Some(View::Cooldown { .. })) {
+            if NOW < self.cooling && matches!(self.view, Some(Known::Cooldown { .. })) {
                 return Err("S12: no generator runs in a cooldown that began without the store");
             }
             return match run.is_away {
@@ -242,7 +242,7 @@ impl Process {
             return Ok(());
         };
         if around.setup.mutant == Some(Mutant::EpochRaisedAfterGenerating) {
-            text.basis.epoch = self.known.marks.latest.max(text.basis.epoch);
+            text.as_of.epoch = self.known.marks.latest.max(text.as_of.epoch);
         }
         let outcome = match result {
             Generated::Content => GenerationResult::Content(text),
@@ -250,7 +250,7 @@ impl Process {
             Generated::TooLarge => GenerationResult::TooLarge,
             Generated::Unshareable(why) => GenerationResult::Unshareable {
                 why,
-                metadata: text.basis.into(),
+                metadata: text.as_of.into(),
             },
         };
         self.on(Event::Generated(outcome), around)

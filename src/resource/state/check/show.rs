@@ -5,7 +5,7 @@ use std::fmt;
 use crate::{
     clock::Tick,
     resource::state::{
-        Answer, Freshness, Progress, Version, View,
+        Answer, Freshness, Known, Shown, Version,
         check::{
             content::{Marks, Text},
             names,
@@ -66,14 +66,14 @@ impl World {
         }
         match &process.view {
             None => f.write_str(", no view")?,
-            Some(View::Version(version)) => {
+            Some(Known::Version(version)) => {
                 f.write_str(", view ")?;
                 self.version(process, version, f)?;
             }
-            Some(View::HitForPass { until, why, .. }) => {
+            Some(Known::HitForPass { until, why, .. }) => {
                 write!(f, ", pass {why:?} until {}", seconds(*until))?;
             }
-            Some(View::Cooldown { until, .. }) => {
+            Some(Known::Cooldown { until, .. }) => {
                 write!(f, ", cooldown until {}", seconds(*until))?;
             }
         }
@@ -98,9 +98,9 @@ impl World {
             write!(f, ", lease {} until {until} lost {lost}", row.fence)?;
         }
         match &run.progress {
-            Progress::Done(Answer::Version(_)) => f.write_str(", done with a version")?,
-            Progress::Done(answer) => write!(f, ", done with {answer:?}")?,
-            Progress::Stale { begun, .. } => write!(f, ", stale begun {begun}")?,
+            Shown::Done(Answer::Version(_)) => f.write_str(", done with a version")?,
+            Shown::Done(answer) => write!(f, ", done with {answer:?}")?,
+            Shown::Stale { begun, .. } => write!(f, ", stale begun {begun}")?,
             other => write!(f, ", {other:?}")?,
         }
         match run.doing {
@@ -132,14 +132,14 @@ impl World {
             fence,
             born,
             origin,
-            quiet_until,
+            ask_again_at,
             error_grace_until,
             ..
         } = version;
         let freshness: Freshness = version.freshness(&process.facts(self.setup));
         let (age, quiet, grace) = (
             -seconds(*born),
-            seconds(*quiet_until),
+            seconds(*ask_again_at),
             seconds(*error_grace_until),
         );
         write!(f, "{fence} {origin:?} {freshness:?} {age} s old ")?;
@@ -168,6 +168,6 @@ fn marks(f: &mut fmt::Formatter<'_>, marks: Marks) -> fmt::Result {
 }
 
 fn text(f: &mut fmt::Formatter<'_>, text: Text) -> fmt::Result {
-    let Text { read, basis, .. } = text;
-    write!(f, "read {read} metadata {}/{}", basis.epoch, basis.revision)
+    let Text { read, as_of, .. } = text;
+    write!(f, "read {read} metadata {}/{}", as_of.epoch, as_of.revision)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     clock::Tick,
     resource::state::{
-        Answer, Phase, Progress, Publishing, State, Version, View,
+        Answer, Flight, Known, Phase, Publishing, Shown, Version,
         check::{
             content::Text,
             process::{Doing, Process},
@@ -19,13 +19,15 @@ impl Process {
         change(&mut self.error_grace);
         change(&mut self.cooling);
         match &mut self.view {
-            Some(View::Version(version)) => of_version(Arc::make_mut(version), &change),
-            Some(View::HitForPass { until, .. }) => change(until),
-            Some(View::Cooldown {
-                until, quiet_until, ..
+            Some(Known::Version(version)) => of_version(Arc::make_mut(version), &change),
+            Some(Known::HitForPass { until, .. }) => change(until),
+            Some(Known::Cooldown {
+                until,
+                ask_again_at,
+                ..
             }) => {
                 change(until);
-                change(quiet_until);
+                change(ask_again_at);
             }
             None => {}
         }
@@ -35,10 +37,10 @@ impl Process {
         if let Some(run) = &mut self.run {
             of_state(&mut run.state, &change);
             match &mut run.progress {
-                Progress::Stale { version, .. } | Progress::Done(Answer::Version(version)) => {
+                Shown::Stale { version, .. } | Shown::Done(Answer::Version(version)) => {
                     of_version(Arc::make_mut(version), &change);
                 }
-                Progress::Looking | Progress::First | Progress::Elsewhere | Progress::Done(_) => {}
+                Shown::Looking | Shown::First | Shown::Elsewhere | Shown::Done(_) => {}
             }
             if let Doing::Statement { asked, .. } = &mut run.doing {
                 change(asked);
@@ -52,11 +54,11 @@ impl Process {
 
 fn of_version(version: &mut Version<Text>, change: &impl Fn(&mut Tick)) {
     change(&mut version.born);
-    change(&mut version.quiet_until);
+    change(&mut version.ask_again_at);
     change(&mut version.error_grace_until);
 }
 
-fn of_state(state: &mut State<Text>, change: &impl Fn(&mut Tick)) {
+fn of_state(state: &mut Flight<Text>, change: &impl Fn(&mut Tick)) {
     if let Some(newest) = &mut state.newest {
         of_version(newest, change);
     }

@@ -6,7 +6,7 @@ use crate::{
     clock::Tick,
     event::Bypass,
     resource::state::{
-        Answer, Facts, Freshness, List, Origin, Version, View, Visitor, Wait,
+        Answer, Facts, Freshness, Known, List, Next, Origin, Version, Visitor,
         check::{
             content::{IF_ERROR, Marks, Text},
             process::{Around, Process, Run, Waiting},
@@ -41,7 +41,7 @@ impl Process {
             leads: false,
             has_placeholder: false,
         };
-        if let Some(View::HitForPass { until, .. }) = &self.view
+        if let Some(Known::HitForPass { until, .. }) = &self.view
             && *until > NOW
             && answer.is_err()
         {
@@ -91,26 +91,26 @@ impl Process {
                 continue;
             }
             let wait = match run.progress.wait(waiting.visitor, &facts) {
-                Wait::Restart(_) if around.setup.mutant == Some(Mutant::EachGeneratesAlone) => {
-                    Wait::Answer(Answer::Pass(Bypass::Purged))
+                Next::Restart(_) if around.setup.mutant == Some(Mutant::EachGeneratesAlone) => {
+                    Next::Answer(Answer::Pass(Bypass::Purged))
                 }
                 wait => wait,
             };
             match wait {
-                Wait::Answer(answer) => {
+                Next::Answer(answer) => {
                     self.waiting[place] = None;
                     self.answered(&answer, Some(waiting.visitor), around)?;
                 }
-                Wait::Restart(_) => {
+                Next::Restart(_) => {
                     self.waiting[place] = Some(Waiting {
                         anew: true,
                         ..waiting
                     });
                 }
-                Wait::Until(until) if until <= NOW => {
+                Next::Until(until) if until <= NOW => {
                     return Err("S13: a visitor waits for the past");
                 }
-                Wait::Until(_) => {
+                Next::Until(_) => {
                     let version = run.version().map(|version| version.freshness(&facts));
                     if version == Some(Freshness::Early) {
                         return Err("S19: no visitor waits for a regeneration before its time");
@@ -131,10 +131,10 @@ impl Process {
         let facts = self.facts(around.setup);
         let wait = run.progress.wait(waiting.visitor, &facts);
         match wait {
-            Wait::Answer(answer) if !waiting.anew => {
+            Next::Answer(answer) if !waiting.anew => {
                 self.answered(&answer, Some(waiting.visitor), around)
             }
-            Wait::Until(_) if !waiting.anew => {
+            Next::Until(_) if !waiting.anew => {
                 around.seen.push("regeneration ends without an answer");
                 let answer = run.progress.clone().lost(&facts);
                 self.answered(&answer, Some(waiting.visitor), around)
@@ -173,7 +173,7 @@ impl Process {
                 self.may_serve(version, &facts)
             }
             Answer::Unavailable { .. } | Answer::Failed(()) => match &self.view {
-                Some(View::Version(version)) if version.freshness(&facts).is_servable() => {
+                Some(Known::Version(version)) if version.freshness(&facts).is_servable() => {
                     Err("no visitor gets an error while there is a servable version")
                 }
                 _ => Ok(()),
@@ -224,14 +224,14 @@ impl Process {
             revision,
             ..
         } = self.known.marks;
-        let Text { read, basis, .. } = version.content;
+        let Text { read, as_of, .. } = version.content;
         if age >= POLICY.interval || version.undated {
             return Err("S8: no version older than its interval is fresh");
         }
         if read < stale.max(purged).max(revision) {
             return Err("S8: no version is fresh whose invalidation is known");
         }
-        if basis.revision < self.known.revision() {
+        if as_of.revision < self.known.revision() {
             return Err("S8: no version of older code is fresh");
         }
         if version.origin == Origin::Unsaved && age >= facts.policy.cooldown_time() {
@@ -249,7 +249,7 @@ impl Process {
         let mut before = Freshness::Fresh;
         for second in 0..8 {
             facts.now = NOW + Duration::from_secs(second);
-            if let View::Version(version) = view {
+            if let Known::Version(version) = view {
                 let freshness = version.freshness(&facts);
                 if freshness < before && second > 0 {
                     return Err("S17: growing older never makes fresher");

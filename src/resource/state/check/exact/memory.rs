@@ -45,10 +45,10 @@ fn expired_version_is_served_for_the_cooldown_after_a_failure_within_stale_if_er
 #[test]
 fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
     let mut process = Process::new();
-    let view = || View::<Text>::HitForPass {
+    let view = || Known::<Text>::HitForPass {
         until: Tick(1001 * SECOND),
         why: Bypass::Private,
-        metadata: Arc::new(Basis::default()),
+        metadata: Arc::new(AsOf::default()),
     };
     let look = |process: &Process| view().look(&process.facts(), || false);
     assert!(matches!(look(&process), Ok(Answer::Pass(Bypass::Private))));
@@ -57,7 +57,7 @@ fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
     assert!(matches!(look(&invalidated), Err(false)));
     process.now = Tick(1001 * SECOND);
     assert!(matches!(look(&process), Err(false)));
-    let stale = View::Version(process.version(3 * S, Origin::Stored).into());
+    let stale = Known::Version(process.version(3 * S, Origin::Stored).into());
     assert!(matches!(
         stale.clone().look(&process.facts(), || false),
         Err(true)
@@ -75,11 +75,11 @@ fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
 #[test]
 fn cooldown_lasts_until_its_end_or_a_purge() {
     let mut process = Process::new();
-    let view = || View::<Text>::Cooldown {
+    let view = || Known::<Text>::Cooldown {
         until: Tick(1001 * SECOND),
-        quiet_until: Tick(1001 * SECOND),
+        ask_again_at: Tick(1001 * SECOND),
         failures: 1,
-        metadata: Arc::new(Basis::default()),
+        metadata: Arc::new(AsOf::default()),
     };
     let look = |process: &Process| view().look(&process.facts(), || false);
     assert!(matches!(look(&process), Ok(Answer::Unavailable { retry_in }) if retry_in == S));
@@ -92,11 +92,11 @@ fn cooldown_lasts_until_its_end_or_a_purge() {
 fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generator_runs() {
     let mut process = Process::new();
     let until = process.now + 10 * S;
-    let view = View::<Text>::Cooldown {
+    let view = Known::<Text>::Cooldown {
         until,
-        quiet_until: process.now + S,
+        ask_again_at: process.now + S,
         failures: 1,
-        metadata: Arc::new(Basis::default()),
+        metadata: Arc::new(AsOf::default()),
     };
     process.now = process.now + S;
     assert!(matches!(
@@ -104,30 +104,30 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
         Err(false)
     ));
     let asking = |process: &Process| {
-        let mut state = State::new(Some(view.clone()), &process.facts());
+        let mut state = Flight::new(Some(view.clone()), &process.facts());
         let step = process.on(&mut state, Event::Begun);
         process.on(&mut state, Event::Learned);
         process.on(&mut state, Event::Permitted(true));
         (state, step)
     };
-    let retry_in = |step: &Step<Text>| match step.progress {
-        Some(Progress::Done(Answer::Unavailable { retry_in })) => Some(retry_in),
+    let retry_in = |step: &Effect<Text>| match step.progress {
+        Some(Shown::Done(Answer::Unavailable { retry_in })) => Some(retry_in),
         _ => None,
     };
     let (mut state, step) = asking(&process);
     assert_eq!(retry_in(&step), Some(9 * S), "no visitor waits: {step:?}");
     let step = process.on(&mut state, Event::Away);
-    assert!(matches!(step.command, Command::End), "{step:?}");
+    assert!(matches!(step.command, Step::End), "{step:?}");
     assert_eq!(retry_in(&step), Some(9 * S), "{step:?}");
-    let Some(View::Cooldown {
+    let Some(Known::Cooldown {
         until: still,
-        quiet_until,
+        ask_again_at,
         ..
     }) = step.view
     else {
         panic!("{step:?}");
     };
-    assert_eq!((still, quiet_until), (until, process.now + S));
+    assert_eq!((still, ask_again_at), (until, process.now + S));
 
     let (mut state, _) = asking(&process);
     let version = process.version(S, Origin::Stored);
@@ -135,14 +135,14 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
     assert!(matches!(done(&step), Answer::Version(_)), "{step:?}");
     let (mut state, _) = asking(&process);
     let step = process.on(&mut state, found(None, LockState::default()));
-    assert!(matches!(step.command, Command::Try { .. }), "{step:?}");
+    assert!(matches!(step.command, Step::Try { .. }), "{step:?}");
 
     process.list.marks.purged = 1;
     process.list.marks.latest = 1;
     let (mut state, step) = asking(&process);
     assert_eq!(retry_in(&step), None, "the purge ends the cooldown");
     let step = process.on(&mut state, Event::Away);
-    assert!(matches!(step.command, Command::Generate { .. }), "{step:?}");
+    assert!(matches!(step.command, Step::Generate { .. }), "{step:?}");
 }
 
 #[test]

@@ -9,9 +9,9 @@ fn process_without_regenerations_tries_nothing_for_a_servable_version() {
     for origin in [Origin::Stored, Origin::Published { latest: true }] {
         let stale = process.version(3 * S, origin);
         let (mut state, step) = process.permitted(Some(stale));
-        assert!(matches!(step.command, Command::Probe { .. }), "{step:?}");
+        assert!(matches!(step.command, Step::Probe { .. }), "{step:?}");
         let step = process.on(&mut state, found(None, LockState::default()));
-        assert!(matches!(step.command, Command::End), "{step:?}");
+        assert!(matches!(step.command, Step::End), "{step:?}");
         assert!(matches!(step.report, Some(Report::NotBegun(Outcome::Busy))));
     }
 }
@@ -29,9 +29,9 @@ fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends
         process.on(&mut state, Event::Permitted(true));
         let step = process.on(&mut state, Event::Away);
         if process.now < began + S {
-            assert!(matches!(step.command, Command::Pause), "{step:?}");
+            assert!(matches!(step.command, Step::Pause), "{step:?}");
         } else {
-            assert!(matches!(step.command, Command::Generate { .. }), "{step:?}");
+            assert!(matches!(step.command, Step::Generate { .. }), "{step:?}");
             break;
         }
     }
@@ -58,7 +58,7 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
         let (mut state, _) = process.permitted(Some(stale.clone()));
         let step = process.on(&mut state, found(None, years(owned)));
         assert!(
-            matches!(&step.view, Some(View::Version(version)) if version.quiet_until == process.now + S),
+            matches!(&step.view, Some(Known::Version(version)) if version.ask_again_at == process.now + S),
             "{step:?}"
         );
     }
@@ -69,7 +69,7 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
         "{step:?}"
     );
     assert!(
-        matches!(&step.view, Some(View::Cooldown { until, .. }) if *until == process.now + S),
+        matches!(&step.view, Some(Known::Cooldown { until, .. }) if *until == process.now + S),
         "{step:?}"
     );
 
@@ -80,7 +80,7 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
     process.on(&mut state, Event::Due);
     process.on(&mut state, Event::Permitted(true));
     let step = process.on(&mut state, Event::Away);
-    assert!(matches!(step.command, Command::Generate { .. }), "{step:?}");
+    assert!(matches!(step.command, Step::Generate { .. }), "{step:?}");
 }
 
 #[test]
@@ -118,11 +118,11 @@ fn regeneration_without_visitors_leaves_after_six_pauses() {
     let (mut state, _) = process.permitted(None);
     let mut step = process.on(&mut state, found(None, held(10 * S)));
     for pause in 1..=6 {
-        assert!(matches!(step.command, Command::Pause), "{pause}: {step:?}");
+        assert!(matches!(step.command, Step::Pause), "{pause}: {step:?}");
         process.now = state.due(&process.facts()).expect("pauses");
         step = process.on(&mut state, Event::LeftAlone);
     }
-    assert!(matches!(step.command, Command::Leave), "{step:?}");
+    assert!(matches!(step.command, Step::Leave), "{step:?}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn generator_with_a_servable_version_is_cancelled_when_its_lease_is_lost() {
     assert!(state.gives_up_without_lease());
     let step = process.on(&mut state, Event::LeaseLost);
     assert_eq!(outcome(&step), Some(Outcome::Overtaken));
-    assert!(matches!(step.command, Command::Release { cooldown } if cooldown.is_zero()));
+    assert!(matches!(step.command, Step::Release { cooldown } if cooldown.is_zero()));
     assert!(matches!(done(&step), Answer::Version(_)));
 }
 
@@ -150,7 +150,7 @@ fn timeout_is_a_failure_with_its_own_outcome() {
     process.now = due;
     let step = process.on(&mut state, Event::Due);
     assert_eq!(outcome(&step), Some(Outcome::TimedOut));
-    assert!(matches!(step.command, Command::Release { cooldown } if cooldown == S));
+    assert!(matches!(step.command, Step::Release { cooldown } if cooldown == S));
 }
 
 #[test]
@@ -163,14 +163,14 @@ fn new_version_is_served_unsaved_when_the_patience_ends_and_its_publish_is_repea
     let step = process.on(&mut state, Event::Due);
     assert!(matches!(done(&step), Answer::Version(version) if version.is_unsaved()));
     assert!(
-        matches!(step.command, Command::Continue),
+        matches!(step.command, Step::Continue),
         "the publish still runs"
     );
     let mut pauses = Vec::new();
     loop {
         let step = process.on(&mut state, Event::Away);
-        if !matches!(step.command, Command::Pause) {
-            assert!(matches!(step.command, Command::Release { .. }), "{step:?}");
+        if !matches!(step.command, Step::Pause) {
+            assert!(matches!(step.command, Step::Release { .. }), "{step:?}");
             assert_eq!(outcome(&step), Some(Outcome::Unsaved));
             break;
         }
@@ -178,7 +178,7 @@ fn new_version_is_served_unsaved_when_the_patience_ends_and_its_publish_is_repea
         pauses.push((due - process.now).as_millis());
         process.now = due;
         let step = process.on(&mut state, Event::Due);
-        assert!(matches!(step.command, Command::Publish { .. }), "{step:?}");
+        assert!(matches!(step.command, Step::Publish { .. }), "{step:?}");
     }
     // For the length of a lease, 2 s. The unsaved version is then stale, and still servable.
     assert_eq!(pauses, [100, 200, 400, 800, 1000]);
@@ -193,32 +193,32 @@ fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
     };
     let unshareable = |why| GenerationResult::Unshareable {
         why,
-        metadata: Arc::new(Basis::default()),
+        metadata: Arc::new(AsOf::default()),
     };
     for (why, time) in [(Bypass::Private, 2 * S), (Bypass::Status, S)] {
         let step = end(None, unshareable(why));
         assert!(
-            matches!(step.view, Some(View::HitForPass { until, why: it, .. }) if until == process.now + time && it == why),
+            matches!(step.view, Some(Known::HitForPass { until, why: it, .. }) if until == process.now + time && it == why),
             "{step:?}"
         );
-        assert!(matches!(step.command, Command::Remove));
+        assert!(matches!(step.command, Step::Remove));
     }
     let step = end(None, GenerationResult::TooLarge);
     assert!(matches!(
         step.view,
-        Some(View::HitForPass {
+        Some(Known::HitForPass {
             why: Bypass::TooLarge,
             ..
         })
     ));
-    assert!(matches!(step.command, Command::Release { cooldown } if cooldown.is_zero()));
+    assert!(matches!(step.command, Step::Release { cooldown } if cooldown.is_zero()));
     let stale = process.version(3 * S, Origin::Stored);
     let step = end(Some(stale), GenerationResult::TooLarge);
     assert!(
-        matches!(&step.view, Some(View::Version(version)) if version.quiet_until == process.now + S)
+        matches!(&step.view, Some(Known::Version(version)) if version.ask_again_at == process.now + S)
     );
     assert!(matches!(done(&step), Answer::Version(_)));
-    assert!(matches!(step.command, Command::Release { cooldown } if cooldown == S));
+    assert!(matches!(step.command, Step::Release { cooldown } if cooldown == S));
 }
 
 #[test]
@@ -239,10 +239,10 @@ fn version_that_was_purged_while_it_was_published_answers_nobody() {
     };
     assert!(matches!(
         wait(true),
-        Wait::Answer(Answer::Pass(Bypass::Purged))
+        Next::Answer(Answer::Pass(Bypass::Purged))
     ));
     assert!(
-        matches!(wait(false), Wait::Restart(_)),
+        matches!(wait(false), Next::Restart(_)),
         "the others share the next generation"
     );
 }
@@ -253,7 +253,7 @@ fn published_version_replaces_an_older_one_unless_that_was_purged() {
         let mut state = process.generating(newest);
         let content = Event::Generated(GenerationResult::Content(text(1)));
         match process.on(&mut state, content).command {
-            Command::Publish { version } => version.replaces,
+            Step::Publish { version } => version.replaces,
             command => panic!("{command:?}"),
         }
     };

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns the wait of a visitor who arrived this long ago.
-fn wait(process: &Process, progress: &Progress<Text>, leads: bool, ago: Duration) -> Wait<Text> {
+fn wait(process: &Process, progress: &Shown<Text>, leads: bool, ago: Duration) -> Next<Text> {
     let visitor = Visitor {
         arrived: process.now - ago,
         leads,
@@ -15,35 +15,35 @@ fn wait(process: &Process, progress: &Progress<Text>, leads: bool, ago: Duration
 #[test]
 fn waits_end_at_the_limits_of_the_policy() {
     let process = Process::new();
-    let until = |wait: Wait<Text>| match wait {
-        Wait::Until(until) if until.0 < i64::MAX => Some(until - process.now),
-        Wait::Until(_) => None,
+    let until = |wait: Next<Text>| match wait {
+        Next::Until(until) if until.0 < i64::MAX => Some(until - process.now),
+        Next::Until(_) => None,
         wait => panic!("{wait:?}"),
     };
     for (progress, leads, limit) in [
-        (Progress::First, false, Some(3 * S)),
-        (Progress::First, true, None),
-        (Progress::Elsewhere, false, Some(3 * S)),
-        (Progress::Looking, false, Some(3 * S)),
-        (Progress::Looking, true, Some(2 * S)),
+        (Shown::First, false, Some(3 * S)),
+        (Shown::First, true, None),
+        (Shown::Elsewhere, false, Some(3 * S)),
+        (Shown::Looking, false, Some(3 * S)),
+        (Shown::Looking, true, Some(2 * S)),
     ] {
         let waits = until(wait(&process, &progress, leads, Duration::ZERO));
         assert_eq!(waits, limit, "{progress:?} {leads}");
         if let Some(limit) = limit {
             let ended = wait(&process, &progress, leads, limit);
             assert!(
-                matches!(ended, Wait::Answer(Answer::Unavailable { .. })),
+                matches!(ended, Next::Answer(Answer::Unavailable { .. })),
                 "{ended:?}"
             );
         }
     }
-    let stale = |age, begun| Progress::Stale {
+    let stale = |age, begun| Shown::Stale {
         version: process.version(age, Origin::Stored).into(),
         begun,
     };
     let at_once = wait(&process, &stale(3 * S, true), false, Duration::ZERO);
     assert!(
-        matches!(at_once, Wait::Answer(Answer::Version(_))),
+        matches!(at_once, Next::Answer(Answer::Version(_))),
         "{at_once:?}"
     );
     for (begun, soft) in [(true, S), (false, S / 2)] {
@@ -51,7 +51,7 @@ fn waits_end_at_the_limits_of_the_policy() {
         assert_eq!(waits, Some(soft));
         let ended = wait(&process, &stale(3 * S, begun), true, soft);
         assert!(
-            matches!(ended, Wait::Answer(Answer::Version(_))),
+            matches!(ended, Next::Answer(Answer::Version(_))),
             "{ended:?}"
         );
     }
@@ -62,36 +62,36 @@ fn waits_end_at_the_limits_of_the_policy() {
 #[test]
 fn purge_during_a_wait_ends_it_for_the_leader_alone() {
     let process = Process::purged();
-    let stale = |begun| Progress::Stale {
+    let stale = |begun| Shown::Stale {
         version: process.version(3 * S, Origin::Stored).into(),
         begun,
     };
     let leads = |begun, ago| wait(&process, &stale(begun), true, ago);
-    assert!(matches!(leads(true, Duration::ZERO), Wait::Until(until) if until == process.now + S));
+    assert!(matches!(leads(true, Duration::ZERO), Next::Until(until) if until == process.now + S));
     assert!(matches!(
         leads(true, S),
-        Wait::Answer(Answer::Pass(Bypass::Purged))
+        Next::Answer(Answer::Pass(Bypass::Purged))
     ));
-    assert!(matches!(leads(false, S), Wait::Until(Tick(i64::MAX))));
-    let done = Progress::Done(Answer::Version(process.version(S, Origin::Stored).into()));
+    assert!(matches!(leads(false, S), Next::Until(Tick(i64::MAX))));
+    let done = Shown::Done(Answer::Version(process.version(S, Origin::Stored).into()));
     let pass = |leads, ago| wait(&process, &done, leads, ago);
     assert!(matches!(
         pass(true, Duration::ZERO),
-        Wait::Answer(Answer::Pass(_))
+        Next::Answer(Answer::Pass(_))
     ));
-    assert!(matches!(pass(false, Duration::ZERO), Wait::Restart(_)));
+    assert!(matches!(pass(false, Duration::ZERO), Next::Restart(_)));
     assert!(matches!(
         pass(false, 3 * S),
-        Wait::Answer(Answer::Unavailable { .. })
+        Next::Answer(Answer::Unavailable { .. })
     ));
 }
 
 #[test]
 fn expired_answer_is_for_the_visitors_who_waited_for_it() {
     let process = Process::new();
-    let done = |origin| Progress::Done(Answer::Version(process.version(5 * S, origin).into()));
+    let done = |origin| Shown::Done(Answer::Version(process.version(5 * S, origin).into()));
     let own = Origin::Published { latest: true };
-    let is_version = |wait| matches!(wait, Wait::Answer(Answer::Version(_)));
+    let is_version = |wait| matches!(wait, Next::Answer(Answer::Version(_)));
     assert!(is_version(wait(
         &process,
         &done(Origin::Stored),
@@ -100,10 +100,10 @@ fn expired_answer_is_for_the_visitors_who_waited_for_it() {
     )));
     assert!(is_version(wait(&process, &done(own), false, 6 * S)));
     let other = wait(&process, &done(Origin::Stored), false, Duration::ZERO);
-    assert!(matches!(other, Wait::Restart(_)), "{other:?}");
+    assert!(matches!(other, Next::Restart(_)), "{other:?}");
     let late = wait(&process, &done(Origin::Stored), false, 3 * S);
     assert!(
-        matches!(late, Wait::Answer(Answer::Unavailable { .. })),
+        matches!(late, Next::Answer(Answer::Unavailable { .. })),
         "{late:?}"
     );
 }
@@ -112,7 +112,7 @@ fn expired_answer_is_for_the_visitors_who_waited_for_it() {
 fn visitors_get_a_servable_version_after_a_panic_of_the_regeneration() {
     let process = Process::new();
     let lost = |age| {
-        let progress = Progress::Stale {
+        let progress = Shown::Stale {
             version: Arc::new(process.version(age, Origin::Stored)),
             begun: false,
         };
@@ -122,8 +122,8 @@ fn visitors_get_a_servable_version_after_a_panic_of_the_regeneration() {
     let unavailable =
         |answer: &_| matches!(answer, Answer::Unavailable { retry_in } if *retry_in == S);
     assert!(unavailable(&lost(5 * S)));
-    assert!(unavailable(&Progress::First.lost(&process.facts())));
-    let known = Progress::Done(Answer::Pass(Bypass::TooLarge));
+    assert!(unavailable(&Shown::First.lost(&process.facts())));
+    let known = Shown::Done(Answer::Pass(Bypass::TooLarge));
     let answer = known.lost(&process.facts());
     assert!(matches!(answer, Answer::Pass(Bypass::TooLarge)));
 }
