@@ -14,7 +14,7 @@ use std::{fmt, num::ParseIntError, str::FromStr, sync::Arc, time::Duration};
 ///     (Extension(RefreshAfter(Duration::from_secs(60))), "42 €")
 /// }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RefreshAfter(pub Duration);
 
 /// The tags of the response, beside those of the [layer](crate::layer::RefreshLayer::tag): names of

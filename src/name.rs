@@ -132,6 +132,12 @@ impl<T: AsRef<str>, const N: usize> From<[T; N]> for LockName {
     }
 }
 
+impl<T: AsRef<str>> From<Vec<T>> for LockName {
+    fn from(parts: Vec<T>) -> Self {
+        Self::join(&parts)
+    }
+}
+
 impl<T: AsRef<str>> From<&[T]> for LockName {
     fn from(parts: &[T]) -> Self {
         Self::join(parts)

@@ -181,7 +181,12 @@ impl Refresh {
     ///
     /// The generator's future is dropped at its next `await`. A generator that blocks its thread
     /// cannot be cancelled.
+    ///
+    /// # Panics
+    ///
+    /// Panics at zero.
     pub const fn timeout(mut self, limit: Duration) -> Self {
+        assert!(!limit.is_zero(), "a generator takes time");
         self.timeout = limit;
         self
     }

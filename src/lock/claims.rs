@@ -111,7 +111,8 @@ impl Claims {
     }
 
     /// Sets the column of the expiry, and the time for which a claim holds unless
-    /// [extended](Claim::extend). Default: no expiry; the rows of a crashed worker stay claimed.
+    /// [extended](Claim::extend). Default: no expiry; the rows of a crashed worker stay claimed. A
+    /// thousand years and more are forever.
     ///
     /// # Panics
     ///

@@ -97,8 +97,8 @@ impl Process {
     }
 }
 
-impl From<LockRow> for LockInfo {
-    fn from(row: LockRow) -> Self {
+impl LockInfo {
+    pub(crate) fn of(row: LockRow) -> Self {
         let is_held = !row.remaining.is_zero();
         let holder = row.owner.filter(|_| is_held).map(|owner| {
             let (_, texts) = owner.split_once(' ').unwrap_or_default();

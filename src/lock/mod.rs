@@ -137,7 +137,8 @@ impl Locks {
 
     /// Sets the minimum time between two acquisitions of a lock, even if the lock is released
     /// earlier or its holder crashes. For a job that several servers start at nearly the same time
-    /// and that must not run twice. Default: zero.
+    /// and that must not run twice. Default: zero. [`once`](Self::once) ignores the time, as its mark
+    /// lasts longer.
     ///
     /// # Panics
     ///
@@ -361,7 +362,7 @@ impl Locks {
             .store()
             .call("inspect", |store| store.inspect(&name))
             .await?;
-        Ok(row.map(LockInfo::from))
+        Ok(row.map(LockInfo::of))
     }
 
     /// Returns the locks of all kinds that are held or in cooldown, sorted by kind and name,
@@ -372,7 +373,7 @@ impl Locks {
     /// The database fails.
     pub async fn list(&self) -> Result<Vec<LockInfo>, Error> {
         let rows = self.store().call("list", |store| store.held()).await?;
-        Ok(rows.into_iter().map(LockInfo::from).collect())
+        Ok(rows.into_iter().map(LockInfo::of).collect())
     }
 
     /// Takes a lock from its holder, or ends a cooldown, so that the lock is free. `seen`: only if the

@@ -55,7 +55,7 @@ impl Once {
     }
 
     /// Sets the time for which the work counts as done. Default: forever. After that the work can
-    /// be done again.
+    /// be done again. A thousand years and more are forever.
     pub fn remember_for(mut self, time: Duration) -> Self {
         self.retention = time.min(FOREVER);
         self
@@ -191,7 +191,7 @@ impl Once {
         let mut connection = transaction.into();
         match store.limited("mark", connection.mark(&mark)).await? {
             Marked::Now => Ok(OnceOutcome::Ran(())),
-            Marked::Refused(locks) => Ok(self.refused(locks.map(|row| row.map(LockInfo::from)))),
+            Marked::Refused(locks) => Ok(self.refused(locks.map(|row| row.map(LockInfo::of)))),
         }
     }
 

@@ -193,7 +193,7 @@ impl Pages {
         let freshness = by_age
             .max(undated)
             .max(self.invalidations.judge(&key, &metadata));
-        let lock = LockInfo::from(row.lock);
+        let lock = LockInfo::of(row.lock);
         let cools_down = lock.cools_down();
         let state = match freshness {
             Freshness::Fresh | Freshness::Early => EntryState::Fresh,

@@ -338,6 +338,11 @@ impl Builder {
             ));
         }
         if self.digests_executable {
+            if self.settings.revision.is_some() {
+                return Err(Error::invalid(
+                    "there are two revisions: leave out `Builder::revision` or `Builder::revision_of_executable`",
+                ));
+            }
             self.settings.revision = Some(crate::mode::digest()?);
         }
         self.settings.mode = match self.mode {

@@ -148,8 +148,13 @@ impl Database {
     /// [`Claims`](crate::locks::Claims) and [`SessionLock`](crate::locks::SessionLock), and for a
     /// site unless [`Builder::statement_timeout`](crate::Builder::statement_timeout) sets another
     /// one.
+    ///
+    /// # Panics
+    ///
+    /// Panics at zero.
     #[must_use = "returns the database with this limit"]
     pub fn statement_timeout(mut self, limit: Duration) -> Self {
+        assert!(!limit.is_zero(), "a statement takes time");
         self.limit = limit;
         self
     }

@@ -18,6 +18,7 @@ use perennial::{
         IdempotencyService, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once,
         OnceOutcome, Process, SessionLock,
     },
+    sql::{Database, Durability, Value},
     testing,
 };
 
@@ -78,6 +79,9 @@ fn public_types_are_send_and_sync() {
         OnceOutcome<()>,
         Process,
         SessionLock,
+        Database,
+        Durability,
+        Value,
         testing::Database,
     );
     fn sent<T: Send + 'static>() {}
@@ -121,6 +125,10 @@ async fn setting_out_of_range_is_an_error_of_the_opening() {
             "statement timeout",
         ),
         (Perennial::builder().revision(""), "revision is empty"),
+        (
+            Perennial::builder().revision("2").revision_of_executable(),
+            "two revisions",
+        ),
     ] {
         let error = database.open(builder).expect_err(part);
         assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -551,8 +551,7 @@ async fn successful_writing_request_invalidates_the_tags_of_its_layer() {
         )
         .route(
             "/tagging",
-            any(async || Extension(Tags::new(["list"])))
-                .layer(site.invalidate_on_success(["nothing"])),
+            any(async || Extension(Tags::new(["list"]))).layer(site.invalidate_as_responses_say()),
         );
     let address = here(app);
     let run = async || get(address, "/list").await.run();

@@ -13,7 +13,6 @@
 #[macro_use]
 mod databases;
 
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod api;
 mod cache_status;
 #[cfg(feature = "calendar")]

@@ -239,10 +239,13 @@ impl Shop {
 
 async fn home(State(shop): State<Shop>) -> Result<Html<String>, Failure> {
     let books = shop.books("ORDER BY title, id").await?;
-    let books = books.iter().map(card).collect::<String>();
+    let books: String = books.iter().map(card).collect();
     let main = format!(r#"<h1>All our books</h1><ul class="shelf">{books}</ul>"#);
     Ok(page("All our books", &main, &shop.sidebar().await))
 }
+
+const THANKS: &str =
+    r#"<p class="thanks">Thank you! The lists will know of it when they are made anew.</p>"#;
 
 async fn book(
     State(shop): State<Shop>,
@@ -251,12 +254,9 @@ async fn book(
 ) -> Result<Html<String>, Failure> {
     let books = shop.books(&format!("HAVING id = {id}")).await?;
     let book = books.into_iter().next().ok_or(Failure::NotFound)?;
-    let thanks = match query.as_deref() {
-        Some("thanks") => {
-            r#"<p class="thanks">Thank you! The lists will know of it when they are made anew.</p>"#
-        }
-        _ => "",
-    };
+    let thanks = query
+        .filter(|query| query == "thanks")
+        .map_or("", |_| THANKS);
     let main = format!(
         r#"{thanks}<ul class="shelf">{}</ul><p>Sold in the last 30 days, at this moment: {}</p>"#,
         card(&book),

@@ -12,7 +12,7 @@ use axum::{
     Router,
     extract::State,
     http::StatusCode,
-    response::{Html, IntoResponse, Response},
+    response::Html,
     routing::{get, post},
 };
 use perennial::{DAY, Perennial, Refresh};
@@ -73,11 +73,12 @@ pub fn app(site: &Perennial, shop: Shop) -> Router {
         .with_state(with_data)
 }
 
-async fn list(State((_, shop)): State<(Perennial, Shop)>) -> Response {
-    match shop.books() {
-        Ok(books) => Html(format!("<h1>{books} books</h1>")).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error).into_response(),
-    }
+type Failure = (StatusCode, String);
+
+async fn list(State((_, shop)): State<(Perennial, Shop)>) -> Result<Html<String>, Failure> {
+    let books = shop.books();
+    let books = books.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    Ok(Html(format!("<h1>{books} books</h1>")))
 }
 
 async fn add(State((_, shop)): State<(Perennial, Shop)>) -> StatusCode {
@@ -85,10 +86,9 @@ async fn add(State((_, shop)): State<(Perennial, Shop)>) -> StatusCode {
     StatusCode::CREATED
 }
 
-async fn totals(State((site, shop)): State<(Perennial, Shop)>) -> Response {
+async fn totals(State((site, shop)): State<(Perennial, Shop)>) -> Result<String, Failure> {
     let generate = async move || shop.books().map(|books| Totals { books });
-    match site.value::<Totals, _, _>("totals", TOTALS, generate).await {
-        Ok(totals) => format!("{} in all", totals.books).into_response(),
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
-    }
+    let totals = site.value("totals", TOTALS, generate).await;
+    let totals = totals.map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
+    Ok(format!("{} in all", totals.books))
 }

@@ -172,9 +172,14 @@ impl IdempotencyLayer {
         self
     }
 
-    /// The time for which a response is stored and replayed. Default: a day. After that the key is
-    /// new.
+    /// Sets the time for which a response is stored and replayed. Default: a day. After that the key
+    /// is new.
+    ///
+    /// # Panics
+    ///
+    /// Panics at zero.
     pub fn lifetime(mut self, time: Duration) -> Self {
+        assert!(!time.is_zero(), "without a lifetime each repeat would run");
         self.lifetime = time;
         self
     }
