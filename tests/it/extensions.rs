@@ -2,6 +2,7 @@
 //! no visitor gets another visitor's page.
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     net::SocketAddr,
     sync::{Arc, Mutex},
@@ -10,10 +11,10 @@ use std::{
 
 use axum::{
     Extension, Router,
-    body::Body,
+    body::{Body, to_bytes},
     extract::{
-        ConnectInfo, MatchedPath, NestedPath, OriginalUri, RawPathParams, Request,
-        rejection::RawPathParamsRejection,
+        ConnectInfo, FromRequestParts, MatchedPath, NestedPath, OriginalUri, Path, RawPathParams,
+        Request,
     },
     response::Response,
     routing::{any_service, get as route, get_service},
@@ -33,30 +34,46 @@ fn status(reply: &Reply) -> &str {
     reply.headers["cache-status"].to_str().expect("text")
 }
 
-/// A handler that prints the routing and the visitor.
-async fn show(
-    parameters: Result<RawPathParams, RawPathParamsRejection>,
-    OriginalUri(original): OriginalUri,
-    request: Request,
-) -> String {
+/// A handler that prints the routing and the visitor and, after a `;`, the rest of the request.
+pub(crate) async fn show(request: Request) -> String {
+    let (mut parts, body) = request.into_parts();
+    let count = parts.extensions.len();
+    let from = &mut parts;
+    let parameters = RawPathParams::from_request_parts(from, &()).await;
     let parameters = parameters.map_or("none".into(), |parameters| {
         let parameters = parameters.iter();
         let parameters = parameters.map(|(name, value)| format!("{name}={value}"));
         parameters.collect::<Vec<_>>().join(" ")
     });
-    let (uri, extensions) = (request.uri(), request.extensions());
+    let values = Path::<Vec<String>>::from_request_parts(from, &()).await;
+    let values = values.map_or(Vec::new(), |Path(values)| values);
+    let named = Path::<BTreeMap<String, String>>::from_request_parts(from, &()).await;
+    let named = named.map_or(BTreeMap::new(), |Path(named)| named);
+    let (method, uri, extensions) = (&parts.method, &parts.uri, &parts.extensions);
+    let original = extensions.get().map(|OriginalUri(uri)| uri);
     let matched = extensions.get().map(MatchedPath::as_str);
     let nested = extensions.get().map(NestedPath::as_str);
     let connected = extensions.get::<ConnectInfo<SocketAddr>>().is_some();
     let user = extensions.get().map_or("nobody", |User(name)| name);
-    format!("{uri} of {original}, {matched:?}, {nested:?}, {parameters:?}, {connected}, for {user}")
+    let routed = format!(
+        "{method} {uri} of {original:?}, {matched:?}, {nested:?}, {parameters:?} {values:?} {named:?}, {connected}"
+    );
+    let body = to_bytes(body, usize::MAX).await.expect("is read").len();
+    let headers = &parts.headers;
+    format!("{routed}, for {user}; {count} extensions, {headers:?}, {body} bytes")
+}
+
+/// Returns the routing and the visitor.
+fn shown(reply: &Reply) -> String {
+    let text = reply.text();
+    text.split(';').next().expect("is there").to_owned()
 }
 
 /// Puts the layer somewhere.
-type Place = fn(RefreshLayer) -> Router;
+pub(crate) type Place = fn(RefreshLayer) -> Router;
 
 /// Each way in which axum routes a request to the layer, with a path for it.
-const PLACES: &[(&str, Place, &str)] = &[
+pub(crate) const PLACES: &[(&str, Place, &str)] = &[
     (
         "a method router",
         |it| Router::new().route("/a", route(show).layer(it)),
@@ -167,6 +184,14 @@ const PLACES: &[(&str, Place, &str)] = &[
         "/n/a",
     ),
     (
+        "a layer around a router as a nested service",
+        |it| {
+            let inner = Router::new().route("/a/{b}", route(show));
+            Router::new().nest_service("/n", inner).layer(it)
+        },
+        "/n/a/b",
+    ),
+    (
         "a router as a nested service",
         |it| Router::new().nest_service("/n", Router::new().route("/a/{b}", route(show).layer(it))),
         "/n/a/b",
@@ -183,6 +208,38 @@ const PLACES: &[(&str, Place, &str)] = &[
             Router::new().route("/r/{*rest}", any_service(inner))
         },
         "/r/a",
+    ),
+    (
+        "a parameter of a nested service",
+        |it| Router::new().nest_service("/n/{x}", it.layer(route(show))),
+        "/n/1/a",
+    ),
+    (
+        "a parameter of a nested fallback",
+        |it| Router::new().nest("/n/{x}", Router::new().fallback(show).layer(it)),
+        "/n/1/else",
+    ),
+    (
+        "a layer between nested routers",
+        |it| {
+            let inner = Router::new().nest("/m/{x}", Router::new().route("/a", route(show)));
+            Router::new().nest("/n", inner.layer(it))
+        },
+        "/n/m/1/a",
+    ),
+    (
+        "the root of a nested router",
+        |it| Router::new().nest("/n", Router::new().route("/", route(show).layer(it))),
+        "/n",
+    ),
+    (
+        "names that axum 0.7 took for parameters",
+        |it| {
+            Router::new()
+                .without_v07_checks()
+                .route("/:a", route(show).layer(it))
+        },
+        "/:a",
     ),
     (
         "a route's service",
@@ -224,8 +281,8 @@ async fn routes_of_every_kind_are_cached_and_see_their_routing() {
             let first = get(address, &path).await;
             assert_eq!(status(&first), "perennial; fwd=miss; stored", "{name}");
             assert!(status(&get(address, &path).await).contains("hit"), "{name}");
-            let seen = first.text().replace(&format!("?{n}-{connects}"), "");
-            assert_eq!(seen, bare.text(), "{name}");
+            let seen = shown(&first).replace(&format!("?{n}-{connects}"), "");
+            assert_eq!(seen, shown(&bare), "{name}");
             // The headers of a client that offers to upgrade to HTTP/2; hyper then adds an
             // extension.
             let h2c = [
@@ -262,13 +319,13 @@ async fn an_undeclared_extension_bypasses_the_cache_on_routes_of_every_kind() {
                     "perennial; fwd=bypass; detail=undeclared-extension",
                     "{name}"
                 );
-                assert!(reply.text().ends_with("for ann"), "{name}: {reply:?}");
+                assert!(shown(&reply).ends_with("for ann"), "{name}: {reply:?}");
             }
             let reply = get(serve(app()).await, &path).await;
-            assert!(reply.text().ends_with("for nobody"), "{name}: {reply:?}");
+            assert!(shown(&reply).ends_with("for nobody"), "{name}: {reply:?}");
             // The same after the page is stored.
             let reply = get(ann, &path).await;
-            assert!(reply.text().ends_with("for ann"), "{name}: {reply:?}");
+            assert!(shown(&reply).ends_with("for ann"), "{name}: {reply:?}");
             let declared = place(site.layer(POLICY).ignore_extension::<User>());
             let reply = get(
                 serve(declared.layer(Extension(User("ann".into())))).await,

@@ -59,6 +59,7 @@ mod proxy;
 mod regeneration;
 mod rfc9111;
 #[cfg(feature = "postgres")]
+mod routing;
 mod rows;
 mod safety;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -269,9 +269,8 @@ async fn buy(State(shop): State<Shop>, Path(id): Path<i64>) -> Result<Redirect, 
     let now = now();
     let order =
         format!("INSERT INTO orders (book, bought_at) SELECT id, {now} FROM books WHERE id = {id}");
-    let done = sqlx::query(AssertSqlSafe(order))
-        .execute(&shop.pool)
-        .await?;
+    let order = sqlx::query(AssertSqlSafe(order));
+    let done = order.execute(&shop.pool).await?;
     match done.rows_affected() {
         0 => Err(Failure::NotFound),
         _ => Ok(Redirect::to(&format!("/books/{id}?thanks"))),
