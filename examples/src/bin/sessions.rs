@@ -1,5 +1,7 @@
-//! A shop with logins: visitors without one share a page, and each logged-in visitor has a page of
-//! their own. Both have the same list of books, which takes a second to make.
+//! A shop with three kinds of login: a session, a cookie and a token. Visitors without a login
+//! share the front page, and each logged-in visitor has a page of their own. Both pages have the
+//! same list of books, which takes a second to generate. All visitors share the page about the
+//! shop.
 //!
 //! ```text
 //! cargo run -p perennial-examples --bin sessions
@@ -7,9 +9,11 @@
 //! curl -c jar -d name=Anna http://127.0.0.1:3000/login
 //! curl -i -b jar http://127.0.0.1:3000/                  # Anna's own, at once
 //! curl -b jar -d title=Emma http://127.0.0.1:3000/books  # both pages regenerate
+//! curl -i -H 'authorization: Bearer Ben' http://127.0.0.1:3000/
+//! curl -i -b jar http://127.0.0.1:3000/about             # no login on this page
 //! ```
 //!
-//! `cache-status` says `hit`, or `fwd=bypass; detail=bypass-if` for Anna.
+//! `cache-status` says `hit`, or `fwd=bypass; detail=bypass-if` for Anna and Ben.
 
 use std::{
     convert::Infallible,
@@ -20,18 +24,19 @@ use std::{
 };
 
 use axum::{
-    Extension, Form, Router,
-    extract::{Request, State},
-    http::StatusCode,
+    Form, Router,
+    extract::{OptionalFromRequestParts, Request, State},
+    http::{StatusCode, header::AUTHORIZATION, request::Parts},
     middleware::{Next, from_fn},
     response::{Html, IntoResponse, Redirect, Response},
     routing::{get, post},
 };
 use clap::Parser;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use perennial::{Perennial, Refresh};
 use perennial_examples::{self as common, say};
 use serde::Deserialize;
-use tower_cookies::Cookies;
+use tower_cookies::{Cookie, Cookies};
 use tower_sessions::{MemoryStore, Session, SessionManagerLayer};
 
 /// A shop with logins.
@@ -46,18 +51,24 @@ struct Options {
     /// The time that the list of books takes.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "1s")]
     work: Duration,
+    /// The time after which a page and the list regenerate.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "10m")]
+    every: Duration,
 }
 
-const EVERY: Refresh = Refresh::every(Duration::from_secs(600));
 const LIST: &str = "list-of-books";
 
-/// The visitor, in the extensions of a request with a login.
+/// The name of the cookie for a login without a session.
+const REMEMBER: &str = "remember";
+
+/// A visitor with a login.
 #[derive(Clone)]
 struct User(String);
 
 #[derive(Clone)]
 struct Shop {
     site: Perennial,
+    every: Refresh,
     books: Arc<Mutex<Vec<String>>>,
     work: Duration,
 }
@@ -71,22 +82,34 @@ async fn main() -> ExitCode {
 
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let listener = common::listen(&options.listen).await?;
-    let site = Perennial::open(&options.database).await?;
-    // The handler cannot read the session, so a request without a login may share a page.
-    let shared = site
-        .layer(EVERY)
-        .bypass_if(|parts| parts.extensions.get::<User>().is_some())
+    let every = Refresh::every(options.every);
+    // The handler generates a shared page without the session and the cookies: always the page of
+    // a visitor without a login.
+    let builder = Perennial::builder()
         .ignore_extension::<Session>()
         .ignore_extension::<Cookies>();
+    let site = builder.open(&options.database).await?;
+    let of_anonymous = site
+        .layer(every)
+        .bypass_if(|parts| parts.extensions.get::<User>().is_some());
+    // A request with a login may generate this page, too, and the handler does not see the login.
+    // No request bypasses the cache: otherwise a request with a token causes a warning.
+    let of_all = site
+        .layer(every)
+        .ignore_extension::<User>()
+        .bypass_if(|_| false);
     let shop = Shop {
         site,
+        every,
         books: Arc::new(Mutex::new(vec!["Persuasion".into(), "Ulysses".into()])),
         work: options.work,
     };
-    // Sessions in memory end with the process. Several processes would keep them in a database.
+    // Sessions in memory end with the process. Several processes would store sessions and books in
+    // a database.
     let sessions = SessionManagerLayer::new(MemoryStore::default()).with_secure(false);
     let app = Router::new()
-        .route("/", get(front).layer(shared))
+        .route("/", get(front).layer(of_anonymous))
+        .route("/about", get(about).layer(of_all))
         .route("/login", post(login))
         .route("/logout", post(logout))
         .route("/books", post(add))
@@ -102,19 +125,41 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Adds the user of the session to the request.
-async fn recognise(session: Session, mut request: Request, next: Next) -> Response {
-    if let Ok(Some(name)) = session.get("name").await {
-        request.extensions_mut().insert(User(name));
+/// Finds the user by a session, by the cookie `remember` or by a token. In this shop a name is its
+/// own proof; a real site asks for more.
+impl<S: Sync> OptionalFromRequestParts<S> for User {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        if let Some(user) = parts.extensions.get::<Self>() {
+            return Ok(Some(user.clone()));
+        }
+        if let Some(session) = parts.extensions.get::<Session>()
+            && let Ok(Some(name)) = session.get("name").await
+        {
+            return Ok(Some(Self(name)));
+        }
+        let cookies = parts.extensions.get::<Cookies>();
+        let cookie = cookies.and_then(|cookies| cookies.get(REMEMBER));
+        if let Some(cookie) = cookie {
+            return Ok(Some(Self(cookie.value().to_owned())));
+        }
+        let authorization = parts.headers.get(AUTHORIZATION);
+        let token = authorization.and_then(|it| it.to_str().ok()?.strip_prefix("Bearer "));
+        Ok(token.map(|name| Self(name.to_owned())))
+    }
+}
+
+/// Adds the user to the request for `bypass_if`, as `bypass_if` cannot await the session.
+async fn recognise(user: Option<User>, mut request: Request, next: Next) -> Response {
+    if let Some(user) = user {
+        request.extensions_mut().insert(user);
     }
     next.run(request).await
 }
 
 /// The front page, with a greeting for a visitor with a login.
-async fn front(
-    State(shop): State<Shop>,
-    user: Option<Extension<User>>,
-) -> Result<Html<String>, Failure> {
+async fn front(State(shop): State<Shop>, user: Option<User>) -> Result<Html<String>, Failure> {
     let books = Arc::clone(&shop.books);
     let list = move || async move {
         tokio::time::sleep(shop.work).await;
@@ -124,34 +169,56 @@ async fn front(
             .map(|title| format!("<li>{}</li>", escaped(title)));
         Ok::<_, Infallible>(format!("<ul>{}</ul>", items.collect::<String>()))
     };
-    let list = shop.site.content(LIST, &EVERY, list).await?;
+    let list = shop.site.content(LIST, &shop.every, list).await?;
+    Ok(page("Books", user, &list.text()))
+}
+
+/// The page about the shop.
+async fn about(user: Option<User>) -> Html<String> {
+    page("About", user, "<p>Books, old and new.")
+}
+
+fn page(title: &str, user: Option<User>, text: &str) -> Html<String> {
     let greeting = match user {
-        Some(Extension(User(name))) => {
+        Some(User(name)) => {
             format!("Welcome, {}. <form method=post action=/logout><button>Log out</button></form>", escaped(&name))
         }
-        None => "<form method=post action=/login><input name=name placeholder=name><button>Log in</button></form>".to_owned(),
+        None => "<form method=post action=/login><input name=name placeholder=name><label><input type=checkbox name=remember>Remember me</label><button>Log in</button></form>".to_owned(),
     };
-    Ok(Html(format!(
-        "<!doctype html><title>Books</title><h1>Books</h1>{greeting}{}",
-        list.text()
-    )))
+    Html(format!(
+        "<!doctype html><title>{title}</title><h1>{title}</h1>{greeting}{text}"
+    ))
 }
 
 #[derive(Deserialize)]
 struct Login {
     name: String,
+    /// Any text, from a checkbox.
+    remember: Option<String>,
 }
 
-/// Logs in whoever says who they are; a real site asks for more.
-async fn login(session: Session, Form(Login { name }): Form<Login>) -> Result<Redirect, Failure> {
-    // A new session id for the visitor that the session now belongs to.
-    session.cycle_id().await?;
-    session.insert("name", name).await?;
+/// Logs a visitor in, by a session or by a cookie.
+async fn login(session: Session, cookies: Cookies, form: Form<Login>) -> Result<Redirect, Failure> {
+    let Form(Login { name, remember }) = form;
+    if remember.is_some() {
+        // The crate decodes cookies, but does not encode them.
+        let name = utf8_percent_encode(&name, NON_ALPHANUMERIC).to_string();
+        let cookie = Cookie::build((REMEMBER, name)).path("/").http_only(true);
+        cookies.add(cookie.permanent().build());
+    } else {
+        // A new session id for the visitor that the session now belongs to.
+        session.cycle_id().await?;
+        session.insert("name", name).await?;
+    }
     Ok(Redirect::to("/"))
 }
 
-async fn logout(session: Session) -> Result<Redirect, Failure> {
-    session.flush().await?;
+async fn logout(session: Session, cookies: Cookies) -> Result<Redirect, Failure> {
+    // A login by the cookie has no session.
+    if session.id().is_some() {
+        session.flush().await?;
+    }
+    cookies.remove(Cookie::build(REMEMBER).path("/").build());
     Ok(Redirect::to("/"))
 }
 
@@ -163,7 +230,7 @@ struct Book {
 /// Adds a book. The list changes, and the page that contains the list.
 async fn add(
     State(shop): State<Shop>,
-    user: Option<Extension<User>>,
+    user: Option<User>,
     Form(Book { title }): Form<Book>,
 ) -> Result<Response, Failure> {
     if user.is_none() {

@@ -1,5 +1,5 @@
-//! The example of a shop with logins: one page for all visitors without a login, and a page of
-//! their own for each visitor with one.
+//! The example of a shop with logins: one page for all visitors without a login, a page of their
+//! own for each visitor with one, and a page for all.
 
 use std::net::SocketAddr;
 
@@ -9,8 +9,8 @@ use crate::{
 };
 
 /// Logs in, and returns the cookie of the session.
-async fn log_in(shop: SocketAddr, name: &str) -> String {
-    let answer = post(shop, "/login", &format!("name={name}")).await;
+async fn log_in(shop: SocketAddr, form: &str) -> String {
+    let answer = post(shop, "/login", form).await;
     assert_eq!(answer.status, 303);
     let cookie = answer.headers["set-cookie"].to_str().expect("text");
     cookie.split(';').next().expect("a cookie").to_owned()
@@ -26,7 +26,8 @@ async fn visitors_without_a_login_share_a_page_and_others_have_their_own() {
     let shop = Program::start("sessions", &folder.url(), "--work 1ms");
     let shop = shop.address;
     assert!(get(shop, "/").await.text().contains("action=/login"));
-    let (anna, ben) = (log_in(shop, "Anna").await, log_in(shop, "Ben%3Cb%3E").await);
+    let anna = log_in(shop, "name=Anna").await;
+    let ben = log_in(shop, "name=Ben%3Cb%3E").await;
     for (cookie, greeting) in [(&anna, "Welcome, Anna."), (&ben, "Welcome, Ben&lt;b>.")] {
         let own = front(shop, cookie).await;
         assert!(own.text().contains(greeting), "{own:?}");
@@ -54,4 +55,24 @@ async fn visitors_without_a_login_share_a_page_and_others_have_their_own() {
     let left = request(shop, "POST", "/logout", &[("cookie", &anna)]).await;
     assert_eq!(left.status, 303);
     assert!(front(shop, &anna).await.text().contains("action=/login"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cookie_and_a_token_log_in_at_each_process() {
+    let folder = Folder::new();
+    let [one, two] = [(); 2].map(|()| Program::start("sessions", &folder.url(), "--work 1ms"));
+    let cookie = log_in(one.address, "name=Ben%3B+%E2%82%AC&remember=on").await;
+    let cookie = ("cookie", &*cookie);
+    let token = ("authorization", "Bearer Cleo");
+    for shop in [one.address, two.address] {
+        for (login, greeting) in [(cookie, "Welcome, Ben; €."), (token, "Welcome, Cleo.")] {
+            let own = request(shop, "GET", "/", &[login]).await;
+            assert!(own.text().contains(greeting), "{own:?}");
+            let of_all = request(shop, "GET", "/about", &[login]).await;
+            assert!(of_all.text().contains("action=/login"), "{of_all:?}");
+        }
+    }
+    let left = request(one.address, "POST", "/logout", &[cookie]).await;
+    let removed = left.headers["set-cookie"].to_str().expect("text");
+    assert!(removed.starts_with("remember=; ") && removed.contains("Max-Age=0"));
 }
