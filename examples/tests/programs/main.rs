@@ -5,6 +5,9 @@
 #[macro_use]
 #[allow(dead_code, unused_macros, reason = "these tests need a part of it")]
 mod databases;
+#[path = "../../../tests/sim/random.rs"]
+#[allow(dead_code, reason = "these tests need a part of it")]
+mod random;
 #[path = "../../../tests/it/support.rs"]
 #[allow(dead_code, reason = "these tests need a part of it")]
 mod support;
@@ -12,6 +15,7 @@ mod support;
 mod exclusive;
 mod gateway;
 mod invalidation;
+mod logins;
 mod mailout;
 mod metrics;
 mod payment;
