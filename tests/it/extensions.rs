@@ -22,7 +22,10 @@ use axum::{
 use perennial::{Key, Refresh, layer::RefreshLayer};
 use tower::{Layer, ServiceExt};
 
-use crate::support::{Folder, Reply, get, request, serve};
+use crate::{
+    poison,
+    support::{Folder, Reply, get, request, serve},
+};
 
 const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));
 
@@ -55,12 +58,13 @@ pub(crate) async fn show(request: Request) -> String {
     let nested = extensions.get().map(NestedPath::as_str);
     let connected = extensions.get::<ConnectInfo<SocketAddr>>().is_some();
     let user = extensions.get().map_or("nobody", |User(name)| name);
+    let poisons = poison::seen(extensions);
     let routed = format!(
         "{method} {uri} of {original:?}, {matched:?}, {nested:?}, {parameters:?} {values:?} {named:?}, {connected}"
     );
     let body = to_bytes(body, usize::MAX).await.expect("is read").len();
     let headers = &parts.headers;
-    format!("{routed}, for {user}; {count} extensions, {headers:?}, {body} bytes")
+    format!("{routed}, for {user}{poisons}; {count} extensions, {headers:?}, {body} bytes")
 }
 
 /// Returns the routing and the visitor.

@@ -54,6 +54,8 @@ mod own_server;
 mod parts;
 mod patience;
 mod paused;
+mod poison;
+mod poisoned_stacks;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod proxy;
 mod regeneration;
