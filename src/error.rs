@@ -40,8 +40,7 @@ words! {
         /// The generator failed and there is no older version. The source is the generator's error.
         Generator => "generator",
         /// There is no version, and no process generated one within the policy's limits: a generator
-        /// takes its time, or failed a moment ago, or the site is shutting down. From
-        /// [`regenerate_now`](crate::Perennial::regenerate_now): there is no new version.
+        /// takes its time, or failed a moment ago, or the site is shutting down.
         Unavailable => "unavailable",
         /// The work was cancelled, as the runtime is shutting down.
         Cancelled => "cancelled",

@@ -148,7 +148,7 @@ pub use extensions::{RefreshAfter, Tags};
 pub use layer::refresh::keying::Key;
 pub use mode::Mode;
 pub use policy::{DAY, Refresh};
-pub use site::{Builder, Content, Perennial};
+pub use site::{Builder, Content, Perennial, Visit};
 
 pub mod entries {
     //! The list of the stored resources, from [`Perennial::entries`](crate::Perennial::entries), and the

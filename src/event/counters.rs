@@ -11,8 +11,8 @@ use super::{Bypass, Outcome, Served};
 const SHARDS: usize = 32;
 
 /// The number of values of [`Served`] and of [`Outcome`].
-const SERVED: usize = 21;
-const OUTCOMES: usize = 25;
+const SERVED: usize = 20;
+const OUTCOMES: usize = 24;
 
 /// The figures of a site in this process, since the site was opened; from
 /// [`Perennial::stats`](crate::Perennial::stats).

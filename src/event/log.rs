@@ -23,6 +23,10 @@ macro_rules! lines {
                 target: concat!("perennial::", $target),
                 $($text = %$text,)* $($number = %$number,)* $message
             ),)+
+            Event::Warmed { path, served, done, of } => {
+                let served = served.map(|served| served.to_string());
+                tracing::debug!(target: "perennial::regeneration", %path, served, done, of, "visited");
+            }
             Event::Regenerated(ended) => regeneration(ended),
             // A subscriber's event.
             Event::Missed { .. } => {}
@@ -37,7 +41,6 @@ pub(super) fn log(event: &Event) {
         LeaseTakenOver [key] [fence] info "regeneration" "the lease of a crashed or paused process was taken over";
         Invalidated [target] [epoch] debug "invalidation" "invalidated";
         Purged [key] [] debug "invalidation" "purged";
-        Warmed [path served] [done of] debug "regeneration" "warmed";
         Bypassed [path layer reason] [] debug "request" "a request bypasses the cache";
         DatabaseAway [step error] [] error "database"
             "the database fails; versions in memory are still served (logged once until the database works again)";

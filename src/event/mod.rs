@@ -139,13 +139,14 @@ pub enum Event {
         /// The key of the resource.
         key: Arc<str>,
     },
-    /// [`Perennial::warm`](crate::Perennial::warm) has visited a path.
+    /// [`Perennial::warm`](crate::Perennial::warm) or
+    /// [`Perennial::regenerate`](crate::Perennial::regenerate) has visited a path.
     #[non_exhaustive]
     Warmed {
         /// The path.
         path: Arc<str>,
-        /// The way in which the layer answered.
-        served: Served,
+        /// The way in which the layer answered; `None`: no layer answered.
+        served: Option<Served>,
         /// The number of paths that have been visited so far.
         done: usize,
         /// The number of all paths.

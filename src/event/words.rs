@@ -85,9 +85,6 @@ words! {
         Purged => "purged",
         /// The site is shutting down.
         ShuttingDown => "shutting-down",
-        /// No layer of the site has answered: [`Perennial::warm`](crate::Perennial::warm) was called
-        /// with a path that no layered route has.
-        NoLayer => "no-layer",
     }
 }
 
@@ -125,7 +122,7 @@ words! {
         Invalidated => "invalidated",
         /// The version was purged.
         Purged => "purged",
-        /// [`Perennial::regenerate_now`](crate::Perennial::regenerate_now) was called.
+        /// [`Perennial::regenerate`](crate::Perennial::regenerate) was called.
         Requested => "requested",
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     lock::{Lease, LockKind, LockName},
     policy::Refresh,
     resource::{
-        Generator, GeneratorSource, Metadata, Page, Pages, Shown, parts,
+        Generator, Metadata, Page, Pages, Shown, parts,
         state::{Content, Effect, Event, Flight, Found, Origin, Step, Version},
     },
     store::NewEntry,
@@ -35,8 +35,6 @@ struct Task {
     state: Flight<Arc<Page>>,
     progress: watch::Sender<Shown>,
     generator: Option<Generator>,
-    /// The generator for later regenerations without a visitor.
-    source: Option<Arc<GeneratorSource>>,
     /// The permit of the regeneration that this one is a part of.
     lent: Option<parts::Permit>,
     permit: Option<parts::Permit>,
@@ -126,7 +124,7 @@ impl Task {
                 Box::pin(async move { (Event::Permitted(permitted), None) })
             }
             Step::Probe { known } => {
-                let (name, source) = (self.lock_name(), self.source.clone());
+                let name = self.lock_name();
                 let newest = self.state.newest().cloned();
                 let (policy, readable) = (self.policy, self.readable);
                 Box::pin(async move {
@@ -139,7 +137,7 @@ impl Task {
                     let version = probe.entry.and_then(|entry| {
                         let before = newest.as_ref().map(|newest| &*newest.content);
                         let metadata = Metadata::decode(&entry.metadata);
-                        let page = Page::new(&key, entry.content, metadata, source, before).timed(
+                        let page = Page::new(&key, entry.content, metadata, before).timed(
                             &policy,
                             [entry.fence, entry.generated],
                         );

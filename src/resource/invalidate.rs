@@ -1,20 +1,16 @@
 //! The site's commands: invalidate, purge, regenerate.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use bytes::Bytes;
-use http::Response;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use crate::{
-    error::{Error, ErrorKind, with_causes},
-    event::{Bypass, Event, Outcome},
+    error::{Error, with_causes},
+    event::Event,
     lock::{LockKind, LockName},
-    resource::{
-        Answer, Generated, Generator, GeneratorSource, Pages, Target, Work, entries::EntryFilter,
-        page::is_same, state::Content,
-    },
+    policy::Refresh,
+    resource::{Answer, Failure, Pages, Target, Work, entries::EntryFilter, state::Content},
     timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
 };
 
@@ -141,103 +137,38 @@ impl Pages {
         self.note(&target.name()?).await.map(drop)
     }
 
-    /// Invalidates a resource, and regenerates each page of it in this process's memory, also a
-    /// fresh one. Without a page in memory, the stored page is regenerated if its route is known.
-    pub(crate) async fn regenerate_now(
+    /// Invalidates a resource, and visits until the version is newer than the invalidation. Returns
+    /// an older answer after a failure, after the policy's `timeout`, and where a cooldown or a
+    /// shutdown permits no regeneration. `has_failed`: the generator of the last visit has failed.
+    pub(crate) async fn regenerate(
         self: &Arc<Self>,
         key: &str,
-    ) -> Result<Option<Outcome>, Error> {
-        let epoch = self.invalidate(Target::Key(key)).await?;
-        let mut outcome = None;
-        let pages = self.memory.pages_of(key);
-        for page in &pages {
-            if let Some(source) = page.source() {
-                let before = page.response();
-                let replaced = self.replace(page.key(), epoch, source, before).await?;
-                // The most that was done.
-                outcome = [outcome, replaced].into_iter().flatten().min();
+        policy: &Refresh,
+        generate: impl Fn() -> Work,
+        has_failed: impl Fn() -> bool,
+    ) -> (Answer, bool) {
+        let epoch = match self.invalidate(Target::Key(key)).await {
+            Ok(epoch) => epoch,
+            Err(error) => return (Answer::Failed(Failure::new(error)), true),
+        };
+        let mut backoff = Backoff::new(POLL_PAUSES).limit(policy.timeout);
+        loop {
+            let (answer, leads) = self.visit(key, policy, false, &generate).await;
+            let is_older = match &answer {
+                Answer::Version(version) => version.content.as_of().epoch < epoch,
+                Answer::Unavailable { .. } => true,
+                Answer::Failed(_) | Answer::Pass(_) => false,
+            };
+            // Otherwise an earlier regeneration, of this process or another one, is still running.
+            let ends = !is_older || has_failed() || self.is_closing();
+            if ends || self.cools_down(key).await || !backoff.pause().await {
+                return (answer, leads);
             }
         }
-        if pages.is_empty()
-            && let Some((before, layer)) = self.stored_by(key).await?
-            && let Some(source) = self.find(key, &layer)
-        {
-            outcome = self.replace(key, epoch, &source, &before).await?;
-        }
-        Ok(outcome)
     }
 
-    /// Regenerates until there is a version with this epoch or a later one.
-    async fn replace(
-        self: &Arc<Self>,
-        key: &str,
-        epoch: i64,
-        source: &Arc<GeneratorSource>,
-        before: &Response<Bytes>,
-    ) -> Result<Option<Outcome>, Error> {
-        let policy = source.policy;
-        let made = async {
-            let mut backoff = Backoff::new(POLL_PAUSES);
-            loop {
-                let Some(generator) = (source.generator)() else {
-                    return Ok(None);
-                };
-                let (failed, mut failure) = oneshot::channel();
-                let told: Generator = Box::pin(async move {
-                    let generated = generator.await;
-                    if let Generated::Failed(failure) = &generated {
-                        // The receiver is gone if the caller has given up.
-                        let _ = failed.send(failure.clone());
-                    }
-                    generated
-                });
-                let generate = || Work {
-                    generator: told,
-                    source: Some(Arc::clone(source)),
-                    layer: Arc::clone(&source.layer),
-                    is_requested: true,
-                    readable: None,
-                    retention: None,
-                };
-                let policy = policy.soft_timeout(Duration::MAX);
-                let (answer, _) = self.visit(key, &policy, false, generate).await;
-                // A visitor with an old version gets no failure.
-                if let Ok(failure) = failure.try_recv() {
-                    return Err(Error::generator(failure.error));
-                }
-                match answer {
-                    Answer::Version(version) if version.content.as_of().epoch >= epoch => {
-                        return Ok(Some(match is_same(version.content.response(), before) {
-                            true => Outcome::Renewed,
-                            false => Outcome::Stored,
-                        }));
-                    }
-                    Answer::Failed(failure) => return Err(Error::generator(failure.error)),
-                    Answer::Version(_) | Answer::Unavailable { .. } if !self.is_closing() => {
-                        let lock = self
-                            .locks
-                            .inspect(LockName::of(LockKind::Page, key))
-                            .await?;
-                        if lock.is_some_and(|lock| lock.cools_down()) {
-                            return Ok(Some(Outcome::Cooldown));
-                        }
-                        // An earlier regeneration is still running.
-                        backoff.pause().await;
-                    }
-                    Answer::Pass(why) => return Ok(Some(Outcome::NotStored(why))),
-                    Answer::Version(_) | Answer::Unavailable { .. } => {
-                        return Ok(Some(Outcome::NotStored(Bypass::ShuttingDown)));
-                    }
-                }
-            }
-        };
-        let limit = policy.timeout;
-        match tokio::time::timeout(limit, made).await {
-            Ok(made) => made,
-            Err(_) => Err(Error::with_message(
-                ErrorKind::Unavailable,
-                format!("no new version of {key:?} was generated within {limit:?}"),
-            )),
-        }
+    async fn cools_down(&self, key: &str) -> bool {
+        let lock = self.locks.inspect(LockName::of(LockKind::Page, key)).await;
+        lock.is_ok_and(|lock| lock.is_some_and(|lock| lock.cools_down()))
     }
 }

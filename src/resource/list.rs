@@ -145,19 +145,10 @@ impl Pages {
 
     /// Returns the stored response of this key.
     pub(crate) async fn stored(&self, key: &str) -> Result<Option<Response<Bytes>>, Error> {
-        let stored = self.stored_by(key).await?;
-        Ok(stored.map(|(content, _)| content))
-    }
-
-    /// Returns the stored response of this key, and the name of the layer that has stored it.
-    pub(super) async fn stored_by(
-        &self,
-        key: &str,
-    ) -> Result<Option<(Response<Bytes>, String)>, Error> {
         let name = LockName::of(LockKind::Page, key);
         let probe = self.store.call("probe", |store| store.probe(&name, 0));
         let entry = probe.await?.entry;
-        Ok(entry.map(|entry| (entry.content, Description::decode(&entry.metadata).layer)))
+        Ok(entry.map(|entry| entry.content))
     }
 
     /// Waits until this process knows the invalidations, for as long as a request would.

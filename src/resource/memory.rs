@@ -1,6 +1,5 @@
 //! The memory tier: a bounded number of bytes with what this process knows of each key.
 
-use std::sync::Arc;
 #[cfg(feature = "compression")]
 use std::time::Duration;
 
@@ -20,9 +19,6 @@ use crate::{
 /// The approximate size of an entry beside its text and content: the version, map entries, counters
 /// and pointers.
 const OVERHEAD: usize = 256 + size_of::<Page>() + size_of::<Version>();
-
-/// The approximate size of the request for later regenerations.
-const SOURCE_WEIGHT: usize = 1280;
 
 /// The approximate weight of a small entry.
 const SMALL: u64 = 2048;
@@ -94,19 +90,6 @@ impl Memory {
             .collect()
     }
 
-    /// Returns the pages of a key and its variants, by reading all entries.
-    pub(crate) fn pages_of(&self, key: &str) -> Vec<Arc<Page>> {
-        let is_meant = |it: &str| {
-            let rest = it.strip_prefix(key);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
-        };
-        let pages = self.0.iter().filter_map(|(it, view)| match view {
-            Known::Version(version) if is_meant(&it) => Some(Arc::clone(&version.content)),
-            _ => None,
-        });
-        pages.collect()
-    }
-
     /// Returns true if the invalidation of this name applies to any entry, by reading all entries.
     pub(crate) fn has(&self, name: &str) -> bool {
         let alone = Invalidations::new(None);
@@ -150,8 +133,7 @@ impl Weighter<String, Known> for Weight {
             Known::Version(version) => {
                 let page = &version.content;
                 let tags = page.metadata().metadata.tags.iter().map(String::len);
-                let source = page.source().map_or(0, |_| SOURCE_WEIGHT);
-                let metadata = tags.sum::<usize>() + key.len() + source;
+                let metadata = tags.sum::<usize>() + key.len();
                 #[cfg(feature = "compression")]
                 let metadata =
                     metadata + page.codings.as_ref().map_or(0, |codings| codings.weight());
@@ -186,7 +168,7 @@ mod tests {
         let html = http::HeaderValue::from_static("text/html");
         content.headers_mut().insert(header::CONTENT_TYPE, html);
         let view = |response, fence| {
-            let page = Page::new("/", response, Metadata::default(), None, None);
+            let page = Page::new("/", response, Metadata::default(), None);
             Known::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored).into())
         };
         memory.insert("/", view(content.clone(), 1));

@@ -21,7 +21,7 @@ mod work;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicI64},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicI64},
     time::Duration,
 };
 
@@ -48,7 +48,7 @@ pub(crate) use page::Page;
 pub(crate) use prune::Pruner;
 pub(crate) use representation::Representation;
 pub(crate) use state::Freshness;
-pub(crate) use work::{Failure, Finder, Generated, Generator, GeneratorSource, Work};
+pub(crate) use work::{Failure, Generated, Generator, Work};
 
 /// The answer to a visitor.
 pub(crate) type Answer = state::Answer<Arc<Page>>;
@@ -71,8 +71,6 @@ pub(crate) struct Pages {
     /// The keys that this process regenerates, with the progress that visitors watch.
     running: Mutex<Running>,
     limits: Limits,
-    /// The generators of pages that are not in memory, for as long as their routers live.
-    finders: Mutex<Vec<Weak<Finder>>>,
     /// The name in events, in place of a layer's, of what
     /// [`Perennial::content`](crate::Perennial::content) returns.
     pub(crate) content_layer: Arc<str>,
@@ -125,7 +123,6 @@ impl Pages {
             brief_until: AtomicI64::new(i64::MIN),
             settings,
             running: Mutex::default(),
-            finders: Mutex::default(),
             limits,
             content_layer: "content".into(),
             permits: Arc::new(Semaphore::new(regenerations)),
@@ -188,6 +185,14 @@ impl Pages {
         }
     }
 
+    /// Runs a request of the application on a permit, which its regeneration shares. Waits for the
+    /// permit.
+    pub(crate) async fn permitted<T>(&self, request: impl Future<Output = T>) -> T {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let (result, _) = parts::watched(request, permit.ok().map(Arc::new)).await;
+        result
+    }
+
     pub(crate) fn is_off(&self) -> bool {
         self.settings.mode == Mode::Off
     }
@@ -232,21 +237,6 @@ impl Pages {
         }
         let is_busy = || self.is_closing() || self.running().contains_key(key);
         view.look(&self.facts_at(key, policy, now), is_busy)
-    }
-
-    pub(crate) fn add_finder(&self, finder: &Arc<Finder>) {
-        let mut finders = self.finders.lock().unwrap_or_else(PoisonError::into_inner);
-        finders.retain(|finder| finder.strong_count() > 0);
-        finders.push(Arc::downgrade(finder));
-    }
-
-    /// Returns the generator of a page by its key and the layer that has stored the page: another
-    /// route may match the same path.
-    fn find(&self, key: &str, layer: &str) -> Option<Arc<GeneratorSource>> {
-        let finders = self.finders.lock().unwrap_or_else(PoisonError::into_inner);
-        let finders: Vec<_> = finders.iter().filter_map(Weak::upgrade).collect();
-        let mut found = finders.iter().filter_map(|find| find(key));
-        found.find(|source| *source.layer == *layer)
     }
 
     /// Begins no further regeneration and waits for the running ones.

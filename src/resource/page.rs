@@ -24,7 +24,7 @@ use crate::{
     key,
     policy::{self, Refresh},
     resource::{
-        Failure, GeneratorSource, Invalidations, Metadata, Representation,
+        Failure, Invalidations, Metadata, Representation,
         state::{AsOf, Content, Freshness, List},
     },
     timing::{PROVISIONAL, random_unit},
@@ -92,8 +92,6 @@ pub(crate) struct Page {
     /// The response in content codings; `None`: not compressible.
     #[cfg(feature = "compression")]
     pub(super) codings: Option<Arc<Codings>>,
-    /// The generator for later regenerations without a visitor.
-    source: Option<Arc<GeneratorSource>>,
     /// The interval and the limits of staleness that the response's headers declare; `None`: they
     /// declare nothing.
     declared: Option<Terms>,
@@ -115,7 +113,6 @@ impl Page {
         key: &str,
         response: Response<Bytes>,
         metadata: Metadata,
-        source: Option<Arc<GeneratorSource>>,
         before: Option<&Self>,
     ) -> Self {
         #[cfg(feature = "compression")]
@@ -134,7 +131,6 @@ impl Page {
             plain: Representation::new(response),
             #[cfg(feature = "compression")]
             codings,
-            source,
             unit: key::unit(key),
             scheduled: None,
             decoded: std::sync::OnceLock::new(),
@@ -184,10 +180,6 @@ impl Page {
 
     pub(crate) fn key(&self) -> &str {
         &self.metadata.key
-    }
-
-    pub(crate) fn source(&self) -> Option<&Arc<GeneratorSource>> {
-        self.source.as_ref()
     }
 
     pub(crate) fn response(&self) -> &Response<Bytes> {

@@ -5,7 +5,7 @@ use std::{error::Error as StdError, pin::Pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::Response;
 
-use crate::{event::Bypass, extensions::Tags, policy::Refresh, resource::Page};
+use crate::{event::Bypass, extensions::Tags, resource::Page};
 
 /// A run of the generator.
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
@@ -13,8 +13,6 @@ pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
 /// The generator that a request brings.
 pub(crate) struct Work {
     pub(crate) generator: Generator,
-    /// The means to run the generator again later, without a visitor.
-    pub(crate) source: Option<Arc<GeneratorSource>>,
     /// The name of the layer, for events.
     pub(crate) layer: Arc<str>,
     /// The application has requested the regeneration.
@@ -25,18 +23,6 @@ pub(crate) struct Work {
     /// retention.
     pub(crate) retention: Option<Duration>,
 }
-
-/// The generator of a resource for regenerations without a visitor.
-pub(crate) struct GeneratorSource {
-    pub(crate) policy: Refresh,
-    pub(crate) layer: Arc<str>,
-    /// Returns a run of the generator. `None`: the service is no more.
-    pub(crate) generator: Box<dyn Fn() -> Option<Generator> + Send + Sync>,
-}
-
-/// Returns the generator of a page that this process has not in memory, by its key. `None`: the page
-/// is another route's.
-pub(crate) type Finder = dyn Fn(&str) -> Option<Arc<GeneratorSource>> + Send + Sync;
 
 /// The result of a generator.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use super::Perennial;
 use crate::sql::{Connect, Database, IntoDatabase};
 use crate::{
     error::Error,
-    layer::refresh::declared::Declared,
+    layer::refresh::extensions::KnownTypes,
     mode::Mode,
     name::TABLE_PREFIX,
     resource::{Pages, Settings},
@@ -23,7 +23,7 @@ pub struct Builder {
     settings: Settings,
     mode: Option<Mode>,
     digests_executable: bool,
-    declared: Declared,
+    known: KnownTypes,
     statement_timeout: Option<Duration>,
     database_patience: Duration,
     #[cfg(feature = "_sql")]
@@ -36,7 +36,7 @@ impl Builder {
     pub(super) fn new() -> Self {
         Self {
             table_prefix: TABLE_PREFIX.to_owned(),
-            declared: Declared::default(),
+            known: KnownTypes::default(),
             settings: Settings {
                 memory_capacity: 64 << 20,
                 max_body: 8 << 20,
@@ -94,8 +94,7 @@ impl Builder {
     /// Sets the number of regenerations that this process runs at once. Default: 16.
     ///
     /// Further regenerations are skipped, not queued, and visitors get the old versions. A first
-    /// version is always generated, as a visitor waits for the version. With 0, no stale version is
-    /// ever regenerated.
+    /// version is always generated, as a visitor waits for the version. Zero is an error of `open`.
     pub fn max_regenerations(mut self, at_once: usize) -> Self {
         self.settings.max_regenerations = at_once;
         self
@@ -224,7 +223,7 @@ impl Builder {
     /// Declares for each layer of the site that handlers generate pages without the extension of
     /// type `T`; see [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension).
     pub fn ignore_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
-        self.declared.declare::<T>(false);
+        self.known.declare::<T>(false);
         self
     }
 
@@ -232,7 +231,7 @@ impl Builder {
     /// visitors; see
     /// [`RefreshLayer::share_extension`](crate::layer::RefreshLayer::share_extension).
     pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
-        self.declared.declare::<T>(true);
+        self.known.declare::<T>(true);
         self
     }
 
@@ -337,6 +336,11 @@ impl Builder {
                 "the statement timeout is zero: write the time that a step in the database may take",
             ));
         }
+        if self.settings.max_regenerations == 0 {
+            return Err(Error::invalid(
+                "no regeneration may run: write 1 or more for `Builder::max_regenerations`",
+            ));
+        }
         if self.digests_executable {
             if self.settings.revision.is_some() {
                 return Err(Error::invalid(
@@ -392,7 +396,7 @@ impl Builder {
         let pages = Pages::new(store, self.settings);
         Perennial {
             pages: Arc::new(pages),
-            declared: Arc::new(self.declared),
+            known: Arc::new(self.known),
             #[cfg(feature = "_sql")]
             database: None,
         }

@@ -280,7 +280,6 @@ impl Perennial {
         } else {
             let work = || Work {
                 generator: generate(),
-                source: None,
                 layer: Arc::clone(&pages.content_layer),
                 is_requested: false,
                 readable,

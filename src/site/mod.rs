@@ -2,7 +2,7 @@
 
 mod builder;
 pub(crate) mod content;
-pub(crate) mod warm;
+mod warm;
 
 use std::{fmt, sync::Arc};
 
@@ -14,10 +14,10 @@ use crate::sql::{Database, IntoDatabase};
 use crate::{
     entries::{Entry, EntryFilter, EntryPage},
     error::Error,
-    event::{Events, Outcome, Stats},
+    event::{Events, Stats},
     extensions::Tags,
     key,
-    layer::{InvalidateLayer, RefreshLayer, refresh::declared::Declared},
+    layer::{InvalidateLayer, RefreshLayer, refresh::extensions::KnownTypes},
     lock::{Lease, Locks, Process},
     policy::Refresh,
     resource::{Pages, Target},
@@ -25,6 +25,7 @@ use crate::{
 
 pub use builder::Builder;
 pub use content::Content;
+pub use warm::Visit;
 
 /// A site whose content regrows by itself: one database, shared by all processes of the site, and
 /// the memory of this process.
@@ -34,7 +35,7 @@ pub use content::Content;
 #[derive(Clone)]
 pub struct Perennial {
     pages: Arc<Pages>,
-    declared: Arc<Declared>,
+    known: Arc<KnownTypes>,
     #[cfg(feature = "_sql")]
     database: Option<Database>,
 }
@@ -42,8 +43,8 @@ pub struct Perennial {
 impl RefreshLayer {
     /// Returns a layer for a site, as [`Perennial::layer`] does.
     pub fn new(site: &Perennial, policy: impl Into<Refresh>) -> Self {
-        let (pages, declared) = (Arc::clone(&site.pages), Arc::clone(&site.declared));
-        Self::with_pages(pages, declared, policy.into())
+        let (pages, known) = (Arc::clone(&site.pages), Arc::clone(&site.known));
+        Self::with_pages(pages, known, policy.into())
     }
 }
 
@@ -260,50 +261,6 @@ impl Perennial {
     pub async fn purge_tag(&self, tag: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag(tag);
         self.pages.purge_all(Target::PurgedTag(tag), filter).await
-    }
-
-    /// Invalidates a resource and regenerates the page immediately, without a visitor.
-    ///
-    /// Returns the outcome: with [`Stored`](Outcome::Stored) and [`Renewed`](Outcome::Renewed) there
-    /// is a new version, with other content or with the same; otherwise the resource is stale.
-    /// `None`: this process cannot regenerate the resource, and the next request does. The reasons:
-    ///
-    /// - Nothing is stored under the key.
-    /// - The resource is [content](Self::content), whose generator comes with a call.
-    /// - No request has come to the route since the process began, or its router was dropped.
-    /// - The page is not in memory, and its key alone does not give the request: a
-    ///   [name](crate::Key::name), headers in the key, a nested router, or a
-    ///   [named layer](RefreshLayer::name), as the name may be that of several routes.
-    ///
-    /// ```
-    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// match site.regenerate_now("/best-sellers").await? {
-    ///     Some(outcome) => println!("{outcome}"),
-    ///     None => println!("the next request regenerates it"),
-    /// }
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// The page need not be in this process's memory: on a route of axum that has had a request, the
-    /// request for a stored page follows from its key.
-    ///
-    /// A new version was generated after the begin of the call, by this process or another one.
-    ///
-    /// The generator sees the [shared extensions](RefreshLayer::share_extension) of the request
-    /// that generated the version in memory. A snapshot of data among these extensions is as old as
-    /// that request: share a handle through which the handler reads current data.
-    ///
-    /// # Errors
-    ///
-    /// [The generator failed](crate::ErrorKind::Generator). [No new
-    /// version](crate::ErrorKind::Unavailable) was generated within the policy's
-    /// [`timeout`](Refresh::timeout). The database failed.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future cancels no regeneration that has begun.
-    pub async fn regenerate_now(&self, key: &str) -> Result<Option<Outcome>, Error> {
-        self.pages.regenerate_now(&key::canonical(key)).await
     }
 
     /// Returns the locks of the site's database, for anything else that must run in one process at

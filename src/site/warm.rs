@@ -1,9 +1,9 @@
-//! The first requests, before visitors come.
+//! Requests of the application itself, through its router.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response, Uri};
+use http::{Request, Uri};
 use http_body_util::Empty;
 use tokio::{sync::Semaphore, task::JoinSet};
 use tower_service::Service;
@@ -11,71 +11,164 @@ use tower_service::Service;
 use super::Perennial;
 use crate::{
     event::{Bypass, Event, Served},
-    layer::{future::oneshot, refresh::warm::warming},
+    layer::{future::oneshot, refresh::warm},
+    resource::Pages,
     timing::WARMING_AT_ONCE,
 };
 
+/// A page to visit, for [`Perennial::warm`] and [`Perennial::regenerate`]: from a path, or from a
+/// request, whose URI and headers count.
+#[derive(Clone, Debug)]
+pub struct Visit {
+    path: String,
+    /// `None`: the text is no path.
+    request: Option<Request<()>>,
+}
+
+impl From<Request<()>> for Visit {
+    fn from(request: Request<()>) -> Self {
+        Self {
+            path: request.uri().to_string(),
+            request: Some(request),
+        }
+    }
+}
+
+impl From<String> for Visit {
+    fn from(path: String) -> Self {
+        let request = path.parse().ok().map(|uri: Uri| {
+            let mut request = Request::new(());
+            *request.uri_mut() = uri;
+            request
+        });
+        Self { path, request }
+    }
+}
+
+impl From<&str> for Visit {
+    fn from(path: &str) -> Self {
+        path.to_owned().into()
+    }
+}
+
+impl From<&String> for Visit {
+    fn from(path: &String) -> Self {
+        path.clone().into()
+    }
+}
+
 impl Perennial {
-    /// Regenerates the missing and the stale pages among these paths, before visitors ask for them:
-    /// sends a GET request for each path to the service, four at a time.
+    /// Regenerates the missing and the stale pages among these, before visitors ask for them: sends a
+    /// GET request for each to the service, four at a time.
     ///
     /// The service is the application's router with its layers. Several processes may do the same at
     /// the start: one process generates each page, and the others do not wait for it. A page that is
-    /// fresh in the database is read into memory.
+    /// fresh in the database is read into memory. A visit waits for one of the
+    /// [permits](crate::Builder::max_regenerations) of the process, so that no regeneration is
+    /// skipped.
     ///
-    /// Returns each path with the layer's answer, in the order in which the answers came. Each answer
-    /// is also an [event](Event::Warmed).
+    /// Returns each path with the layer's answer, in the order in which the answers came; `None`: no
+    /// layer answered. Each answer is also an [event](Event::Warmed).
     ///
     /// | answer | meaning |
     /// |---|---|
     /// | `Hit` | there is a fresh version, and memory has it |
-    /// | `Generated` | this process has generated a new version |
+    /// | `Generated`, `Collapsed` | this process has generated a new version |
     /// | `Stale`, `Unavailable` | another process generates the page, or the page is in cooldown |
-    /// | `Failed` | the generator has failed |
-    /// | `Bypass` | the response is not cached; with `NoLayer` the path has no layer, with `NoKey` the text is no path |
+    /// | `Failed` | the generator has failed, or has run out of time; an old version is still served |
+    /// | `Bypass` | the response is not cached; with `NoKey` the text is no path |
     ///
     /// ```
     /// # use axum::Router;
     /// # async fn f(site: perennial::Perennial, app: Router) {
     /// for (path, served) in site.warm(app, ["/", "/best-sellers", "/books?page=1"]).await {
-    ///     println!("{path}: {served}");
+    ///     match served {
+    ///         Some(served) => println!("{path}: {served}"),
+    ///         None => println!("{path}: has no layer"),
+    ///     }
     /// }
     /// # }
     /// ```
     ///
     /// A path is written as in a request, or as a whole URI (`http://example.com/books`) if the host
-    /// is part of the key. The requests have no headers: of a page with
-    /// [headers in its key](crate::Key::header), the variant without these headers is generated. A
-    /// service for requests with another body type than axum's routers needs tower's `map_request`
-    /// around it.
+    /// is part of the key. Of a page with [headers in its key](crate::Key::header), a path stands for
+    /// the variant without these headers, and an `http::Request<()>` for the variant with the
+    /// request's headers. The middleware around the layer sees the request as a visitor's: where it
+    /// asks for a login, give the service without it, or a request with the login. A service for
+    /// requests with another body type than axum's routers needs tower's `map_request` around it.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future sends no further requests. The regenerations that have begun continue.
-    pub async fn warm<S, ResBody>(
+    pub async fn warm<S>(
         &self,
         service: S,
-        paths: impl IntoIterator<Item: AsRef<str>>,
-    ) -> Vec<(String, Served)>
+        pages: impl IntoIterator<Item = impl Into<Visit>>,
+    ) -> Vec<(String, Option<Served>)>
     where
-        S: Service<Request<Empty<Bytes>>, Response = Response<ResBody>> + Clone + Send + 'static,
+        S: Service<Request<Empty<Bytes>>> + Clone + Send + 'static,
         S::Future: Send,
-        S::Error: Send,
-        ResBody: Send + 'static,
     {
-        let paths: Vec<String> = paths
-            .into_iter()
-            .map(|path| path.as_ref().to_owned())
-            .collect();
-        let of = paths.len();
+        self.visit(service, pages, false).await
+    }
+
+    /// Regenerates these pages now, also fresh ones, as [`warm`](Self::warm) regenerates missing and
+    /// stale ones. Visitors get the old versions meanwhile.
+    ///
+    /// The layer that gets such a request invalidates the request's own variant, and visits the page
+    /// until there is a version whose generator began later, of this process or another one, for the
+    /// policy's [`timeout`](crate::Refresh::timeout) at most. During a cooldown after a failure no
+    /// generator runs, and the answer is `Stale` or `Unavailable`.
+    ///
+    /// ```
+    /// # use axum::Router;
+    /// # async fn f(site: perennial::Perennial, app: Router) {
+    /// use axum::http::{Request, header::ACCEPT_LANGUAGE};
+    ///
+    /// let german = Request::get("/books/7").header(ACCEPT_LANGUAGE, "de");
+    /// site.regenerate(app, [german.body(()).expect("a request")]).await;
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`warm`](Self::warm). Pages whose visits have begun stay invalidated.
+    pub async fn regenerate<S>(
+        &self,
+        service: S,
+        pages: impl IntoIterator<Item = impl Into<Visit>>,
+    ) -> Vec<(String, Option<Served>)>
+    where
+        S: Service<Request<Empty<Bytes>>> + Clone + Send + 'static,
+        S::Future: Send,
+    {
+        self.visit(service, pages, true).await
+    }
+
+    async fn visit<S>(
+        &self,
+        service: S,
+        pages: impl IntoIterator<Item = impl Into<Visit>>,
+        forces: bool,
+    ) -> Vec<(String, Option<Served>)>
+    where
+        S: Service<Request<Empty<Bytes>>> + Clone + Send + 'static,
+        S::Future: Send,
+    {
+        let visits: Vec<Visit> = pages.into_iter().map(Into::into).collect();
+        let of = visits.len();
         let at_once = Arc::new(Semaphore::new(WARMING_AT_ONCE));
         let mut tasks = JoinSet::new();
-        for path in paths {
+        for Visit { path, request } in visits {
             let (service, at_once) = (service.clone(), Arc::clone(&at_once));
+            let pages = Arc::clone(&self.pages);
             tasks.spawn(async move {
                 // The semaphore is never closed.
-                let _permit = at_once.acquire_owned().await;
-                let served = visit(service, &path).await;
+                let _turn = at_once.acquire_owned().await;
+                let served = match request {
+                    Some(request) => answer(&pages, service, request, forces).await,
+                    None => Some(Served::Bypass(Bypass::NoKey)),
+                };
                 (path, served)
             });
         }
@@ -95,18 +188,18 @@ impl Perennial {
     }
 }
 
-async fn visit<S, ResBody>(service: S, path: &str) -> Served
+/// Returns the layer's answer to a GET like this request.
+async fn answer<S>(pages: &Pages, service: S, from: Request<()>, forces: bool) -> Option<Served>
 where
-    S: Service<Request<Empty<Bytes>>, Response = Response<ResBody>>,
+    S: Service<Request<Empty<Bytes>>>,
 {
-    let Ok(uri) = path.parse::<Uri>() else {
-        return Served::Bypass(Bypass::NoKey);
-    };
+    let (from, ()) = from.into_parts();
     let mut request = Request::new(Empty::new());
-    *request.uri_mut() = uri;
-    let (response, served) = warming(oneshot(service, request)).await;
-    match response {
-        Ok(_) => served,
-        Err(_) => Served::Failed,
+    *request.uri_mut() = from.uri;
+    *request.headers_mut() = from.headers;
+    let visit = warm::own(oneshot(service, request), forces);
+    match pages.permitted(visit).await {
+        (Ok(_), served) => served,
+        (Err(_), _) => Some(Served::Failed),
     }
 }

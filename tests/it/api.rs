@@ -155,7 +155,7 @@ async fn services_give_their_inner_service_back() {
         .open(Perennial::builder())
         .expect("opens");
     let layer = RefreshLayer::new(&site, Refresh::every(DAY));
-    assert_eq!(RefreshService::new(1, &layer).into_inner(), 1);
+    assert_eq!(RefreshService::new(1, layer).into_inner(), 1);
     let mut service = InvalidateService::new(1, InvalidateLayer::new(&site, Tags::default()));
     *service.get_mut() += 1;
     assert_eq!((*service.get_ref(), service.into_inner()), (2, 2));

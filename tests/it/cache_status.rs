@@ -108,11 +108,7 @@ async fn each_response_that_is_not_stored_has_its_reason() {
             "fwd=bypass; detail=too-large",
         ),
         ("/failing", "fwd=miss; detail=failed", "detail=unavailable"),
-        (
-            "/failing-alone",
-            "fwd=miss; detail=failed",
-            "detail=unavailable",
-        ),
+        ("/failing-alone", "detail=unavailable", "detail=unavailable"),
     ] {
         for expected in [first, second] {
             let said = status(service.clone(), path, &[]).await;

@@ -11,15 +11,12 @@ use std::{
 
 use axum::{
     Extension, Router,
-    body::Body,
     extract::Path,
-    http::{Request, StatusCode},
+    http::StatusCode,
     response::IntoResponse,
     routing::{any, get as route},
 };
-use http_body_util::BodyExt;
-use perennial::{DAY, Key, Perennial, Refresh, RefreshAfter, Tags, event::Outcome, testing};
-use tower::ServiceExt;
+use perennial::{DAY, Key, Perennial, Refresh, RefreshAfter, Tags};
 
 use crate::{
     databases::Db,
@@ -235,9 +232,6 @@ async fn content_is_invalidated_and_purged_by_its_key() {
     assert_eq!(content(&sites[1], "side/new").await, 4);
     sites[1].purge("side/new").await.expect("is done");
     assert_eq!(content(&sites[1], "side/new").await, 5);
-    let told = sites[0].regenerate_now("side/top").await;
-    assert_eq!(told.expect("is no error"), None);
-    assert_eq!(runs.load(SeqCst), 5);
     let error = sites[0].invalidate_prefix(&"x".repeat(181)).await;
     let error = error.expect_err("is too long").to_string();
     assert!(error.contains("180 bytes"), "{error}");
@@ -309,156 +303,6 @@ async fn processes_of_a_new_revision_that_start_together_make_each_page_once() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(origin.begun() - before, 10, "revision {revision}");
-    }
-}
-
-/// axum's server makes the services of a router anew for each connection, and drops them with the
-/// connection. A router without a state does so for each request.
-#[tokio::test(start_paused = true)]
-async fn regenerate_now_outlives_the_connection_of_the_first_visitor() {
-    let site = testing::Database::new().open(Perennial::builder());
-    let site = site.expect("opens");
-    let layer = site.layer(every(LONG));
-    let runs = Arc::new(AtomicUsize::new(0));
-    let page = async move || format!("run {}", runs.fetch_add(1, SeqCst));
-    let other = route(async || "other").layer(layer.clone());
-    let app = Router::new()
-        .route("/p/{id}", route(page).layer(layer))
-        .route("/other", other);
-    let visit = async |path: &str| {
-        let request = Request::get(path).body(Body::empty()).expect("a request");
-        let response = app.clone().oneshot(request).await.expect("answers");
-        let body = response.into_body().collect().await.expect("is whole");
-        body.to_bytes()
-    };
-    for (path, body) in [("/p/1", "run 0"), ("/other", "other"), ("/p/2", "run 1")] {
-        assert_eq!(visit(path).await, body);
-    }
-    for (key, body) in [("/p/2", "run 2"), ("/p/1", "run 3"), ("/other", "other")] {
-        let made = site.regenerate_now(key).await;
-        let expected = match key {
-            "/other" => Some(Outcome::Renewed),
-            _ => Some(Outcome::Stored),
-        };
-        assert_eq!(made.expect("is made"), expected, "{key}");
-        assert_eq!(visit(key).await, body);
-    }
-    drop(app);
-    let made = site.regenerate_now("/p/1").await;
-    assert_eq!(made.expect("is no error"), None, "the router is gone");
-}
-
-#[tokio::test(start_paused = true)]
-async fn regenerate_now_needs_no_visitor_and_reports_a_failure() {
-    let (shared, origin) = (Shared::new(), Origin::default());
-    let [a, b] = pair(&shared, &origin);
-    assert_eq!([a.run("/p").await, b.run("/p").await], [1; 2]);
-    let made = a.site.regenerate_now("/p").await;
-    assert!(made.expect("is made").is_some());
-    assert_eq!((origin.begun(), a.run("/p").await), (2, 2));
-    synced().await;
-    assert_eq!(b.run("/p").await, 2);
-    let made = b.site.regenerate_now("/p").await;
-    assert!(made.expect("is made").is_some());
-    assert_eq!(b.run("/p").await, 3);
-    let unknown = a.site.regenerate_now("/unknown").await;
-    assert_eq!(unknown.expect("is no error"), None);
-
-    // A version from before the call is not enough.
-    origin.hold();
-    b.site.invalidate("/p").await.expect("is done");
-    let crowd = Crowd::visit(1, &[b.address], "/p");
-    until("b generates", async || origin.begun() == 4).await;
-    let told = tokio::spawn({
-        let site = b.site.clone();
-        async move { site.regenerate_now("/p").await }
-    });
-    synced().await;
-    assert!(!told.is_finished());
-    origin.let_go();
-    let told = told.await.expect("no panic");
-    assert_eq!(told.expect("is made"), Some(Outcome::Stored));
-    crowd.rest().await;
-    assert_eq!((origin.begun(), b.run("/p").await), (5, 5));
-
-    // The caller gets the failure; visitors get the old version.
-    origin.status(500);
-    let error = b.site.regenerate_now("/p").await.expect_err("has failed");
-    assert!(
-        error.kind() == perennial::ErrorKind::Generator && format!("{error:#}").contains("500"),
-        "{error}"
-    );
-    assert_eq!(b.run("/p").await, 5);
-
-    // In the cooldown, the call returns at once.
-    let again = b.site.regenerate_now("/p").await;
-    assert_eq!(again.expect("is no error"), Some(Outcome::Cooldown));
-    assert_eq!(origin.begun(), 6);
-}
-
-/// The page was generated by another process, and this one has had a request for another page of
-/// the route.
-#[tokio::test(start_paused = true)]
-async fn regenerate_now_finds_a_stored_page_that_is_not_in_memory() {
-    let database = testing::Database::new();
-    let runs = &*Box::leak(Box::new(AtomicUsize::new(0)));
-    let process = || {
-        let site = database.open(Perennial::builder()).expect("opens");
-        let page = async |Path((kind, id)): Path<(String, u32)>,
-                          shared: Extension<&'static str>| {
-            let run = runs.fetch_add(1, SeqCst);
-            format!("{kind} {id} by {}, run {run}", shared.0)
-        };
-        let layer = || site.layer(Refresh::every(DAY)).share_extension::<&str>();
-        let named = layer().key(Key::name("start"));
-        let inner = Router::new().route("/{kind}/{id}", route(page).layer(layer()));
-        let app = Router::new()
-            .route("/{kind}/{id}", route(page).layer(layer()))
-            .route("/books/new", route(async || "new books").layer(layer()))
-            .route(
-                "/{kind}/{id}/more",
-                route(async || "more").layer(layer().name("more")),
-            )
-            .route("/start", route(async || "start").layer(named))
-            .nest("/inner", inner)
-            .layer(Extension("a handle"));
-        (site, here(app))
-    };
-    let (_there, visitors) = process();
-    for path in [
-        "/books/7",
-        "/books/8?a=1",
-        "/books/new",
-        "/books/7/more",
-        "/start",
-        "/inner/books/9",
-    ] {
-        assert_eq!(get(visitors, path).await.status, 200, "{path}");
-    }
-    let (site, address) = process();
-    let regenerate = async |key: &str| site.regenerate_now(key).await.expect("is no error");
-    assert_eq!(regenerate("/books/7").await, None, "no request yet");
-    for path in ["/films/1", "/films/1/more", "/start", "/inner/films/1"] {
-        get(address, path).await;
-    }
-    let before = runs.load(SeqCst);
-    assert_eq!(regenerate("/books/7").await, Some(Outcome::Stored));
-    assert_eq!(regenerate("/books/8?a=1").await, Some(Outcome::Stored));
-    assert_eq!(runs.load(SeqCst), before + 2);
-    let text = get(address, "/books/7").await.text().to_owned();
-    assert_eq!(text, format!("books 7 by a handle, run {before}"));
-    // In memory, whatever its key is.
-    assert_eq!(regenerate("start").await, Some(Outcome::Renewed));
-    // Another route's page, and a page of a layer with a name.
-    for other in [
-        "/books/new",
-        "/books/7/more",
-        "/books/none",
-        "/books/11",
-        "/inner/books/9",
-        "/nowhere",
-    ] {
-        assert_eq!(regenerate(other).await, None, "{other}");
     }
 }
 

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use perennial::{
     Builder, Perennial, Refresh,
+    event::Served,
     layer::RefreshLayer,
     locks::{LockInfo, Locks},
     testing::internal::{BoxError, Call, Link, Linked, Memory, Reply, Store},
@@ -92,7 +93,7 @@ impl Shared {
 /// A service for visitors without a network. The router is leaked, so that the handle can be
 /// copied.
 #[derive(Clone, Copy)]
-pub(crate) struct Here(&'static Router);
+pub(crate) struct Here(pub(crate) &'static Router);
 
 pub(crate) fn here(app: Router) -> Here {
     Here(Box::leak(Box::new(app)))
@@ -135,6 +136,12 @@ impl Process {
         let layer = layered(site.layer(every(Duration::from_secs(3600))));
         let address = here(origin.router().layer(layer));
         Self { site, address }
+    }
+
+    /// Regenerates a page, and returns the layer's answer.
+    pub(crate) async fn regenerate(&self, path: &str) -> Option<Served> {
+        let mut visited = self.site.regenerate(self.address.0.clone(), [path]).await;
+        visited.pop().expect("is visited").1
     }
 
     /// Returns the number of the served run.

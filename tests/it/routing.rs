@@ -55,6 +55,11 @@ async fn generator_sees_the_routing_of_its_own_request() {
         let text = visit(place(layer), &format!("{path}?page=2&visitor=7")).await;
         writeln!(seen, "{name}\n    {text}").expect("is written");
     }
+    // The prefix of such a service is in a private extension alone, so the generator's `MatchedPath`
+    // is without the prefix.
+    let (_site, layer) = site("page");
+    let below = Router::new().nest_service("/n", Router::new().route("/a/{b}", route(show)));
+    let below = visit(below.layer(layer), "/n/a/b?page=2").await;
     let rewrite = |mut request: Request| {
         *request.uri_mut() = "/b/2?page=3".parse().expect("a URI");
         request
@@ -66,7 +71,8 @@ async fn generator_sees_the_routing_of_its_own_request() {
     let (_site, layer) = site("page");
     let inside = layer.layer(service_fn(alone)).map_request(rewrite);
     let (_site, layer) = site("page");
-    let kinds: [(&str, String); 4] = [
+    let kinds = [
+        ("a layer around a router as a nested service", below),
         ("around a router", visit(around, "/a/1?page=2").await),
         (
             "a URI that is rewritten outside of the router",

@@ -19,6 +19,7 @@ use http_body_util::BodyExt;
 use perennial::{
     Perennial, Refresh,
     entries::EntryFilter,
+    event::{Bypass, Served},
     locks::LockKind,
     testing::{
         self,
@@ -392,8 +393,18 @@ async fn a_service_never_generates_for_the_host_of_another() {
         assert_eq!(visit(&ann, "ann.example", path).await, "the shop of Ann");
         assert_eq!(visit(&bob, "bob.example", path).await, "the shop of Bob");
     }
-    site.invalidate("/x").await.expect("is invalidated");
-    site.regenerate_now("/x").await.expect("is no error");
+    let request = |host: &str| {
+        let request = Request::get("/x").header("host", host);
+        request.body(()).expect("a request")
+    };
+    let [anns, bobs] = [(&ann, "ann.example"), (&bob, "bob.example")];
+    for (router, host) in [anns, bobs, anns] {
+        let done = site.regenerate(router.clone(), [request(host)]).await;
+        assert_eq!(done[0].1, Some(Served::Generated), "{host}");
+    }
+    // By a path alone, the request has no host.
+    let done = site.regenerate(ann.clone(), ["/x"]).await;
+    assert_eq!(done[0].1, Some(Served::Bypass(Bypass::NoKey)));
     for path in ["/x", "/y"] {
         assert_eq!(visit(&ann, "ann.example", path).await, "the shop of Ann");
         assert_eq!(visit(&bob, "bob.example", path).await, "the shop of Bob");

@@ -14,7 +14,7 @@ use axum::{Router, body::Body, extract::Request, http::StatusCode, routing::get 
 #[cfg(feature = "postgres")]
 use perennial::Perennial;
 use perennial::Refresh;
-use perennial::event::{Bypass, Outcome};
+use perennial::event::{Bypass, Served};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::{
@@ -186,14 +186,12 @@ async fn state_of_a_handler_is_freed_with_the_site() {
         .route("/", route(page).layer(layer))
         .with_state(());
     ask(&app, "/").await;
-    let made = site.regenerate_now("/").await;
-    assert_eq!(made.expect("is made"), Some(Outcome::Renewed));
+    let made = site.regenerate(app.clone(), ["/"]).await;
+    assert_eq!(made, [("/".to_owned(), Some(Served::Generated))]);
     site.shutdown().await;
-    let closed = site.regenerate_now("/").await;
-    assert_eq!(
-        closed.expect("is no error"),
-        Some(Outcome::NotStored(Bypass::ShuttingDown))
-    );
+    let closed = site.regenerate(app.clone(), ["/"]).await;
+    let answer = Served::Bypass(Bypass::ShuttingDown);
+    assert_eq!(closed, [("/".to_owned(), Some(answer))]);
     drop((app, site));
     until("the handler's state is freed", async || {
         Arc::strong_count(&held) == 1
@@ -266,8 +264,8 @@ async fn nested_routes_are_invalidated_by_the_original_path() {
         .await;
         site.purge(path).await.expect("is done");
         assert!(ask(&app, path).await.1.contains("fwd="), "{path} is purged");
-        let made = site.regenerate_now(path).await;
-        assert!(made.expect("is made").is_some(), "{path} is known");
+        let made = site.regenerate(app.clone(), [path]).await;
+        assert_eq!(made, [(path.to_owned(), Some(Served::Generated))]);
         runs += 3;
         assert_eq!(origin.begun(), runs);
     }

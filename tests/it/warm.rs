@@ -1,18 +1,30 @@
 //! The first requests, before visitors come.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
-use axum::{Router, routing::get as route};
+use axum::{
+    Extension, Router,
+    extract::Path,
+    http::{HeaderMap, Request, StatusCode, header::ACCEPT_LANGUAGE},
+    response::Redirect,
+    routing::get as route,
+};
 use perennial::{
-    DAY, Perennial, Refresh,
+    DAY, Key, Perennial, Refresh,
     event::{Bypass, Event, Served},
     testing::{self, advance},
 };
 
 use crate::{
     databases::Db,
-    paused::{Shared, here},
-    support::{HANG, Origin, every, get},
+    paused::{Process, Shared, here, synced},
+    support::{Crowd, HANG, Origin, every, get, until},
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -21,8 +33,8 @@ fn app(site: &Perennial, origin: &Origin, policy: Refresh) -> Router {
     origin.router().layer(site.layer(policy))
 }
 
-fn count(answers: &[(String, Served)], served: Served) -> usize {
-    answers.iter().filter(|(_, it)| *it == served).count()
+fn count(answers: &[(String, Option<Served>)], served: Served) -> usize {
+    answers.iter().filter(|(_, it)| *it == Some(served)).count()
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,11 +62,11 @@ async fn missing_and_stale_pages_are_generated_and_fresh_ones_are_read() {
     assert_eq!(
         outcomes,
         [
-            ("/a", Served::Generated),
-            ("/b", Served::Generated),
-            ("/c", Served::Hit),
-            ("/d", Served::Generated),
-            ("no path", Served::Bypass(Bypass::NoKey)),
+            ("/a", Some(Served::Generated)),
+            ("/b", Some(Served::Generated)),
+            ("/c", Some(Served::Hit)),
+            ("/d", Some(Served::Generated)),
+            ("no path", Some(Served::Bypass(Bypass::NoKey))),
         ]
     );
     let mut progress = Vec::new();
@@ -91,8 +103,9 @@ async fn failures_and_uncached_paths_are_told_apart() {
     origin.status(500);
     let mut report = site.warm(app, ["/fails", "/plain", "/private"]).await;
     report.sort();
-    let outcomes: Vec<_> = report.into_iter().map(|(_, it)| it.to_string()).collect();
-    assert_eq!(outcomes, ["failed", "bypass: no-layer", "bypass: private"]);
+    let outcomes: Vec<_> = report.into_iter().map(|(_, it)| it).collect();
+    let private = Served::Bypass(Bypass::Private);
+    assert_eq!(outcomes, [Some(Served::Failed), None, Some(private)]);
 }
 
 /// Four generators run at once, whatever the number of pages.
@@ -111,6 +124,156 @@ async fn few_generators_run_at_once() {
     origin.let_go();
     let report = warming.await.expect("no panic");
     assert_eq!(count(&report, Served::Generated), 40);
+}
+
+#[derive(Default)]
+struct Counts {
+    begun: AtomicUsize,
+    running: AtomicUsize,
+    most: AtomicUsize,
+    fails: AtomicBool,
+}
+
+/// A site of slow pages. Those with odd numbers fail when told to.
+fn counted(policy: Refresh, at_once: usize) -> (Perennial, Router, Arc<Counts>) {
+    let site = testing::Database::new().open(Perennial::builder().max_regenerations(at_once));
+    let (site, counts) = (site.expect("opens"), Arc::new(Counts::default()));
+    let told = Arc::clone(&counts);
+    let page = async move |Path(number): Path<usize>| {
+        told.begun.fetch_add(1, SeqCst);
+        let running = told.running.fetch_add(1, SeqCst) + 1;
+        told.most.fetch_max(running, SeqCst);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        told.running.fetch_sub(1, SeqCst);
+        match told.fails.load(SeqCst) && number % 2 == 1 {
+            true => Err(StatusCode::INTERNAL_SERVER_ERROR),
+            false => Ok(number.to_string()),
+        }
+    };
+    let app = Router::new().route("/{number}", route(page).layer(site.layer(policy)));
+    (site, app, counts)
+}
+
+fn paths(number: usize) -> impl Iterator<Item = String> {
+    (0..number).map(|page| format!("/{page}"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_pages_are_not_skipped_for_want_of_a_permit() {
+    let (site, app, counts) = counted(Refresh::every(MINUTE), 1);
+    for _ in 0..2 {
+        let report = site.warm(app.clone(), paths(40)).await;
+        assert_eq!(count(&report, Served::Generated), 40);
+        advance(2 * MINUTE).await;
+    }
+    assert_eq!(
+        [&counts.begun, &counts.most].map(|it| it.load(SeqCst)),
+        [80, 1]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_pages_end_generated_or_failed_four_at_a_time() {
+    let (site, app, counts) = counted(Refresh::every(DAY), 4);
+    counts.fails.store(true, SeqCst);
+    let report = site.regenerate(app, paths(10_000)).await;
+    let ends = [Served::Generated, Served::Failed].map(|served| count(&report, served));
+    assert_eq!(ends, [5000, 5000]);
+    assert_eq!(
+        [&counts.begun, &counts.most].map(|it| it.load(SeqCst)),
+        [10_000, 4]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn fresh_page_is_regenerated_and_a_failure_is_reported() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let [a, b] = [(); 2].map(|()| Process::new(&shared, &origin));
+    assert_eq!([a.run("/p").await, b.run("/p").await], [1; 2]);
+    assert_eq!(a.regenerate("/p").await, Some(Served::Generated));
+    assert_eq!((origin.begun(), a.run("/p").await), (2, 2));
+    synced().await;
+    assert_eq!(b.run("/p").await, 2);
+    assert_eq!(b.regenerate("/p").await, Some(Served::Generated));
+    assert_eq!(b.run("/p").await, 3);
+
+    // A version from before the call is not enough.
+    origin.hold();
+    b.site.invalidate("/p").await.expect("is done");
+    let crowd = Crowd::visit(1, &[b.address], "/p");
+    until("b generates", async || origin.begun() == 4).await;
+    let site = b.site.clone();
+    let app = b.address.0.clone();
+    let told = tokio::spawn(async move { site.regenerate(app, ["/p"]).await });
+    synced().await;
+    assert!(!told.is_finished());
+    origin.let_go();
+    let told = told.await.expect("no panic");
+    assert_eq!(count(&told, Served::Generated), 1);
+    crowd.rest().await;
+    assert_eq!((origin.begun(), b.run("/p").await), (5, 5));
+
+    // The caller learns of the failure; visitors get the old version.
+    origin.status(500);
+    assert_eq!(b.regenerate("/p").await, Some(Served::Failed));
+    assert_eq!(b.run("/p").await, 5);
+
+    // In the cooldown, the call returns without a run.
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(b.regenerate("/p").await, Some(Served::Stale));
+    assert_eq!(origin.begun(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn page_that_is_not_stored_says_why() {
+    let site = testing::Database::new().open(Perennial::builder());
+    let site = site.expect("opens");
+    let layer = || site.layer(Refresh::every(DAY));
+    let redirects = route(async || Redirect::to("/elsewhere")).layer(layer());
+    let app = Router::new()
+        .route(
+            "/extended",
+            route(async || "a page").layer((Extension("an extension"), layer())),
+        )
+        .route("/redirects", redirects)
+        .route(
+            "/status",
+            route(async || StatusCode::IM_A_TEAPOT).layer(layer()),
+        );
+    let mut report = site
+        .regenerate(app, ["/extended", "/redirects", "/status"])
+        .await;
+    report.sort();
+    let answers: Vec<_> = report.into_iter().map(|(_, served)| served).collect();
+    let why = [Bypass::UndeclaredExtension, Bypass::Status, Bypass::Status];
+    assert_eq!(answers, why.map(|why| Some(Served::Bypass(why))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_variant_is_regenerated_by_its_own_request() {
+    let site = testing::Database::new().open(Perennial::builder());
+    let site = site.expect("opens");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let page = async move |headers: HeaderMap| {
+        let language = headers
+            .get(ACCEPT_LANGUAGE)
+            .map_or("no", |it| it.to_str().expect("text"));
+        format!("{language} {}", runs.fetch_add(1, SeqCst))
+    };
+    let key = Key::new().header(ACCEPT_LANGUAGE);
+    let app = Router::new().route(
+        "/p",
+        route(page).layer(site.layer(Refresh::every(DAY)).key(key)),
+    );
+    let request = |language: &str| Request::get("/p").header(ACCEPT_LANGUAGE, language);
+    let variants = || ["de", "en"].map(|language| request(language).body(()).expect("a request"));
+    for _ in 0..2 {
+        let report = site.regenerate(app.clone(), variants()).await;
+        assert_eq!(count(&report, Served::Generated), 2);
+    }
+    // Neither made the other one stale.
+    let report = site.warm(app.clone(), variants()).await;
+    assert_eq!(count(&report, Served::Hit), 2);
 }
 
 /// Two processes begin at the same time.

@@ -10,8 +10,9 @@ use axum::{
     response::IntoResponse,
     routing::{get as route, post},
 };
+use http_body_util::BodyExt;
 use perennial::{Key, Perennial, Refresh, layer::RefreshLayer, testing};
-use tower::{Layer, ServiceExt};
+use tower::ServiceExt;
 
 use crate::{log::Log, support::Folder};
 
@@ -195,46 +196,32 @@ async fn a_layer_on_a_route_without_get_says_so_once() {
     assert!(warned.is_empty(), "{warned:#?}");
 }
 
-/// Returns the message with which the layer refuses a service.
-fn refusal<S: 'static>(layer: &RefreshLayer, service: S) -> Option<String> {
-    let applied = std::panic::AssertUnwindSafe(|| drop(layer.layer(service)));
-    let panic = std::panic::catch_unwind(applied).err()?;
-    Some(panic.downcast_ref::<String>().expect("a message").clone())
-}
+/// The routing of another axum is not known: nested routers would mix up their pages.
+#[tokio::test(flavor = "current_thread")]
+async fn routes_of_another_axum_are_not_cached_and_a_warning_says_why() {
+    use axum_0_7::{Router as Router07, routing::get as get_0_7};
 
-#[tokio::test]
-async fn services_of_another_axum_are_refused() {
-    use axum_0_7::routing::get as get_0_7;
-
-    let folder = Folder::new();
-    let layer = folder.site().await.layer(POLICY);
-    let other = axum_0_7::Router::<()>::new().route("/", get_0_7(|| async {}));
-    let on_a_route = std::panic::AssertUnwindSafe(|| {
-        let layered = get_0_7::<_, _, ()>(|| async {}).layer::<_, Infallible>(layer.clone());
-        drop(layered);
-    });
-    let on_a_route = std::panic::catch_unwind(on_a_route)
-        .map_err(|panic| panic.downcast::<String>().expect("a message"));
-    for refused in [
-        refusal(&layer, other),
-        refusal(&layer, get_0_7::<_, _, ()>(|| async {})),
-        on_a_route.err().map(|message| *message),
-    ] {
-        let message = refused.expect("is refused");
-        assert!(
-            message.contains("0.8") && message.contains("0.7") && message.contains("axum::"),
-            "{message}"
-        );
-    }
-    let own = Router::<()>::new().route("/", route(async || "a page").layer(layer.clone()));
-    assert_eq!(refusal(&layer, own), None);
-    assert_eq!(
-        refusal(
-            &layer,
-            route(async || "a page") as axum::routing::MethodRouter
-        ),
-        None
-    );
+    let site = testing::Database::new().open(Perennial::builder());
+    let layer = site.expect("opens").layer(POLICY);
+    let router = |text: &'static str| {
+        let page = get_0_7(async move || text).layer::<_, Infallible>(layer.clone());
+        Router07::new().route("/p", page)
+    };
+    let app = Router07::new().nest("/a", router("a"));
+    let app = app.nest("/b", router("b"));
+    let warned = warnings(async || {
+        for (path, page) in [("/a/p", "a"), ("/b/p", "b"), ("/a/p", "a")] {
+            let request = http::Request::get(path).body(axum_0_7::body::Body::empty());
+            let response = app.clone().oneshot(request.expect("a request")).await;
+            let (head, body) = response.expect("answers").into_parts();
+            let bypass = "perennial; fwd=bypass; detail=undeclared-extension";
+            assert_eq!(head.headers["cache-status"], bypass);
+            assert_eq!(body.collect().await.expect("is read").to_bytes(), page);
+        }
+    })
+    .await;
+    assert_eq!(warned.len(), 1, "{warned:#?}");
+    assert!(warned[0].contains("another axum"), "{warned:#?}");
 }
 
 /// The lines of the layer's log, with those for debugging, of a request with these headers.

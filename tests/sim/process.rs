@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
 use perennial::testing::internal::{BoxError, Linked};
-use perennial::{Perennial, layer::ResponseBody, locks::Lease};
+use perennial::{Perennial, event::Served, layer::ResponseBody, locks::Lease};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, util::BoxCloneSyncService};
 
@@ -177,6 +177,19 @@ impl Process {
         match answer {
             Answer::Content { datum, .. } => Some(datum),
             Answer::Failed | Answer::Unavailable => None,
+        }
+    }
+
+    /// Regenerates the page of a route. Returns the kind of the end, for the oracle.
+    pub(crate) async fn regenerate(&self, number: u32, key: usize) -> &'static str {
+        let service = self.services[key].clone().expect("is a route");
+        let name = &*self.resources()[key].name;
+        let request = Request::get(name).header("x-visit", number).body(());
+        let visited = self.site.regenerate(service, [request.expect("a request")]);
+        match visited.await[..] {
+            [(_, Some(Served::Generated | Served::Collapsed))] => "yes",
+            [(_, Some(Served::Failed))] => "error",
+            _ => "no",
         }
     }
 

@@ -168,7 +168,8 @@ impl World {
                 5 => "prefix",
                 6 if plan.resources[key].route => "tag",
                 6 => "key",
-                _ => "regenerate",
+                _ if plan.resources[key].route => "regenerate",
+                _ => "key",
             };
             edits += 1;
             let told = tell(
@@ -399,13 +400,7 @@ async fn tell(process: Arc<Process>, number: u32, key: usize, how: &'static str)
             "key" => said(site.invalidate(name).await),
             "prefix" => said(site.invalidate_prefix(&name[..name.len() - 1]).await),
             "tag" => said(site.invalidate_tag("list").await),
-            "regenerate" => match site.regenerate_now(name).await {
-                Ok(Some(
-                    perennial::event::Outcome::Stored | perennial::event::Outcome::Renewed,
-                )) => "yes",
-                Ok(_) => "no",
-                Err(_) => "error",
-            },
+            "regenerate" => teller.regenerate(number, key).await,
             _ => return,
         };
         teller.note(What::Told { key, how, done });

@@ -18,7 +18,7 @@ use axum::{
     routing::get,
 };
 use perennial::{Perennial, Refresh};
-use perennial_admin::{Access, CancellationToken};
+use perennial_admin::{Access, Admin, CancellationToken};
 
 /// The header of each user, as a browser sends it after the login: `operator:demo`, `guest:demo`.
 const USERS: [(&str, &str); 2] = [
@@ -71,13 +71,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let database = std::env::args().nth(1);
     let site = Perennial::open(database.as_deref().unwrap_or("sqlite://status.db")).await?;
     let shutdown = CancellationToken::new();
-    let status = perennial_admin::router(site.clone(), shutdown.clone(), access);
     let books = site
         .layer(Refresh::every(Duration::from_secs(20)))
         .tag("books");
-    let app = Router::new()
-        .route("/books/{id}", get(book).layer(books))
-        .nest("/admin/cache", status.layer(middleware::from_fn(login)));
+    let pages = Router::new().route("/books/{id}", get(book).layer(books));
+    let status = Admin::new(site.clone(), shutdown.clone(), access).regenerating(pages.clone());
+    let status = status.router().layer(middleware::from_fn(login));
+    let app = pages.nest("/admin/cache", status);
 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     println!("http://{}/admin/cache", listener.local_addr()?);

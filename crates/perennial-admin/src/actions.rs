@@ -13,7 +13,7 @@ use maud::{Markup, html};
 use perennial::{
     Error,
     entries::{EntryFilter, visible},
-    event::Outcome,
+    event::Served,
     locks::{Fence, LockKind, LockName},
 };
 use serde::Deserialize;
@@ -76,19 +76,34 @@ pub(crate) async fn on_entry(
     let done = match form.act {
         Act::Purge => admin.site.purge(&key).await.map(|()| "purged")?,
         Act::Invalidate => admin.site.invalidate(&key).await.map(|()| "invalidated")?,
-        Act::Regenerate => match admin.site.regenerate_now(&key).await {
-            Ok(Some(
-                outcome @ (Outcome::Stored
-                | Outcome::Renewed
-                | Outcome::Cooldown
-                | Outcome::NotStored(_)),
-            )) => outcome.as_str(),
-            Ok(_) => "next-request",
-            Err(error) => return Ok(not_regenerated(&viewer, &error)),
+        Act::Regenerate => match regenerated(&admin, &key).await? {
+            Some(done) => done,
+            None => return Ok(not_regenerated(&viewer)),
         },
     };
     let place = format!("entry?{}", query(&[("key", &key), ("done", done)]));
     Ok(redirect(&viewer, &place))
+}
+
+/// Regenerates a page, or invalidates it where the key does not give the page's request. `None`: the
+/// generator has failed.
+async fn regenerated(admin: &Admin, key: &str) -> Result<Option<&'static str>, Error> {
+    let is_path = key.starts_with('/') && !key.contains('#');
+    let served = match &admin.regenerate {
+        Some(regenerate) if is_path => regenerate(key.to_owned()).await,
+        _ => None,
+    };
+    Ok(Some(match served {
+        Some(Served::Hit | Served::Generated | Served::Collapsed) => "regenerated",
+        Some(Served::Stale | Served::Unavailable) => "cooldown",
+        Some(Served::Bypass(_)) => "not-stored",
+        Some(Served::Failed) => return Ok(None),
+        // A word of a later release, or no layer has answered.
+        _ => {
+            admin.site.invalidate(key).await?;
+            "next-request"
+        }
+    }))
 }
 
 /// The entries of an action on many.
@@ -253,8 +268,7 @@ fn changed(viewer: &Viewer, what: &str, place: &str) -> Response {
         .into_response()
 }
 
-fn not_regenerated(viewer: &Viewer, error: &Error) -> Response {
-    tracing::error!(target: "perennial_admin", error = format!("{error:#}"), "a regeneration by an operator failed");
+fn not_regenerated(viewer: &Viewer) -> Response {
     let body = html! {
         p { "There is no new version: the generator failed, or took too long. The application's log has the error." }
     };

@@ -7,8 +7,7 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Done {
-    Stored,
-    Renewed,
+    Regenerated,
     Cooldown,
     NotStored,
     NextRequest,
@@ -24,14 +23,13 @@ pub(crate) struct After {
 
 pub(crate) fn done(after: &After) -> Markup {
     let text = after.done.map(|done| match done {
-        Done::Stored => "There is a new version.",
-        Done::Renewed => "There is a new version, with the same content as before.",
+        Done::Regenerated => "There is a new version.",
         Done::Cooldown => {
-            "A regeneration has failed shortly before. The entry is stale, and the first request after the cooldown regenerates it."
+            "Another regeneration still runs, or has failed shortly before. The entry is stale, and the next request after that regenerates it."
         }
         Done::NotStored => "The new response may not be stored, or the site shuts down. The entry is stale.",
         Done::NextRequest => {
-            "The entry is stale now. This process has no generator for it in memory, so the next request regenerates it."
+            "The entry is stale now, and the next request regenerates it."
         }
         Done::Invalidated => "Invalidated: the next request of each page regenerates it.",
         Done::Purged => "Purged: nothing of it is stored.",

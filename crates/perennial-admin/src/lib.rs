@@ -9,7 +9,7 @@
 //! ```
 //! use axum::{Router, extract::State, http::request::Parts, middleware, routing::get};
 //! use perennial::Perennial;
-//! use perennial_admin::{Access, CancellationToken};
+//! use perennial_admin::{Access, Admin, CancellationToken};
 //!
 //! #[derive(Clone)]
 //! struct User { name: String, is_operator: bool }
@@ -23,11 +23,12 @@
 //! }
 //!
 //! fn app(site: Perennial, shutdown: CancellationToken) -> Router {
-//!     // A layer of the application (a session, an identity proxy) sets the extension `User`.
-//!     Router::new()
+//!     let pages = Router::new()
 //!         .route("/", get(async |State(name): State<&'static str>| name))
-//!         .nest("/admin/cache", perennial_admin::router(site, shutdown, access))
-//!         .with_state("the application's own state")
+//!         .with_state("the application's own state");
+//!     let status = Admin::new(site, shutdown, access).regenerating(pages.clone());
+//!     // A layer of the application (a session, an identity proxy) sets the extension `User`.
+//!     pages.nest("/admin/cache", status.router())
 //! }
 //! ```
 //!
@@ -58,7 +59,7 @@ mod html;
 mod live;
 mod pages;
 
-use std::sync::Arc;
+use std::{fmt, pin::Pin, sync::Arc};
 
 use axum::{
     Router,
@@ -67,42 +68,78 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use perennial::Perennial;
+use perennial::{Perennial, event::Served};
 use tower_http::csrf::CsrfLayer;
 
 pub use access::Access;
 pub use tokio_util::sync::CancellationToken;
 
-/// The state of the router.
-struct Admin {
+/// A status page, to nest in an application.
+pub struct Admin {
     site: Perennial,
     shutdown: CancellationToken,
     access: Box<dyn Fn(&Parts) -> Access + Send + Sync>,
+    regenerate: Option<Box<Regenerate>>,
     latest: live::Latest,
 }
 
-/// Returns the router of the status page, to [nest](Router::nest) under a path of an application
-/// with any state.
-///
-/// `access` decides for each request what its user may do. `shutdown` ends the streams of open
-/// pages: cancel it when the server begins its graceful shutdown, which waits for them otherwise.
-///
-/// # Panics
-///
-/// Outside of a tokio runtime.
-pub fn router<S: Clone + Send + Sync + 'static>(
-    site: Perennial,
-    shutdown: CancellationToken,
-    access: impl Fn(&Parts) -> Access + Send + Sync + 'static,
-) -> Router<S> {
-    let latest = live::Latest::default();
-    live::watch(&site, &shutdown, &latest);
-    let admin = Arc::new(Admin {
-        site,
-        shutdown,
-        access: Box::new(access),
-        latest,
-    });
+/// Regenerates the page of a path.
+type Regenerate =
+    dyn Fn(String) -> Pin<Box<dyn Future<Output = Option<Served>> + Send>> + Send + Sync;
+
+impl Admin {
+    /// Creates the status page of a site.
+    ///
+    /// `access` decides for each request what its user may do. `shutdown` ends the streams of open
+    /// pages: cancel it when the server begins its graceful shutdown, which waits for them otherwise.
+    pub fn new(
+        site: Perennial,
+        shutdown: CancellationToken,
+        access: impl Fn(&Parts) -> Access + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            site,
+            shutdown,
+            access: Box::new(access),
+            regenerate: None,
+            latest: live::Latest::default(),
+        }
+    }
+
+    /// Lets the button "Regenerate now" send a request for a page through this router, the
+    /// application's own with its layers. Default: the button invalidates the page, and the next
+    /// request regenerates it. So it does for the pages of which the key alone does not give the
+    /// request: content, and variants by header or host.
+    pub fn regenerating(mut self, pages: Router) -> Self {
+        let site = self.site.clone();
+        self.regenerate = Some(Box::new(move |path| {
+            let (site, pages) = (site.clone(), pages.clone());
+            Box::pin(async move {
+                let mut visited = site.regenerate(pages, [path]).await;
+                visited.pop().and_then(|(_, served)| served)
+            })
+        }));
+        self
+    }
+
+    /// Returns the router, to [nest](Router::nest) under a path of an application with any state.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn router<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
+        live::watch(&self.site, &self.shutdown, &self.latest);
+        routes(Arc::new(self))
+    }
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admin").finish_non_exhaustive()
+    }
+}
+
+fn routes<S: Clone + Send + Sync + 'static>(admin: Arc<Admin>) -> Router<S> {
     Router::new()
         .route("/", get(pages::overview))
         .route("/entries", get(pages::entries))

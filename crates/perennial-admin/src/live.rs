@@ -127,7 +127,10 @@ fn text_of(event: &Event) -> Option<String> {
             format!("{key}: the lease of a crashed or paused process was taken over")
         }
         Event::Invalidated { target, .. } => format!("invalidated {}", visible(target)),
-        Event::Warmed { path, served, .. } => format!("warmed {}: {served}", visible(path)),
+        Event::Warmed { path, served, .. } => match served {
+            Some(served) => format!("visited {}: {served}", visible(path)),
+            None => format!("visited {}: no layer answered", visible(path)),
+        },
         Event::Purged { key, .. } => format!("purged {}", visible(key)),
         Event::DatabaseAway { step, .. } => format!("the database fails at {step}"),
         Event::DatabaseBack { step, .. } => format!("the database works again at {step}"),

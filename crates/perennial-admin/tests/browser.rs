@@ -11,7 +11,7 @@ use std::{
 use axum::{Router, extract::Path, response::Html, routing::get};
 use driver::Driver;
 use perennial::{DAY, Perennial, Refresh};
-use perennial_admin::{Access, CancellationToken};
+use perennial_admin::{Access, Admin, CancellationToken};
 use tempfile::TempDir;
 use thirtyfour::prelude::*;
 
@@ -84,11 +84,10 @@ async fn each_button_works_in_a_browser() {
         ))
     };
     let books = site.layer(Refresh::every(DAY)).tag("books");
-    let status =
-        perennial_admin::router(site.clone(), shutdown.clone(), |_| Access::full("operator"));
-    let app = Router::new()
-        .route("/books/{id}", get(book).layer(books))
-        .nest("/status", status);
+    let pages = Router::new().route("/books/{id}", get(book).layer(books));
+    let status = Admin::new(site.clone(), shutdown.clone(), |_| Access::full("operator"));
+    let status = status.regenerating(pages.clone());
+    let app = pages.nest("/status", status.router());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port");

@@ -10,7 +10,7 @@ use axum::{
 };
 use http_body_util::BodyExt;
 use perennial::{DAY, Perennial, Refresh, entries::EntryState, testing};
-use perennial_admin::{Access, CancellationToken};
+use perennial_admin::{Access, Admin, CancellationToken};
 use tower::ServiceExt;
 
 const HANG: Duration = Duration::from_secs(60);
@@ -53,8 +53,10 @@ impl Site {
         let shutdown = CancellationToken::new();
         let html = async || axum::response::Html("<h1>A page</h1><script>alert(2)</script>");
         let page = get(html).layer(site.layer(Refresh::every(DAY)).tag("books"));
-        let status = perennial_admin::router(site.clone(), shutdown.clone(), access);
-        let app = Router::new().route("/a", page).nest("/cache", status);
+        let pages = Router::new().route("/a", page);
+        let status = Admin::new(site.clone(), shutdown.clone(), access);
+        let status = status.regenerating(pages.clone());
+        let app = pages.nest("/cache", status.router());
         Self {
             site,
             shutdown,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::{
@@ -18,27 +17,16 @@ use crate::{
     extensions::{RefreshAfter, Tags},
     http::stored,
     layer::{
-        ResponseBody,
         body::{Read, read},
         future::oneshot as call,
     },
     resource::{Failure, Generated},
 };
 
-/// A response for the visitor whose request started the regeneration, as the response cannot be
-/// copied.
-pub(super) enum Direct<B, E> {
-    /// A response that is too large to be stored.
-    TooLarge(Response<ResponseBody<B>>),
-    /// The service's error, or a failure's response that is too large or one visitor's own.
-    Failed(Result<Response<ResponseBody<B>>, E>),
-}
-
 /// One run of the service as a generator.
 pub(super) async fn generate<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     request: Request<ReqBody>,
-    direct: oneshot::Sender<Direct<ResBody, S::Error>>,
 ) -> Generated
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
@@ -47,9 +35,9 @@ where
 {
     let (layer, service) = (&shared.layer, shared.inner());
     let generating = request.extensions().get::<Generating>();
-    let hidden = generating.map_or_else(Arc::default, |it| Arc::clone(&it.hidden));
+    let missed = generating.map_or_else(Arc::default, |it| Arc::clone(&it.missed));
     let failed = |error: BoxError, response| {
-        let error = match &*hidden {
+        let error = match &*missed {
             [] => error,
             names => {
                 let names = names.join(", ");
@@ -66,13 +54,8 @@ where
         })
     };
     let uri = request.uri().clone();
-    // The receiver of a direct response is gone if the visitor has disconnected.
-    let response = match call(service, request).await {
-        Ok(response) => response,
-        Err(error) => {
-            let _ = direct.send(Direct::Failed(Err(error)));
-            return failed("the service returned an error".into(), None);
-        }
+    let Ok(response) = call(service, request).await else {
+        return failed("the service returned an error".into(), None);
     };
     let (mut head, body) = response.into_parts();
     if head.status == StatusCode::METHOD_NOT_ALLOWED {
@@ -83,36 +66,31 @@ where
     let tags = tags.and(&layer.tags.0);
     let disposition = disposition(&head, &layer.key, layer.policy.from_headers);
     let settings = &layer.pages.settings;
-    let is_stored_or_shared = match disposition {
+    let answered = |response| {
+        let status = format!("the service answered {}", head.status);
+        failed(status.into(), response)
+    };
+    match disposition {
         Disposition::Pass(why) => return Generated::Unshareable { why, tags },
-        Disposition::Content => stored::size(&head.headers) <= settings.max_headers,
-        Disposition::Failure { shareable } => shareable,
-    };
-    let status = format!("the service answered {}", head.status);
-    let read = match is_stored_or_shared {
-        true => read(body, settings.max_body).await,
-        false => Ok(Read::TooLarge(ResponseBody::streamed(body))),
-    };
-    let body = match read {
+        Disposition::Failure { shareable: false } => return answered(None),
+        Disposition::Content if stored::size(&head.headers) > settings.max_headers => {
+            return Generated::TooLarge;
+        }
+        Disposition::Failure { shareable: true } | Disposition::Content => {}
+    }
+    let body = match read(body, settings.max_body).await {
         Ok(Read::Whole(body)) if stored::is_well_framed(&head.headers, &body) => body,
         Ok(Read::Whole(_)) => {
             let error = "the Content-Length or Transfer-Encoding does not match the body";
             return failed(error.into(), None);
         }
-        Ok(Read::TooLarge(body)) => {
-            let response = Response::from_parts(head, body);
-            if disposition == Disposition::Content {
-                let _ = direct.send(Direct::TooLarge(response));
-                return Generated::TooLarge;
-            }
-            let _ = direct.send(Direct::Failed(Ok(response)));
-            return failed(status.into(), None);
-        }
+        Ok(Read::TooLarge(_)) if disposition == Disposition::Content => return Generated::TooLarge,
+        Ok(Read::TooLarge(_)) => return answered(None),
         Err(error) => return failed(error.into(), None),
     };
     let mut response = stored::storable(&head, body);
     if disposition != Disposition::Content {
-        return failed(status.into(), Some(response.into()));
+        return answered(Some(response.into()));
     }
     stored::validate(&mut response);
     response.extensions_mut().insert(tags);

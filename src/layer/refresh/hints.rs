@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
+use http::Extensions;
+
 /// The number of requests by other methods, without a GET, after which the layer warns.
 const MANY: u32 = 100;
 
@@ -17,28 +19,20 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// A request carries extensions of these types, which the layer does not know.
-    pub(super) fn undeclared(&self, path: &str, types: &[String]) {
+    /// A request has other extensions than the known ones.
+    pub(super) fn undeclared(&self, path: &str, extensions: &Extensions) {
         if self.undeclared.swap(true, Relaxed) {
             return;
         }
-        let example = types.first().map_or("T", |name| name);
-        let types = types.join(", ");
-        let axum = match types.contains("axum::") {
-            true if cfg!(feature = "axum") => {
-                " Types of axum's own routing are known for axum 0.8 alone: `cargo tree -i axum` shows which are there."
-            }
-            true => " Types of axum's routing are known with Perennial's feature `axum`.",
-            false => "",
-        };
         tracing::warn!(
             path,
-            types,
-            "requests bypass the cache, as an outer middleware added extensions that the layer does not know: a page \
-             generated with them could show one visitor's data to others (logged once for each layer). For each type, tell the layer or, \
-             for the whole site, the builder: `.ignore_extension::<{example}>()` if the handler can generate the page without it, \
-             `.share_extension::<{example}>()` if it is equal for all visitors; or let some requests bypass the cache by \
-             `.bypass_if(|parts| parts.extensions.get::<{example}>().is_some())`.{axum}"
+            ?extensions,
+            "requests bypass the cache, as an outer middleware added extensions that nobody declared, and they may identify the visitor \
+             (logged once for each layer). For each type T of the middleware's, tell the layer or, for the whole site, the builder: \
+             `.ignore_extension::<T>()` if the handler can generate the page without it, `.share_extension::<T>()` if it is equal for all \
+             visitors; or let some requests bypass the cache by `.bypass_if(|parts| parts.extensions.get::<T>().is_some())`. The routing \
+             of axum 0.8 is known with Perennial's feature `axum`: `cargo tree -i axum` shows whether another axum is there. A router \
+             that is the service of a route with a wildcard is not cached: nest it"
         );
     }
 

@@ -8,7 +8,7 @@ use tower_layer::Layer;
 use crate::{extensions::Tags, policy::Refresh, resource::Pages};
 
 use super::{
-    admission::Admission, declared::Declared, hints::Hints, kept::Kept, keying::Key,
+    admission::Admission, extensions::KnownTypes, hints::Hints, keying::Key,
     service::RefreshService,
 };
 
@@ -212,26 +212,23 @@ pub struct RefreshLayer {
     /// The policy in the site's mode.
     pub(super) policy: Refresh,
     pub(super) key: Arc<Key>,
-    pub(super) declared: Arc<Declared>,
+    pub(super) known: Arc<KnownTypes>,
     pub(super) bypass_if: Vec<Arc<BypassIf>>,
     pub(super) hints: Arc<Hints>,
     pub(super) tags: Tags,
     pub(super) admission: Arc<Admission>,
     pub(super) invalidates: bool,
     pub(super) name: Option<Arc<str>>,
-    /// Services for regenerations without a visitor. A service's own layer keeps none: that would be
-    /// a cycle.
-    kept: Arc<Kept>,
 }
 
 type BypassIf = dyn Fn(&Parts) -> bool + Send + Sync;
 
 impl RefreshLayer {
-    pub(crate) fn with_pages(pages: Arc<Pages>, declared: Arc<Declared>, policy: Refresh) -> Self {
+    pub(crate) fn with_pages(pages: Arc<Pages>, known: Arc<KnownTypes>, policy: Refresh) -> Self {
         Self {
             policy: pages.applied(policy),
             key: Arc::default(),
-            declared,
+            known,
             bypass_if: Vec::new(),
             hints: Arc::default(),
             tags: Tags::default(),
@@ -239,7 +236,6 @@ impl RefreshLayer {
             pages,
             invalidates: false,
             name: None,
-            kept: Arc::default(),
         }
     }
 
@@ -342,7 +338,7 @@ impl RefreshLayer {
     /// site. A later declaration of the type replaces an earlier one, and the layer's replaces the
     /// site's.
     pub fn ignore_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
-        Arc::make_mut(&mut self.declared).declare::<T>(false);
+        Arc::make_mut(&mut self.known).declare::<T>(false);
         self
     }
 
@@ -357,26 +353,16 @@ impl RefreshLayer {
     /// snapshot of data: `regenerate_now` would store a page of the old snapshot as new. Share no
     /// scarce resource, such as a connection.
     pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
-        Arc::make_mut(&mut self.declared).declare::<T>(true);
+        Arc::make_mut(&mut self.known).declare::<T>(true);
         self
     }
 }
 
-impl<S: 'static> Layer<S> for RefreshLayer {
+impl<S> Layer<S> for RefreshLayer {
     type Service = RefreshService<S>;
 
-    /// # Panics
-    ///
-    /// Panics if `S` is a `Router`, `MethodRouter` or `Route` of an axum other than 0.8 (with the
-    /// feature `axum`): its routing is not known, and two nested routers would mix up their pages.
     fn layer(&self, inner: S) -> Self::Service {
-        #[cfg(feature = "axum")]
-        super::routing::refuse_other_axum::<S>();
-        let layer = Self {
-            kept: Arc::default(),
-            ..self.clone()
-        };
-        RefreshService::with_kept(inner, layer, Arc::downgrade(&self.kept))
+        RefreshService::new(inner, self.clone())
     }
 }
 

@@ -1,13 +1,11 @@
 //! The layer that stores the responses of a service and regenerates them.
 
 mod admission;
-mod again;
-pub(crate) mod declared;
 mod disposition;
+pub(crate) mod extensions;
 mod generate;
 mod hints;
 mod hit_values;
-mod kept;
 pub(crate) mod keying;
 mod layer;
 mod outgoing;

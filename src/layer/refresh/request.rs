@@ -8,6 +8,8 @@ use http::{
     Extensions, HeaderMap, Method, Request, Uri, header, request::Parts, uri::PathAndQuery,
 };
 
+#[cfg(feature = "axum")]
+use super::routing;
 use crate::{
     event::Bypass,
     http::fields::list,
@@ -21,8 +23,8 @@ pub(super) struct Generating {
     /// The key. An inner layer for the same key would wait for itself, and therefore lets the
     /// request pass.
     key: Arc<str>,
-    /// The names of the extensions of the visitor's request that the generator does not see.
-    pub(super) hidden: Arc<[&'static str]>,
+    /// The names of the ignored extensions of the visitor's request.
+    pub(super) missed: Arc<[&'static str]>,
 }
 
 /// Returns the resource of a request, or the reason why the request goes to the service.
@@ -38,7 +40,7 @@ pub(super) fn resource<'a>(
     if layer.bypass_if.iter().any(|bypasses| bypasses(parts)) {
         return Err(Bypass::BypassIf);
     }
-    if !parts.extensions.is_empty() && !layer.declared.knows(&parts.extensions) {
+    if !parts.extensions.is_empty() && !layer.known.count(&parts.extensions) {
         return Err(undeclared(parts, layer));
     }
     let resource = layer.key.of(parts);
@@ -69,8 +71,7 @@ pub(super) fn hint(parts: &Parts, layer: &RefreshLayer) {
 
 /// Returns the reason for a request with an extension that the layer does not know.
 fn undeclared(parts: &Parts, layer: &RefreshLayer) -> Bypass {
-    let types = layer.declared.unknown(&parts.extensions);
-    layer.hints.undeclared(route(parts), &types);
+    layer.hints.undeclared(route(parts), &parts.extensions);
     Bypass::UndeclaredExtension
 }
 
@@ -164,30 +165,28 @@ pub(super) fn key_of_original<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, 
 }
 
 /// Returns the generator's request for a resource: a GET with the key's path, query and headers, an
-/// empty body, and the extensions of the routing and the shared ones.
+/// empty body, the extensions that the routing gives to this request, and copies of the shared ones.
 pub(super) fn to_generate(
     parts: &Parts,
     resource: &Resource<'_>,
     layer: &RefreshLayer,
 ) -> Result<Request<()>, Bypass> {
-    if !layer.declared.knows_exactly(&parts.extensions) {
-        return Err(undeclared(parts, layer));
-    }
     let seen = &*resource.seen;
     let relative = |path_and_query| relative(path_and_query).ok_or(Bypass::NoKey);
     let mut generating = Request::new(());
     *generating.uri_mut() = relative(seen)?;
     layer.key.copy_headers(parts, generating.headers_mut());
     let extensions = generating.extensions_mut();
-    extensions.clone_from(&parts.extensions);
-    let hidden = layer.declared.hide(extensions).into();
     #[cfg(feature = "axum")]
-    if let Some(OriginalUri(original)) = extensions.get_mut() {
+    if let Some(OriginalUri(original)) = parts.extensions.get() {
         let query = seen.find('?').map_or("", |at| &seen[at..]);
-        *original = relative(&format!("{}{query}", original.path()))?;
+        let original = relative(&format!("{}{query}", original.path()))?;
+        let routed = routing::routed(&parts.extensions, &original);
+        *extensions = routed.ok_or_else(|| undeclared(parts, layer))?;
     }
+    let missed = layer.known.share(&parts.extensions, extensions).into();
     let key = (&*resource.key).into();
-    extensions.insert(Generating { key, hidden });
+    extensions.insert(Generating { key, missed });
     Ok(generating)
 }
 

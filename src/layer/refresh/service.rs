@@ -2,27 +2,18 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, header, request::Parts};
+use http::{HeaderValue, Request, Response, header, request::Parts};
 use http_body::Body;
-use tokio::sync::oneshot;
-use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    admission::Admitted,
-    again,
-    generate::{Direct, generate},
-    kept::Kept,
-    keying::Resource,
-    request,
-    target::RequestHost,
-    warm,
+    admission::Admitted, generate::generate, keying::Resource, request, target::RequestHost, warm,
 };
 use crate::{
     error::BoxError,
@@ -33,7 +24,7 @@ use crate::{
         future::oneshot as call,
         invalidate::{Change, is_safe},
     },
-    resource::{Answer, Target, Work},
+    resource::{Target, Work},
     timing::BRIEF_RETENTION,
 };
 
@@ -44,18 +35,15 @@ pub struct RefreshService<S>(Arc<Shared<S>>);
 /// is cheap.
 pub(super) struct Shared<S> {
     pub(super) layer: RefreshLayer,
-    pub(super) kept: Weak<Kept>,
     /// Cloned, never called. Only a bypass and a generator need a clone.
     inner: Mutex<S>,
 }
 
 impl<S> RefreshService<S> {
     /// Wraps a service in a layer.
-    pub fn new(inner: S, layer: &RefreshLayer) -> Self
-    where
-        S: 'static,
-    {
-        layer.layer(inner)
+    pub fn new(inner: S, layer: RefreshLayer) -> Self {
+        let inner = Mutex::new(inner);
+        Self(Arc::new(Shared { layer, inner }))
     }
 
     /// Returns a clone of the inner service, which all clones of this service share.
@@ -64,11 +52,6 @@ impl<S> RefreshService<S> {
         S: Clone,
     {
         self.0.inner()
-    }
-
-    pub(super) fn with_kept(inner: S, layer: RefreshLayer, kept: Weak<Kept>) -> Self {
-        let inner = Mutex::new(inner);
-        Self(Arc::new(Shared { layer, kept, inner }))
     }
 }
 
@@ -126,14 +109,15 @@ where
         }
         let now = layer.pages.now();
         match layer.pages.look(&resource.key, &layer.policy, now) {
-            Ok(answer) => {
+            Ok(answer) if !warm::forces() => {
                 match layer.respond(answer, &parts, now, (Forward::Bypass, false), None) {
                     Ok(response) => ResponseFuture::ready(response),
                     Err(why) => pass(parts, body, why),
                 }
             }
-            Err(stale) => {
+            looked => {
                 request::hint(&parts, layer);
+                let stale = looked.err().unwrap_or(true);
                 let retention = match stale {
                     true => None,
                     false => match layer.admission.admits(&resource.key, now) {
@@ -235,47 +219,35 @@ where
             return pass(Arc::clone(&shared), request, Forward::Bypass, why).await;
         }
     };
-    let (direct, mut own) = oneshot::channel();
     let name = layer.name_in(&parts.extensions);
     let make = || {
-        let place = again::place(&shared.layer.key, &generating);
-        if let Some(place) = &place {
-            again::keep(&shared, &generating, place);
-        }
-        let source = again::source(&shared, &generating, place);
-        let request = generating.map(|()| ReqBody::default());
+        let request = generating.clone().map(|()| ReqBody::default());
+        let generator = generate(Arc::clone(&shared), request);
         Work {
-            generator: Box::pin(generate(Arc::clone(&shared), request, direct)),
-            source: Some(source),
-            layer: name,
-            is_requested: false,
+            generator: Box::pin(warm::watched(generator)),
+            layer: Arc::clone(&name),
+            is_requested: warm::forces(),
             readable: None,
             retention,
         }
     };
     let arrived = layer.pages.now();
     let policy = warm::policy(layer.policy);
-    let (answer, leads) = layer.pages.visit(&resource.key, &policy, false, make).await;
-    let (response, served) = match (own.try_recv(), answer) {
-        (Ok(Direct::TooLarge(response)), _) => (response, Served::Bypass(Bypass::TooLarge)),
-        (Ok(Direct::Failed(response)), Answer::Failed(_)) => (response?, Served::Failed),
-        (_, answer) => {
-            let now = layer.pages.now();
-            return match layer.respond(answer, &parts, now, (forward, !leads), Some(arrived)) {
-                Ok(response) => Ok(response),
-                Err(why) => {
-                    let request = Request::from_parts(parts, body);
-                    pass(Arc::clone(&shared), request, forward, why).await
-                }
-            };
+    let (answer, leads) = match warm::forces() {
+        true => {
+            layer
+                .pages
+                .regenerate(&resource.key, &policy, make, warm::failed)
+                .await
         }
+        false => layer.pages.visit(&resource.key, &policy, false, make).await,
     };
-    let mut response = match parts.method {
-        Method::HEAD => response.map(|_| ResponseBody::default()),
-        _ => response,
-    };
-    let how = Handling::forwarded(forward, served);
-    layer.served(how);
-    layer.set_cache_status(response.headers_mut(), how);
-    Ok(response)
+    let now = layer.pages.now();
+    match layer.respond(answer, &parts, now, (forward, !leads), Some(arrived)) {
+        Ok(response) => Ok(response),
+        Err(why) => {
+            let request = Request::from_parts(parts, body);
+            pass(Arc::clone(&shared), request, forward, why).await
+        }
+    }
 }

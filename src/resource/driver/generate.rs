@@ -23,7 +23,7 @@ impl Pages {
     pub(crate) async fn unstored(&self, key: &str, generator: Generator) -> Answer {
         match generator.await {
             Generated::Content(response) => {
-                let page = Page::new(key, response, Metadata::default(), None, None);
+                let page = Page::new(key, response, Metadata::default(), None);
                 let version = Version::new(Arc::new(page), 0, self.now(), Origin::Unsaved);
                 Answer::Version(version.into())
             }
@@ -44,7 +44,7 @@ impl Task {
         let run = parts::watched(generator, self.permit.clone());
         let task = tokio::spawn(run.in_current_span());
         let mut task = AbortOnDropHandle::new(task);
-        let (key, source) = (self.key.clone(), self.source.clone());
+        let key = self.key.clone();
         let before = self
             .state
             .newest()
@@ -79,7 +79,7 @@ impl Task {
                     let said = response.extensions();
                     let tags = said.get().cloned().unwrap_or_default();
                     let metadata = metadata(tags, said.get().copied());
-                    let page = Page::new(&key, response, metadata, source, before);
+                    let page = Page::new(&key, response, metadata, before);
                     let times = [began, began.saturating_add(micros(took))];
                     GenerationResult::Content(Arc::new(page.timed(&policy, times)))
                 }

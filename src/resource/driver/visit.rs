@@ -114,7 +114,6 @@ impl Pages {
             policy: *policy,
             progress: sender,
             generator: None,
-            source: None,
             lent: parts::permit(),
             permit: None,
             lease: None,
@@ -128,7 +127,7 @@ impl Pages {
         if work.is_requested {
             driver.measured.reason = Reason::Requested;
         }
-        (driver.generator, driver.source) = (Some(work.generator), work.source);
+        driver.generator = Some(work.generator);
         (driver.readable, driver.retention) = (work.readable, work.retention);
         let run = async move {
             driver.run(first).await;

@@ -38,8 +38,6 @@ pub(super) struct Way {
     /// The fence of a running publish, and its start.
     publishing: Option<(i64, u64)>,
     running: u32,
-    /// The number of calls of `regenerate_now`, which look for the stored version without keeping it.
-    telling: u32,
     /// The last time at which the process asked, got an answer or ended a run.
     last: u64,
     recent: VecDeque<u64>,
@@ -200,7 +198,6 @@ impl Oracle<'_> {
         let way = self.ways.entry((under.process, key)).or_default();
         way.last = at;
         match (&*under.call, outcome) {
-            (Call::Probe { known: 0, .. }, CallResult::Found(..)) if way.telling > 0 => {}
             (Call::Probe { .. }, CallResult::Found(Some(Found { epoch, age, .. }), _)) => {
                 let born = under.at as i64 - age.as_micros() as i64;
                 if way.unsaved.is_none_or(|made| (made as i64) < born) {
@@ -226,15 +223,6 @@ impl Oracle<'_> {
         if let Some(key) = under.key {
             self.ways.entry((under.process, key)).or_default().last = at;
         }
-    }
-
-    pub(super) fn tells(&mut self, process: u32, key: usize, begins: bool) {
-        let way = self.ways.entry((process, key)).or_default();
-        way.telling = if begins {
-            way.telling + 1
-        } else {
-            way.telling - 1
-        };
     }
 
     pub(super) fn runs(&mut self, process: u32, key: usize) {

@@ -311,17 +311,14 @@ impl Oracle<'_> {
                 };
                 return self.got(*visit, &visitor, *key, *answer, at);
             }
-            What::Told { key, how, done } => {
+            What::Told { how, done, .. } => {
                 process.acted = Some(at);
-                if *how == "regenerate" {
-                    self.tells(number, *key, false);
-                }
                 self.count(match (*how, *done) {
                     ("purge", "yes") => "purges done",
                     ("purge", _) => "purges failed",
-                    ("regenerate", "yes") => "regenerate_now done",
-                    ("regenerate", "no") => "regenerate_now without effect",
-                    ("regenerate", _) => "regenerate_now failed",
+                    ("regenerate", "yes") => "regenerations on request done",
+                    ("regenerate", "no") => "regenerations on request without effect",
+                    ("regenerate", _) => "regenerations on request failed",
                     (_, "yes") => "invalidations done",
                     _ => "invalidations failed",
                 });
@@ -365,13 +362,6 @@ impl Oracle<'_> {
             What::SetBack(_) => {
                 self.set_back = true;
                 self.count("clock set back");
-            }
-            What::Telling {
-                key,
-                how: "regenerate",
-            } => {
-                process.acted = Some(at);
-                self.tells(number, *key, true);
             }
             What::Telling { .. } => process.acted = Some(at),
             What::Lull => self.count("processes left alone"),

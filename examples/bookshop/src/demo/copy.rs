@@ -19,7 +19,7 @@ use axum::{
     routing::{get, post},
 };
 use perennial::{Perennial, Refresh, RefreshAfter};
-use perennial_admin::CancellationToken;
+use perennial_admin::{Admin, CancellationToken};
 use serde::{Deserialize, Serialize};
 
 use super::{login, own::OwnCache};
@@ -124,15 +124,15 @@ pub(crate) fn router(site: &Perennial) -> Router {
     let set = post(async move |Query(settings): Query<Settings>| controls.set(settings));
     let invalidated = own.clone();
     let shutdown = CancellationToken::new();
-    let status = perennial_admin::router(site.clone(), shutdown.clone(), login::access);
+    let status = Admin::new(site.clone(), shutdown.clone(), login::access);
     tokio::spawn(async move {
         common::told_to_stop().await;
         // The streams of open status pages end.
         shutdown.cancel();
     });
-    Router::new()
-        .route("/demo", with.layer(site.layer(policy).tag("demo")))
-        .route("/own", without)
+    let page = Router::new().route("/demo", with.layer(site.layer(policy).tag("demo")));
+    let status = status.regenerating(page.clone()).router();
+    page.route("/own", without)
         .route(
             "/own/invalidate",
             post(async move || invalidated.invalidate()),

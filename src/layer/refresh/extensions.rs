@@ -1,0 +1,125 @@
+//! The extensions of a visitor's request, counted, and those that a generator gets.
+
+use std::any::{TypeId, type_name};
+
+use http::Extensions;
+use hyper::upgrade::OnUpgrade;
+
+use super::request::Generating;
+#[cfg(feature = "axum")]
+use super::routing;
+use crate::extensions::Fence;
+
+/// The types of extensions that a layer knows: the router's, the server's, Perennial's own, and those
+/// that the site or the layer has declared.
+///
+/// Each type is in the list once: a type that counted twice would stand for an unknown one.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownTypes(Vec<Known>);
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    id: TypeId,
+    name: &'static str,
+    is_in: fn(&Extensions) -> bool,
+    /// Copies the extension into the generator's request; `None`: the handler does not see the
+    /// extension.
+    share: Option<fn(&Extensions, &mut Extensions)>,
+    /// The application has declared the type.
+    declared: bool,
+}
+
+impl Known {
+    fn new<T: Clone + Send + Sync + 'static>(shared: bool) -> Self {
+        let share: fn(&Extensions, &mut Extensions) = |visitor, generator| {
+            // The routing's own extensions are those of the generator's request.
+            if let (Some(extension), None) = (visitor.get::<T>(), generator.get::<T>()) {
+                generator.insert(extension.clone());
+            }
+        };
+        Self {
+            id: TypeId::of::<T>(),
+            name: type_name::<T>(),
+            is_in: |extensions| extensions.get::<T>().is_some(),
+            share: shared.then_some(share),
+            declared: true,
+        }
+    }
+
+    fn undeclared<T: Clone + Send + Sync + 'static>() -> Self {
+        Self {
+            declared: false,
+            ..Self::new::<T>(false)
+        }
+    }
+}
+
+impl Default for KnownTypes {
+    /// Returns the types that each layer knows without a declaration; the most frequent ones first.
+    fn default() -> Self {
+        Self(vec![
+            #[cfg(feature = "axum")]
+            Known::undeclared::<axum::extract::OriginalUri>(),
+            #[cfg(feature = "axum")]
+            Known::undeclared::<axum::extract::MatchedPath>(),
+            #[cfg(feature = "axum")]
+            Known::undeclared::<axum::extract::NestedPath>(),
+            #[cfg(feature = "axum")]
+            Known::undeclared::<axum::extract::ConnectInfo<std::net::SocketAddr>>(),
+            // hyper adds this type to a GET that offers h2c.
+            Known::undeclared::<OnUpgrade>(),
+            Known::undeclared::<Generating>(),
+            Known::undeclared::<Fence>(),
+        ])
+    }
+}
+
+impl KnownTypes {
+    /// Declares a type; a later declaration of the same type replaces an earlier one.
+    pub(crate) fn declare<T: Clone + Send + Sync + 'static>(&mut self, shared: bool) {
+        let known = Known::new::<T>(shared);
+        match self.0.iter_mut().find(|it| it.id == known.id) {
+            Some(earlier) => *earlier = known,
+            None => self.0.push(known),
+        }
+    }
+
+    /// Returns true if the request has as many extensions as known ones. A middleware that removes
+    /// an extension of axum's routing and adds one of its own is not noticed: its visitor then gets
+    /// the page of all visitors.
+    pub(super) fn count(&self, extensions: &Extensions) -> bool {
+        let all = extensions.len();
+        #[cfg(feature = "axum")]
+        let mut known = routing::private(extensions);
+        #[cfg(not(feature = "axum"))]
+        let mut known = 0;
+        for it in &self.0 {
+            known += usize::from((it.is_in)(extensions));
+            if known == all {
+                return true;
+            }
+        }
+        #[cfg(feature = "axum")]
+        return known + 1 == all && routing::is_in_nested_service(extensions);
+        #[cfg(not(feature = "axum"))]
+        false
+    }
+
+    /// Copies the shared extensions into the generator's request. Returns the names of the ignored
+    /// ones, which a handler may miss.
+    pub(super) fn share(
+        &self,
+        visitor: &Extensions,
+        generator: &mut Extensions,
+    ) -> Vec<&'static str> {
+        let mut missed = Vec::new();
+        for it in self.0.iter().filter(|it| it.declared) {
+            match it.share {
+                Some(share) => share(visitor, generator),
+                None if (it.is_in)(visitor) => missed.push(it.name),
+                None => {}
+            }
+        }
+        missed
+    }
+}
