@@ -46,6 +46,7 @@ mod log;
 mod loss;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod middleware;
 mod mode;
 mod named_locks;
 mod once;
@@ -54,6 +55,7 @@ mod own_server;
 mod parts;
 mod patience;
 mod paused;
+mod personal;
 mod poison;
 mod poisoned_stacks;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
