@@ -2,6 +2,8 @@
 //!
 //! `scripts/fuzz` runs these tests for longer.
 
+mod personal;
+
 use std::{
     env,
     fmt::Debug,

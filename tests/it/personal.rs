@@ -1,5 +1,5 @@
 //! Stacks of middleware around and inside of the layer: a page with a visitor's name reaches that
-//! visitor alone.
+//! visitor alone. `fuzz/personal.rs` draws stacks at random.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -181,7 +181,10 @@ impl Application {
             let found = values.find(|it| it.to_str().expect("text").contains(mark));
             assert_eq!(found, None, "{status}");
         }
-        Seen { is_shared }
+        Seen {
+            is_shared,
+            is_personal: name != NOBODY,
+        }
     }
 }
 
@@ -196,6 +199,8 @@ pub(crate) struct Visitor {
 pub(crate) struct Seen {
     /// The response may be another visitor's, too.
     pub(crate) is_shared: bool,
+    /// The response has the visitor's name.
+    pub(crate) is_personal: bool,
 }
 
 /// The visitors whose requests are cached.
