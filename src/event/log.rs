@@ -13,19 +13,25 @@ pub(super) fn is_logged(kind: Frequent) -> bool {
     }
 }
 
-/// Logs an event with its own fields: first texts and words, then numbers.
+/// Logs an event with its own fields: texts, which are quoted in the log, words, and a fence.
 macro_rules! lines {
     ($event:ident $(
-        $variant:ident [$($text:ident)*] [$($number:ident)*] $level:ident $target:literal $message:literal;
+        $variant:ident [$($text:ident)*] [$($word:ident)*] [$($fence:ident)*] $level:ident $target:literal $message:literal;
     )+) => {
         match $event {
-            $(Event::$variant { $($text,)* $($number,)* .. } => tracing::$level!(
+            $(Event::$variant { $($text,)* $($word,)* $($fence,)* .. } => tracing::$level!(
                 target: concat!("perennial::", $target),
-                $($text = %$text,)* $($number = %$number,)* $message
+                $($text = &**$text,)* $($word = $word.to_string(),)* $($fence = $fence.0,)* $message
             ),)+
+            Event::Invalidated { name, epoch } => {
+                tracing::debug!(target: "perennial::invalidation", name = &**name, epoch, "invalidated");
+            }
             Event::Warmed { path, served, done, of } => {
                 let served = served.map(|served| served.to_string());
-                tracing::debug!(target: "perennial::regeneration", %path, served, done, of, "visited");
+                tracing::debug!(
+                    target: "perennial::regeneration",
+                    path = &**path, served, done, of, "visited"
+                );
             }
             Event::Regenerated(ended) => regeneration(ended),
             // A subscriber's event.
@@ -36,21 +42,20 @@ macro_rules! lines {
 
 pub(super) fn log(event: &Event) {
     lines! { event
-        Regenerating [key layer reason] [] trace "regeneration" "the generator starts";
-        NotRegenerated [key layer outcome] [] trace "regeneration" "a stale version is not regenerated now";
-        LeaseTakenOver [key] [fence] info "regeneration" "the lease of a crashed or paused process was taken over";
-        Invalidated [target] [epoch] debug "invalidation" "invalidated";
-        Purged [key] [] debug "invalidation" "purged";
-        Bypassed [path layer reason] [] debug "request" "a request bypasses the cache";
-        DatabaseAway [step error] [] error "database"
+        Regenerating [key layer] [reason] [] trace "regeneration" "the generator starts";
+        NotRegenerated [key layer] [outcome] [] trace "regeneration" "a stale version is not regenerated now";
+        LeaseTakenOver [key] [] [fence] info "regeneration" "the lease of a crashed or paused process was taken over";
+        Purged [key] [] [] debug "invalidation" "purged";
+        Bypassed [path layer] [reason] [] debug "request" "a request bypasses the cache";
+        DatabaseAway [step error] [] [] error "database"
             "the database fails; versions in memory are still served (logged once until the database works again)";
-        DatabaseBack [step] [] info "database" "the database works again";
-        LockAcquired [kind name] [fence] debug "lock" "acquired";
-        LockContended [kind name] [] debug "lock" "taken by another holder";
-        LockLost [kind name reason] [fence] warn "lock" "the lease is lost";
-        LockBroken [kind name] [] info "lock" "broken";
-        IdempotentReplay [name] [] debug "request" "a repeated request gets the stored response";
-        MemoryEvicted [key] [] debug "memory" "left memory for others";
+        DatabaseBack [step] [] [] info "database" "the database works again";
+        LockAcquired [name] [kind] [fence] debug "lock" "acquired";
+        LockContended [name] [kind] [] debug "lock" "taken by another holder";
+        LockLost [name] [kind reason] [fence] warn "lock" "the lease is lost";
+        LockBroken [name] [kind] [] info "lock" "broken";
+        IdempotentReplay [name] [] [] debug "request" "a repeated request gets the stored response";
+        MemoryEvicted [key] [] [] debug "memory" "left memory for others";
     }
 }
 
@@ -59,7 +64,7 @@ fn regeneration(ended: &Regeneration) {
         ($level:ident, $($message:tt)+) => {
             tracing::$level!(
                 target: "perennial::regeneration",
-                key = %ended.key, layer = %ended.layer, reason = %ended.reason, outcome = %ended.outcome,
+                key = &*ended.key, layer = &*ended.layer, reason = ended.reason.as_str(), outcome = ended.outcome.to_string(),
                 took_ms = u64::try_from(ended.took.as_millis()).unwrap_or(u64::MAX),
                 bytes = ended.bytes, fence = ended.fence.map(|fence| fence.0), $($message)+
             )
@@ -74,7 +79,7 @@ fn regeneration(ended: &Regeneration) {
         Outcome::Unsaved => line!(debug, "regenerated, and served unsaved"),
         Outcome::Overtaken => line!(
             warn,
-            "the publish was refused: another process has taken the lock over, or the page was purged"
+            "nothing was published: another process has taken the lock over, or the page was purged"
         ),
         Outcome::NotStored(Bypass::TooLarge) if ended.serves_old => {
             line!(warn, "the response is too large to be stored{old}");

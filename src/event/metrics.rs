@@ -74,8 +74,8 @@ pub(super) fn record(event: &Event) {
             counter!("perennial_regenerations_skipped_total", "layer" => Arc::clone(layer), "outcome" => outcome.as_str()).increment(1);
         }
         Event::LeaseTakenOver { .. } => counter!("perennial_lease_takeovers_total").increment(1),
-        Event::Invalidated { target, .. } => {
-            let scope = match target.split(':').next() {
+        Event::Invalidated { name, .. } => {
+            let scope = match name.split(':').next() {
                 Some("key") => "key",
                 Some("prefix") => "prefix",
                 Some("tag") => "tag",

@@ -17,7 +17,7 @@
 //! | filter | shows |
 //! |---|---|
 //! | `perennial=info` | one line at start, and everything that needs attention |
-//! | `perennial::regeneration=debug` | each regeneration: `key layer reason outcome detail took_ms bytes fence` |
+//! | `perennial::regeneration=debug` | each regeneration: `key layer reason outcome took_ms bytes fence` |
 //! | `perennial::invalidation=debug` | each invalidation and purge by this process |
 //! | `perennial::lock=debug` | each lock that is acquired, contended, lost or broken |
 //! | `perennial::request=debug` | each bypass with its reason, and each idempotent replay |
@@ -127,9 +127,9 @@ pub enum Event {
     /// This process has invalidated resources.
     #[non_exhaustive]
     Invalidated {
-        /// The target: `key:`, `prefix:`, `tag:`, `purged:`, `purged_prefix:`, `purged_tag:` or
-        /// `revision:` and its name.
-        target: Arc<str>,
+        /// The stored name: `key:`, `prefix:`, `tag:`, `purged:`, `purged_prefix:`, `purged_tag:` or
+        /// `revision:`, and the key, prefix, tag or revision.
+        name: Arc<str>,
         /// The epoch of the invalidation.
         epoch: i64,
     },

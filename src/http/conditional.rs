@@ -59,13 +59,14 @@ pub(crate) fn evaluate(request: &HeaderMap, stored: &Response<Bytes>, head: bool
 }
 
 /// Returns true if `If-None-Match` names the stored response's entity tag, by the weak comparison
-/// (§13.1.2, §8.8.3.2), or is `*`.
+/// (§13.1.2, §8.8.3.2), or is `*`. A malformed tag is compared as a text.
 fn names_tag(request: &HeaderMap, own: &HeaderMap) -> bool {
+    let text = own.get(header::ETAG).map(HeaderValue::as_bytes);
     let own = own.get(header::ETAG).and_then(opaque);
     let lines = request.get_all(header::IF_NONE_MATCH).iter();
     lines.map(HeaderValue::as_bytes).any(|mut rest| {
-        if rest.trim_ascii() == b"*" {
-            return own.is_some();
+        if rest.trim_ascii() == b"*" || text == Some(rest.trim_ascii()) {
+            return text.is_some();
         }
         // A malformed rest of a line names no tag.
         while let Some((tag, more)) = first_tag(rest) {

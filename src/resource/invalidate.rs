@@ -27,10 +27,11 @@ impl Pages {
     /// this process's memory, as the name may be misspelt.
     async fn invalidate_name(&self, name: &str) -> Result<i64, Error> {
         let epoch = self.note(name).await?;
-        let target = name.into();
-        self.store
-            .observer()
-            .emit(Event::Invalidated { target, epoch });
+        let invalidated = Event::Invalidated {
+            name: name.into(),
+            epoch,
+        };
+        self.store.observer().emit(invalidated);
         // The check reads all of memory, and only a reader of the log needs the check.
         if tracing::enabled!(tracing::Level::DEBUG) && !self.memory.has(name) {
             tracing::debug!(

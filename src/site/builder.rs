@@ -77,8 +77,8 @@ impl Builder {
     /// Sets the size of the largest body that is stored, in bytes. Default: 8 MiB. On MySQL and
     /// MariaDB the size has to be less than `max_allowed_packet`.
     ///
-    /// A larger response is passed to the visitor whole, with at most this many bytes buffered, and
-    /// is not stored.
+    /// A larger response is not stored: the service itself answers each visitor, unless there is an
+    /// old version.
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.settings.max_body = bytes;
         self

@@ -11,6 +11,8 @@ use perennial::{
 };
 use tower::ServiceExt;
 
+use crate::log::Log;
+
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Returns all events that are waiting.
@@ -102,7 +104,7 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
     visit(&app, "/page/1").await;
     let invalidated = drain(&mut events);
     assert!(
-        matches!(&invalidated[0], Event::Invalidated { target, epoch, .. } if &**target == "tag:books" && *epoch > 0)
+        matches!(&invalidated[0], Event::Invalidated { name, epoch, .. } if &**name == "tag:books" && *epoch > 0)
     );
     assert_eq!(
         ended(&invalidated),
@@ -307,4 +309,24 @@ async fn lease_of_a_crashed_process_is_reported_as_taken_over() {
             .any(|event| matches!(event, Event::LeaseTakenOver { key, .. } if &**key == "/page/1")),
         "{events:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_with_a_line_break_is_one_line_of_the_log() {
+    let log = Log::of_this_thread();
+    let site = testing::Database::new().open(Perennial::builder());
+    let site = site.expect("opens");
+    let lease = site.locks().lock("a\nFAKE \u{1b}[31m").await;
+    lease
+        .expect("is free")
+        .release()
+        .await
+        .expect("is released");
+    site.invalidate("/b\nFAKE").await.expect("answers");
+    let log = log.text();
+    assert!(
+        log.contains("name=\"a\\nFAKE") && log.contains("key:/b"),
+        "{log}"
+    );
+    assert!(!log.contains("\nFAKE") && !log.contains('\u{1b}'), "{log}");
 }

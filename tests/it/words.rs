@@ -135,8 +135,8 @@ async fn each_place_says_the_same_word() {
     let text = log.text();
     while let Some(event) = events.try_next() {
         let line = match event {
-            Event::Bypassed { reason, .. } => format!("reason={reason}"),
-            Event::Regenerated(ended) => format!("outcome={}", ended.outcome),
+            Event::Bypassed { reason, .. } => format!("reason=\"{reason}\""),
+            Event::Regenerated(ended) => format!("outcome=\"{}\"", ended.outcome),
             _ => continue,
         };
         assert!(text.contains(&line), "{line} in {text}");

@@ -126,7 +126,7 @@ fn text_of(event: &Event) -> Option<String> {
             let key = visible(key);
             format!("{key}: the lease of a crashed or paused process was taken over")
         }
-        Event::Invalidated { target, .. } => format!("invalidated {}", visible(target)),
+        Event::Invalidated { name, .. } => format!("invalidated {}", visible(name)),
         Event::Warmed { path, served, .. } => match served {
             Some(served) => format!("visited {}: {served}", visible(path)),
             None => format!("visited {}: no layer answered", visible(path)),

@@ -35,7 +35,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
             table {
                 caption { (caption) }
                 @for (name, number) in rows {
-                    tr { th scope="row" { (name.replace(['-', '_'], " ")) }
+                    tr { th scope="row" { (name.replace('_', " ")) }
                         td .number data-figure={ (group) "." (name) } { (number) } }
                 }
             }

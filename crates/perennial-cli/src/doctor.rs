@@ -101,7 +101,7 @@ pub(crate) async fn run(
                 Verdict::Ok => "ok",
                 Verdict::Warning => "warning",
                 Verdict::Failure => "failure",
-                Verdict::NotChecked => "not checked",
+                Verdict::NotChecked => "not-checked",
             };
             json!({ "check": it.id, "result": verdict, "text": it.text })
         });

@@ -400,7 +400,7 @@ async fn doctor_finds_what_is_wrong() {
         assert_eq!(list.lines().count(), 1 + 14, "{list}");
         assert_eq!(results.len(), 14, "{checks}");
         assert!(
-            results.iter().all(|it| it["result"] != "not checked"),
+            results.iter().all(|it| it["result"] != "not-checked"),
             "{checks}"
         );
         let (text, status) = db.run(&["doctor", "connection", "rights"]);

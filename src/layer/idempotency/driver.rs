@@ -203,7 +203,7 @@ impl Driver {
             let published = self.publish(&storing).await;
             let closing = self.layer.locks.tasks().is_closed();
             let answer = Published::from(&published);
-            let error = published.err().map(tracing::field::display);
+            let error = published.err().map(|error| format!("{error:#}"));
             storing = match storing.published(begun.elapsed(), answer, closing) {
                 Next::Retry(storing) => {
                     drop(trying.take());

@@ -36,7 +36,7 @@ const MAX_KEYS: usize = 10_000;
 /// | the same | `Set-Cookie`, or `private` or `no-store` anywhere in `Cache-Control` or `CDN-Cache-Control` (with [`from_headers`](crate::Refresh::from_headers), a valid `CDN-Cache-Control` decides alone, by RFC 9213) | bypass for the interval: `detail=private` |
 /// | the same | a `Vary` that names a header outside the key | bypass for the interval: `detail=vary` |
 /// | the same | `Content-Type: text/event-stream` | bypass for the interval: `detail=event-stream` |
-/// | the same | larger than [`max_body`](crate::Builder::max_body) or [`max_headers`](crate::Builder::max_headers) | passed on, the old version stays |
+/// | the same | larger than [`max_body`](crate::Builder::max_body) or [`max_headers`](crate::Builder::max_headers) | the old version stays; without one, bypass for the cooldown: `detail=too-large` |
 /// | 408, 425, 429, 500 and above | any | failure |
 /// | any other | any | bypass for the cooldown: `detail=status` |
 ///
@@ -45,11 +45,10 @@ const MAX_KEYS: usize = 10_000;
 /// twice, once as the generator and once for the visitor, as the generator does not see the
 /// visitor's request. Each further request runs the service once.
 ///
-/// **Failure**, as are a panic and a timeout: the old version stays. Any other status is the
-/// origin's new answer: a 401, a 403 or a redirect removes the page. Without an old version, the
-/// visitors who wait in this process get the failed response, unless a header above makes it one visitor's own; then only the
-/// visitor whose request caused the response gets it. Other visitors get 503 with `Retry-After`
-/// until the cooldown ends.
+/// **Failure**, as are a panic, a timeout and an error of the service: the old version stays. Any
+/// other status is the origin's new answer: a 401, a 403 or a redirect removes the page. Without an
+/// old version, the visitors who wait in this process get the failed response, unless a header above
+/// makes it one visitor's own. Other visitors get 503 with `Retry-After` until the cooldown ends.
 ///
 /// `Vary: Accept-Encoding` is allowed in a response without `Content-Encoding`, which every client
 /// can read. With the feature `compression` the layer itself answers in `br` or `gzip` (RFC 9110
@@ -58,8 +57,8 @@ const MAX_KEYS: usize = 10_000;
 /// the async threads. Visitors get the uncompressed page until then.
 ///
 /// The layer reads a body whole before it answers, up to
-/// [`Builder::max_body`](crate::Builder::max_body). A larger body is streamed to the visitor whose
-/// request caused the response. The layer reads nothing of an event stream, which never ends: each
+/// [`Builder::max_body`](crate::Builder::max_body), and nothing of a larger one that says its length.
+/// The layer reads nothing of an event stream, which never ends: each
 /// visitor has a stream of the service's own.
 ///
 /// # Response headers
@@ -74,17 +73,18 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// The generator does not see the visitor's request, so that one visitor's page cannot be stored
 /// for another. The generator sees a new GET request with the [key's](Self::key) parts of the path,
-/// query and headers (by default the path and the sorted query), an empty body, the extensions of
-/// axum's routing, and the shared extensions. A request that bypasses the cache reaches the service
+/// query and headers (by default the path and the sorted query), an empty body, the extensions that
+/// axum's routing gives to this new request, and copies of the shared extensions. A request that bypasses the cache reaches the service
 /// unchanged.
 ///
 /// # Extensions
 ///
 /// An extension of a request is unsafe until it is declared, as it may identify the visitor. The
-/// layer knows the extensions of axum's routing (with the feature `axum`, of axum 0.8), and hides
-/// `ConnectInfo<SocketAddr>`, hyper's `OnUpgrade` and Perennial's own from the generator. A request
-/// with any other extension bypasses the cache, with `detail=undeclared-extension` and, once for
-/// each layer, a warning that names the types. The remedies, on the layer or for the whole site on
+/// layer knows the extensions of axum's routing (with the feature `axum`, of axum 0.8),
+/// `ConnectInfo<SocketAddr>`, hyper's `OnUpgrade` and Perennial's own. A request with more extensions
+/// bypasses the cache, with `detail=undeclared-extension` and, once for each layer, a warning that
+/// names the types. The extensions are counted, so a middleware that also removes one is not
+/// noticed: its visitor gets the page of all visitors. The remedies, on the layer or for the whole site on
 /// [`Builder`](crate::Builder):
 ///
 /// | the extension | remedy |
@@ -135,8 +135,8 @@ const MAX_KEYS: usize = 10_000;
 /// ```
 ///
 /// **The page is the same for all**, though a middleware adds an extension to each request, as
-/// session middleware does. Hide an extension that identifies the visitor, and share an extension
-/// that is equal for all visitors. A handler that extracts a hidden extension generates an error
+/// session middleware does. Ignore an extension that identifies the visitor, and share an extension
+/// that is equal for all visitors. A handler that extracts an ignored extension generates an error
 /// page, as without the middleware, and never a visitor's page.
 ///
 /// ```
@@ -331,7 +331,7 @@ impl RefreshLayer {
     }
 
     /// Declares that the handler generates the page without the extension of type `T`, which may
-    /// identify a visitor: the extension is taken out of the generator's request.
+    /// identify a visitor.
     ///
     /// A request that bypasses the cache keeps the extension.
     /// [`Builder::ignore_extension`](crate::Builder::ignore_extension) declares the type for the whole
@@ -347,11 +347,7 @@ impl RefreshLayer {
     /// [`Builder::share_extension`](crate::Builder::share_extension) declares the type for the
     /// whole site.
     ///
-    /// The page in memory holds the extension, for
-    /// [`regenerate_now`](crate::Perennial::regenerate_now). So share a handle through which the
-    /// handler reads current data (a pool, an `Arc<RwLock<_>>`, a `watch::Receiver`), and not a
-    /// snapshot of data: `regenerate_now` would store a page of the old snapshot as new. Share no
-    /// scarce resource, such as a connection.
+    /// The extension is cloned for each run of the generator.
     pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         Arc::make_mut(&mut self.known).declare::<T>(true);
         self
