@@ -12,7 +12,7 @@ use std::{
 
 use axum::{body::to_bytes, extract::Request, response::Response};
 use http::Extensions;
-use perennial::Refresh;
+use perennial::{Refresh, layer::RefreshLayer};
 use tower::{Service, ServiceExt, util::MapRequestLayer};
 
 use crate::{extensions::PLACES, paused::Shared};
@@ -54,6 +54,7 @@ impl<const N: usize> Clone for Poison<N> {
 struct Kind {
     insert: fn(&mut Extensions, &Arc<Clones>),
     is_in: fn(&Extensions) -> bool,
+    ignore: fn(RefreshLayer) -> RefreshLayer,
 }
 
 impl Kind {
@@ -61,6 +62,7 @@ impl Kind {
         Self {
             insert: |extensions, clones| drop(extensions.insert(Poison::<N>::new(clones))),
             is_in: |extensions| extensions.get::<Poison<N>>().is_some(),
+            ignore: RefreshLayer::ignore_extension::<Poison<N>>,
         }
     }
 }
@@ -169,6 +171,36 @@ async fn no_generator_gets_an_undeclared_extension_on_routes_of_every_kind() {
                 let around = place(site.layer(POLICY)).map_request(poison);
                 check(around, &key, numbers, &bare).await;
             }
+            assert_eq!(clones.count(), 0, "{name}, {numbers:?}");
+        }
+    }
+}
+
+// Fails where the visitor's extensions are cloned.
+#[tokio::test(start_paused = true)]
+async fn an_ignored_extension_is_not_cloned_on_routes_of_every_kind() {
+    for (name, place, path) in PLACES {
+        let site = Shared::new().site();
+        let bypassing = place(site.layer(POLICY).bypass_if(|_| true));
+        for (n, numbers) in sets().iter().enumerate() {
+            let clones = Arc::default();
+            let layer = numbers.iter().map(|n| KINDS[*n].ignore);
+            let layer = layer.fold(site.layer(POLICY), |layer, ignore| ignore(layer));
+            let poison = MapRequestLayer::new(poisoning(numbers, &clones));
+            let app = place(layer).layer(poison);
+            let path = format!("{path}?{n}");
+            let (_, bare) = visit(&bypassing, &path, false).await;
+            let all = async |poisoned, expected: &str| {
+                let (status, page) = visit(&app, &path, poisoned).await;
+                assert!(status.contains(expected), "{name}, {numbers:?}: {status}");
+                assert_eq!(page, bare, "{name}, {numbers:?}");
+            };
+            all(true, "fwd=miss; stored").await;
+            all(true, "hit").await;
+            all(false, "hit").await;
+            tokio::time::sleep(HOUR + Duration::from_secs(60)).await;
+            all(true, "fwd=stale; stored").await;
+            all(false, "hit").await;
             assert_eq!(clones.count(), 0, "{name}, {numbers:?}");
         }
     }
