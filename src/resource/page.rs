@@ -178,7 +178,8 @@ impl Page {
         terms
     }
 
-    pub(crate) fn key(&self) -> &str {
+    #[cfg(feature = "compression")]
+    pub(super) fn key(&self) -> &str {
         &self.metadata.key
     }
 
