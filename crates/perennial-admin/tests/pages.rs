@@ -305,6 +305,34 @@ async fn buttons_act_on_what_was_seen() {
     );
 }
 
+/// Each button acts on the version that was seen, and one run may serve both operators.
+#[tokio::test(start_paused = true)]
+async fn two_operators_regenerate_one_page_at_once() {
+    let it = Site::new();
+    it.visit().await;
+    let path = format!("/cache/act/entry?key=/a&fence={}", it.fence("/a").await);
+    let act = || it.post(&path, &[("act", "regenerate")], "operator");
+    let (one, other) = tokio::join!(act(), act());
+    assert_eq!([one.0, other.0], [StatusCode::SEE_OTHER; 2]);
+    assert_eq!(it.state("/a").await, Some(EntryState::Fresh));
+}
+
+/// Content has no request, and neither has a page without the application's router.
+#[tokio::test(start_paused = true)]
+async fn entry_without_a_request_is_invalidated_by_the_button() {
+    let it = Site::new();
+    let made = async || Ok::<_, std::io::Error>("the top ten");
+    let content = it.site.content("top-10", Refresh::every(DAY), made);
+    content.await.expect("is made");
+    let path = format!(
+        "/cache/act/entry?key=top-10&fence={}",
+        it.fence("top-10").await
+    );
+    let done = it.post(&path, &[("act", "regenerate")], "operator").await;
+    assert_eq!(done.0, StatusCode::SEE_OTHER);
+    assert_eq!(it.state("top-10").await, Some(EntryState::Stale));
+}
+
 #[tokio::test(start_paused = true)]
 async fn lock_is_broken_only_with_the_fence_that_was_seen() {
     let it = Site::new();

@@ -10,10 +10,10 @@ use bytes::BytesMut;
 use http::HeaderValue;
 use httpdate::HttpDate;
 
-use crate::http::cache_status::Handling;
+use crate::{clock::Tick, http::cache_status::Handling};
 
-/// The number of values that a thread caches, each in the place given by its age and its date: at
-/// one time, versions of one age have two dates.
+/// The number of values that a thread caches, each in the place given by its age and its second: at
+/// one time, versions of one age are of two seconds.
 const RECENT: usize = 128;
 
 thread_local! {
@@ -21,17 +21,29 @@ thread_local! {
     static CACHED: RefCell<[Option<HitValues>; RECENT]> = const { RefCell::new([const { None }; RECENT]) };
 }
 
-/// The facts of a hit that change each second.
+/// The facts of a hit that change each second, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HitFacts {
-    /// In seconds.
     pub(super) age: u64,
     pub(super) ttl: i64,
-    pub(super) browser_cache: Duration,
+    pub(super) browser_cache: u64,
+    /// The time of the generation, by the clock of the process.
+    made: i64,
+}
+
+impl HitFacts {
+    pub(super) fn new(made: Tick, now: Tick, ttl: i64, browser_cache: Duration) -> Self {
+        Self {
+            age: (now.0 - made.0).max(0).unsigned_abs() / 1_000_000,
+            ttl,
+            browser_cache: browser_cache.as_secs(),
+            made: made.0.div_euclid(1_000_000),
+        }
+    }
 }
 
 pub(super) struct HitValues {
-    of: (HitFacts, Option<u64>),
+    of: HitFacts,
     pub(super) age: HeaderValue,
     /// The time of the generation (RFC 9110 §6.6.1), not of the hit. A recipient takes the greater of
     /// `Age` and the time since `Date` (RFC 9111 §4.2.3), and here the two are equal. `None`: the
@@ -43,50 +55,49 @@ pub(super) struct HitValues {
 
 impl HitValues {
     /// Returns `take` of the values. `age`: the exact age of the version.
-    pub(super) fn with<T>(hit: HitFacts, age: Duration, take: impl Fn(&Self) -> T) -> T {
-        let now = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .ok();
-        let made = now.and_then(|now| now.checked_sub(age));
-        let of = (hit, made.map(|made| made.as_secs()));
+    pub(super) fn with<T>(
+        hit: HitFacts,
+        age: impl Fn() -> Duration,
+        take: impl Fn(&Self) -> T,
+    ) -> T {
         let cached = CACHED.try_with(|cached| {
             let mut cached = cached.borrow_mut();
-            let date = of.1.unwrap_or_default();
-            let place = hit.age.wrapping_mul(2).wrapping_add(date % 2) as usize % RECENT;
-            let place = &mut cached[place];
+            let place = hit.age.wrapping_mul(2).wrapping_add((hit.made & 1) as u64);
+            let place = &mut cached[place as usize % RECENT];
             match place {
-                Some(values) if values.of == of => take(values),
-                _ => take(place.insert(Self::new(of))),
+                Some(values) if values.of == hit => take(values),
+                _ => take(place.insert(Self::new(hit, age()))),
             }
         });
         // The thread is ending.
-        cached.unwrap_or_else(|_| take(&Self::new(of)))
+        cached.unwrap_or_else(|_| take(&Self::new(hit, age())))
     }
 
     /// Makes the values in one buffer, so that they take two allocations.
-    fn new(of: (HitFacts, Option<u64>)) -> Self {
+    fn new(of: HitFacts, age: Duration) -> Self {
         // The values of a hit take some 100 bytes.
         let mut buffer = BytesMut::with_capacity(160);
         let mut value = |text: &dyn Display| {
             write!(buffer, "{text}").expect("a buffer grows");
             HeaderValue::from_maybe_shared(buffer.split().freeze()).expect("is visible ASCII")
         };
-        let (hit, made) = of;
-        let date = |made| HttpDate::from(SystemTime::UNIX_EPOCH + Duration::from_secs(made));
+        let made = SystemTime::now()
+            .checked_sub(age)
+            .filter(|made| *made >= SystemTime::UNIX_EPOCH);
         Self {
             of,
-            age: value(&hit.age),
-            date: made.map(|made| value(&date(made))),
-            cache_control: match hit.browser_cache.as_secs() {
+            age: value(&of.age),
+            date: made.map(|made| value(&HttpDate::from(made))),
+            cache_control: match of.browser_cache {
                 0 => HeaderValue::from_static("no-cache"),
                 limit => {
-                    let fresh = hit.ttl.max(0).unsigned_abs().min(limit);
+                    let fresh = of.ttl.max(0).unsigned_abs().min(limit);
                     // `max-age` counts from the generation, as `Age` does.
-                    let fresh = hit.age.saturating_add(fresh);
+                    let fresh = of.age.saturating_add(fresh);
                     value(&format_args!("max-age={fresh}"))
                 }
             },
-            cache_status: value(&Handling::Hit { ttl: hit.ttl }),
+            cache_status: value(&Handling::Hit { ttl: of.ttl }),
         }
     }
 }

@@ -95,28 +95,32 @@ impl RefreshLayer {
         let representation = &page.plain;
         let stored = &representation.content;
         let head = parts.method == Method::HEAD;
-        let age = Duration::from_secs(page.age_before).saturating_add(version.age(now));
-        let hit = HitFacts {
-            age: age.as_secs(),
-            ttl: version.ttl(now, &self.policy, &self.pages.invalidations),
-            browser_cache: self.policy.browser_cache,
+        let made_at = match page.age_before {
+            0 => version.born,
+            before => version.born - Duration::from_secs(before),
         };
+        let ttl = version.ttl(now, &self.policy, &self.pages.invalidations);
+        let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
         self.served(how);
         if hit.ttl < 0 && made.is_none() {
             let since = Duration::from_secs(hit.ttl.unsigned_abs());
             self.pages.observer().stale(since);
         }
-        let headers = HitValues::with(hit, age, |values| {
-            let made = made.map(|how| ascii(how.to_string()));
-            let status = made.as_ref().unwrap_or(&values.cache_status);
-            representation.headers_of_hit([
-                Some(&values.age),
-                Some(status).filter(|_| self.pages.settings.cache_status),
-                values.date.as_ref(),
-                Some(&values.cache_control),
-            ])
-        });
+        let headers = HitValues::with(
+            hit,
+            || now - made_at,
+            |values| {
+                let made = made.map(|how| ascii(how.to_string()));
+                let status = made.as_ref().unwrap_or(&values.cache_status);
+                representation.headers_of_hit([
+                    Some(&values.age),
+                    Some(status).filter(|_| self.pages.settings.cache_status),
+                    values.date.as_ref(),
+                    Some(&values.cache_control),
+                ])
+            },
+        );
         match conditional::evaluate(&parts.headers, stored, head) {
             Evaluation::Whole => outgoing::give(stored, headers, head),
             Evaluation::Part(part) => outgoing::part(stored, headers, part),

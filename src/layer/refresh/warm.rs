@@ -5,7 +5,7 @@ use std::{
     cell::Cell,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -17,6 +17,10 @@ tokio::task_local! {
     static OWN: Own;
 }
 
+/// The number of such requests in this process. While there is none, a visitor's request reads no
+/// task-local value.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
 struct Own {
     /// Also a fresh page is regenerated.
     forces: bool,
@@ -26,55 +30,72 @@ struct Own {
     failed: Arc<AtomicBool>,
 }
 
+impl Own {
+    fn new(forces: bool) -> Self {
+        RUNNING.fetch_add(1, Relaxed);
+        Self {
+            forces,
+            answered: Cell::new(None),
+            failed: Arc::default(),
+        }
+    }
+
+    /// Returns the result of a function of this task's request. `None`: it is a visitor's.
+    #[inline]
+    fn with<T>(function: impl FnOnce(&Self) -> T) -> Option<T> {
+        if RUNNING.load(Relaxed) == 0 {
+            return None;
+        }
+        OWN.try_with(function).ok()
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Relaxed);
+    }
+}
+
 /// Runs a request of the application, and returns its result with the layer's answer; `None`: no
 /// layer answered.
 pub(crate) async fn own<T>(request: impl Future<Output = T>, forces: bool) -> (T, Option<Served>) {
-    let own = Own {
-        forces,
-        answered: Cell::new(None),
-        failed: Arc::default(),
-    };
     let run = async {
         let result = request.await;
-        let answered = OWN.with(|own| own.answered.get());
         // A visitor with an old version gets no failure.
-        (
-            result,
-            if failed() {
-                Some(Served::Failed)
-            } else {
-                answered
-            },
-        )
+        let served = match failed() {
+            true => Some(Served::Failed),
+            false => Own::with(|own| own.answered.get()).flatten(),
+        };
+        (result, served)
     };
-    OWN.scope(own, run).await
+    OWN.scope(Own::new(forces), run).await
 }
 
 /// Records the answer to a request of the application.
+#[inline]
 pub(super) fn answered(served: Served) {
-    // Visitors' tasks have no such cell.
-    let _ = OWN.try_with(|own| own.answered.set(Some(served)));
+    Own::with(|own| own.answered.set(Some(served)));
 }
 
 /// Returns true for a request that regenerates a fresh page, too.
+#[inline]
 pub(super) fn forces() -> bool {
-    OWN.try_with(|own| own.forces).unwrap_or(false)
+    Own::with(|own| own.forces).unwrap_or(false)
 }
 
 /// Returns true if a generator of this request of the application has failed.
 pub(super) fn failed() -> bool {
-    let failed = OWN.try_with(|own| own.failed.load(Relaxed));
-    failed.unwrap_or(false)
+    Own::with(|own| own.failed.load(Relaxed)).unwrap_or(false)
 }
 
 /// Returns the policy for a request of this task. A request of the application waits for its own
 /// generator, and for no other process.
 pub(super) fn policy(policy: Refresh) -> Refresh {
-    match OWN.try_with(|_| ()) {
-        Ok(()) => policy
+    match Own::with(|_| ()) {
+        Some(()) => policy
             .soft_timeout(policy.timeout)
             .first_wait(Duration::ZERO),
-        Err(_) => policy,
+        None => policy,
     }
 }
 
@@ -82,7 +103,7 @@ pub(super) fn policy(policy: Refresh) -> Refresh {
 pub(super) fn watched(
     generator: impl Future<Output = Generated>,
 ) -> impl Future<Output = Generated> {
-    let failed = OWN.try_with(|own| Arc::clone(&own.failed)).ok();
+    let failed = Own::with(|own| Arc::clone(&own.failed));
     async move {
         let Some(failed) = failed else {
             return generator.await;
