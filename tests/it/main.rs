@@ -62,8 +62,8 @@ mod poisoned_stacks;
 mod proxy;
 mod regeneration;
 mod rfc9111;
-#[cfg(feature = "postgres")]
 mod routing;
+#[cfg(feature = "postgres")]
 mod rows;
 mod safety;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -369,38 +369,51 @@ impl fmt::Display for Event {
         let What::Called(number, call) = &self.what else {
             return write!(f, "{:?}", self.what);
         };
-        write!(f, "#{number} ")?;
-        // Owners differ from run to run.
-        match &**call {
-            Call::Probe { name, known } => write!(f, "probe {} known {known}", name.as_str()),
-            Call::TryLock { name, seen, .. } => write!(f, "try {} seen {seen:?}", name.as_str()),
-            Call::Extend(lease, _) => write!(f, "extend {} {}", lease.name.as_str(), lease.fence),
-            Call::Release(lease, cooldown) => {
-                write!(
-                    f,
-                    "release {} {} {cooldown:?}",
-                    lease.name.as_str(),
-                    lease.fence
-                )
-            }
-            Call::Publish(lease, entry) => {
-                let key = lease.name.as_str();
-                let (fence, metadata) = (lease.fence, &entry.metadata);
-                let body = String::from_utf8_lossy(entry.content.body());
-                let renews = entry.renews;
-                write!(
-                    f,
-                    "publish {key} {fence} {body:?} {metadata} renews {renews:?}"
-                )
-            }
-            Call::Reclaim(strays) => {
-                let strays = strays
-                    .iter()
-                    .map(|stray| (stray.name.as_str(), stray.fence));
-                write!(f, "reclaim {:?}", strays.collect::<Vec<_>>())
-            }
-            Call::Remove(lease) => write!(f, "remove {} {}", lease.name.as_str(), lease.fence),
-            other => write!(f, "{other:?}"),
+        write!(f, "#{number} {}", text(call))
+    }
+}
+
+/// Returns a call as a text, without the owner, which differs from run to run.
+pub(crate) fn text(call: &Call) -> String {
+    match call {
+        Call::Probe { name, known } => format!("probe {} known {known}", name.as_str()),
+        Call::TryLock { name, seen, .. } => format!("try {} seen {seen:?}", name.as_str()),
+        Call::Extend(lease, _) => format!("extend {} {}", lease.name.as_str(), lease.fence),
+        Call::Release(lease, cooldown) => {
+            let (name, fence) = (lease.name.as_str(), lease.fence);
+            format!("release {name} {fence} {cooldown:?}")
         }
+        Call::Publish(lease, entry) => {
+            let (key, fence) = (lease.name.as_str(), lease.fence);
+            let body = String::from_utf8_lossy(entry.content.body());
+            let (metadata, renews) = (&entry.metadata, entry.renews);
+            format!("publish {key} {fence} {body:?} {metadata} renews {renews:?}")
+        }
+        Call::Remove(lease) => format!("remove {} {}", lease.name.as_str(), lease.fence),
+        Call::Reclaim(strays) => {
+            let strays = strays
+                .iter()
+                .map(|stray| (stray.name.as_str(), stray.fence));
+            format!("reclaim {:?}", strays.collect::<Vec<_>>())
+        }
+        Call::Invalidate(name) => format!("invalidate {name}"),
+        Call::Invalidated(since, most) => format!("invalidated {since} {most}"),
+        Call::InvalidatedForLong(after, most) => format!("invalidated for long {after} {most}"),
+        Call::Purge(key) => format!("purge {key}"),
+        Call::List(from, most) => format!("list {from} {most}"),
+        Call::PruneEntries(kind, after) => format!("prune entries {kind} {after:?}"),
+        Call::Inspect(name) => format!("inspect {} {name}", name.kind()),
+        Call::HeldLocks => "held".to_owned(),
+        Call::BreakLock(name, seen) => format!("break {} {name} {seen:?}", name.kind()),
+        Call::PruneLocks(kind, unused, after) => {
+            let unused = [unused.released, unused.alone, unused.expired];
+            format!("prune locks {kind} {unused:?} {after:?}")
+        }
+        Call::Forget {
+            before,
+            purged,
+            oldest,
+            after,
+        } => format!("forget {before} {purged:?} {oldest} {after:?}"),
     }
 }

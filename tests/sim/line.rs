@@ -13,7 +13,7 @@ use perennial::testing::internal::{BoxError, Call, Link, Reply};
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    ground::{Ground, What, lock},
+    ground::{Ground, What, lock, text},
     plan::LIMIT,
     random::Random,
 };
@@ -164,6 +164,6 @@ fn stream(call: &Call) -> String {
             let names: Vec<_> = strays.iter().map(|stray| stray.name.as_str()).collect();
             format!("reclaim {names:?}")
         }
-        other => format!("{other:?}"),
+        other => text(other),
     }
 }
