@@ -17,7 +17,7 @@ use std::{
 use perennial::{
     locks::LockName,
     sql::Database,
-    testing::internal::{LeaseRow, Store},
+    testing::internal::{Backend, LeaseRow, Release, TryLock},
 };
 use sqlx::{
     AnyConnection, AssertSqlSafe, Connection, Executor, any::AnyPoolOptions, pool::PoolOptions,
@@ -77,7 +77,7 @@ async fn measure(url: &str, extent: Extent) {
     let select = AnyPoolOptions::new().max_connections(CONNECTIONS);
     let select = select.connect(url).await.expect("connects");
     let database = pool_of(url, CONNECTIONS).await;
-    let store: Arc<dyn Store> = database.store("bench_").await.expect("prepares").into();
+    let store: Arc<dyn Backend> = database.store("bench_").await.expect("prepares").into();
     let mut admin = AnyConnection::connect(url).await.expect("connects");
     let held = take(&*store, "held").await.expect("is free");
 
@@ -124,14 +124,19 @@ async fn measure(url: &str, extent: Extent) {
             after - before
         );
     }
-    assert!(store.release(&held, Duration::ZERO).await.expect("answers"));
+    assert!(
+        store
+            .ask(Release::new(&held, Duration::ZERO))
+            .await
+            .expect("answers")
+    );
 
     let start = Instant::now();
     for _ in 0..churned {
         let lease = take(&*store, "churned").await.expect("is free");
         assert!(
             store
-                .release(&lease, Duration::ZERO)
+                .ask(Release::new(&lease, Duration::ZERO))
                 .await
                 .expect("answers")
         );
@@ -182,12 +187,12 @@ async fn pool_of(url: &str, connections: u32) -> Database {
     }
 }
 
-async fn take(store: &dyn Store, name: impl Into<LockName>) -> Option<LeaseRow> {
+async fn take(store: &dyn Backend, name: impl Into<LockName>) -> Option<LeaseRow> {
     static OWNERS: AtomicUsize = AtomicUsize::new(0);
     let owner = format!("{}-{}", std::process::id(), OWNERS.fetch_add(1, Relaxed));
     let name = name.into();
     let fence = store
-        .try_lock(&name, &owner, LEASE, None)
+        .ask(TryLock::new(&name, &owner, LEASE, None))
         .await
         .expect("answers");
     fence.map(|fence| LeaseRow { name, owner, fence })

@@ -15,7 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use http::Response;
-use perennial::testing::internal::{BoxError, Call, Link, Linked, Memory, Reply};
+use perennial::testing::internal::{Backend, BoxError, Call, CallFuture, Memory, Probe, Reply};
 use perennial::{Perennial, Refresh};
 use tokio::{task::JoinSet, time::Instant};
 
@@ -94,7 +94,7 @@ async fn run(case: Case) {
     }
     let sites: Vec<Perennial> = (0..case.processes)
         .map(|_| {
-            let store = Box::new(Linked(Arc::clone(&store)));
+            let store = Box::new(Arc::clone(&store));
             Perennial::builder()
                 .memory_capacity(1 << 30)
                 .max_regenerations(usize::MAX)
@@ -205,16 +205,22 @@ impl Counting {
 }
 
 /// Counts a call, and answers after a while.
-impl Link for Counting {
-    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+impl Counting {
+    async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
         let reply = self.memory.apply(&call);
         let count = match (&call, &reply) {
-            (Call::Probe { .. } | Call::Invalidated(..), _) => &self.reads,
-            (_, Reply::Fence(None)) => &self.refused,
+            (Call::Probe(Probe { .. }) | Call::Invalidated(_), _) => &self.reads,
+            (_, Reply::TryLock(None)) => &self.refused,
             _ => &self.writes,
         };
         count.fetch_add(1, Relaxed);
         tokio::time::sleep(ROUND_TRIP).await;
         Ok(reply)
+    }
+}
+
+impl Backend for Counting {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(self.answer(call))
     }
 }

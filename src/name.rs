@@ -120,6 +120,12 @@ impl From<String> for LockName {
     }
 }
 
+impl From<&Self> for LockName {
+    fn from(name: &Self) -> Self {
+        name.clone()
+    }
+}
+
 impl From<&String> for LockName {
     fn from(name: &String) -> Self {
         Self::from(name.clone())

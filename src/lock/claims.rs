@@ -13,7 +13,7 @@ use crate::{
         IntoDatabase,
         claims::{Filter, Table, Value},
     },
-    store::{Reclaim, Sending, Strays},
+    store::{Sending, Strays, Undo},
     timing::SHORTEST_CLAIM,
 };
 
@@ -248,10 +248,10 @@ impl Drop for UnconfirmedClaim<'_> {
     }
 }
 
-impl Reclaim for Table {
+impl Undo for Table {
     type Lost = String;
 
-    async fn reclaim(&self, lost: &[&String]) -> bool {
+    async fn undo(&self, lost: &[&String]) -> bool {
         let lock_ids: Vec<_> = lost.iter().map(|lock_id| lock_id.as_str()).collect();
         self.release(&lock_ids, None).await.is_ok()
     }

@@ -14,7 +14,7 @@ use crate::{
         Common,
         state::{Extension, LeaseSettings, Term},
     },
-    store::{LeaseRow, Reclaim},
+    store::{Extend, LeaseRow, Release, Undo},
 };
 
 /// A held lock. The lease is extended in the background at a third of its length until it is
@@ -248,7 +248,7 @@ impl LeaseCore {
         let requested = Instant::now();
         let length = self.term.borrow().length(requested);
         let store = &self.common.store;
-        let extended = store.call("extend", |store| store.extend(&self.row, length));
+        let extended = store.call(Extend::new(&*self.row, length));
         let (extended, mut holds) = (extended.await?, false);
         self.term.send_if_modified(|term| {
             holds = extended && term.extend(requested);
@@ -263,12 +263,12 @@ impl LeaseCore {
     async fn release(&self, cooldown: Duration) -> Result<bool, Error> {
         let cooldown = self.term.borrow().cooldown(cooldown, Instant::now());
         let store = &self.common.store;
-        let released = store.call("release", |store| store.release(&self.row, cooldown));
+        let released = store.call(Release::new(&*self.row, cooldown));
         released.await
     }
 
     async fn revoke(self) {
-        if !self.common.store.reclaim(&[&*self.row]).await {
+        if !self.common.store.undo(&[&*self.row]).await {
             self.common.stray((*self.row).clone());
         }
     }
@@ -331,8 +331,8 @@ mod tests {
     use crate::{
         error::BoxError,
         lock::Locks,
-        store::{Guarded, sends},
-        testing::internal::{Call, Link, Linked, Memory, Reply},
+        store::{Store, sends},
+        testing::internal::{Backend, Call, CallFuture, Memory, Reply, TryLock},
     };
 
     const NAME: &str = "a";
@@ -349,8 +349,8 @@ mod tests {
 
     impl Repeats {
         fn locks(self: &Arc<Self>) -> Locks {
-            let store = Box::new(Linked(Arc::clone(self)));
-            let store = Guarded::new(store, SECOND, SECOND, None);
+            let store = Box::new(Arc::clone(self));
+            let store = Store::new(store, SECOND, SECOND, None);
             Locks::with_store(store).lease(600 * SECOND)
         }
 
@@ -361,10 +361,10 @@ mod tests {
         }
     }
 
-    impl Link for Repeats {
-        async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+    impl Repeats {
+        async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
             let mut late = self.late.lock().expect("not poisoned");
-            if late.is_none() && matches!(call, Call::TryLock { .. }) {
+            if late.is_none() && matches!(call, Call::TryLock(TryLock { .. })) {
                 *late = Some(call.clone());
                 // Never answered.
                 sends();
@@ -373,6 +373,12 @@ mod tests {
             let reply = self.memory.apply(&call);
             sent.answered();
             Ok(reply)
+        }
+    }
+
+    impl Backend for Repeats {
+        fn call(&self, call: Call) -> CallFuture<'_> {
+            Box::pin(self.answer(call))
         }
     }
 

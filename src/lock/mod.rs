@@ -22,7 +22,9 @@ use crate::{
     event::{Event, Frequent, Observer},
     extensions::Fence,
     policy::is_lease,
-    store::{Guarded, LeaseRow, Sending, Strays, Unused},
+    store::{
+        BreakLock, Held, Inspect, LeaseRow, PruneLocks, Sending, Store, Strays, TryLock, Unused,
+    },
     timing::{self, BRIEF_RETENTION, REQUEST_DONE, UNKNOWN_OUTCOME},
 };
 
@@ -74,7 +76,7 @@ pub struct Locks {
 /// The parts that all locks of a store, and their leases, share.
 #[derive(Clone)]
 struct Common {
-    store: Guarded,
+    store: Store,
     /// The tasks that continue without their callers, and that a shutdown waits for.
     tasks: TaskTracker,
     /// The tries whose answers were lost. Each may have taken its lock, or may still take it.
@@ -90,7 +92,7 @@ impl Common {
 }
 
 impl Locks {
-    pub(crate) fn with_store(store: Guarded) -> Self {
+    pub(crate) fn with_store(store: Store) -> Self {
         Self {
             common: Common {
                 store,
@@ -115,7 +117,7 @@ impl Locks {
         let limit = database.limit();
         let store = database.store_when(TABLE_PREFIX, Connect::Now).await?;
         let prefix = Some(TABLE_PREFIX.to_owned());
-        Ok(Self::with_store(Guarded::new(
+        Ok(Self::with_store(Store::new(
             store,
             limit,
             DATABASE_PATIENCE,
@@ -224,7 +226,7 @@ impl Locks {
         Once::new(self.clone(), name.into())
     }
 
-    pub(crate) fn store(&self) -> &Guarded {
+    pub(crate) fn store(&self) -> &Store {
         &self.common.store
     }
 
@@ -308,9 +310,7 @@ impl Locks {
         let since = Instant::now();
         let length = Term::new(self.settings, since).length(since);
         let sending = Sending::default();
-        let tried = self.store().call("try_lock", |store| {
-            store.try_lock(&name, &owner, length, seen)
-        });
+        let tried = self.store().call(TryLock::new(&name, &owner, length, seen));
         let tried = sending.watch(tried).await;
         let is_stray = match &tried {
             Ok(_) => sending.is_open(),
@@ -358,10 +358,7 @@ impl Locks {
     /// The database fails.
     pub async fn inspect(&self, name: impl Into<LockName>) -> Result<Option<LockInfo>, Error> {
         let name = name.into();
-        let row = self
-            .store()
-            .call("inspect", |store| store.inspect(&name))
-            .await?;
+        let row = self.store().call(Inspect { name }).await?;
         Ok(row.map(LockInfo::of))
     }
 
@@ -372,7 +369,7 @@ impl Locks {
     ///
     /// The database fails.
     pub async fn list(&self) -> Result<Vec<LockInfo>, Error> {
-        let rows = self.store().call("list", |store| store.held()).await?;
+        let rows = self.store().call(Held {}).await?;
         Ok(rows.into_iter().map(LockInfo::of).collect())
     }
 
@@ -396,9 +393,7 @@ impl Locks {
     ) -> Result<bool, Error> {
         let (name, seen) = (name.into(), seen.map(|fence| fence.0));
         let store = self.store();
-        let broken = store
-            .call("break_lock", |store| store.break_lock(&name, seen))
-            .await?;
+        let broken = store.call(BreakLock::new(&name, seen)).await?;
         if broken {
             let (kind, name) = (name.kind(), name.as_str().into());
             self.observer().emit(Event::LockBroken { kind, name });
@@ -438,9 +433,7 @@ impl Locks {
             let mut next = None;
             loop {
                 let after: Option<String> = next;
-                let pruned = self.store().call("prune", |store| {
-                    store.prune_locks(kind, unused, after.as_deref())
-                });
+                let pruned = self.store().call(PruneLocks::new(kind, unused, after));
                 next = pruned.await?;
                 if next.is_none() {
                     break;

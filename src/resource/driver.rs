@@ -16,7 +16,7 @@ use crate::{
         Generator, Metadata, Page, Pages, Shown, parts,
         state::{Content, Effect, Event, Flight, Found, Origin, Step, Version},
     },
-    store::NewEntry,
+    store::{NewEntry, Probe, Publish, Remove},
 };
 
 use report::Measured;
@@ -130,7 +130,7 @@ impl Task {
                 Box::pin(async move {
                     // The age counts from before the statement, as the answer may be late.
                     let asked = pages.now();
-                    let probe = pages.store.read("probe", |store| store.probe(&name, known));
+                    let probe = pages.store.read(Probe::new(&name, known));
                     let Ok(probe) = probe.await else {
                         return (Event::Away, None);
                     };
@@ -180,7 +180,7 @@ impl Task {
                 Box::pin(async move {
                     if let Some(row) = row {
                         // After a failure the next regeneration removes the version.
-                        let remove = pages.store.call("remove", |store| store.remove(&row));
+                        let remove = pages.store.call(Remove { lease: row });
                         drop(remove.await);
                     }
                     (Event::Removed, None)
@@ -222,14 +222,13 @@ impl Task {
                 return (Event::Away, None);
             };
             let entry = NewEntry {
-                content: version.content.response(),
+                content: version.content.response().clone(),
                 renews: known,
-                metadata: &metadata,
-                history: &history,
+                metadata,
+                history,
                 retention,
             };
-            let step = if known.is_some() { "renew" } else { "publish" };
-            let published = pages.store.call(step, |store| store.publish(&row, &entry));
+            let published = pages.store.call(Publish { lease: row, entry });
             let event = match (published.await, known) {
                 (Ok(done), Some(_)) => Event::Renewed(done),
                 (Ok(done), None) => Event::Published(done),

@@ -11,6 +11,7 @@ use crate::{
     lock::{LockKind, LockName},
     policy::Refresh,
     resource::{Answer, Failure, Pages, Target, Work, entries::EntryFilter, state::Content},
+    store::{Invalidate, Purge},
     timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
 };
 
@@ -43,10 +44,7 @@ impl Pages {
     }
 
     async fn note(&self, name: &str) -> Result<i64, Error> {
-        let epoch = self
-            .store
-            .call("invalidate", |store| store.invalidate(name))
-            .await?;
+        let epoch = self.store.call(Invalidate::new(name)).await?;
         self.invalidations.add(name, epoch);
         Ok(epoch)
     }
@@ -98,7 +96,7 @@ impl Pages {
     pub(crate) async fn purge(&self, key: &str) -> Result<(), Error> {
         self.invalidate(Target::Purged(key)).await?;
         self.memory.remove(key);
-        self.store.call("purge", |store| store.purge(key)).await?;
+        self.store.call(Purge::new(key)).await?;
         let purged = Event::Purged { key: key.into() };
         self.store.observer().emit(purged);
         // Once more: since the first invalidation a regeneration may have read a cooldown that the
@@ -125,7 +123,7 @@ impl Pages {
             for entry in page.entries {
                 let key = &*entry.key;
                 self.memory.remove(key);
-                self.store.call("purge", |store| store.purge(key)).await?;
+                self.store.call(Purge::new(key)).await?;
                 let key = entry.key.as_str().into();
                 self.store.observer().emit(Event::Purged { key });
             }

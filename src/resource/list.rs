@@ -19,7 +19,7 @@ use crate::{
     http::terms::Terms,
     lock::{LockInfo, LockKind, LockName},
     name::bounded,
-    store::EntryRow,
+    store::{self, EntryRow, Probe},
 };
 
 /// The number of rows that one statement reads.
@@ -146,7 +146,7 @@ impl Pages {
     /// Returns the stored response of this key.
     pub(crate) async fn stored(&self, key: &str) -> Result<Option<Response<Bytes>>, Error> {
         let name = LockName::of(LockKind::Page, key);
-        let probe = self.store.call("probe", |store| store.probe(&name, 0));
+        let probe = self.store.call(Probe { name, known: 0 });
         let entry = probe.await?.entry;
         Ok(entry.map(|entry| entry.content))
     }
@@ -159,7 +159,7 @@ impl Pages {
     }
 
     async fn rows(&self, from: &str, most: usize) -> Result<Vec<EntryRow>, Error> {
-        let list = self.store.call("list", |store| store.list(from, most));
+        let list = self.store.call(store::List::new(from, most));
         list.await
     }
 

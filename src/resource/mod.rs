@@ -34,7 +34,7 @@ use crate::{
     lock::{Lease, Locks},
     mode::Mode,
     policy::Refresh,
-    store::Guarded,
+    store::Store,
     timing::PROCESS_LEASE,
 };
 
@@ -58,7 +58,7 @@ type Shown = state::Shown<Arc<Page>>;
 type Known = state::Known<Arc<Page>>;
 
 pub(crate) struct Pages {
-    store: Guarded,
+    store: Store,
     locks: Locks,
     clock: Clock,
     memory: Memory,
@@ -100,7 +100,7 @@ pub(crate) struct Settings {
 type Running = HashMap<String, watch::Sender<Shown>>;
 
 impl Pages {
-    pub(crate) fn new(store: Guarded, settings: Settings) -> Self {
+    pub(crate) fn new(store: Store, settings: Settings) -> Self {
         let regenerations = settings.max_regenerations.min(Semaphore::MAX_PERMITS);
         let limits = Limits {
             patience: store.patience(),

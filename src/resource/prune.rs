@@ -13,7 +13,7 @@ use crate::{
     error::Error,
     lock::{LockKind, Locks},
     resource::{Pages, Target},
-    store::Pruned,
+    store::{Forget, PruneEntries, Pruned},
     timing::{BRIEF_RETENTION, FOLD, PRUNE, PRUNE_LEAST, PURGE_MEMORY, UNKNOWN_OUTCOME},
 };
 
@@ -58,11 +58,9 @@ async fn prune_entries(locks: &Locks) -> Result<i64, Error> {
     for kind in [LockKind::Page, LockKind::Request] {
         let mut next: Option<Pruned> = None;
         loop {
-            let after = next.as_ref().map(|pruned| &*pruned.last);
+            let after = next.map(|pruned| pruned.last);
             let store = locks.store();
-            next = store
-                .call("prune", |store| store.prune_entries(kind, after))
-                .await?;
+            next = store.call(PruneEntries { kind, after }).await?;
             let Some(pruned) = &next else { break };
             oldest = oldest.min(pruned.oldest);
         }
@@ -149,9 +147,9 @@ impl Pages {
         );
         let mut after = None;
         loop {
-            let forget = self.store.call("prune", |store| {
-                store.forget_invalidated(everything, purged, oldest, after)
-            });
+            let forget = self
+                .store
+                .call(Forget::new(everything, purged, oldest, after));
             after = forget.await?;
             if after.is_none() || self.is_closing() {
                 return Ok(());

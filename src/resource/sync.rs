@@ -16,6 +16,7 @@ use crate::{
     error::Error,
     name::{LockKind, LockName},
     resource::Pages,
+    store::{Invalidate, Invalidated, InvalidatedForLong, Probe},
     timing::{OVERDUE, SYNC},
 };
 
@@ -247,7 +248,7 @@ impl Pages {
         let Some(name) = self.invalidations.unsaid_revision() else {
             return Ok(false);
         };
-        let said = self.store.call("revision", |store| store.invalidate(&name));
+        let said = self.store.call(Invalidate { name });
         said.await.map(|_| true)
     }
 
@@ -256,9 +257,7 @@ impl Pages {
         let mut caught_up = false;
         loop {
             let since = self.invalidations.seen();
-            let sync = self
-                .store
-                .call("sync", |store| store.invalidated(since, PAGE));
+            let sync = self.store.call(Invalidated::new(since, PAGE));
             let page = sync.await?;
             self.invalidations.learn(&page);
             progress.send_replace(Shown::Alive(self.now()));
@@ -278,16 +277,12 @@ impl Pages {
     async fn catch_up(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
         // A name without an entry: each probe returns the epoch.
         let nothing = LockName::of(LockKind::Housekeeping, "-");
-        let probe = self
-            .store
-            .call("sync", |store| store.probe(&nothing, i64::MAX));
+        let probe = self.store.call(Probe::new(nothing, i64::MAX));
         let epoch = probe.await?.epoch;
         // No key is empty.
         let mut after = "purged:".to_owned();
         loop {
-            let lasting = self
-                .store
-                .call("sync", |store| store.invalidated_for_long(&after, PAGE));
+            let lasting = self.store.call(InvalidatedForLong::new(&after, PAGE));
             let page = lasting.await?;
             self.invalidations.add_all(&page);
             progress.send_replace(Shown::Alive(self.now()));

@@ -11,7 +11,7 @@ use crate::{
     mode::Mode,
     name::TABLE_PREFIX,
     resource::{Pages, Settings},
-    store::{Guarded, Store},
+    store::{Backend, Store},
     timing::{DATABASE_PATIENCE, RETENTION},
 };
 
@@ -316,7 +316,7 @@ impl Builder {
     /// Opens a site over any store. Not part of the public API.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
-    pub fn with_store(self, store: Box<dyn Store>) -> Result<Perennial, Error> {
+    pub fn with_store(self, store: Box<dyn Backend>) -> Result<Perennial, Error> {
         let this = self.checked()?;
         let limit = this
             .statement_timeout
@@ -365,13 +365,13 @@ impl Builder {
 
     fn site(
         self,
-        store: Box<dyn Store>,
+        store: Box<dyn Backend>,
         limit: Duration,
         database: &str,
         durability: Option<&str>,
         prefix: Option<String>,
     ) -> Perennial {
-        let store = Guarded::new(store, limit, self.database_patience, prefix);
+        let store = Store::new(store, limit, self.database_patience, prefix);
         #[cfg(feature = "metrics")]
         crate::event::metrics::describe();
         tracing::info!(

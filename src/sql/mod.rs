@@ -29,7 +29,7 @@ use self::{
 };
 use crate::{
     error::Error,
-    store::Store,
+    store::Backend,
     timing::{PREPARE_LIMIT, STATEMENT_TIMEOUT, within},
 };
 pub use claims::Value;
@@ -201,7 +201,7 @@ impl Database {
     /// public API.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
-    pub async fn store(self, prefix: &str) -> Result<Box<dyn Store>, Error> {
+    pub async fn store(self, prefix: &str) -> Result<Box<dyn Backend>, Error> {
         self.store_when(prefix, Connect::Now).await
     }
 
@@ -216,7 +216,7 @@ impl Database {
         self,
         prefix: &str,
         connect: Connect,
-    ) -> Result<Box<dyn Store>, Error> {
+    ) -> Result<Box<dyn Backend>, Error> {
         schema::check_prefix(prefix)?;
         let store = self.sql.store(prefix, connect);
         within(PREPARE_LIMIT, "preparing the tables", store).await?

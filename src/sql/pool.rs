@@ -7,7 +7,7 @@ use sqlx::{Pool, pool::PoolConnection};
 use tokio::time::timeout;
 
 use crate::{
-    error::Error,
+    error::{BoxError, Error},
     sql::{
         Connect,
         dialect::Dialect,
@@ -15,7 +15,7 @@ use crate::{
         session::{self, Session, SessionLockName},
         store::SqlStore,
     },
-    store::{self, Store, StoreFuture},
+    store::{self, Backend},
     timing::{Backoff, SIGN_OF_LIFE, STATEMENT_PAUSES},
 };
 
@@ -127,7 +127,7 @@ pub(super) trait Sql: Any + fmt::Debug + Send + Sync {
         sql: &'a str,
         arguments: &'a [Arg<'a>],
         twice: bool,
-    ) -> StoreFuture<'a, Answer>;
+    ) -> BoxFuture<'a, Result<Answer, BoxError>>;
 
     /// Takes a session lock; `None`: another connection holds the lock.
     fn acquire<'a>(
@@ -142,7 +142,7 @@ pub(super) trait Sql: Any + fmt::Debug + Send + Sync {
         &'a self,
         prefix: &'a str,
         connect: Connect,
-    ) -> BoxFuture<'a, Result<Box<dyn Store>, Error>>;
+    ) -> BoxFuture<'a, Result<Box<dyn Backend>, Error>>;
 }
 
 /// The result of a statement: the number of changed rows, or the texts in the first column of the
@@ -162,7 +162,7 @@ impl<DB: Driver> Sql for Connections<DB> {
         sql: &'a str,
         arguments: &'a [Arg<'a>],
         twice: bool,
-    ) -> StoreFuture<'a, Answer> {
+    ) -> BoxFuture<'a, Result<Answer, BoxError>> {
         Box::pin(async move {
             let statement = Statement::new(DB::DIALECT, "", sql);
             let again = |error: &_| is_contended::<DB>(error) || twice && is_broken::<DB>(error);
@@ -187,7 +187,7 @@ impl<DB: Driver> Sql for Connections<DB> {
         &'a self,
         prefix: &'a str,
         connect: Connect,
-    ) -> BoxFuture<'a, Result<Box<dyn Store>, Error>> {
+    ) -> BoxFuture<'a, Result<Box<dyn Backend>, Error>> {
         Box::pin(async move {
             let store = SqlStore::new(self.0.clone(), prefix);
             if connect == Connect::Now {

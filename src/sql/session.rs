@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use sqlx::Pool;
 
 use crate::{
@@ -10,7 +11,6 @@ use crate::{
         pool::{Borrowed, dialect_of},
         run::{Arg, Cells, Driver, Statement, has_code},
     },
-    store::StoreFuture,
     timing::within,
 };
 
@@ -42,8 +42,11 @@ pub(crate) struct SessionLockName {
 /// A connection that holds a lock. Dropping it closes the connection, and the server frees the
 /// lock.
 pub(crate) trait Session: Send {
-    fn holds<'a>(&'a mut self, lock: &'a SessionLockName) -> StoreFuture<'a, bool>;
-    fn release<'a>(&'a mut self, lock: &'a SessionLockName) -> StoreFuture<'a, bool>;
+    fn holds<'a>(&'a mut self, lock: &'a SessionLockName) -> BoxFuture<'a, Result<bool, BoxError>>;
+    fn release<'a>(
+        &'a mut self,
+        lock: &'a SessionLockName,
+    ) -> BoxFuture<'a, Result<bool, BoxError>>;
 }
 
 struct HeldSession<DB: Driver> {
@@ -124,11 +127,14 @@ impl<DB: Driver> HeldSession<DB> {
 }
 
 impl<DB: Driver> Session for HeldSession<DB> {
-    fn holds<'a>(&'a mut self, lock: &'a SessionLockName) -> StoreFuture<'a, bool> {
+    fn holds<'a>(&'a mut self, lock: &'a SessionLockName) -> BoxFuture<'a, Result<bool, BoxError>> {
         Box::pin(self.says_yes(self.statements.holds, lock))
     }
 
-    fn release<'a>(&'a mut self, lock: &'a SessionLockName) -> StoreFuture<'a, bool> {
+    fn release<'a>(
+        &'a mut self,
+        lock: &'a SessionLockName,
+    ) -> BoxFuture<'a, Result<bool, BoxError>> {
         Box::pin(self.says_yes(self.statements.release, lock))
     }
 }

@@ -43,13 +43,13 @@ struct Stray<T> {
 }
 
 /// Undoes the effects of lost statements.
-pub(crate) trait Reclaim: Send + Sync + 'static {
+pub(crate) trait Undo: Send + Sync + 'static {
     /// The identity of a lost statement.
     type Lost: Send + Sync + 'static;
 
     /// Undoes what these statements have done so far; `false`: the database fails. `lost` has at
     /// most [`BATCH`] statements.
-    fn reclaim(&self, lost: &[&Self::Lost]) -> impl Future<Output = bool> + Send;
+    fn undo(&self, lost: &[&Self::Lost]) -> impl Future<Output = bool> + Send;
 }
 
 impl<T> Default for Strays<T> {
@@ -68,7 +68,7 @@ impl<T> Default for Strays<T> {
 impl<T: Send + Sync + 'static> Strays<T> {
     /// Remembers a lost statement, whose first check is due after `pause`, and starts the worker
     /// unless it runs.
-    pub(crate) fn add(self: &Arc<Self>, lost: T, pause: Duration, reclaim: impl Reclaim<Lost = T>) {
+    pub(crate) fn add(self: &Arc<Self>, lost: T, pause: Duration, undo: impl Undo<Lost = T>) {
         let now = Instant::now();
         let stray = Stray {
             lost,
@@ -81,17 +81,17 @@ impl<T: Send + Sync + 'static> Strays<T> {
             self.added.notify_one();
         } else if let Ok(runtime) = Handle::try_current() {
             state.worker = Some(now + STRAY_SILENCE);
-            let work = Arc::clone(self).work(reclaim);
+            let work = Arc::clone(self).work(undo);
             runtime.spawn(work.in_current_span());
         }
     }
 
-    async fn work(self: Arc<Self>, reclaim: impl Reclaim<Lost = T>) {
+    async fn work(self: Arc<Self>, undo: impl Undo<Lost = T>) {
         loop {
             let (batch, wake) = self.take();
             if !batch.is_empty() {
                 let lost: Vec<_> = batch.iter().map(|stray| &stray.lost).collect();
-                let done = reclaim.reclaim(&lost).await;
+                let done = undo.undo(&lost).await;
                 self.put_back(batch, done);
                 if !done {
                     tokio::time::sleep(STRAY_AGAIN).await;

@@ -7,14 +7,12 @@ use tokio::{
     time::{self, sleep},
 };
 
-use super::{
-    link::{Link, Linked},
-    memory::{Call, Memory, Reply, micros},
-};
+use super::memory::{Memory, micros};
 use crate::{
     error::{BoxError, Error},
     key,
     site::{Builder, Perennial},
+    store::{Backend, Call, CallFuture, Reply},
 };
 
 /// A database in memory. Nothing is written to disk, and no SQL is run.
@@ -80,7 +78,7 @@ impl Database {
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid) for an empty revision.
     pub fn open(&self, builder: Builder) -> Result<Perennial, Error> {
-        builder.with_store(Box::new(Linked(self.clone())))
+        builder.with_store(Box::new(self.clone()))
     }
 
     /// Makes each call of a site to this database return an error at once.
@@ -149,8 +147,8 @@ impl Database {
     }
 }
 
-impl Link for Database {
-    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+impl Database {
+    async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
         let mut changes = self.0.condition.subscribe();
         // The sender lives as long as `self`: there is no error.
         let condition = match changes.wait_for(|now| *now != Condition::Hangs).await {
@@ -170,6 +168,12 @@ impl Link for Database {
             Condition::LosesReplies => Err("the connection to the database is lost".into()),
             _ => Ok(reply),
         }
+    }
+}
+
+impl Backend for Database {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(self.answer(call))
     }
 }
 

@@ -1,6 +1,4 @@
-//! A store in memory that keeps the contract of [`Store`](crate::store::Store), on tokio's clock.
-//!
-//! Each call is a value ([`Call`]), so that a [`Link`](super::Link) between a process and the store
+//! A store in memory that keeps the contract of [`Backend`], on tokio's clock. A backend around it
 //! can count, delay, lose and repeat calls.
 
 use std::{
@@ -15,116 +13,13 @@ use tokio::time::Instant;
 use super::rows::{Page, Rows, id};
 use crate::{
     name::{LockKind, LockName},
-    store::{EntryRow, LeaseRow, LockRow, Probe, Pruned, Unused},
+    store::{Backend, Call, CallFuture, Reply},
 };
 
 /// The database's clock when a store is made, in microseconds since 1970: the year 2020.
 /// `Last-Modified` goes by this clock, and is not to be later than `Date`, which goes by the
 /// machine's clock.
 const EPOCH: i64 = 1_577_836_800_000_000;
-
-/// A call of a method of [`Store`](crate::store::Store).
-#[derive(Clone, Debug)]
-pub enum Call {
-    Probe {
-        name: LockName,
-        known: i64,
-    },
-    TryLock {
-        name: LockName,
-        owner: String,
-        length: Duration,
-        seen: Option<i64>,
-    },
-    Extend(LeaseRow, Duration),
-    Release(LeaseRow, Duration),
-    Publish(LeaseRow, Owned),
-    Remove(LeaseRow),
-    Invalidate(String),
-    Invalidated(i64, usize),
-    InvalidatedForLong(String, usize),
-    Purge(String),
-    List(String, usize),
-    PruneEntries(LockKind, Option<String>),
-    Inspect(LockName),
-    HeldLocks,
-    BreakLock(LockName, Option<i64>),
-    Reclaim(Vec<LeaseRow>),
-    PruneLocks(LockKind, Unused, Option<String>),
-    Forget {
-        before: i64,
-        purged: Duration,
-        oldest: i64,
-        after: Option<i64>,
-    },
-}
-
-impl Call {
-    /// Returns true if the call may change the store.
-    pub fn writes(&self) -> bool {
-        !matches!(
-            self,
-            Self::Probe { .. }
-                | Self::Invalidated(..)
-                | Self::InvalidatedForLong(..)
-                | Self::List(..)
-                | Self::Inspect(_)
-                | Self::HeldLocks
-        )
-    }
-
-    /// Returns the name of the method.
-    pub fn step(&self) -> &'static str {
-        match self {
-            Self::Probe { .. } => "probe",
-            Self::TryLock { .. } => "try_lock",
-            Self::Extend(..) => "extend",
-            Self::Release(..) => "release",
-            Self::Publish(_, entry) if entry.renews.is_some() => "renew",
-            Self::Publish(..) => "publish",
-            Self::Remove(_) => "remove",
-            Self::Invalidate(_) => "invalidate",
-            Self::Invalidated(..) => "invalidated",
-            Self::InvalidatedForLong(..) => "invalidated_for_long",
-            Self::Purge(_) => "purge",
-            Self::List(..) => "list",
-            Self::PruneEntries(..) => "prune_entries",
-            Self::Inspect(_) => "inspect",
-            Self::HeldLocks => "held_locks",
-            Self::BreakLock(..) => "break_lock",
-            Self::Reclaim(_) => "reclaim",
-            Self::PruneLocks(..) => "prune_locks",
-            Self::Forget { .. } => "forget_invalidated",
-        }
-    }
-}
-
-/// An owned [`NewEntry`](crate::store::NewEntry).
-#[derive(Clone, Debug)]
-pub struct Owned {
-    pub content: Response<Bytes>,
-    pub renews: Option<i64>,
-    pub metadata: String,
-    pub history: String,
-    pub retention: Duration,
-}
-
-/// The answer to a [`Call`].
-#[derive(Debug)]
-pub enum Reply {
-    Probe(Probe),
-    Fence(Option<i64>),
-    Done(bool),
-    Epoch(i64),
-    NextEpoch(Option<i64>),
-    Names(Vec<(String, i64)>),
-    Entries(Vec<EntryRow>),
-    Pruned(Option<Pruned>),
-    Next(Option<String>),
-    Lock(Option<LockRow>),
-    Locks(Vec<LockRow>),
-    Nothing,
-}
 
 /// The rows of the store and its clock.
 pub struct Memory {
@@ -197,6 +92,12 @@ impl Memory {
 
     fn rows(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backend for Memory {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(std::future::ready(Ok(self.apply(&call))))
     }
 }
 

@@ -115,7 +115,6 @@
 )]
 
 mod database;
-mod link;
 mod list;
 mod lock;
 mod memory;
@@ -130,13 +129,12 @@ pub mod internal {
     /// The error of a store.
     pub type BoxError = crate::error::BoxError;
 
-    pub use super::{
-        link::{Link, Linked},
-        memory::{Call, Memory, Owned, Reply, micros},
-    };
+    pub use super::memory::{Memory, micros};
     pub use crate::store::{
-        Entry, EntryRow, LeaseRow, LockRow, LockState, NewEntry, Probe, Pruned, Store, StoreFuture,
-        Unused,
+        Backend, BreakLock, Call, CallFuture, Entry, EntryRow, Extend, Forget, Held, Inspect,
+        Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List, LockRow, LockState, NewEntry,
+        Probe, Probed, PruneEntries, PruneLocks, Pruned, Publish, Purge, Reclaim, Release, Remove,
+        Reply, Step, TryLock, Unused,
     };
     pub use crate::timing::seed_pauses;
 }

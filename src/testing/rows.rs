@@ -7,12 +7,16 @@ use http::Response;
 
 use super::{
     lock::{Lock, SET_BACK},
-    memory::{Call, Owned, Reply, micros},
+    memory::micros,
 };
 use crate::{
     clock::duration,
     name::{LockKind, LockName, bounded},
-    store::{Entry, LeaseRow, LockState, Probe, Pruned},
+    store::{
+        BreakLock, Call, Entry, Extend, Forget, Invalidated, InvalidatedForLong, LeaseRow,
+        LockState, NewEntry, Probe, Probed, PruneEntries, PruneLocks, Pruned, Publish, Release,
+        Remove, Reply, TryLock,
+    },
 };
 
 /// The number of rows that one call of the pruning examines.
@@ -46,14 +50,9 @@ pub(super) struct Page {
 impl Rows {
     pub(super) fn apply(&mut self, call: &Call, now: i64) -> Reply {
         match call {
-            Call::Probe { name, known } => Reply::Probe(self.probe(&id(name), *known, now)),
-            Call::TryLock {
-                name,
-                owner,
-                length,
-                seen,
-            } => Reply::Fence(self.try_lock(id(name), owner, now, micros(*length), *seen)),
-            Call::Extend(lease, length) => Reply::Done(self.update(lease, |lock| {
+            Call::Probe(Probe { name, known }) => Reply::Probe(self.probe(&id(name), *known, now)),
+            Call::TryLock(call) => Reply::TryLock(self.try_lock(call, now)),
+            Call::Extend(Extend { lease, length }) => Reply::Extend(self.update(lease, |lock| {
                 let extends = lock.owner.is_some() && lock.expires > now;
                 if extends {
                     lock.acquired = lock.acquired.min(now);
@@ -61,43 +60,48 @@ impl Rows {
                 }
                 extends
             })),
-            Call::Release(lease, cooldown) => Reply::Done(self.update(lease, |lock| {
-                let releases = lock.owner.take().is_some();
-                (lock.failures, lock.expires) = match micros(*cooldown) {
-                    0 => (0, 0),
-                    cooldown => (lock.failures + u32::from(releases), now + cooldown),
-                };
-                true
-            })),
-            Call::Publish(lease, entry) => Reply::Done(self.publish(lease, entry, now)),
-            Call::Remove(lease) => {
+            Call::Release(Release { lease, cooldown }) => {
+                Reply::Release(self.update(lease, |lock| {
+                    let releases = lock.owner.take().is_some();
+                    (lock.failures, lock.expires) = match micros(*cooldown) {
+                        0 => (0, 0),
+                        cooldown => (lock.failures + u32::from(releases), now + cooldown),
+                    };
+                    true
+                }))
+            }
+            Call::Publish(Publish { lease, entry }) => {
+                Reply::Publish(self.publish(lease, entry, now))
+            }
+            Call::Remove(Remove { lease }) => {
                 let id = id(&lease.name);
                 let entry = self.entries.get(&id);
                 let is_older = entry.is_some_and(|page| page.fence <= lease.fence);
                 let removes = self.holds(lease) && is_older;
-                Reply::Done(removes && self.entries.remove(&id).is_some())
+                Reply::Remove(removes && self.entries.remove(&id).is_some())
             }
-            Call::Invalidate(name) => Reply::Epoch(self.invalidate(name, now)),
-            Call::Invalidated(since, most) => {
+            Call::Invalidate(call) => Reply::Invalidate(self.invalidate(&call.name, now)),
+            Call::Invalidated(Invalidated { since, most }) => {
                 let names = self.names.iter().filter(|(_, epoch)| *epoch > since);
                 let mut names: Vec<_> = names.map(|(name, epoch)| (name.clone(), *epoch)).collect();
                 names.sort_by_key(|(_, epoch)| *epoch);
                 names.truncate(*most);
-                Reply::Names(names)
+                Reply::Invalidated(names)
             }
-            Call::InvalidatedForLong(after, most) => {
+            Call::InvalidatedForLong(InvalidatedForLong { after, most }) => {
                 let everything = self.names.get_key_value("prefix:");
                 let (first, end) = (Bound::Excluded(&**after), Bound::Excluded("revision;"));
                 let rest = self.names.range::<str, _>((first, end)).take(*most);
                 let names = everything.into_iter().chain(rest);
-                Reply::Names(names.map(|(name, epoch)| (name.clone(), *epoch)).collect())
+                let names = names.map(|(name, epoch)| (name.clone(), *epoch));
+                Reply::InvalidatedForLong(names.collect())
             }
-            Call::Purge(key) => {
-                self.purge(key);
-                Reply::Nothing
+            Call::Purge(call) => {
+                self.purge(&call.key);
+                Reply::Purge(())
             }
-            Call::List(from, most) => Reply::Entries(self.list(from, *most, now)),
-            Call::PruneEntries(kind, after) => {
+            Call::List(call) => Reply::List(self.list(&call.from, call.most, now)),
+            Call::PruneEntries(PruneEntries { kind, after }) => {
                 let next = next(&self.entries, *kind, after.as_deref());
                 let pages = next.iter().map(|id| &self.entries[id]);
                 let oldest = pages.filter_map(|page| epoch_in(&page.metadata)).min();
@@ -106,48 +110,50 @@ impl Rows {
                         self.entries.remove(id);
                     }
                 }
-                Reply::Pruned(next.into_iter().next_back().map(|(_, last)| Pruned {
+                Reply::PruneEntries(next.into_iter().next_back().map(|(_, last)| Pruned {
                     last,
                     oldest: oldest.unwrap_or(i64::MAX),
                 }))
             }
-            Call::Inspect(name) => {
-                let id = id(name);
-                Reply::Lock(self.locks.get(&id).map(|lock| lock.row(&id, now)))
+            Call::Inspect(call) => {
+                let id = id(&call.name);
+                Reply::Inspect(self.locks.get(&id).map(|lock| lock.row(&id, now)))
             }
-            Call::HeldLocks => {
+            Call::Held(_) => {
                 let held = self.locks.iter().filter(|((kind, _), lock)| {
                     lock.expires > now && (lock.owner.is_some() || *kind != LockKind::Once)
                 });
-                Reply::Locks(held.map(|(id, lock)| lock.row(id, now)).collect())
+                Reply::Held(held.map(|(id, lock)| lock.row(id, now)).collect())
             }
-            Call::Reclaim(strays) => {
-                for stray in strays {
-                    self.reclaim(stray);
-                }
-                Reply::Nothing
+            Call::Reclaim(call) => {
+                call.strays.iter().for_each(|stray| self.reclaim(stray));
+                Reply::Reclaim(())
             }
-            Call::BreakLock(name, seen) => {
+            Call::BreakLock(BreakLock { name, seen }) => {
                 let id = id(name);
                 let lock = self.locks.get(&id);
                 let is_seen = lock.is_some_and(|lock| seen.is_none_or(|seen| lock.fence == seen));
-                Reply::Done(is_seen && self.break_lock(&id))
+                Reply::BreakLock(is_seen && self.break_lock(&id))
             }
-            Call::PruneLocks(kind, unused, after) => {
+            Call::PruneLocks(PruneLocks {
+                kind,
+                unused,
+                after,
+            }) => {
                 let next = next(&self.locks, *kind, after.as_deref());
                 for id in &next {
                     if self.locks[id].is_unused(unused, self.entries.contains_key(id), now) {
                         self.locks.remove(id);
                     }
                 }
-                Reply::Next(next.into_iter().next_back().map(|(_, last)| last))
+                Reply::PruneLocks(next.into_iter().next_back().map(|(_, last)| last))
             }
-            Call::Forget {
+            Call::Forget(Forget {
                 before,
                 purged,
                 oldest,
                 after,
-            } => {
+            }) => {
                 let recent = now.saturating_sub(micros(*purged));
                 let after = after.unwrap_or(i64::MIN);
                 let last = self.names.values().copied().max();
@@ -160,19 +166,19 @@ impl Rows {
                         Some("revision") => true,
                         _ => *epoch >= *before,
                     });
-                Reply::NextEpoch(last.filter(|last| *last > after))
+                Reply::Forget(last.filter(|last| *last > after))
             }
         }
     }
 
-    fn probe(&mut self, id: &Id, known: i64, now: i64) -> Probe {
+    fn probe(&mut self, id: &Id, known: i64, now: i64) -> Probed {
         if let Some(lock) = self.locks.get_mut(id) {
             lock.redate(now);
         }
         let lock = self.locks.get(id);
         let page = self.entries.get(id);
         let page = page.filter(|page| page.fence > known);
-        Probe {
+        Probed {
             entry: page.map(|page| Entry {
                 fence: page.fence,
                 age: duration(now - page.generated),
@@ -188,18 +194,13 @@ impl Rows {
                 failures: lock.failures,
             }),
             epoch: self.epoch,
-            ..Probe::default()
+            ..Probed::default()
         }
     }
 
-    fn try_lock(
-        &mut self,
-        id: Id,
-        owner: &str,
-        now: i64,
-        length: i64,
-        seen: Option<i64>,
-    ) -> Option<i64> {
+    fn try_lock(&mut self, call: &TryLock, now: i64) -> Option<i64> {
+        let (id, owner, seen) = (id(&call.name), &*call.owner, call.seen);
+        let length = micros(call.length);
         let lock = self.locks.entry(id).or_insert(Lock {
             owner: Some(owner.to_owned()),
             fence: now,
@@ -233,7 +234,7 @@ impl Rows {
         self.update(lease, |lock| lock.owner.is_some())
     }
 
-    fn publish(&mut self, lease: &LeaseRow, entry: &Owned, now: i64) -> bool {
+    fn publish(&mut self, lease: &LeaseRow, entry: &NewEntry, now: i64) -> bool {
         let holds = self.holds(lease);
         let id = id(&lease.name);
         let stored = self.entries.get_mut(&id);

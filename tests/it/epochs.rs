@@ -14,10 +14,7 @@ use axum::{
     body::Body,
     http::{Request, StatusCode},
 };
-use perennial::{
-    Builder, Perennial, Refresh,
-    testing::{self, internal::Linked},
-};
+use perennial::{Builder, Perennial, Refresh, testing};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
@@ -243,7 +240,7 @@ async fn more_invalidated_names_than_a_process_keeps_count_as_everything(db: Db)
 fn hooked(shared: &Shared, builder: Builder, hook: Hook) -> Perennial {
     let store = shared.store();
     let store = Hooked { store, hook };
-    builder.with_store(Box::new(Linked(store))).expect("opens")
+    builder.with_store(Box::new(store)).expect("opens")
 }
 
 /// Counts the steps with one name, and delays them while the switch is closed.
@@ -445,11 +442,11 @@ async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
         });
         let open = |revision| {
             let store = Hooked {
-                store: Box::new(Linked(database.clone())),
+                store: Box::new(database.clone()),
                 hook: Arc::clone(&hook),
             };
             let builder = Perennial::builder().revision(revision);
-            builder.with_store(Box::new(Linked(store))).expect("opens")
+            builder.with_store(Box::new(store)).expect("opens")
         };
         let old = open("old");
         let origin = Origin::default();

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use perennial::{
     DAY, Perennial, Refresh,
     entries::EntryFilter,
-    testing::internal::{LeaseRow, NewEntry},
+    testing::internal::{LeaseRow, NewEntry, Publish, Release, TryLock},
 };
 use proptest::{
     collection::vec,
@@ -391,7 +391,7 @@ fn any_row_is_served_or_generated_again() {
     each(row, async |(metadata, history, fields, status)| {
         let shared = Shared::new();
         let (store, name) = (shared.store(), page("/"));
-        let fence = store.try_lock(&name, "hostile", HANG, None).await;
+        let fence = store.ask(TryLock::new(&name, "hostile", HANG, None)).await;
         let lease = LeaseRow {
             name,
             owner: "hostile".to_owned(),
@@ -401,15 +401,20 @@ fn any_row_is_served_or_generated_again() {
         *content.headers_mut() = fields;
         *content.status_mut() = StatusCode::from_u16(status).expect("is a status");
         let entry = NewEntry {
-            content: &content,
+            content,
             renews: None,
-            metadata: &metadata,
-            history: &history,
+            metadata,
+            history,
             retention: DAY,
         };
-        assert!(store.publish(&lease, &entry).await.expect("answers"));
+        assert!(
+            store
+                .ask(Publish::new(&lease, entry))
+                .await
+                .expect("answers")
+        );
         store
-            .release(&lease, Duration::ZERO)
+            .ask(Release::new(&lease, Duration::ZERO))
             .await
             .expect("answers");
 

@@ -11,7 +11,7 @@ use std::{
 use perennial::{
     Perennial,
     locks::{Claims, LockName, OnceOutcome},
-    testing::internal::{LeaseRow, Store},
+    testing::internal::{Backend, LeaseRow, Release, TryLock},
 };
 use tokio::task::JoinSet;
 
@@ -157,7 +157,7 @@ async fn contender() {
     };
     let pool = pool_of(&url, CONNECTIONS).await;
     let store = pool.clone().store("perennial_").await.expect("prepares");
-    let store: Arc<dyn Store> = store.into();
+    let store: Arc<dyn Backend> = store.into();
     let site = Perennial::with_pool(pool.clone()).await.expect("opens");
     for line in std::io::stdin().lines() {
         let line = line.expect("is piped");
@@ -175,7 +175,7 @@ async fn contender() {
             match what {
                 "try" => tasks.spawn(async move {
                     let lease = Duration::from_secs(600);
-                    let tried = store.try_lock(&(*name).into(), &uuid(), lease, None).await;
+                    let tried = store.ask(TryLock::new(&*name, uuid(), lease, None)).await;
                     let fence: Option<i64> = tried.expect("no deadlock, no error");
                     fence.map(|fence| fence.to_string()).into_iter().collect()
                 }),
@@ -232,7 +232,7 @@ async fn overslept_holder_never_publishes_over_a_later_one(db: Db) {
             let (mut accepted, mut refused, mut round) = (Vec::new(), 0, holder / LOCKS);
             while accepted.len() + refused < ROUNDS {
                 let owner = uuid();
-                let fence = store.try_lock(&name, &owner, LEASE, None).await;
+                let fence = store.ask(TryLock::new(&name, &owner, LEASE, None)).await;
                 let Some(fence) = fence.expect("answers") else {
                     tokio::time::sleep(Duration::from_millis(3)).await;
                     continue;
@@ -252,7 +252,7 @@ async fn overslept_holder_never_publishes_over_a_later_one(db: Db) {
                 } else {
                     refused += 1;
                 }
-                let released = store.release(&lease, Duration::ZERO).await;
+                let released = store.ask(Release::new(&lease, Duration::ZERO)).await;
                 released.expect("answers");
             }
             (accepted, refused)

@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, sync::Arc};
 
-use perennial::testing::internal::{BoxError, Call, Link, Reply, Store};
+use perennial::testing::internal::{Backend, BoxError, Call, CallFuture, Reply};
 
 /// The side of a step on which a hook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,16 +16,22 @@ pub(crate) type Hook = Arc<dyn Fn(&'static str, Side) -> HookFuture + Send + Syn
 pub(crate) type HookFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) struct Hooked {
-    pub(crate) store: Box<dyn Store>,
+    pub(crate) store: Box<dyn Backend>,
     pub(crate) hook: Hook,
 }
 
-impl Link for Hooked {
-    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
-        let step = call.step();
+impl Hooked {
+    async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
+        let step = call.name();
         (self.hook)(step, Side::Before).await;
-        let answer = self.store.send(call).await;
+        let answer = self.store.call(call).await;
         (self.hook)(step, Side::After).await;
         answer
+    }
+}
+
+impl Backend for Hooked {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(self.answer(call))
     }
 }

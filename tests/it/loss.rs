@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use perennial::{
     Perennial, Refresh,
     sql::Database,
-    testing::internal::{BoxError, Call, Link, Linked, Reply, Store},
+    testing::internal::{Backend, BoxError, Call, CallFuture, Reply},
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
@@ -57,7 +57,7 @@ async fn mariadb_is_killed_or_stopped_in_the_middle_of_each_step() {
 
 /// A store that stops before a step until the test lets the step go on.
 struct Stepped {
-    store: Box<dyn Store>,
+    store: Box<dyn Backend>,
     stops: Stops,
     /// The answer to the next publish is lost.
     deaf: Arc<AtomicBool>,
@@ -75,7 +75,7 @@ pub(crate) async fn lagging(url: &str) -> (Perennial, Arc<AtomicUsize>) {
         deaf: Arc::default(),
         lag: Arc::clone(&lag),
     };
-    let site = Perennial::builder().with_store(Box::new(Linked(store)));
+    let site = Perennial::builder().with_store(Box::new(store));
     (site.expect("opens"), lag)
 }
 
@@ -96,22 +96,28 @@ impl Stepped {
     }
 }
 
-impl Link for Stepped {
-    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
-        let step = call.step();
+impl Stepped {
+    async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
+        let step = call.name();
         self.step(step).await;
         if step != "publish" {
-            return self.store.send(call).await;
+            return self.store.call(call).await;
         }
         let lags = |lag: usize| lag.checked_sub(1);
         if self.lag.fetch_update(SeqCst, SeqCst, lags).is_ok() {
-            return Ok(Reply::Done(false));
+            return Ok(Reply::Publish(false));
         }
-        let answer = self.store.send(call).await;
+        let answer = self.store.call(call).await;
         match self.deaf.swap(false, SeqCst) {
             true => Err("the answer is lost".into()),
             false => answer,
         }
+    }
+}
+
+impl Backend for Stepped {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(self.answer(call))
     }
 }
 
@@ -140,7 +146,7 @@ impl Site {
             lag: Arc::default(),
         };
         let builder = Perennial::builder().statement_timeout(STATEMENT);
-        let site = builder.with_store(Box::new(Linked(store))).expect("opens");
+        let site = builder.with_store(Box::new(store)).expect("opens");
         let address = serve(origin.router().layer(site.layer(policy))).await;
         Self {
             origin,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use perennial::{
     Perennial,
     locks::{LockKind, LockName, OnceOutcome},
+    testing::internal::Inspect,
 };
 use tokio::task::JoinSet;
 
@@ -328,7 +329,7 @@ async fn a_mark_that_a_crashed_process_holds_ends_though_the_clock_was_set_back(
         let marked = site.locks().once("a").mark_in(&mut transaction).await;
         assert_eq!(marked.expect("answers"), OnceOutcome::InProgress);
         transaction.commit().await.expect("is committed");
-        let row = store.inspect(&name).await.expect("answers");
+        let row = store.ask(Inspect::new(&name)).await.expect("answers");
         let row = row.expect("is there");
         assert!(row.remaining <= length, "{row:?}");
         until("its length is over", async || {

@@ -18,7 +18,7 @@ use perennial::{
     event::Served,
     layer::RefreshLayer,
     locks::{LockInfo, Locks},
-    testing::internal::{BoxError, Call, Link, Linked, Memory, Reply, Store},
+    testing::internal::{Backend, BoxError, Call, CallFuture, Invalidated, Memory, Publish, Reply},
 };
 use tower::ServiceExt;
 
@@ -29,17 +29,23 @@ use crate::support::{Ask, Origin, every, page, patient};
 pub(crate) struct Shared(Arc<(Memory, Mutex<String>)>);
 
 /// A store with immediate answers, which can refuse to publish a key.
-impl Link for Shared {
-    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+impl Shared {
+    async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
         let (memory, unpublishable) = &*self.0;
         match &call {
-            Call::Publish(lease, _)
+            Call::Publish(Publish { lease, .. })
                 if lease.name == page(&unpublishable.lock().expect("not poisoned")) =>
             {
                 Err("refused".into())
             }
             call => Ok(memory.apply(call)),
         }
+    }
+}
+
+impl Backend for Shared {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(self.answer(call))
     }
 }
 
@@ -56,8 +62,8 @@ impl Shared {
         builder.with_store(self.store()).expect("opens")
     }
 
-    pub(crate) fn store(&self) -> Box<dyn Store> {
-        Box::new(Linked(self.clone()))
+    pub(crate) fn store(&self) -> Box<dyn Backend> {
+        Box::new(self.clone())
     }
 
     pub(crate) fn locks(&self) -> Locks {
@@ -71,7 +77,7 @@ impl Shared {
 
     /// The invalidated names, in the order of their epochs.
     pub(crate) async fn invalidated(&self) -> Vec<String> {
-        let mut names = self.store().invalidated(0, usize::MAX).await;
+        let mut names = self.store().ask(Invalidated::new(0, usize::MAX)).await;
         let names = names.as_mut().expect("answers");
         names.sort_by_key(|(_, epoch)| *epoch);
         names.drain(..).map(|(name, _)| name).collect()

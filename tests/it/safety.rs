@@ -23,7 +23,7 @@ use perennial::{
     locks::LockKind,
     testing::{
         self,
-        internal::{Call, Link, Reply, Unused},
+        internal::{Backend, Call, List, PruneLocks, Reply, Unused},
     },
 };
 use proptest::{
@@ -425,8 +425,13 @@ async fn keys_that_are_invented_all_day_are_pruned_within_the_hour() {
         app.clone().oneshot(request).await.expect("infallible");
     };
     let rows = async || {
-        let rows = |call| async { database.send(call).await.expect("answers") };
-        let Reply::Entries(entries) = rows(Call::List("/".into(), 100_000)).await else {
+        let rows = |call| async { database.call(call).await.expect("answers") };
+        let Reply::List(entries) = rows(Call::List(List {
+            from: "/".into(),
+            most: 100_000,
+        }))
+        .await
+        else {
             panic!("entries");
         };
         let mut locks = 0;
@@ -438,8 +443,12 @@ async fn keys_that_are_invented_all_day_are_pruned_within_the_hour() {
                 expired: never,
                 alone: never,
             };
-            let call = Call::PruneLocks(LockKind::Page, unused, after.clone());
-            let Reply::Next(next) = rows(call).await else {
+            let call = Call::PruneLocks(PruneLocks {
+                kind: LockKind::Page,
+                unused,
+                after: after.clone(),
+            });
+            let Reply::PruneLocks(next) = rows(call).await else {
                 panic!("a name");
             };
             let Some(next) = next else { break };

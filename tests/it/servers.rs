@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use perennial::{ErrorKind, Perennial, Refresh, testing::internal::NewEntry};
+use perennial::{
+    ErrorKind, Perennial, Refresh,
+    testing::internal::{NewEntry, Publish, Release, TryLock},
+};
 use sqlx::pool::PoolOptions;
 use tokio::{task::JoinSet, time::Instant};
 
@@ -65,7 +68,10 @@ on_database! {
 async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
     let store = open(&db).await;
     let free = lock(&*store, "a", LEASE).await;
-    store.release(&free, Duration::ZERO).await.expect("answers");
+    store
+        .ask(Release::new(&free, Duration::ZERO))
+        .await
+        .expect("answers");
     for (name, change) in [
         (
             "a",
@@ -78,7 +84,7 @@ async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
     ] {
         let held = db.uncommitted(change).await;
         let asked = Instant::now();
-        let tried = store.try_lock(&name.into(), "me", LEASE, None).await;
+        let tried = store.ask(TryLock::new(name, "me", LEASE, None)).await;
         assert_eq!(tried.expect("answers"), None, "{change}");
         // The try itself waits for at most 50 ms. Without a limit the wait would be endless, or
         // MariaDB's default of 50 s.
@@ -109,7 +115,7 @@ async fn lock_is_not_taken_over_during_a_publish(db: Db) {
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("1")).await);
     store
-        .release(&first, Duration::ZERO)
+        .ask(Release::new(&first, Duration::ZERO))
         .await
         .expect("answers");
     let late = lock(&*store, "a", Duration::from_millis(200)).await;
@@ -124,7 +130,7 @@ async fn lock_is_not_taken_over_during_a_publish(db: Db) {
     // Until the lease is over.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!publishing.is_finished(), "nothing holds it up");
-    let taken = store.try_lock(&"a".into(), "another", LEASE, None).await;
+    let taken = store.ask(TryLock::new("a", "another", LEASE, None)).await;
     assert_eq!(
         taken.expect("answers"),
         None,
@@ -140,7 +146,7 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("1")).await);
     store
-        .release(&first, Duration::ZERO)
+        .ask(Release::new(&first, Duration::ZERO))
         .await
         .expect("answers");
     let late = lock(&*store, "a", LEASE).await;
@@ -159,7 +165,10 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
                     renews: renews.then_some(first.fence),
                     ..entry(&content)
                 };
-                store.publish(&late, &entry).await.expect("answers")
+                store
+                    .ask(Publish::new(&late, entry.clone()))
+                    .await
+                    .expect("answers")
             }
         });
         until("it waits for the takeover, or has not", async || {

@@ -12,7 +12,11 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use perennial::{
     locks::{LockKind, LockName},
-    testing::internal::{LeaseRow, Linked, NewEntry, Store, Unused},
+    testing::internal::{
+        Backend, BreakLock, Extend, Forget, Held, Inspect, Invalidate, Invalidated,
+        InvalidatedForLong, LeaseRow, List, NewEntry, Probe, PruneEntries, PruneLocks, Publish,
+        Purge, Reclaim, Release, Remove, TryLock, Unused,
+    },
 };
 use tokio::task::JoinSet;
 
@@ -25,21 +29,21 @@ const LEASE: Duration = Duration::from_secs(3600);
 const NONE: Duration = Duration::ZERO;
 const ALL: usize = usize::MAX;
 
-pub(crate) async fn open(db: &Db) -> Arc<dyn Store> {
+pub(crate) async fn open(db: &Db) -> Arc<dyn Backend> {
     if let Some(database) = db.memory() {
-        return Arc::new(Linked(database.clone()));
+        return Arc::new(database.clone());
     }
     let store = db.database().await.store("perennial_").await;
     store.expect("prepares").into()
 }
 
 pub(crate) async fn lock(
-    store: &dyn Store,
+    store: &dyn Backend,
     name: impl Into<LockName>,
     length: Duration,
 ) -> LeaseRow {
     let (name, owner) = (name.into(), uuid());
-    let fence = store.try_lock(&name, &owner, length, None).await;
+    let fence = store.ask(TryLock::new(&name, &owner, length, None)).await;
     let fence = fence.expect("answers").expect("is free");
     LeaseRow { name, owner, fence }
 }
@@ -65,37 +69,37 @@ pub(crate) fn content(body: &str) -> Response<Bytes> {
 const METADATA: &str = "epoch=7&tag=a+%26b";
 
 /// Returns an entry with this content, for an hour.
-pub(crate) fn entry(content: &Response<Bytes>) -> NewEntry<'_> {
+pub(crate) fn entry(content: &Response<Bytes>) -> NewEntry {
     NewEntry {
-        content,
+        content: content.clone(),
         renews: None,
-        metadata: METADATA,
-        history: "1 a line\n",
+        metadata: METADATA.to_owned(),
+        history: "1 a line\n".to_owned(),
         retention: Duration::from_secs(3600),
     }
 }
 
 pub(crate) async fn publish(
-    store: &dyn Store,
+    store: &dyn Backend,
     lease: &LeaseRow,
     content: &Response<Bytes>,
 ) -> bool {
-    let published = store.publish(lease, &entry(content)).await;
+    let published = store.ask(Publish::new(lease, entry(content))).await;
     published.expect("answers")
 }
 
-async fn renew(store: &dyn Store, lease: &LeaseRow, known: i64) -> bool {
+async fn renew(store: &dyn Backend, lease: &LeaseRow, known: i64) -> bool {
     let content = content("is not sent");
     let entry = NewEntry {
         renews: Some(known),
         ..entry(&content)
     };
-    let renewed = store.publish(lease, &entry).await;
+    let renewed = store.ask(Publish::new(lease, entry.clone())).await;
     renewed.expect("answers")
 }
 
-pub(crate) async fn stored(store: &dyn Store, name: &LockName) -> Option<(i64, Bytes)> {
-    let probe = store.probe(name, 0).await.expect("answers");
+pub(crate) async fn stored(store: &dyn Backend, name: &LockName) -> Option<(i64, Bytes)> {
+    let probe = store.ask(Probe::new(name, 0)).await.expect("answers");
     probe
         .entry
         .map(|entry| (entry.fence, entry.content.into_body()))
@@ -159,7 +163,7 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
             tries.spawn(async move {
                 let owner = uuid();
                 let fence = store
-                    .try_lock(&"a".into(), &owner, LEASE, None)
+                    .ask(TryLock::new("a", &owner, LEASE, None))
                     .await
                     .expect("answers");
                 fence.map(|fence| LeaseRow {
@@ -173,15 +177,20 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
         assert_eq!(won.len(), 1);
         assert!(won[0].fence > last);
         last = won[0].fence;
-        let state = store.probe(&"a".into(), 0).await.expect("answers").lock;
+        let state = store.ask(Probe::new("a", 0)).await.expect("answers").lock;
         assert!(
             state.owned
                 && state.fence == last
                 && state.remaining > NONE
                 && state.remaining <= LEASE
         );
-        assert!(store.release(&won[0], NONE).await.expect("answers"));
-        let state = store.probe(&"a".into(), 0).await.expect("answers").lock;
+        assert!(
+            store
+                .ask(Release::new(&won[0], NONE))
+                .await
+                .expect("answers")
+        );
+        let state = store.ask(Probe::new("a", 0)).await.expect("answers").lock;
         assert!(!state.owned && state.fence == last && state.remaining == NONE);
     }
 }
@@ -190,30 +199,59 @@ async fn owner_without_an_answer_gets_its_fence_again(db: Db) {
     let store = open(&db).await;
     let lease = lock(&*store, "a", LEASE).await;
     for seen in [None, Some(0), Some(lease.fence)] {
-        let again = store.try_lock(&"a".into(), &lease.owner, LEASE, seen).await;
+        let again = store
+            .ask(TryLock::new("a", &lease.owner, LEASE, seen))
+            .await;
         assert_eq!(again.expect("answers"), Some(lease.fence), "{seen:?}");
     }
-    assert!(store.extend(&lease, LEASE).await.expect("answers"));
+    assert!(
+        store
+            .ask(Extend::new(&lease, LEASE))
+            .await
+            .expect("answers")
+    );
     for _ in 0..2 {
-        assert!(store.release(&lease, NONE).await.expect("answers"));
+        assert!(
+            store
+                .ask(Release::new(&lease, NONE))
+                .await
+                .expect("answers")
+        );
     }
     let other = lock(&*store, "a", LEASE).await;
-    assert!(!store.release(&lease, NONE).await.expect("answers"));
-    let again = store.try_lock(&"a".into(), &lease.owner, LEASE, None).await;
+    assert!(
+        !store
+            .ask(Release::new(&lease, NONE))
+            .await
+            .expect("answers")
+    );
+    let again = store
+        .ask(TryLock::new("a", &lease.owner, LEASE, None))
+        .await;
     assert_eq!(again.expect("answers"), None);
-    assert!(store.extend(&other, LEASE).await.expect("answers"));
+    assert!(
+        store
+            .ask(Extend::new(&other, LEASE))
+            .await
+            .expect("answers")
+    );
 }
 
 async fn a_cooldown_keeps_everybody_off(db: Db) {
     let store = open(&db).await;
     let lease = lock(&*store, "a", LEASE).await;
     let cooldown = Duration::from_secs(3);
-    assert!(store.release(&lease, cooldown).await.expect("answers"));
-    let state = store.probe(&"a".into(), 0).await.expect("answers").lock;
+    assert!(
+        store
+            .ask(Release::new(&lease, cooldown))
+            .await
+            .expect("answers")
+    );
+    let state = store.ask(Probe::new("a", 0)).await.expect("answers").lock;
     assert!(!state.owned && state.remaining > NONE && state.remaining <= cooldown);
     assert_eq!(
         store
-            .try_lock(&"a".into(), "me", LEASE, None)
+            .ask(TryLock::new("a", "me", LEASE, None))
             .await
             .expect("answers"),
         None
@@ -225,7 +263,7 @@ async fn a_cooldown_keeps_everybody_off(db: Db) {
 async fn releases_with_a_cooldown_are_counted(db: Db) {
     let store = open(&db).await;
     let failures = async || {
-        let probe = store.probe(&"a".into(), 0).await;
+        let probe = store.ask(Probe::new("a", 0)).await;
         probe.expect("answers").lock.failures
     };
     let short = Duration::from_millis(1);
@@ -234,27 +272,40 @@ async fn releases_with_a_cooldown_are_counted(db: Db) {
         assert_eq!(failures().await, expected - 1);
         // The first answer may be lost.
         for _ in 0..2 {
-            assert!(store.release(&lease, short).await.expect("answers"));
+            assert!(
+                store
+                    .ask(Release::new(&lease, short))
+                    .await
+                    .expect("answers")
+            );
             assert_eq!(failures().await, expected);
         }
         tokio::time::sleep(5 * short).await;
     }
     let lease = lock(&*store, "a", LEASE).await;
-    assert!(store.release(&lease, NONE).await.expect("answers"));
+    assert!(
+        store
+            .ask(Release::new(&lease, NONE))
+            .await
+            .expect("answers")
+    );
     assert_eq!(failures().await, 0);
 }
 
 async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
     let store = open(&db).await;
-    let fence = store.try_lock(&"a".into(), "me", LEASE, Some(1)).await;
+    let fence = store.ask(TryLock::new("a", "me", LEASE, Some(1))).await;
     let fence = fence.expect("answers");
     assert!(fence.is_some(), "never held, so nobody can have published");
     let first = lock(&*store, "b", LEASE).await;
-    store.release(&first, NONE).await.expect("answers");
+    store
+        .ask(Release::new(&first, NONE))
+        .await
+        .expect("answers");
     for seen in [0, first.fence - 1, first.fence + 1] {
         assert_eq!(
             store
-                .try_lock(&"b".into(), "me", LEASE, Some(seen))
+                .ask(TryLock::new("b", "me", LEASE, Some(seen)))
                 .await
                 .expect("answers"),
             None
@@ -262,7 +313,7 @@ async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
     }
     assert!(
         store
-            .try_lock(&"b".into(), "me", LEASE, Some(first.fence))
+            .ask(TryLock::new("b", "me", LEASE, Some(first.fence)))
             .await
             .expect("answers")
             .is_some()
@@ -287,13 +338,26 @@ async fn only_the_owner_extends_and_releases(db: Db) {
         },
     ];
     for other in &others {
-        assert!(!store.extend(other, LEASE).await.expect("answers"));
-        assert!(!store.release(other, NONE).await.expect("answers"));
+        assert!(!store.ask(Extend::new(other, LEASE)).await.expect("answers"));
+        assert!(!store.ask(Release::new(other, NONE)).await.expect("answers"));
     }
-    assert!(store.extend(&lease, LEASE).await.expect("answers"));
-    assert!(store.release(&lease, NONE).await.expect("answers"));
     assert!(
-        !store.extend(&lease, LEASE).await.expect("answers"),
+        store
+            .ask(Extend::new(&lease, LEASE))
+            .await
+            .expect("answers")
+    );
+    assert!(
+        store
+            .ask(Release::new(&lease, NONE))
+            .await
+            .expect("answers")
+    );
+    assert!(
+        !store
+            .ask(Extend::new(&lease, LEASE))
+            .await
+            .expect("answers"),
         "it was released"
     );
 }
@@ -302,9 +366,17 @@ async fn an_expired_lease_is_not_extended(db: Db) {
     let store = open(&db).await;
     let lease = lock(&*store, "a", Duration::from_millis(20)).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(!store.extend(&lease, LEASE).await.expect("answers"));
     assert!(
-        store.release(&lease, NONE).await.expect("answers"),
+        !store
+            .ask(Extend::new(&lease, LEASE))
+            .await
+            .expect("answers")
+    );
+    assert!(
+        store
+            .ask(Release::new(&lease, NONE))
+            .await
+            .expect("answers"),
         "nobody has taken it since"
     );
 }
@@ -319,7 +391,10 @@ async fn published_entry_comes_back_unchanged(db: Db) {
         };
         assert!(publish(&*store, &lease, &sent).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let probe = store.probe(&lease.name, 0).await.expect("answers");
+        let probe = store
+            .ask(Probe::new(&lease.name, 0))
+            .await
+            .expect("answers");
         let entry = probe.entry.expect("is stored");
         assert_eq!(entry.fence, lease.fence);
         assert!(entry.age >= Duration::from_millis(10) && entry.age < LEASE);
@@ -328,7 +403,7 @@ async fn published_entry_comes_back_unchanged(db: Db) {
         assert_eq!(entry.content.body(), sent.body());
         assert_eq!(entry.metadata, METADATA);
         let known = store
-            .probe(&lease.name, lease.fence)
+            .ask(Probe::new(&lease.name, lease.fence))
             .await
             .expect("answers");
         assert!(known.entry.is_none(), "it is not newer than itself");
@@ -337,7 +412,7 @@ async fn published_entry_comes_back_unchanged(db: Db) {
 
 async fn pages_are_listed_in_order_with_their_locks_and_history(db: Db) {
     let store = open(&db).await;
-    let list = async |from: &str, most| store.list(from, most).await.expect("answers");
+    let list = async |from: &str, most| store.ask(List::new(from, most)).await.expect("answers");
     assert_eq!(list("/", 10).await, []);
     let lines: Vec<_> = (0..30)
         .map(|n| format!("{n} {}\n", "x".repeat(100)))
@@ -347,14 +422,29 @@ async fn pages_are_listed_in_order_with_their_locks_and_history(db: Db) {
     for (n, history) in lines.iter().enumerate() {
         let lease = lock(&*store, page("/b"), LEASE).await;
         let entry = NewEntry {
-            history,
+            history: history.clone(),
             renews: (n % 2 != 0).then_some(known),
             ..entry(&body)
         };
-        assert!(store.publish(&lease, &entry).await.expect("answers"));
+        assert!(
+            store
+                .ask(Publish::new(&lease, entry.clone()))
+                .await
+                .expect("answers")
+        );
         // A repeated publish adds no second line.
-        assert!(store.publish(&lease, &entry).await.expect("answers"));
-        assert!(store.release(&lease, NONE).await.expect("answers"));
+        assert!(
+            store
+                .ask(Publish::new(&lease, entry.clone()))
+                .await
+                .expect("answers")
+        );
+        assert!(
+            store
+                .ask(Release::new(&lease, NONE))
+                .await
+                .expect("answers")
+        );
         known = lease.fence;
     }
     for key in ["/a", "/c", "/ä"] {
@@ -385,7 +475,10 @@ async fn nothing_is_published_after_a_takeover(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("0")).await);
-    store.release(&first, NONE).await.expect("answers");
+    store
+        .ask(Release::new(&first, NONE))
+        .await
+        .expect("answers");
     let brief = Duration::from_millis(20);
     let late = lock(&*store, "a", brief).await;
     let expired = lock(&*store, "b", brief).await;
@@ -415,7 +508,10 @@ async fn a_repeated_publish_succeeds_again(db: Db) {
     for _ in 0..2 {
         assert!(publish(&*store, &first, &content("1")).await);
     }
-    store.release(&first, NONE).await.expect("answers");
+    store
+        .ask(Release::new(&first, NONE))
+        .await
+        .expect("answers");
     let second = lock(&*store, "a", LEASE).await;
     for _ in 0..2 {
         assert!(renew(&*store, &second, first.fence).await);
@@ -434,7 +530,10 @@ async fn the_same_content_is_renewed_only_over_itself(db: Db) {
         "there is nothing to renew"
     );
     publish(&*store, &first, &content("1")).await;
-    store.release(&first, NONE).await.expect("answers");
+    store
+        .ask(Release::new(&first, NONE))
+        .await
+        .expect("answers");
     let second = lock(&*store, "a", LEASE).await;
     assert!(!renew(&*store, &second, first.fence - 1).await);
     assert_eq!(
@@ -448,40 +547,52 @@ async fn an_entry_is_removed_only_under_the_lease(db: Db) {
     let store = open(&db).await;
     let late = lock(&*store, "a", LEASE).await;
     assert!(
-        !store.remove(&late).await.expect("answers"),
+        !store.ask(Remove::new(&late)).await.expect("answers"),
         "there is none"
     );
     assert!(publish(&*store, &late, &content("1")).await);
-    store.release(&late, NONE).await.expect("answers");
+    store.ask(Release::new(&late, NONE)).await.expect("answers");
     let next = lock(&*store, "a", LEASE).await;
-    assert!(!store.remove(&late).await.expect("answers"));
+    assert!(!store.ask(Remove::new(&late)).await.expect("answers"));
     assert_eq!(
         stored(&*store, &"a".into()).await,
         Some((late.fence, "1".into()))
     );
-    assert!(store.remove(&next).await.expect("answers"));
+    assert!(store.ask(Remove::new(&next)).await.expect("answers"));
     assert_eq!(stored(&*store, &"a".into()).await, None);
 }
 
 async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let store = open(&db).await;
-    assert_eq!(store.probe(&"a".into(), 0).await.expect("answers").epoch, 0);
-    assert_eq!(store.invalidated(0, ALL).await.expect("answers"), []);
+    assert_eq!(
+        store.ask(Probe::new("a", 0)).await.expect("answers").epoch,
+        0
+    );
+    assert_eq!(
+        store.ask(Invalidated::new(0, ALL)).await.expect("answers"),
+        []
+    );
     let long = "x".repeat(255);
     let names = ["key:/a", "key:/A", "key:/a ", "tag:\u{e4}'\\$1%", &long];
     let mut last = 0;
-    for name in names.iter().chain(&names) {
-        let epoch = store.invalidate(name).await.expect("answers");
+    for name in names.into_iter().chain(names) {
+        let epoch = store.ask(Invalidate::new(name)).await.expect("answers");
         assert!(epoch > last, "{epoch} after {last}");
         last = epoch;
-        let probe = store.probe(&"a".into(), 0).await.expect("answers");
+        let probe = store.ask(Probe::new("a", 0)).await.expect("answers");
         assert_eq!(probe.epoch, epoch);
     }
-    let mut all = store.invalidated(0, ALL).await.expect("answers");
+    let mut all = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
     all.sort_by_key(|(_, epoch)| *epoch);
     let kept: Vec<_> = all.iter().map(|(name, _)| &**name).collect();
     assert_eq!(kept, names, "each once, by its latest");
-    assert_eq!(store.invalidated(last, ALL).await.expect("answers"), []);
+    assert_eq!(
+        store
+            .ask(Invalidated::new(last, ALL))
+            .await
+            .expect("answers"),
+        []
+    );
 
     // Many processes invalidate at once. A concurrent reader misses no epoch below one that the
     // reader has seen.
@@ -496,7 +607,7 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
                 let name = format!("key:/{writer}/{n}");
                 epochs.push((
                     name.clone(),
-                    store.invalidate(&name).await.expect("answers"),
+                    store.ask(Invalidate::new(&name)).await.expect("answers"),
                 ));
             }
             epochs
@@ -504,7 +615,11 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     }
     let (mut seen, mut since, start) = (Vec::new(), last, Instant::now());
     while seen.len() < WRITERS * EACH {
-        for (name, epoch) in store.invalidated(since, ALL).await.expect("answers") {
+        for (name, epoch) in store
+            .ask(Invalidated::new(since, ALL))
+            .await
+            .expect("answers")
+        {
             last = last.max(epoch);
             assert!(epoch > since);
             seen.push((name, epoch));
@@ -523,30 +638,52 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let distinct: std::collections::HashSet<_> = made.iter().map(|(_, epoch)| epoch).collect();
     assert_eq!(distinct.len(), made.len());
 
-    let first = store.invalidate("revision:1").await.expect("answers");
-    store.invalidate("revision:1").await.expect("answers");
-    store.invalidate("purged:/p").await.expect("answers");
-    let all = store.invalidated(0, ALL).await.expect("answers");
+    let first = store
+        .ask(Invalidate::new("revision:1"))
+        .await
+        .expect("answers");
+    store
+        .ask(Invalidate::new("revision:1"))
+        .await
+        .expect("answers");
+    store
+        .ask(Invalidate::new("purged:/p"))
+        .await
+        .expect("answers");
+    let all = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
     assert!(
         all.contains(&("revision:1".to_owned(), first)),
         "it keeps the first"
     );
-    let last = store.invalidate("prefix:").await.expect("answers");
+    let last = store
+        .ask(Invalidate::new("prefix:"))
+        .await
+        .expect("answers");
     let hour = Duration::from_secs(3600);
     forget(&*store, last, hour, i64::MAX).await;
-    let mut left = store.invalidated(0, ALL).await.expect("answers");
+    let mut left = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
     left.sort();
     let left: Vec<_> = left.iter().map(|(name, _)| &**name).collect();
     assert_eq!(left, ["prefix:", "purged:/p", "revision:1"]);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let soon = Duration::from_millis(10);
     forget(&*store, 0, soon, i64::MAX).await;
-    assert_eq!(store.invalidated(0, ALL).await.expect("answers").len(), 2);
+    assert_eq!(
+        store
+            .ask(Invalidated::new(0, ALL))
+            .await
+            .expect("answers")
+            .len(),
+        2
+    );
 }
 
 async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
     let store = open(&db).await;
-    let made = store.invalidate("purged:/made").await.expect("answers");
+    let made = store
+        .ask(Invalidate::new("purged:/made"))
+        .await
+        .expect("answers");
     // The server's statements, without the commit.
     let counter = match db.url().starts_with("postgres") {
         true => "UPDATE perennial_schema SET version = version + 3600000000 WHERE id = 2",
@@ -563,11 +700,11 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
     let asking = tokio::spawn({
         let store = Arc::clone(&store);
         async move {
-            let name = "a".into();
+            let name = LockName::from("a");
             let answers = tokio::join!(
-                store.invalidated(0, ALL),
-                store.invalidated_for_long("purged:", ALL),
-                store.probe(&name, 0),
+                store.ask(Invalidated::new(0, ALL)),
+                store.ask(InvalidatedForLong::new("purged:", ALL)),
+                store.ask(Probe::new(&name, 0)),
             );
             (
                 answers.0.expect("answers"),
@@ -587,10 +724,10 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
 }
 
 /// Forgets in as many steps as the store takes.
-async fn forget(store: &dyn Store, before: i64, purged: Duration, oldest: i64) {
+async fn forget(store: &dyn Backend, before: i64, purged: Duration, oldest: i64) {
     let mut after = None;
     loop {
-        let forgotten = store.forget_invalidated(before, purged, oldest, after);
+        let forgotten = store.ask(Forget::new(before, purged, oldest, after));
         let forgotten = forgotten.await;
         after = forgotten.expect("answers");
         if after.is_none() {
@@ -616,13 +753,16 @@ async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db
     ];
     let mut made = Vec::new();
     for name in names {
-        let epoch = store.invalidate(name).await.expect("answers");
+        let epoch = store.ask(Invalidate::new(name)).await.expect("answers");
         made.push((name.to_owned(), epoch));
     }
     let mut read = Vec::new();
     loop {
         let since = read.last().map_or(0, |(_, epoch)| *epoch);
-        let page = store.invalidated(since, 4).await.expect("answers");
+        let page = store
+            .ask(Invalidated::new(since, 4))
+            .await
+            .expect("answers");
         assert!(page.len() <= 4);
         if page.is_empty() {
             break;
@@ -635,7 +775,7 @@ async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db
     let mut after = "purged:".to_owned();
     loop {
         let page = store
-            .invalidated_for_long(&after, 2)
+            .ask(InvalidatedForLong::new(&after, 2))
             .await
             .expect("answers");
         assert!(page.len() <= 3, "the invalidation of everything, and two");
@@ -672,14 +812,17 @@ async fn purged_page_is_removed_and_its_running_generation_is_refused(db: Db) {
     // A lock that is created by the try.
     let new = lock(&*store, page("/a#new"), LEASE).await;
     for key in ["/a", &long, "/none"] {
-        store.purge(key).await.expect("answers");
+        store.ask(Purge::new(key)).await.expect("answers");
     }
     assert!(!publish(&*store, &new, &content("1")).await);
     for (key, lease) in keys.iter().zip(&leases) {
         let purged = matches!(*key, "/a" | "/a#&accept=x") || key.len() > 180;
         let is_gone = stored(&*store, &lease.name).await.is_none();
         assert_eq!(is_gone, purged, "{key}");
-        assert_eq!(store.extend(lease, LEASE).await.expect("answers"), !purged);
+        assert_eq!(
+            store.ask(Extend::new(lease, LEASE)).await.expect("answers"),
+            !purged
+        );
         assert_eq!(publish(&*store, lease, &content("1")).await, !purged);
         if purged {
             let next = lock(&*store, lease.name.clone(), LEASE).await;
@@ -703,10 +846,13 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
             retention,
             ..entry(&body)
         };
-        let published = store.publish(&lease, &entry).await;
+        let published = store.ask(Publish::new(&lease, entry.clone())).await;
         assert!(published.expect("answers"));
         if releases {
-            store.release(&lease, NONE).await.expect("answers");
+            store
+                .ask(Release::new(&lease, NONE))
+                .await
+                .expect("answers");
         }
     };
     for (n, name) in names.iter().enumerate() {
@@ -721,11 +867,14 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
         loop {
             steps += 1;
             let after: Option<String> = next;
-            let after = after.as_deref();
             let pruned = match locks {
-                Some(unused) => store.prune_locks(LockKind::Page, unused, after).await,
+                Some(unused) => {
+                    store
+                        .ask(PruneLocks::new(LockKind::Page, unused, after))
+                        .await
+                }
                 None => {
-                    let pruned = store.prune_entries(LockKind::Page, after).await;
+                    let pruned = store.ask(PruneEntries::new(LockKind::Page, after)).await;
                     pruned.map(|pruned| pruned.map(|pruned| pruned.last))
                 }
             };
@@ -738,7 +887,13 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
     let locks = async || {
         let mut locks = Vec::new();
         for name in &names {
-            locks.push(store.inspect(name).await.expect("answers").is_some());
+            locks.push(
+                store
+                    .ask(Inspect::new(name))
+                    .await
+                    .expect("answers")
+                    .is_some(),
+            );
         }
         locks
     };
@@ -768,7 +923,13 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
         stored(&*store, &other).await.is_some(),
         "is of another kind"
     );
-    assert!(store.inspect(&other).await.expect("answers").is_some());
+    assert!(
+        store
+            .ask(Inspect::new(&other))
+            .await
+            .expect("answers")
+            .is_some()
+    );
 }
 
 async fn a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour(db: Db) {
@@ -781,7 +942,12 @@ async fn a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour(db: Db) {
     for name in &names {
         let lease = lock(&*store, name.clone(), LEASE).await;
         if name.as_str() == "done" {
-            assert!(store.release(&lease, NONE).await.expect("answers"));
+            assert!(
+                store
+                    .ask(Release::new(&lease, NONE))
+                    .await
+                    .expect("answers")
+            );
         }
     }
     shift_clock(&db, 7200).await;
@@ -789,7 +955,13 @@ async fn a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour(db: Db) {
     let left = async || {
         let mut left = Vec::new();
         for name in &names {
-            left.push(store.inspect(name).await.expect("answers").is_some());
+            left.push(
+                store
+                    .ask(Inspect::new(name))
+                    .await
+                    .expect("answers")
+                    .is_some(),
+            );
         }
         left
     };
@@ -801,11 +973,13 @@ async fn a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour(db: Db) {
 }
 
 /// Returns the smallest epoch of a page.
-async fn oldest(store: &dyn Store) -> i64 {
+async fn oldest(store: &dyn Backend) -> i64 {
     let (mut next, mut oldest) = (None, i64::MAX);
     loop {
         let after: Option<String> = next;
-        let pruned = store.prune_entries(LockKind::Page, after.as_deref()).await;
+        let pruned = store
+            .ask(PruneEntries::new(LockKind::Page, after.clone()))
+            .await;
         let Some(pruned) = pruned.expect("answers") else {
             return oldest;
         };
@@ -816,16 +990,22 @@ async fn oldest(store: &dyn Store) -> i64 {
 
 async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     let store = open(&db).await;
-    let before = store.invalidate("key:/other").await.expect("answers");
-    let purged = store.invalidate("purged:/p").await.expect("answers");
+    let before = store
+        .ask(Invalidate::new("key:/other"))
+        .await
+        .expect("answers");
+    let purged = store
+        .ask(Invalidate::new("purged:/p"))
+        .await
+        .expect("answers");
     let body = content("1");
     let entry = async |key: &str, metadata: &str| {
         let lease = lock(&*store, page(key), LEASE).await;
         let entry = NewEntry {
-            metadata,
+            metadata: metadata.to_owned(),
             ..entry(&body)
         };
-        let published = store.publish(&lease, &entry).await;
+        let published = store.ask(Publish::new(&lease, entry.clone())).await;
         assert!(published.expect("answers"));
         lease
     };
@@ -838,7 +1018,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let is_remembered = async |oldest| {
         forget(&*store, 0, Duration::from_millis(10), oldest).await;
-        let left = store.invalidated(0, ALL).await.expect("answers");
+        let left = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
         left.iter().any(|(name, _)| name == "purged:/p")
     };
     let known = oldest(&*store).await;
@@ -847,7 +1027,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
         is_remembered(known).await,
         "the entry would be served again"
     );
-    assert!(store.remove(&old).await.expect("answers"));
+    assert!(store.ask(Remove::new(&old)).await.expect("answers"));
     let known = oldest(&*store).await;
     assert_eq!(known, purged);
     assert!(!is_remembered(known).await);
@@ -872,9 +1052,12 @@ async fn purge_distinguishes_keys_with_a_common_beginning(db: Db) {
     for key in all.clone() {
         let lease = lock(&*store, page(key), LEASE).await;
         publish(&*store, &lease, &content("1")).await;
-        store.release(&lease, NONE).await.expect("answers");
+        store
+            .ask(Release::new(&lease, NONE))
+            .await
+            .expect("answers");
     }
-    store.purge("/b").await.expect("answers");
+    store.ask(Purge::new("/b")).await.expect("answers");
     for key in all {
         let purged = of.contains(key);
         let is_gone = stored(&*store, &page(key)).await.is_none();
@@ -884,9 +1067,14 @@ async fn purge_distinguishes_keys_with_a_common_beginning(db: Db) {
     let key = "/nul\0l";
     let lease = lock(&*store, page(key), LEASE).await;
     assert!(publish(&*store, &lease, &content("1")).await);
-    store.purge(key).await.expect("answers");
+    store.ask(Purge::new(key)).await.expect("answers");
     assert!(stored(&*store, &page(key)).await.is_none());
-    assert!(!store.extend(&lease, LEASE).await.expect("answers"));
+    assert!(
+        !store
+            .ask(Extend::new(&lease, LEASE))
+            .await
+            .expect("answers")
+    );
 }
 
 async fn equal_names_of_different_kinds_are_different_locks_and_entries(db: Db) {
@@ -906,7 +1094,7 @@ async fn equal_names_of_different_kinds_are_different_locks_and_entries(db: Db) 
             assert!(publish(&*store, &lease, &content(kind.as_str())).await);
             leases.push(lease);
         }
-        let held = store.held().await.expect("answers");
+        let held = store.ask(Held {}).await.expect("answers");
         let held: Vec<_> = held.iter().map(|row| row.kind).collect();
         assert_eq!(held, kinds);
         for (lease, kind) in leases.iter().zip(kinds) {
@@ -914,30 +1102,45 @@ async fn equal_names_of_different_kinds_are_different_locks_and_entries(db: Db) 
             assert_eq!(stored(&*store, &lease.name).await, entry);
         }
         // A change of one kind leaves the other kinds unchanged.
-        store.purge(name).await.expect("answers");
+        store.ask(Purge::new(name)).await.expect("answers");
         let lost = LeaseRow {
             fence: 0,
             ..leases[1].clone()
         };
-        store.reclaim(&[&lost]).await.expect("answers");
+        store
+            .ask(Reclaim {
+                strays: vec![lost.clone()],
+            })
+            .await
+            .expect("answers");
         let request = LockName::of(LockKind::Request, name);
-        assert!(store.break_lock(&request, None).await.expect("answers"));
+        assert!(
+            store
+                .ask(BreakLock::new(&request, None))
+                .await
+                .expect("answers")
+        );
         for (lease, kind) in leases.iter().zip(kinds) {
             let is_lost = matches!(kind, LockKind::Lock | LockKind::Page | LockKind::Request);
-            let extended = store.extend(lease, LEASE).await.expect("answers");
+            let extended = store.ask(Extend::new(lease, LEASE)).await.expect("answers");
             assert_eq!(extended, !is_lost, "{kind:?}");
             let is_gone = stored(&*store, &lease.name).await.is_none();
             assert_eq!(is_gone, kind == LockKind::Page, "{kind:?}");
             if !is_lost {
-                assert!(store.release(lease, LEASE).await.expect("answers"));
+                assert!(
+                    store
+                        .ask(Release::new(lease, LEASE))
+                        .await
+                        .expect("answers")
+                );
             }
         }
         // A mark has no owner, and is not listed.
-        let held = store.held().await.expect("answers");
+        let held = store.ask(Held {}).await.expect("answers");
         assert!(held.iter().map(|row| row.kind).eq([LockKind::Housekeeping]));
         assert!(
             store
-                .break_lock(&leases[0].name, None)
+                .ask(BreakLock::new(&leases[0].name, None))
                 .await
                 .expect("answers")
         );
@@ -949,11 +1152,16 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
     let long = "x".repeat(1000);
     for text in ["a", "\u{e4} '$1", &long] {
         let name = &LockName::from(text);
-        assert_eq!(store.inspect(name).await.expect("answers"), None);
-        assert!(!store.break_lock(name, None).await.expect("answers"));
+        assert_eq!(store.ask(Inspect::new(name)).await.expect("answers"), None);
+        assert!(
+            !store
+                .ask(BreakLock::new(name, None))
+                .await
+                .expect("answers")
+        );
         let lease = lock(&*store, text, LEASE).await;
         let row = store
-            .inspect(name)
+            .ask(Inspect::new(name))
             .await
             .expect("answers")
             .expect("is there");
@@ -961,32 +1169,42 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
         assert!(row.fence == lease.fence && row.age < LEASE);
         assert!(row.remaining > NONE && row.remaining <= LEASE);
         assert_eq!(row.name == text, text.len() < 180);
-        let held = store.held().await.expect("answers");
+        let held = store.ask(Held {}).await.expect("answers");
         assert_eq!(held.len(), 1);
         assert_eq!((&held[0].name, held[0].fence), (&row.name, row.fence));
 
         let fence = store
-            .inspect(name)
+            .ask(Inspect::new(name))
             .await
             .expect("answers")
             .map_or(0, |row| row.fence);
-        let other = store.break_lock(name, Some(fence - 1)).await;
+        let other = store.ask(BreakLock::new(name, Some(fence - 1))).await;
         assert!(!other.expect("answers"), "another holder's");
-        let seen = store.break_lock(name, Some(fence)).await;
+        let seen = store.ask(BreakLock::new(name, Some(fence))).await;
         assert!(seen.expect("answers"));
-        assert!(!store.extend(&lease, LEASE).await.expect("answers"));
+        assert!(
+            !store
+                .ask(Extend::new(&lease, LEASE))
+                .await
+                .expect("answers")
+        );
         assert!(!publish(&*store, &lease, &content("late")).await);
         let row = store
-            .inspect(name)
+            .ask(Inspect::new(name))
             .await
             .expect("answers")
             .expect("is there");
         assert!(row.owner.is_none() && row.fence > lease.fence && row.remaining == NONE);
-        assert_eq!(store.held().await.expect("answers"), []);
-        assert!(!store.release(&lease, LEASE).await.expect("answers"));
+        assert_eq!(store.ask(Held {}).await.expect("answers"), []);
+        assert!(
+            !store
+                .ask(Release::new(&lease, LEASE))
+                .await
+                .expect("answers")
+        );
         let next = lock(&*store, text, LEASE).await;
         assert!(next.fence > row.fence);
-        assert!(store.release(&next, NONE).await.expect("answers"));
+        assert!(store.ask(Release::new(&next, NONE)).await.expect("answers"));
     }
 }
 
@@ -1005,13 +1223,20 @@ async fn one_of_several_tries_in_a_microsecond_gets_the_lock(db: Db) {
         assert!(lease.fence > last);
         last = lease.fence;
         for seen in [None, Some(last), Some(last - 1)] {
-            let other = store.try_lock(&"a".into(), &uuid(), LEASE, seen).await;
+            let other = store.ask(TryLock::new("a", uuid(), LEASE, seen)).await;
             assert_eq!(other.expect("answers"), None);
-            let again = store.try_lock(&"a".into(), &lease.owner, LEASE, seen).await;
+            let again = store
+                .ask(TryLock::new("a", &lease.owner, LEASE, seen))
+                .await;
             assert_eq!(again.expect("answers"), Some(last));
         }
         assert!(publish(&*store, &lease, &content("1")).await);
-        assert!(store.release(&lease, NONE).await.expect("answers"));
+        assert!(
+            store
+                .ask(Release::new(&lease, NONE))
+                .await
+                .expect("answers")
+        );
     }
 }
 
@@ -1101,20 +1326,49 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
     for key in ["/page/0815", "/page/4711", "/another"] {
         let name = &page(key);
         let taken = lock(&*store, name.clone(), LEASE).await;
-        assert!(store.extend(&taken, LEASE).await.expect("answers"));
+        assert!(
+            store
+                .ask(Extend::new(&taken, LEASE))
+                .await
+                .expect("answers")
+        );
         assert!(publish(&*store, &taken, &content).await);
         let (fence, _) = stored(&*store, name).await.expect("is there");
-        assert!(store.release(&taken, NONE).await.expect("answers"));
+        assert!(
+            store
+                .ask(Release::new(&taken, NONE))
+                .await
+                .expect("answers")
+        );
         let taken = lock(&*store, name.clone(), LEASE).await;
         assert!(renew(&*store, &taken, fence).await);
-        let epoch = store.invalidate(key).await.expect("answers");
-        let since = store.invalidated(epoch - 1, ALL).await.expect("answers");
+        let epoch = store.ask(Invalidate::new(key)).await.expect("answers");
+        let since = store
+            .ask(Invalidated::new(epoch - 1, ALL))
+            .await
+            .expect("answers");
         assert!(since.iter().any(|(name, _)| name == key));
-        assert!(store.remove(&taken).await.expect("answers"));
-        assert!(store.inspect(name).await.expect("answers").is_some());
-        store.reclaim(&[&taken]).await.expect("answers");
-        assert!(store.break_lock(name, None).await.expect("answers"));
-        store.purge(key).await.expect("answers");
+        assert!(store.ask(Remove::new(&taken)).await.expect("answers"));
+        assert!(
+            store
+                .ask(Inspect::new(name))
+                .await
+                .expect("answers")
+                .is_some()
+        );
+        store
+            .ask(Reclaim {
+                strays: vec![taken.clone()],
+            })
+            .await
+            .expect("answers");
+        assert!(
+            store
+                .ask(BreakLock::new(name, None))
+                .await
+                .expect("answers")
+        );
+        store.ask(Purge::new(key)).await.expect("answers");
     }
 }
 
@@ -1148,7 +1402,7 @@ async fn entry_from_before_the_clock_was_set_back_has_no_age(db: Db) {
     let lease = lock(&*store, page("/p"), LEASE).await;
     assert!(publish(&*store, &lease, &content("1")).await);
     let entry = async || {
-        let probe = store.probe(&page("/p"), 0).await.expect("answers");
+        let probe = store.ask(Probe::new(page("/p"), 0)).await.expect("answers");
         probe.entry.expect("is there")
     };
     // The largest difference between clocks.
@@ -1166,19 +1420,29 @@ async fn locks_from_before_the_clock_was_set_back_end_after_their_length(db: Db)
     let store = open(&db).await;
     let length = Duration::from_secs(2);
     let cooldown = lock(&*store, "cooldown", LEASE).await;
-    assert!(store.release(&cooldown, length).await.expect("answers"));
+    assert!(
+        store
+            .ask(Release::new(&cooldown, length))
+            .await
+            .expect("answers")
+    );
     lock(&*store, "crashed", length).await;
     lock(&*store, "looked at", length).await;
     let free = lock(&*store, "free", LEASE).await;
-    assert!(store.release(&free, NONE).await.expect("answers"));
+    assert!(store.ask(Release::new(&free, NONE)).await.expect("answers"));
     let once = LockName::of(LockKind::Once, "done");
     let done = lock(&*store, once.clone(), length).await;
-    assert!(store.release(&done, LEASE).await.expect("answers"));
+    assert!(
+        store
+            .ask(Release::new(&done, LEASE))
+            .await
+            .expect("answers")
+    );
     shift_clock(&db, -3600).await;
 
     assert!(lock(&*store, "free", LEASE).await.fence > free.fence);
     let tried = async |name: &LockName| {
-        let tried = store.try_lock(name, &uuid(), LEASE, None).await;
+        let tried = store.ask(TryLock::new(name, uuid(), LEASE, None)).await;
         tried.expect("answers").is_some()
     };
     let names = ["cooldown", "crashed", "looked at"].map(LockName::from);
@@ -1186,9 +1450,9 @@ async fn locks_from_before_the_clock_was_set_back_end_after_their_length(db: Db)
         if name.as_str() != "looked at" {
             assert!(!tried(name).await, "{name:?} ends when its time is over");
         }
-        let probe = store.probe(name, 0).await.expect("answers");
+        let probe = store.ask(Probe::new(name, 0)).await.expect("answers");
         assert!(probe.lock.remaining <= LEASE / 2, "{name:?}: {probe:?}");
-        let row = store.inspect(name).await.expect("answers");
+        let row = store.ask(Inspect::new(name)).await.expect("answers");
         let row = row.expect("is there");
         assert!(row.remaining <= LEASE / 2, "{name:?}: {row:?}");
     }
@@ -1200,7 +1464,7 @@ async fn locks_from_before_the_clock_was_set_back_end_after_their_length(db: Db)
         }
     }
     assert!(!tried(&once).await, "what is done stays done");
-    let row = store.inspect(&once).await.expect("answers");
+    let row = store.ask(Inspect::new(&once)).await.expect("answers");
     let row = row.expect("is there");
     assert!(row.owner.is_none() && row.remaining > LEASE / 2, "{row:?}");
 }
@@ -1209,17 +1473,17 @@ async fn holder_that_extends_after_the_clock_was_set_back_keeps_its_lock(db: Db)
     let store = open(&db).await;
     let held = lock(&*store, "a", LEASE).await;
     shift_clock(&db, -3600).await;
-    assert!(store.extend(&held, LEASE).await.expect("answers"));
+    assert!(store.ask(Extend::new(&held, LEASE)).await.expect("answers"));
     for _ in 0..2 {
-        let probe = store.probe(&"a".into(), 0).await.expect("answers");
+        let probe = store.ask(Probe::new("a", 0)).await.expect("answers");
         assert!(
             probe.lock.owned && probe.lock.remaining > LEASE / 2,
             "{probe:?}"
         );
-        let tried = store.try_lock(&"a".into(), &uuid(), LEASE, None).await;
+        let tried = store.ask(TryLock::new("a", uuid(), LEASE, None)).await;
         assert_eq!(tried.expect("answers"), None);
     }
-    let row = store.inspect(&"a".into()).await.expect("answers");
+    let row = store.ask(Inspect::new("a")).await.expect("answers");
     assert!(row.is_some_and(|row| row.age < LEASE), "acquired by now");
 }
 
@@ -1230,15 +1494,15 @@ async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {
         // Each node of a cluster has a clock of its own.
         shift_clock(&db, -seconds).await;
         for seen in [None, Some(held.fence)] {
-            let tried = store.try_lock(&"a".into(), &uuid(), LEASE, seen).await;
+            let tried = store.ask(TryLock::new("a", uuid(), LEASE, seen)).await;
             assert_eq!(tried.expect("answers"), None);
-            let probe = store.probe(&"a".into(), 0).await.expect("answers");
+            let probe = store.ask(Probe::new("a", 0)).await.expect("answers");
             assert!(probe.lock.owned && probe.lock.remaining > LEASE / 2);
         }
-        let again = store.try_lock(&"a".into(), &held.owner, LEASE, None).await;
+        let again = store.ask(TryLock::new("a", &held.owner, LEASE, None)).await;
         assert_eq!(again.expect("answers"), Some(held.fence));
     }
     assert!(publish(&*store, &held, &content("1")).await);
-    assert!(store.extend(&held, LEASE).await.expect("answers"));
-    assert!(store.release(&held, NONE).await.expect("answers"));
+    assert!(store.ask(Extend::new(&held, LEASE)).await.expect("answers"));
+    assert!(store.ask(Release::new(&held, NONE)).await.expect("answers"));
 }

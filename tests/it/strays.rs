@@ -17,7 +17,7 @@ use perennial::{
     sql::Database,
     testing::{
         self,
-        internal::{BoxError, Call, Link, Linked, Reply, Store},
+        internal::{Backend, BoxError, Call, CallFuture, Reply},
     },
 };
 use tokio::{sync::Semaphore, task::JoinSet};
@@ -46,7 +46,7 @@ const LEASE: Duration = Duration::from_secs(600);
 struct Late(Arc<State>);
 
 struct State {
-    store: Box<dyn Store>,
+    store: Box<dyn Backend>,
     /// The delayed steps, each once.
     late: Mutex<HashSet<&'static str>>,
     go: Semaphore,
@@ -61,7 +61,7 @@ struct State {
 }
 
 impl Late {
-    fn new(store: Box<dyn Store>) -> Self {
+    fn new(store: Box<dyn Backend>) -> Self {
         Self(Arc::new(State {
             store,
             late: Mutex::default(),
@@ -81,7 +81,7 @@ impl Late {
 
     fn site(&self, limit: Duration) -> Perennial {
         let builder = Perennial::builder().statement_timeout(limit);
-        let store = Box::new(Linked(self.clone()));
+        let store = Box::new(self.clone());
         builder.with_store(store).expect("opens")
     }
 
@@ -100,11 +100,11 @@ impl Late {
     }
 }
 
-impl Link for Late {
-    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
-        let (state, step) = (&self.0, call.step());
+impl Late {
+    async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
+        let (state, step) = (&self.0, call.name());
         match step {
-            "try_lock" => {
+            "try-lock" => {
                 state.tries.fetch_add(1, SeqCst);
                 if state.deaf.load(SeqCst) {
                     return pending().await;
@@ -120,16 +120,22 @@ impl Link for Late {
             let state = Arc::clone(state);
             tokio::spawn(async move {
                 state.go.acquire().await.expect("is not closed").forget();
-                state.store.send(call).await.expect("answers");
+                state.store.call(call).await.expect("answers");
                 state.arrived.fetch_add(1, SeqCst);
             });
             return pending().await;
         }
-        let reply = state.store.send(call).await;
+        let reply = state.store.call(call).await;
         if matches!(step, "release" | "reclaim") {
             state.freed.fetch_add(1, SeqCst);
         }
         reply
+    }
+}
+
+impl Backend for Late {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(self.answer(call))
     }
 }
 
@@ -144,7 +150,7 @@ async fn is_free(locks: &Locks, name: &str) {
 async fn late_try_on_a_name_never_held_leaves_the_lock_free(db: Db) {
     let store = Late::open(db.database().await).await;
     let locks = store.site(Duration::from_secs(1)).locks().lease(LEASE);
-    store.hold("try_lock");
+    store.hold("try-lock");
     let error = locks.try_lock("a").await.expect_err("is late");
     assert!(is_database(&error), "{error}");
     until("the first check is over", async || {
@@ -206,7 +212,7 @@ async fn try_that_was_never_sent_costs_nothing_afterwards(db: Db) {
 /// Returns the number of calls in the two hours after 5,000 tries without an answer.
 async fn asked_after_lost_tries(database: testing::Database) -> usize {
     const TRIES: usize = 5000;
-    let store = Late::new(Box::new(Linked(database)));
+    let store = Late::new(Box::new(database));
     store.0.deaf.store(true, SeqCst);
     let locks = store.site(Duration::from_secs(5)).locks();
     let mut tries = JoinSet::new();

@@ -13,7 +13,11 @@ use bytes::Bytes;
 use http::Response;
 use perennial::{
     Refresh,
-    testing::internal::{Call, LeaseRow, Memory, Reply},
+    testing::internal::{
+        BreakLock, Call, Extend, Forget, Held, Inspect, Invalidate, Invalidated,
+        InvalidatedForLong, LeaseRow, List, Memory, Probe, PruneEntries, PruneLocks, Publish,
+        Purge, Reclaim, Release, Remove, Reply, TryLock,
+    },
 };
 use tokio::time::Instant;
 
@@ -289,26 +293,34 @@ impl Ground {
     /// Carries a call out, and records its result.
     pub(crate) fn apply(&self, process: u32, number: u64, call: &Call) -> Reply {
         let stored = match call {
-            Call::TryLock { name, .. } => self.store.fence_of(name),
+            Call::TryLock(TryLock { name, .. }) => self.store.fence_of(name),
             _ => 0,
         };
         let before = match call {
-            Call::Publish(lease, entry) => Some(self.before(lease, Some(&entry.content))),
-            Call::Remove(lease) => Some(self.before(lease, None)),
+            Call::Publish(Publish { lease, entry }) => {
+                Some(self.before(lease, Some(&entry.content)))
+            }
+            Call::Remove(Remove { lease }) => Some(self.before(lease, None)),
             _ => None,
         };
         let reply = self.store.apply(call);
         let outcome = match &reply {
-            Reply::Fence(fence) => CallResult::Fence(*fence, stored),
-            Reply::Done(done) => match before {
+            Reply::TryLock(fence) => CallResult::Fence(*fence, stored),
+            Reply::Extend(done)
+            | Reply::Release(done)
+            | Reply::Publish(done)
+            | Reply::Remove(done)
+            | Reply::BreakLock(done) => match before {
                 Some(before) => CallResult::Written(*done, before),
                 None => CallResult::Done(*done),
             },
-            Reply::Epoch(epoch) => {
+            Reply::Invalidate(epoch) => {
                 let data = lock(&self.data).iter().map(|(datum, _)| *datum).collect();
                 CallResult::Epoch(*epoch, data)
             }
-            Reply::Names(names) => CallResult::Names(names.len()),
+            Reply::Invalidated(names) | Reply::InvalidatedForLong(names) => {
+                CallResult::Names(names.len())
+            }
             Reply::Probe(probe) => {
                 let entry = probe.entry.as_ref().map(|entry| Found {
                     fence: entry.fence,
@@ -328,14 +340,16 @@ impl Ground {
     /// Returns the rows by which a publish or a removal decides, read in another way than the
     /// store's.
     fn before(&self, lease: &LeaseRow, content: Option<&Response<Bytes>>) -> Before {
-        let holds = match self.store.apply(&Call::Inspect(lease.name.clone())) {
-            Reply::Lock(Some(row)) => {
+        let holds = match self.store.apply(&Call::Inspect(Inspect {
+            name: lease.name.clone(),
+        })) {
+            Reply::Inspect(Some(row)) => {
                 row.fence == lease.fence && row.owner.as_ref() == Some(&lease.owner)
             }
             _ => false,
         };
         let (name, known) = (lease.name.clone(), 0);
-        let entry = match self.store.apply(&Call::Probe { name, known }) {
+        let entry = match self.store.apply(&Call::Probe(Probe { name, known })) {
             Reply::Probe(probe) => probe.entry,
             _ => None,
         };
@@ -376,44 +390,56 @@ impl fmt::Display for Event {
 /// Returns a call as a text, without the owner, which differs from run to run.
 pub(crate) fn text(call: &Call) -> String {
     match call {
-        Call::Probe { name, known } => format!("probe {} known {known}", name.as_str()),
-        Call::TryLock { name, seen, .. } => format!("try {} seen {seen:?}", name.as_str()),
-        Call::Extend(lease, _) => format!("extend {} {}", lease.name.as_str(), lease.fence),
-        Call::Release(lease, cooldown) => {
+        Call::Probe(Probe { name, known }) => format!("probe {} known {known}", name.as_str()),
+        Call::TryLock(TryLock { name, seen, .. }) => format!("try {} seen {seen:?}", name.as_str()),
+        Call::Extend(Extend { lease, .. }) => {
+            format!("extend {} {}", lease.name.as_str(), lease.fence)
+        }
+        Call::Release(Release { lease, cooldown }) => {
             let (name, fence) = (lease.name.as_str(), lease.fence);
             format!("release {name} {fence} {cooldown:?}")
         }
-        Call::Publish(lease, entry) => {
+        Call::Publish(Publish { lease, entry }) => {
             let (key, fence) = (lease.name.as_str(), lease.fence);
             let body = String::from_utf8_lossy(entry.content.body());
             let (metadata, renews) = (&entry.metadata, entry.renews);
             format!("publish {key} {fence} {body:?} {metadata} renews {renews:?}")
         }
-        Call::Remove(lease) => format!("remove {} {}", lease.name.as_str(), lease.fence),
-        Call::Reclaim(strays) => {
+        Call::Remove(Remove { lease }) => format!("remove {} {}", lease.name.as_str(), lease.fence),
+        Call::Reclaim(Reclaim { strays }) => {
             let strays = strays
                 .iter()
                 .map(|stray| (stray.name.as_str(), stray.fence));
             format!("reclaim {:?}", strays.collect::<Vec<_>>())
         }
-        Call::Invalidate(name) => format!("invalidate {name}"),
-        Call::Invalidated(since, most) => format!("invalidated {since} {most}"),
-        Call::InvalidatedForLong(after, most) => format!("invalidated for long {after} {most}"),
-        Call::Purge(key) => format!("purge {key}"),
-        Call::List(from, most) => format!("list {from} {most}"),
-        Call::PruneEntries(kind, after) => format!("prune entries {kind} {after:?}"),
-        Call::Inspect(name) => format!("inspect {} {name}", name.kind()),
-        Call::HeldLocks => "held".to_owned(),
-        Call::BreakLock(name, seen) => format!("break {} {name} {seen:?}", name.kind()),
-        Call::PruneLocks(kind, unused, after) => {
+        Call::Invalidate(Invalidate { name }) => format!("invalidate {name}"),
+        Call::Invalidated(Invalidated { since, most }) => format!("invalidated {since} {most}"),
+        Call::InvalidatedForLong(InvalidatedForLong { after, most }) => {
+            format!("invalidated for long {after} {most}")
+        }
+        Call::Purge(Purge { key }) => format!("purge {key}"),
+        Call::List(List { from, most }) => format!("list {from} {most}"),
+        Call::PruneEntries(PruneEntries { kind, after }) => {
+            format!("prune entries {kind} {after:?}")
+        }
+        Call::Inspect(Inspect { name }) => format!("inspect {} {name}", name.kind()),
+        Call::Held(Held {}) => "held".to_owned(),
+        Call::BreakLock(BreakLock { name, seen }) => {
+            format!("break {} {name} {seen:?}", name.kind())
+        }
+        Call::PruneLocks(PruneLocks {
+            kind,
+            unused,
+            after,
+        }) => {
             let unused = [unused.released, unused.alone, unused.expired];
             format!("prune locks {kind} {unused:?} {after:?}")
         }
-        Call::Forget {
+        Call::Forget(Forget {
             before,
             purged,
             oldest,
             after,
-        } => format!("forget {before} {purged:?} {oldest} {after:?}"),
+        }) => format!("forget {before} {purged:?} {oldest} {after:?}"),
     }
 }

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use perennial::testing::internal::{BoxError, Call, Link, Reply};
+use perennial::testing::internal::{
+    Backend, BoxError, Call, CallFuture, Extend, Probe, Publish, Reclaim, Release, Remove, Reply,
+    TryLock,
+};
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
@@ -102,11 +105,11 @@ impl Line {
     }
 }
 
-impl Link for Line {
-    async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+impl Line {
+    async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
         if self.is_cut() && matches!(call, Call::Reclaim(_)) {
             // The process would retry for an hour.
-            return Ok(Reply::Nothing);
+            return Ok(Reply::Reclaim(()));
         }
         let (number, way) = self.way(&call);
         let call = Arc::new(call);
@@ -150,17 +153,23 @@ impl Link for Line {
     }
 }
 
+impl Backend for Line {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(self.answer(call))
+    }
+}
+
 /// The step and its resource.
 fn stream(call: &Call) -> String {
     match call {
-        Call::Probe { name, .. } => format!("probe {}", name.as_str()),
-        Call::TryLock { name, .. } => format!("try {}", name.as_str()),
-        Call::Extend(lease, _) => format!("extend {}", lease.name.as_str()),
-        Call::Release(lease, _) => format!("release {}", lease.name.as_str()),
-        Call::Publish(lease, _) => format!("publish {}", lease.name.as_str()),
-        Call::Remove(lease) => format!("remove {}", lease.name.as_str()),
-        Call::Invalidated(..) => "sync".to_owned(),
-        Call::Reclaim(strays) => {
+        Call::Probe(Probe { name, .. }) => format!("probe {}", name.as_str()),
+        Call::TryLock(TryLock { name, .. }) => format!("try {}", name.as_str()),
+        Call::Extend(Extend { lease, .. }) => format!("extend {}", lease.name.as_str()),
+        Call::Release(Release { lease, .. }) => format!("release {}", lease.name.as_str()),
+        Call::Publish(Publish { lease, .. }) => format!("publish {}", lease.name.as_str()),
+        Call::Remove(Remove { lease }) => format!("remove {}", lease.name.as_str()),
+        Call::Invalidated(_) => "sync".to_owned(),
+        Call::Reclaim(Reclaim { strays }) => {
             let names: Vec<_> = strays.iter().map(|stray| stray.name.as_str()).collect();
             format!("reclaim {names:?}")
         }

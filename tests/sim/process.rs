@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
-use perennial::testing::internal::{BoxError, Linked};
+use perennial::testing::internal::BoxError;
 use perennial::{Perennial, event::Served, layer::ResponseBody, locks::Lease};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, util::BoxCloneSyncService};
@@ -81,7 +81,7 @@ impl Process {
         if revision > 0 {
             builder = builder.revision(format!("r{revision}"));
         }
-        let site = builder.with_store(Box::new(Linked(line))).expect("opens");
+        let site = builder.with_store(Box::new(line)).expect("opens");
         ground.note(number, What::Started { revision });
         let service = |key: usize| {
             let resource = &ground.plan.resources[key];

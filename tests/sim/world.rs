@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use perennial::testing::internal::{Call, Reply, seed_pauses};
+use perennial::testing::internal::{Call, Held, Reply, seed_pauses};
 use perennial::{Error, locks::LockKind};
 use tokio::{runtime::Handle, task::JoinSet, time::Instant};
 
@@ -370,7 +370,7 @@ impl World {
             }
         }
         self.ground.note(0, What::Stopped);
-        if let Reply::Locks(locks) = self.ground.store.apply(&Call::HeldLocks) {
+        if let Reply::Held(locks) = self.ground.store.apply(&Call::Held(Held {})) {
             // A pruning may still run: a shutdown does not wait for it.
             let held = locks.iter().filter(|lock| lock.owner.is_some());
             let held = held.filter(|lock| lock.kind != LockKind::Housekeeping);

@@ -27,7 +27,7 @@ use crate::{
         refresh::request::original_uri,
     },
     lock::{Lease, LockKind, LockName},
-    store::{NewEntry, Probe},
+    store::{NewEntry, Probe, Probed, Publish},
     timing::{Backoff, RESPONSE_PAUSES},
 };
 
@@ -179,7 +179,7 @@ impl Driver {
             run_again: self.layer.run_again,
         };
         let (store, clock) = (locks.store(), Clock::start());
-        let probed = store.call("probe", |store| store.probe(&self.name, 0));
+        let probed = store.call(Probe::new(&self.name, 0));
         let free = request.probed(probed.await.map(Found::from))?;
         let tried = locks.take(&self.name, "", Some(free.seen)).await;
         free.tried(clock.elapsed(), tried)
@@ -244,18 +244,15 @@ impl Driver {
     }
 
     async fn publish(&self, storing: &Storing<Lease, Response<Bytes>>) -> Result<bool, Error> {
-        let nothing = Response::default();
         let entry = NewEntry {
             renews: None,
-            content: storing.response.as_ref().unwrap_or(&nothing),
-            metadata: &self.fingerprint.metadata(storing.response.is_some()),
-            history: "",
+            content: storing.response.clone().unwrap_or_default(),
+            metadata: self.fingerprint.metadata(storing.response.is_some()),
+            history: String::new(),
             retention: self.layer.lifetime,
         };
         let store = self.layer.locks.store();
-        let publish = store.call("publish", |store| {
-            store.publish(storing.lease.row(), &entry)
-        });
+        let publish = store.call(Publish::new(storing.lease.row(), entry));
         publish.await
     }
 }
@@ -267,8 +264,8 @@ fn asks_to_repeat<B>(response: &Response<B>) -> bool {
     refuses && response.headers().contains_key(header::RETRY_AFTER)
 }
 
-impl From<Probe> for Found<Response<Bytes>> {
-    fn from(probe: Probe) -> Self {
+impl From<Probed> for Found<Response<Bytes>> {
+    fn from(probe: Probed) -> Self {
         let stored = probe.entry.map(|entry| {
             let (fingerprint, whole) = Fingerprint::from_metadata(&entry.metadata);
             Stored {
@@ -309,8 +306,8 @@ mod tests {
         error::{BoxError, Unfit},
         layer::idempotency::IdempotencyLayer,
         lock::{LockKind, LockName, Locks},
-        store::Guarded,
-        testing::internal::{Call, Link, Linked, Memory, Reply},
+        store::Store,
+        testing::internal::{Backend, Call, CallFuture, Inspect, Memory, Publish, Reply, TryLock},
     };
 
     const MINUTE: Duration = Duration::from_mins(1);
@@ -351,13 +348,13 @@ mod tests {
 
         fn is_owned(&self) -> bool {
             let name = LockName::of(LockKind::Request, ["", "/pay", "k"]);
-            let lock = Call::Inspect(name);
-            matches!(self.0.0.apply(&lock), Reply::Lock(Some(lock)) if lock.owner.is_some())
+            let lock = Call::Inspect(Inspect { name });
+            matches!(self.0.0.apply(&lock), Reply::Inspect(Some(lock)) if lock.owner.is_some())
         }
     }
 
-    impl Link for Database {
-        async fn send(&self, call: Call) -> Result<Reply, BoxError> {
+    impl Database {
+        async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
             let faults = *self.0.1.lock().expect("not poisoned");
             if faults
                 .away_until
@@ -366,23 +363,29 @@ mod tests {
                 return Err("is away".into());
             }
             match &call {
-                Call::Publish(_, entry) => match faults.rejects {
+                Call::Publish(Publish { entry, .. }) => match faults.rejects {
                     Some(_) if entry.content.body().is_empty() => {}
                     Some(Rejects::ByAnswer) => return Err(Unfit("is too large".into()).into()),
                     Some(Rejects::Silently) => return Err("the connection is reset".into()),
                     None if faults.lags > 0 => {
                         self.tell(|faults| faults.lags -= 1);
-                        return Ok(Reply::Done(false));
+                        return Ok(Reply::Publish(false));
                     }
                     None => {}
                 },
-                Call::TryLock { .. } => {
+                Call::TryLock(TryLock { .. }) => {
                     self.tell(|faults| faults.pause = Duration::ZERO);
                     advance(faults.pause).await;
                 }
                 _ => {}
             }
             Ok(self.0.0.apply(&call))
+        }
+    }
+
+    impl Backend for Database {
+        fn call(&self, call: Call) -> CallFuture<'_> {
+            Box::pin(self.answer(call))
         }
     }
 
@@ -398,7 +401,7 @@ mod tests {
     impl Site {
         fn new(fault: fn(&Database)) -> Self {
             let database = Database::default();
-            let store = Guarded::new(Box::new(Linked(database.clone())), LIMIT, LIMIT, None);
+            let store = Store::new(Box::new(database.clone()), LIMIT, LIMIT, None);
             let locks = Locks::with_store(store);
             Self {
                 database,

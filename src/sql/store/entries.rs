@@ -13,13 +13,16 @@ use crate::{
         statements::{entries, locks},
         wire,
     },
-    store::{Entry, EntryRow, LeaseRow, LockRow, LockState, NewEntry, Probe, Pruned},
+    store::{
+        Entry, EntryRow, List, LockRow, LockState, Probe, Probed, PruneEntries, Pruned, Publish,
+        Purge, Remove,
+    },
 };
 
 impl<DB: Driver> SqlStore<DB> {
-    pub(super) async fn probe(&self, name: &LockName, known: i64) -> Answer<Probe> {
+    pub(super) async fn probe(&self, Probe { name, known }: &Probe) -> Answer<Probed> {
         let done = self
-            .run_on(&entries::PROBE, name, &[Arg::Int(known)])
+            .run_on(&entries::PROBE, name, &[Arg::Int(*known)])
             .await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let (mut remaining, age) = (row.number(2)?, row.int(10)?.unwrap_or_default());
@@ -40,7 +43,7 @@ impl<DB: Driver> SqlStore<DB> {
             tracing::warn!(name = name.as_str(), %error, "the stored entry cannot be read");
             None
         });
-        Ok(Probe {
+        Ok(Probed {
             entry,
             unreadable,
             lock,
@@ -66,13 +69,13 @@ impl<DB: Driver> SqlStore<DB> {
         }))
     }
 
-    pub(super) async fn publish(&self, lease: &LeaseRow, entry: &NewEntry<'_>) -> Answer<bool> {
-        let content = entry.content;
+    pub(super) async fn publish(&self, Publish { lease, entry }: &Publish) -> Answer<bool> {
+        let content = &entry.content;
         let headers = wire::encode(content.headers());
         let mut arguments = vec![
-            Arg::Text(entry.metadata),
+            Arg::Text(&entry.metadata),
             Arg::Int(micros(entry.retention.min(FOREVER))),
-            Arg::Text(entry.history),
+            Arg::Text(&entry.history),
         ];
         let statement = match entry.renews {
             Some(known) => {
@@ -96,13 +99,14 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(fence == Some(lease.fence))
     }
 
-    pub(super) async fn remove(&self, lease: &LeaseRow) -> Answer<bool> {
-        Ok(self.run_under(&entries::REMOVE, lease, &[]).await?.changed > 0)
+    pub(super) async fn remove(&self, call: &Remove) -> Answer<bool> {
+        let done = self.run_under(&entries::REMOVE, &call.lease, &[]).await?;
+        Ok(done.changed > 0)
     }
 
     /// Takes the locks first, also of variants that are being made for the first time.
-    pub(super) async fn purge(&self, key: &str) -> Answer<()> {
-        let page = LockName::of(LockKind::Page, key);
+    pub(super) async fn purge(&self, Purge { key }: &Purge) -> Answer<()> {
+        let page = LockName::of(LockKind::Page, key.as_str());
         self.break_lock(&page, None).await?;
         self.run_on(&entries::DELETE, &page, &[]).await?;
         // A name with a NUL is stored as a digest (and a `NUL` is in no text of PostgreSQL's).
@@ -115,8 +119,8 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(())
     }
 
-    pub(super) async fn list(&self, from: &str, most: usize) -> Answer<Vec<EntryRow>> {
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
+    pub(super) async fn list(&self, List { from, most }: &List) -> Answer<Vec<EntryRow>> {
+        let most = i64::try_from(*most).unwrap_or(i64::MAX);
         let done = self
             .run(&entries::LIST, &[Arg::Text(from), Arg::Int(most)])
             .await?;
@@ -145,11 +149,8 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    pub(super) async fn prune_entries(
-        &self,
-        kind: LockKind,
-        after: Option<&str>,
-    ) -> Answer<Option<Pruned>> {
+    pub(super) async fn prune_entries(&self, call: &PruneEntries) -> Answer<Option<Pruned>> {
+        let (kind, after) = (call.kind, call.after.as_deref());
         let pruned = self.prune([&entries::NEXT, &entries::PRUNE], kind, after, &[]);
         let Some((last, row)) = pruned.await? else {
             return Ok(None);

@@ -1,7 +1,5 @@
 //! The steps on invalidations.
 
-use std::time::Duration;
-
 use super::{Answer, SqlStore};
 use crate::{
     clock::{FOREVER, micros},
@@ -9,27 +7,28 @@ use crate::{
         run::{Arg, Cells, Driver, number},
         statements::{Sides, invalidations},
     },
+    store::{Forget, Invalidate, Invalidated, InvalidatedForLong},
 };
 
 impl<DB: Driver> SqlStore<DB> {
-    pub(super) async fn invalidate(&self, name: &str) -> Answer<i64> {
-        let name = [Arg::Text(name)];
+    pub(super) async fn invalidate(&self, call: &Invalidate) -> Answer<i64> {
+        let name = [Arg::Text(&call.name)];
         let done = self.run(&invalidations::INVALIDATE, &name).await?;
         Ok(number(&done)?.ok_or("the database gave no epoch")?)
     }
 
-    pub(super) async fn invalidated(&self, since: i64, most: usize) -> Answer<Vec<(String, i64)>> {
-        let since = Arg::Int(since);
-        self.epochs(&invalidations::INVALIDATED, since, most).await
+    pub(super) async fn invalidated(&self, call: &Invalidated) -> Answer<Vec<(String, i64)>> {
+        let since = Arg::Int(call.since);
+        let sides = &invalidations::INVALIDATED;
+        self.epochs(sides, since, call.most).await
     }
 
     pub(super) async fn invalidated_for_long(
         &self,
-        after: &str,
-        most: usize,
+        call: &InvalidatedForLong,
     ) -> Answer<Vec<(String, i64)>> {
         let sides = &invalidations::INVALIDATED_FOR_LONG;
-        self.epochs(sides, Arg::Text(after), most).await
+        self.epochs(sides, Arg::Text(&call.after), call.most).await
     }
 
     /// Returns names with their epochs, from the given place on.
@@ -47,20 +46,15 @@ impl<DB: Driver> SqlStore<DB> {
             .collect()
     }
 
-    pub(super) async fn forget_invalidated(
-        &self,
-        before: i64,
-        purged: Duration,
-        oldest: i64,
-        after: Option<i64>,
-    ) -> Answer<Option<i64>> {
-        let after = Arg::Int(after.unwrap_or(i64::MIN));
+    pub(super) async fn forget(&self, call: &Forget) -> Answer<Option<i64>> {
+        let after = Arg::Int(call.after.unwrap_or(i64::MIN));
         let done = self.run(&invalidations::NEXT, &[after]).await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let last = row.int(0)?;
         if let Some(last) = last {
-            let purged = micros(purged.min(FOREVER));
-            let [last, before, purged, oldest] = [last, before, purged, oldest].map(Arg::Int);
+            let purged = micros(call.purged.min(FOREVER));
+            let numbers = [last, call.before, purged, call.oldest];
+            let [last, before, purged, oldest] = numbers.map(Arg::Int);
             let arguments = [after, last, before, purged, oldest];
             self.run(&invalidations::FORGET, &arguments).await?;
         }

@@ -1,9 +1,6 @@
 //! The steps on locks.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::{Answer, SqlStore};
 use crate::{
@@ -13,28 +10,22 @@ use crate::{
         run::{Arg, Cells, Driver, is_broken, is_contended, number},
         statements::locks,
     },
-    store::{LeaseRow, LockRow, Unused, waits},
+    store::{Extend, LockRow, PruneLocks, Reclaim, Release, TryLock, waits},
     timing::SETTLING,
 };
 
 impl<DB: Driver> SqlStore<DB> {
-    pub(super) async fn try_lock(
-        &self,
-        name: &LockName,
-        owner: &str,
-        length: Duration,
-        seen: Option<i64>,
-    ) -> Answer<Option<i64>> {
+    pub(super) async fn try_lock(&self, call: &TryLock) -> Answer<Option<i64>> {
         // Also while the tables are being made.
         waits();
         let statement = self.statement(&locks::TRY).await?;
-        let column = bounded(name.as_str());
+        let column = bounded(call.name.as_str());
         let arguments = [
-            Arg::Text(name.kind().as_str()),
+            Arg::Text(call.name.kind().as_str()),
             Arg::Text(&column),
-            Arg::Text(owner),
-            Arg::Int(micros(length)),
-            Arg::Int(seen.unwrap_or(-1)),
+            Arg::Text(&call.owner),
+            Arg::Int(micros(call.length)),
+            Arg::Int(call.seen.unwrap_or(-1)),
         ];
         let broke = AtomicBool::new(false);
         // A try that loses is not repeated.
@@ -64,15 +55,16 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(None)
     }
 
-    pub(super) async fn extend(&self, lease: &LeaseRow, length: Duration) -> Answer<bool> {
-        let length = [Arg::Int(micros(length))];
-        let done = self.run_under(&locks::EXTEND, lease, &length).await?;
+    pub(super) async fn extend(&self, call: &Extend) -> Answer<bool> {
+        let length = [Arg::Int(micros(call.length))];
+        let done = self.run_under(&locks::EXTEND, &call.lease, &length).await?;
         Ok(done.changed > 0)
     }
 
-    pub(super) async fn release(&self, lease: &LeaseRow, cooldown: Duration) -> Answer<bool> {
-        let cooldown = [Arg::Int(micros(cooldown))];
-        let done = self.run_under(&locks::RELEASE, lease, &cooldown).await?;
+    pub(super) async fn release(&self, call: &Release) -> Answer<bool> {
+        let cooldown = [Arg::Int(micros(call.cooldown))];
+        let released = self.run_under(&locks::RELEASE, &call.lease, &cooldown);
+        let done = released.await?;
         Ok(done.changed > 0)
     }
 
@@ -103,20 +95,16 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(seen.is_none() || done.changed > 0)
     }
 
-    pub(super) async fn prune_locks(
-        &self,
-        kind: LockKind,
-        unused: Unused,
-        after: Option<&str>,
-    ) -> Answer<Option<String>> {
+    pub(super) async fn prune_locks(&self, call: &PruneLocks) -> Answer<Option<String>> {
+        let (unused, after) = (call.unused, call.after.as_deref());
         let unused = [unused.released, unused.expired, unused.alone];
         let unused = unused.map(|time| Arg::Int(micros(time.min(FOREVER))));
-        let pruned = self.prune([&locks::NEXT, &locks::PRUNE], kind, after, &unused);
+        let pruned = self.prune([&locks::NEXT, &locks::PRUNE], call.kind, after, &unused);
         Ok(pruned.await?.map(|(last, _)| last))
     }
 
-    pub(super) async fn reclaim(&self, strays: &[&LeaseRow]) -> Answer<()> {
-        for stray in strays {
+    pub(super) async fn reclaim(&self, call: &Reclaim) -> Answer<()> {
+        for stray in &call.strays {
             self.run_under(&locks::RECLAIM, stray, &[]).await?;
         }
         Ok(())

@@ -4,12 +4,9 @@ mod entries;
 mod invalidations;
 mod locks;
 
-use std::{
-    sync::{
-        OnceLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use futures_util::future::BoxFuture;
@@ -26,7 +23,7 @@ use crate::{
         schema,
         statements::Sides,
     },
-    store::{EntryRow, LeaseRow, LockRow, NewEntry, Probe, Pruned, Store, StoreFuture, Unused},
+    store::{Backend, Call, CallFuture, LeaseRow, Reply},
 };
 pub(super) use locks::lock_row;
 
@@ -154,34 +151,31 @@ impl<DB: Driver> SqlStore<DB> {
     }
 }
 
-/// Implements each step of the trait by the method of the same name, boxed.
-macro_rules! steps {
-    ($($step:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
-        impl<DB: Driver> Store for SqlStore<DB> {
-            $(fn $step<'a>(&'a self, $($argument: $type),*) -> StoreFuture<'a, $answer> {
-                Box::pin(Self::$step(self, $($argument),*))
-            })*
-        }
-    };
-}
-
-steps! {
-    probe(name: &'a LockName, known: i64) -> Probe;
-    try_lock(name: &'a LockName, owner: &'a str, length: Duration, seen: Option<i64>) -> Option<i64>;
-    extend(lease: &'a LeaseRow, length: Duration) -> bool;
-    release(lease: &'a LeaseRow, cooldown: Duration) -> bool;
-    publish(lease: &'a LeaseRow, entry: &'a NewEntry<'a>) -> bool;
-    remove(lease: &'a LeaseRow) -> bool;
-    invalidate(name: &'a str) -> i64;
-    invalidated(since: i64, most: usize) -> Vec<(String, i64)>;
-    invalidated_for_long(after: &'a str, most: usize) -> Vec<(String, i64)>;
-    purge(key: &'a str) -> ();
-    list(from: &'a str, most: usize) -> Vec<EntryRow>;
-    inspect(name: &'a LockName) -> Option<LockRow>;
-    held() -> Vec<LockRow>;
-    break_lock(name: &'a LockName, seen: Option<i64>) -> bool;
-    reclaim(strays: &'a [&'a LeaseRow]) -> ();
-    prune_entries(kind: LockKind, after: Option<&'a str>) -> Option<Pruned>;
-    prune_locks(kind: LockKind, unused: Unused, after: Option<&'a str>) -> Option<String>;
-    forget_invalidated(before: i64, purged: Duration, oldest: i64, after: Option<i64>) -> Option<i64>;
+impl<DB: Driver> Backend for SqlStore<DB> {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(async move {
+            Ok(match &call {
+                Call::Probe(it) => Reply::Probe(self.probe(it).await?),
+                Call::TryLock(it) => Reply::TryLock(self.try_lock(it).await?),
+                Call::Extend(it) => Reply::Extend(self.extend(it).await?),
+                Call::Release(it) => Reply::Release(self.release(it).await?),
+                Call::Publish(it) => Reply::Publish(self.publish(it).await?),
+                Call::Remove(it) => Reply::Remove(self.remove(it).await?),
+                Call::Invalidate(it) => Reply::Invalidate(self.invalidate(it).await?),
+                Call::Invalidated(it) => Reply::Invalidated(self.invalidated(it).await?),
+                Call::InvalidatedForLong(it) => {
+                    Reply::InvalidatedForLong(self.invalidated_for_long(it).await?)
+                }
+                Call::Purge(it) => Reply::Purge(self.purge(it).await?),
+                Call::List(it) => Reply::List(self.list(it).await?),
+                Call::PruneEntries(it) => Reply::PruneEntries(self.prune_entries(it).await?),
+                Call::Inspect(it) => Reply::Inspect(self.inspect(&it.name).await?),
+                Call::Held(_) => Reply::Held(self.held().await?),
+                Call::BreakLock(it) => Reply::BreakLock(self.break_lock(&it.name, it.seen).await?),
+                Call::Reclaim(it) => Reply::Reclaim(self.reclaim(it).await?),
+                Call::PruneLocks(it) => Reply::PruneLocks(self.prune_locks(it).await?),
+                Call::Forget(it) => Reply::Forget(self.forget(it).await?),
+            })
+        })
+    }
 }

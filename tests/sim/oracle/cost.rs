@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use perennial::testing::internal::Call;
+use perennial::testing::internal::{Call, Invalidate, Probe, Publish, TryLock};
 
 use super::{MICROS, Oracle, Under};
 use crate::{
@@ -98,7 +98,10 @@ impl Oracle<'_> {
         let (Some(key), process, at) = (under.key, under.process, under.at) else {
             return Ok(());
         };
-        let is_look = matches!(&*under.call, Call::Probe { .. } | Call::TryLock { .. });
+        let is_look = matches!(
+            &*under.call,
+            Call::Probe(Probe { .. }) | Call::TryLock(TryLock { .. })
+        );
         if is_look && !self.ground.plan.revisions && self.holds_fresh(process, key, at) {
             let version = self.ways[&(process, key)].version;
             return Err(format!(
@@ -113,8 +116,8 @@ impl Oracle<'_> {
         }
         let recent = way.recent.len();
         match &*under.call {
-            Call::Probe { .. } => way.probes += 1,
-            Call::Publish(lease, _) => match way.publishing {
+            Call::Probe(Probe { .. }) => way.probes += 1,
+            Call::Publish(Publish { lease, .. }) => match way.publishing {
                 Some((fence, _)) if fence == lease.fence => {}
                 _ => way.publishing = Some((lease.fence, at)),
             },
@@ -144,7 +147,7 @@ impl Oracle<'_> {
         };
         let calm = self.ground.plan.calm;
         match (&*under.call, outcome) {
-            (Call::TryLock { .. }, CallResult::Fence(Some(_), _)) => {
+            (Call::TryLock(TryLock { .. }), CallResult::Fence(Some(_), _)) => {
                 let stored = self.stored_of(key).at;
                 // A process counts the age of a version from before it asked.
                 let slack = 2 * (self.ground.plan.latency.as_micros() as u64 + MICROS) * 2;
@@ -158,16 +161,16 @@ impl Oracle<'_> {
                 stored.taken = at;
                 *stored.won.entry(process).or_default() += 1;
             }
-            (Call::TryLock { .. }, CallResult::Fence(None, _)) => {
+            (Call::TryLock(TryLock { .. }), CallResult::Fence(None, _)) => {
                 self.ways.entry((process, key)).or_default().refused += 1;
             }
-            (Call::Publish(_, entry), CallResult::Written(true, _)) => {
+            (Call::Publish(Publish { entry, .. }), CallResult::Written(true, _)) => {
                 let epoch = epoch_of(&entry.metadata);
                 let stored = self.stored_of(key);
                 stored.at = Some((at as i64, epoch));
                 stored.published += 1;
             }
-            (Call::Release(..), CallResult::Done(true)) => {
+            (Call::Release(_), CallResult::Done(true)) => {
                 let stored = self.stored_of(key);
                 stored.released += 1;
                 let held = at - stored.taken;
@@ -184,7 +187,7 @@ impl Oracle<'_> {
     }
 
     pub(super) fn hears(&mut self, under: &Under, outcome: &CallResult, at: u64) {
-        if let Call::Invalidate(name) = &*under.call
+        if let Call::Invalidate(Invalidate { name }) = &*under.call
             && let Some(purged) = name.strip_prefix("purged:")
         {
             // A purge empties the memory of its process, also of newer versions.
@@ -198,7 +201,7 @@ impl Oracle<'_> {
         let way = self.ways.entry((under.process, key)).or_default();
         way.last = at;
         match (&*under.call, outcome) {
-            (Call::Probe { .. }, CallResult::Found(Some(Found { epoch, age, .. }), _)) => {
+            (Call::Probe(Probe { .. }), CallResult::Found(Some(Found { epoch, age, .. }), _)) => {
                 let born = under.at as i64 - age.as_micros() as i64;
                 if way.unsaved.is_none_or(|made| (made as i64) < born) {
                     way.unsaved = None;
@@ -206,7 +209,7 @@ impl Oracle<'_> {
                     way.version = Some(Version { born, epoch });
                 }
             }
-            (Call::Publish(lease, entry), CallResult::Written(true, _)) => {
+            (Call::Publish(Publish { lease, entry }), CallResult::Written(true, _)) => {
                 let born = match way.publishing {
                     Some((fence, since)) if fence == lease.fence => since as i64,
                     _ => return,

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 
 use perennial::{
     locks::{LockKind, LockName},
-    testing::internal::Call,
+    testing::internal::{BreakLock, Call, Extend, Purge, Reclaim, Release, TryLock},
 };
 
 use super::{MICROS, Oracle, Under};
@@ -90,7 +90,10 @@ impl Leases {
         terms: Option<Terms>,
     ) -> Result<(), String> {
         match call {
-            Call::Release(row, cooldown) => {
+            Call::Release(Release {
+                lease: row,
+                cooldown,
+            }) => {
                 let Some(lease) = self.of(&row.name, process, row.fence) else {
                     return Ok(());
                 };
@@ -121,7 +124,7 @@ impl Leases {
                     ));
                 }
             }
-            Call::Reclaim(strays) => {
+            Call::Reclaim(Reclaim { strays }) => {
                 for stray in strays {
                     let leases = self.held.get_mut(&stray.name).into_iter().flatten();
                     for lease in leases.filter(|lease| lease.owner == stray.owner) {
@@ -142,12 +145,12 @@ impl Leases {
     ) -> Result<(), String> {
         match (&*under.call, outcome) {
             (
-                Call::TryLock {
+                Call::TryLock(TryLock {
                     name,
                     owner,
                     length,
                     ..
-                },
+                }),
                 CallResult::Fence(Some(fence), _),
             ) => {
                 if let Some(until) = self.cooldowns.remove(name)
@@ -170,7 +173,13 @@ impl Leases {
                     over: false,
                 });
             }
-            (Call::Release(row, cooldown), CallResult::Done(true)) => {
+            (
+                Call::Release(Release {
+                    lease: row,
+                    cooldown,
+                }),
+                CallResult::Done(true),
+            ) => {
                 let failures = self.failures.entry(row.name.clone()).or_default();
                 let (count, fence) = *failures;
                 if cooldown.is_zero() {
@@ -181,9 +190,9 @@ impl Leases {
                 self.cooldowns
                     .insert(row.name.clone(), at + micros(*cooldown));
             }
-            (Call::BreakLock(name, _), _) => self.broken(name),
-            (Call::Purge(key), _) => self.broken(&LockName::of(LockKind::Page, key)),
-            (Call::Reclaim(strays), _) => {
+            (Call::BreakLock(BreakLock { name, .. }), _) => self.broken(name),
+            (Call::Purge(Purge { key }), _) => self.broken(&LockName::of(LockKind::Page, key)),
+            (Call::Reclaim(Reclaim { strays }), _) => {
                 for stray in strays {
                     self.cooldowns.remove(&stray.name);
                 }
@@ -201,7 +210,7 @@ impl Leases {
     ) -> Result<(), String> {
         let process = under.process;
         match (&*under.call, outcome) {
-            (Call::TryLock { name, owner, .. }, CallResult::Fence(Some(fence), _)) => {
+            (Call::TryLock(TryLock { name, owner, .. }), CallResult::Fence(Some(fence), _)) => {
                 let Some(lease) = self.of(name, process, *fence) else {
                     return Ok(());
                 };
@@ -211,7 +220,7 @@ impl Leases {
                     self.alone(name, owner, at)?;
                 }
             }
-            (Call::Extend(row, length), CallResult::Done(extended)) => {
+            (Call::Extend(Extend { lease: row, length }), CallResult::Done(extended)) => {
                 if let Some(lease) = self.of(&row.name, process, row.fence) {
                     match extended {
                         true => lease.until = lease.until.max(under.at + micros(*length)),

@@ -41,7 +41,10 @@ use std::{
     sync::Arc,
 };
 
-use perennial::{locks::LockKind, testing::internal::Call};
+use perennial::{
+    locks::LockKind,
+    testing::internal::{Call, Extend, Probe, Publish, Release, Remove, TryLock},
+};
 
 use crate::{
     ground::{CallResult, Event, Ground, Resource, What},
@@ -222,7 +225,7 @@ impl Oracle<'_> {
             What::Answered(call) => return self.answered(*call, at),
             What::Refused(call) => {
                 if let Some(mut under) = self.calls.remove(call) {
-                    if matches!(*under.call, Call::Invalidated(..)) {
+                    if matches!(*under.call, Call::Invalidated(_)) {
                         process.refused = Some(at);
                         process.open = None;
                     }
@@ -387,11 +390,11 @@ impl Oracle<'_> {
     /// Returns the resource of a call.
     fn key_of(&self, call: &Call) -> Option<usize> {
         let name = match call {
-            Call::Probe { name, .. } | Call::TryLock { name, .. } => name,
-            Call::Publish(lease, _)
-            | Call::Remove(lease)
-            | Call::Extend(lease, _)
-            | Call::Release(lease, _) => &lease.name,
+            Call::Probe(Probe { name, .. }) | Call::TryLock(TryLock { name, .. }) => name,
+            Call::Publish(Publish { lease, .. })
+            | Call::Remove(Remove { lease })
+            | Call::Extend(Extend { lease, .. })
+            | Call::Release(Release { lease, .. }) => &lease.name,
             _ => return None,
         };
         if name.kind() != LockKind::Page {
@@ -418,15 +421,15 @@ impl Telling {
 /// Returns the name of the step in the tally.
 fn kind(call: &Call) -> &'static str {
     match call {
-        Call::Probe { .. } => "statements: probe",
-        Call::TryLock { .. } => "statements: try",
-        Call::Extend(..) => "statements: extend",
-        Call::Release(..) => "statements: release",
-        Call::Publish(_, entry) if entry.renews.is_none() => "statements: publish",
-        Call::Publish(..) => "statements: renew",
-        Call::Remove(..) => "statements: remove",
+        Call::Probe(Probe { .. }) => "statements: probe",
+        Call::TryLock(TryLock { .. }) => "statements: try",
+        Call::Extend(_) => "statements: extend",
+        Call::Release(_) => "statements: release",
+        Call::Publish(Publish { entry, .. }) if entry.renews.is_none() => "statements: publish",
+        Call::Publish(_) => "statements: renew",
+        Call::Remove(_) => "statements: remove",
         Call::Invalidate(_) => "statements: invalidate",
-        Call::Invalidated(..) => "statements: sync",
+        Call::Invalidated(_) => "statements: sync",
         Call::Reclaim(_) => "statements: reclaim",
         _ => "statements: others",
     }

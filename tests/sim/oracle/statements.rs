@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{OVERDUE, Oracle, Telling};
-use perennial::testing::internal::Call;
+use perennial::testing::internal::{Call, Invalidate, Invalidated, Publish, Remove, TryLock};
 
 use crate::{
     ground::{CallResult, epoch_of},
@@ -35,7 +35,7 @@ impl Oracle<'_> {
         let asked = Arc::clone(&under.call);
         self.calls.insert(call, under);
         match (&*asked, outcome) {
-            (Call::Invalidate(name), CallResult::Epoch(epoch, data)) => {
+            (Call::Invalidate(Invalidate { name }), CallResult::Epoch(epoch, data)) => {
                 self.tellings.push(Telling {
                     name: name.clone(),
                     epoch: *epoch,
@@ -43,10 +43,12 @@ impl Oracle<'_> {
                     data: data.clone(),
                 });
             }
-            (Call::Publish(_, entry), CallResult::Written(false, _)) if entry.renews.is_none() => {
+            (Call::Publish(Publish { entry, .. }), CallResult::Written(false, _))
+                if entry.renews.is_none() =>
+            {
                 self.count("publishes refused");
             }
-            (Call::Publish(lease, entry), CallResult::Written(true, before)) => {
+            (Call::Publish(Publish { lease, entry }), CallResult::Written(true, before)) => {
                 let (key, epoch) = (lease.name.as_str(), epoch_of(&entry.metadata));
                 let repeated = before.fence == lease.fence;
                 if !before.holds && !repeated {
@@ -75,7 +77,7 @@ impl Oracle<'_> {
                 }
                 self.published(key, epoch, entry.content.body(), (!repeated).then_some(at))?;
             }
-            (Call::Remove(lease), CallResult::Written(true, before)) => {
+            (Call::Remove(Remove { lease }), CallResult::Written(true, before)) => {
                 self.count("removals");
                 if !before.holds {
                     return Err(format!(
@@ -84,7 +86,7 @@ impl Oracle<'_> {
                     ));
                 }
             }
-            (Call::TryLock { name, seen, .. }, CallResult::Fence(fence, stored)) => {
+            (Call::TryLock(TryLock { name, seen, .. }), CallResult::Fence(fence, stored)) => {
                 match fence {
                     Some(_) => self.count("tries won"),
                     None => self.count("tries refused"),
@@ -143,11 +145,11 @@ impl Oracle<'_> {
         match *under.call {
             // A process reads the epoch of its revision from the list: another process may have been
             // the first.
-            Call::Invalidate(ref name) if name.starts_with("revision:") => {}
+            Call::Invalidate(Invalidate { ref name }) if name.starts_with("revision:") => {}
             Call::Invalidate(_) => {
                 process.learned.entry(under.tellings).or_insert(at);
             }
-            Call::Invalidated(since, _) => {
+            Call::Invalidated(Invalidated { since, .. }) => {
                 for (index, telling) in self.tellings[..under.tellings].iter().enumerate() {
                     if telling.epoch > since {
                         process.learned.entry(index).or_insert(at);

@@ -7,7 +7,7 @@ mod sites;
 use std::sync::Arc;
 
 use clap::Args;
-use perennial::{Perennial, testing::internal::Store};
+use perennial::{Perennial, testing::internal::Backend};
 
 use crate::{Result, record::now, watch::store};
 
@@ -24,7 +24,7 @@ pub(crate) struct Options {
 /// A node: a site with memory and connections of its own.
 struct Node {
     site: Perennial,
-    store: Box<dyn Store>,
+    store: Box<dyn Backend>,
 }
 
 pub(crate) async fn run(options: Options) -> Result<bool> {

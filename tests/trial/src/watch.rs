@@ -11,7 +11,7 @@ use std::{
 use perennial::{
     Perennial,
     locks::{LockKind, LockName},
-    testing::internal::Store,
+    testing::internal::{Backend, Probe},
 };
 use sqlx::{AnyConnection, Connection};
 use tokio::task::JoinSet;
@@ -101,11 +101,11 @@ impl Watch {
     }
 
     /// Reads the stored versions, through the same proxy as the site.
-    async fn looks(&self, store: &dyn Store, recorder: &Recorder) {
+    async fn looks(&self, store: &dyn Backend, recorder: &Recorder) {
         while self.goes_on() {
             for key in stale_paths() {
                 let name = LockName::of(LockKind::Page, key.as_str());
-                let probe = tokio::time::timeout(WRITE, store.probe(&name, 0)).await;
+                let probe = tokio::time::timeout(WRITE, store.ask(Probe::new(&name, 0))).await;
                 let Ok(Ok(probe)) = probe else { continue };
                 let Some(entry) = probe.entry else { continue };
                 let body = String::from_utf8_lossy(entry.content.body()).into_owned();
@@ -122,7 +122,7 @@ impl Watch {
 }
 
 /// Returns the store of a site's database.
-pub(crate) async fn store(site: &Perennial) -> Result<Box<dyn Store>> {
+pub(crate) async fn store(site: &Perennial) -> Result<Box<dyn Backend>> {
     let store = site.database()?.store("perennial_").await?;
     Ok(store)
 }

@@ -6,7 +6,7 @@ use axum::http::Response;
 use perennial::{
     DAY,
     locks::{LockKind, LockName},
-    testing::internal::{LeaseRow, NewEntry},
+    testing::internal::{LeaseRow, NewEntry, Probe, Publish, Release, TryLock},
 };
 use tokio::task::JoinSet;
 
@@ -25,7 +25,10 @@ pub(super) async fn tries(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<Stri
         for (index, node) in nodes.iter().cycle().take(2 * nodes.len()).enumerate() {
             let (node, lock, owner) = (Arc::clone(node), lock.clone(), format!("{round}-{index}"));
             tries.spawn(async move {
-                let fence = node.store.try_lock(&lock, &owner, LEASE, None).await;
+                let fence = node
+                    .store
+                    .ask(TryLock::new(&lock, &owner, LEASE, None))
+                    .await;
                 fence.map(|fence| {
                     fence.map(|fence| LeaseRow {
                         name: lock,
@@ -47,11 +50,8 @@ pub(super) async fn tries(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<Stri
             breaches.push(format!("round {round}: fence {} after {last}", lease.fence));
         }
         last = lease.fence;
-        if !nodes[round % nodes.len()]
-            .store
-            .release(lease, Duration::ZERO)
-            .await?
-        {
+        let store = &nodes[round % nodes.len()].store;
+        if !store.ask(Release::new(lease, Duration::ZERO)).await? {
             breaches.push(format!("round {round}: the release was refused"));
         }
     }
@@ -60,7 +60,10 @@ pub(super) async fn tries(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<Stri
 
 async fn try_lock(node: &Node, name: &LockName, owner: &str, length: Duration) -> Result<LeaseRow> {
     loop {
-        let fence = node.store.try_lock(name, owner, length, None).await?;
+        let fence = node
+            .store
+            .ask(TryLock::new(name, owner, length, None))
+            .await?;
         if let Some(fence) = fence {
             let (name, owner) = (name.clone(), owner.to_owned());
             return Ok(LeaseRow { name, owner, fence });
@@ -72,13 +75,13 @@ async fn try_lock(node: &Node, name: &LockName, owner: &str, length: Duration) -
 async fn publish(node: &Node, lease: &LeaseRow, text: &str) -> Result<bool> {
     let content = Response::new(text.to_owned().into());
     let entry = NewEntry {
-        content: &content,
+        content,
         renews: None,
-        metadata: "epoch=0",
-        history: "",
+        metadata: "epoch=0".to_owned(),
+        history: String::new(),
         retention: DAY,
     };
-    node.store.publish(lease, &entry).await
+    node.store.ask(Publish::new(lease, entry)).await
 }
 
 pub(super) async fn overtaken(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<String>> {
@@ -100,11 +103,11 @@ pub(super) async fn overtaken(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<
         if !publish(second, &new, "new").await? {
             breaches.push(format!("round {round}: the holder was refused"));
         }
-        let entry = second.store.probe(&lock, 0).await?.entry;
+        let entry = second.store.ask(Probe::new(&lock, 0)).await?.entry;
         if entry.is_none_or(|entry| entry.content.body() != "new") {
             breaches.push(format!("round {round}: the old content is stored"));
         }
-        second.store.release(&new, Duration::ZERO).await?;
+        second.store.ask(Release::new(&new, Duration::ZERO)).await?;
     }
     Ok(breaches)
 }
@@ -121,7 +124,11 @@ pub(super) async fn spread(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<Str
         if !publish(there, &lease, "content").await? {
             breaches.push(format!("round {round}: the publish was refused"));
         }
-        if !there.store.release(&lease, Duration::ZERO).await? {
+        if !there
+            .store
+            .ask(Release::new(&lease, Duration::ZERO))
+            .await?
+        {
             breaches.push(format!("round {round}: the release was refused"));
         }
     }

@@ -18,7 +18,10 @@ use axum::{
     routing::post,
 };
 use http_body_util::BodyExt;
-use perennial::{DAY, Refresh, locks::LockName, testing::internal::BoxError};
+use perennial::{
+    DAY, Refresh,
+    testing::internal::{BoxError, Invalidate, Invalidated, Probe},
+};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
@@ -103,11 +106,7 @@ async fn send(app: Router, key: &str) -> Result<(StatusCode, String)> {
 
 pub(super) async fn invalidations(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<String>> {
     let name = name("tag:rounds");
-    let known = nodes[0]
-        .store
-        .probe(&LockName::from("none"), 0)
-        .await?
-        .epoch;
+    let known = nodes[0].store.ask(Probe::new("none", 0)).await?.epoch;
     // The reader of each node continues after the latest epoch of its last answer.
     let writes = Arc::new(AtomicUsize::new(0));
     let mut readers = JoinSet::new();
@@ -117,7 +116,7 @@ pub(super) async fn invalidations(nodes: &[Arc<Node>], rounds: usize) -> Result<
             let (mut since, mut seen) = (known, HashMap::new());
             loop {
                 let all = writes.load(SeqCst) == rounds;
-                let names = node.store.invalidated(since, 100).await?;
+                let names = node.store.ask(Invalidated::new(since, 100)).await?;
                 if names.is_empty() && all {
                     return Ok::<_, BoxError>(seen);
                 }
@@ -140,7 +139,7 @@ pub(super) async fn invalidations(nodes: &[Arc<Node>], rounds: usize) -> Result<
                 let name = format!("{name}{round}");
                 // A conflict of two nodes is an error, and the step may be repeated.
                 let epoch = loop {
-                    if let Ok(epoch) = node.store.invalidate(&name).await {
+                    if let Ok(epoch) = node.store.ask(Invalidate::new(&name)).await {
                         break epoch;
                     }
                 };

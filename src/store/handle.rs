@@ -11,15 +11,15 @@ use tokio::time::Instant;
 use crate::{
     error::{Error, with_causes},
     event::{Event, Observer},
-    store::{LeaseRow, Reclaim, Store, StoreFuture},
+    store::{Backend, LeaseRow, Reclaim, Step, Undo},
     timing::{FAILURE_COUNTS, RECHECK, within},
 };
 
 #[derive(Clone)]
-pub(crate) struct Guarded(Arc<Inner>);
+pub(crate) struct Store(Arc<Inner>);
 
 struct Inner {
-    store: Box<dyn Store>,
+    backend: Box<dyn Backend>,
     limit: Duration,
     patience: Duration,
     /// The prefix of the tables' names, if the store has tables.
@@ -33,15 +33,15 @@ struct Inner {
     observer: Observer,
 }
 
-impl Guarded {
+impl Store {
     pub(crate) fn new(
-        store: Box<dyn Store>,
+        backend: Box<dyn Backend>,
         limit: Duration,
         patience: Duration,
         prefix: Option<String>,
     ) -> Self {
         Self(Arc::new(Inner {
-            store,
+            backend,
             limit,
             patience,
             prefix,
@@ -82,36 +82,29 @@ impl Guarded {
         answer.map_err(|source| Error::step(step, source))
     }
 
-    /// Makes a call. `step` names the call in errors and in the log.
-    pub(crate) async fn call<'a, T>(
-        &'a self,
-        step: &'static str,
-        call: impl FnOnce(&'a dyn Store) -> StoreFuture<'a, T>,
-    ) -> Result<T, Error> {
+    /// Makes a call.
+    pub(crate) async fn call<S: Step>(&self, step: S) -> Result<S::Answer, Error> {
         let since = Instant::now();
-        let result = self.limited(step, call(&*self.0.store)).await;
-        self.observer().step(step, since.elapsed(), result.is_ok());
-        self.note(step, result.as_ref().err());
+        let result = self.limited(S::NAME, self.0.backend.ask(step)).await;
+        self.observer()
+            .step(S::NAME, since.elapsed(), result.is_ok());
+        self.note(S::NAME, result.as_ref().err());
         result
     }
 
     /// Reads for a request, as [`call`](Self::call) does. While the database is known to keep
     /// requests waiting until they fail, one request a second tries, and the others get an error at
     /// once.
-    pub(crate) async fn read<'a, T>(
-        &'a self,
-        step: &'static str,
-        call: impl FnOnce(&'a dyn Store) -> StoreFuture<'a, T>,
-    ) -> Result<T, Error> {
+    pub(crate) async fn read<S: Step>(&self, step: S) -> Result<S::Answer, Error> {
         if let Some(tried) = &mut *self.unread() {
             let now = Instant::now();
             if now < *tried + RECHECK {
-                return Err(Error::step(step, "it failed a moment ago"));
+                return Err(Error::step(S::NAME, "it failed a moment ago"));
             }
             *tried = now;
         }
         let since = Instant::now();
-        let result = self.call(step, call).await;
+        let result = self.call(step).await;
         self.has_read(since, result.is_ok());
         result
     }
@@ -174,11 +167,11 @@ impl Guarded {
     }
 }
 
-impl Reclaim for Guarded {
+impl Undo for Store {
     type Lost = LeaseRow;
 
-    async fn reclaim(&self, lost: &[&LeaseRow]) -> bool {
-        let reclaimed = self.call("reclaim", |store| store.reclaim(lost));
-        reclaimed.await.is_ok()
+    async fn undo(&self, lost: &[&LeaseRow]) -> bool {
+        let strays = lost.iter().copied().cloned().collect();
+        self.call(Reclaim { strays }).await.is_ok()
     }
 }
