@@ -134,7 +134,14 @@ impl Error {
 /// Returns the message of an error and the messages of its causes, in one line.
 pub(crate) fn with_causes(error: &dyn StdError) -> String {
     let causes = std::iter::successors(error.source(), |error| StdError::source(*error));
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+    causes.fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        // Some errors of other crates have their cause in their own message.
+        match text.ends_with(&cause) {
+            true => text,
+            false => format!("{text}: {cause}"),
+        }
+    })
 }
 
 impl fmt::Debug for Error {

@@ -282,7 +282,7 @@ async fn answer_to_a_question_from_before_a_pause_is_not_enough() {
     let builder = Perennial::builder()
         .statement_timeout(HANG)
         .database_patience(HANG);
-    let site = hooked(&shared, builder, gate.hook("invalidated", Side::After));
+    let site = hooked(&shared, builder, gate.hook("sync", Side::After));
     let other = shared.site();
     let data = Data::default();
     data.set(1);
@@ -309,7 +309,7 @@ async fn without_a_permit_a_stale_page_costs_no_statement() {
     let statements = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&statements);
     let hook: Hook = Arc::new(move |step, side| {
-        if side == Side::Before && step != "invalidated" && step != "extend" {
+        if side == Side::Before && step != "sync" && step != "extend" {
             counted.fetch_add(1, SeqCst);
         }
         Box::pin(std::future::ready(()))
