@@ -1,4 +1,4 @@
-//! Extensions of a request: unknown ones bypass the cache, declared ones are hidden or shared, and
+//! Extensions of a request: unknown ones bypass the cache, declared ones are ignored or shared, and
 //! no visitor gets another visitor's page.
 
 use std::{
@@ -186,6 +186,14 @@ pub(crate) const PLACES: &[(&str, Place, &str)] = &[
         "a layer around a nested service",
         |it| Router::new().nest_service("/n", route(show)).layer(it),
         "/n/a",
+    ),
+    (
+        "a router as a nested service, with one name for two parameters",
+        |it| {
+            let inner = Router::new().route("/{x}/{{b}}", route(show).layer(it));
+            Router::new().nest_service("/{x}", inner)
+        },
+        "/n/a/{b}",
     ),
     (
         "a router as a nested service",

@@ -108,7 +108,7 @@ async fn visit(name: &str, app: Router, cached: Cached, sees: &str) {
             } else {
                 visitor
             };
-            // A request that bypasses the cache keeps the extension that is hidden from the
+            // A request that bypasses the cache keeps the extension that is ignored for the
             // generator.
             let shown = if cached { sees } else { "" };
             let shown = format!("{shown} for {whose}");
@@ -158,7 +158,7 @@ async fn no_stack_of_middleware_gives_a_visitor_the_page_of_another() {
     let it = app(layer().bypass_if(user)).layer(auth());
     check("auth, bypass_if", it, Cached::Anonymous, "").await;
     let it = app(layer().ignore_extension::<User>()).layer(auth());
-    check("auth, hidden", it, Cached::All, "").await;
+    check("auth, ignored", it, Cached::All, "").await;
     let it = Router::new()
         .route("/page", inner().layer(auth()))
         .layer(layer());
@@ -172,11 +172,11 @@ async fn no_stack_of_middleware_gives_a_visitor_the_page_of_another() {
     let it = app(layer().ignore_extension::<Pool>())
         .layer(pool())
         .layer(auth());
-    check("a pool, hidden", it, Cached::Anonymous, "").await;
+    check("a pool, ignored", it, Cached::Anonymous, "").await;
     let it = app(layer().ignore_extension::<Pool>().share_extension::<Pool>())
         .layer(pool())
         .layer(auth());
-    check("a pool, hidden, then shared", it, Cached::Anonymous, "db").await;
+    check("a pool, ignored, then shared", it, Cached::Anonymous, "db").await;
     let it = app(layer()
         .ignore_extension::<Pool>()
         .ignore_extension::<Pool>())
@@ -197,7 +197,7 @@ async fn no_stack_of_middleware_gives_a_visitor_the_page_of_another() {
     let it = app(layer().ignore_extension::<RequestId>())
         .layer(ids())
         .layer(auth());
-    check("ids, hidden", it, Cached::Anonymous, "").await;
+    check("ids, ignored", it, Cached::Anonymous, "").await;
     let it = app(layer().share_extension::<RequestId>())
         .layer(ids())
         .layer(auth());

@@ -272,7 +272,7 @@ async fn cookies_and_upgrades_that_the_handler_never_sees_are_one_line_for_debug
 
 /// A handler that needs an extension which the layer ignores.
 #[tokio::test(flavor = "current_thread")]
-async fn a_failure_without_hidden_extensions_names_them_and_the_remedies() {
+async fn a_failure_without_ignored_extensions_names_them_and_the_remedies() {
     let site = testing::Database::new().open(Perennial::builder());
     let layer = site
         .expect("opens")

@@ -87,7 +87,7 @@ impl KnownTypes {
     /// Returns true if the request has as many extensions as known ones. A middleware that removes
     /// an extension of axum's routing and adds one of its own is not noticed: its visitor then gets
     /// the page of all visitors.
-    pub(super) fn count(&self, extensions: &Extensions) -> bool {
+    pub(super) fn knows(&self, extensions: &Extensions) -> bool {
         let all = extensions.len();
         #[cfg(feature = "axum")]
         let mut known = routing::private(extensions);

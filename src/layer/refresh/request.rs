@@ -40,7 +40,7 @@ pub(super) fn resource<'a>(
     if layer.bypass_if.iter().any(|bypasses| bypasses(parts)) {
         return Err(Bypass::BypassIf);
     }
-    if !parts.extensions.is_empty() && !layer.known.count(&parts.extensions) {
+    if !parts.extensions.is_empty() && !layer.known.knows(&parts.extensions) {
         return Err(undeclared(parts, layer));
     }
     let resource = layer.key.of(parts);

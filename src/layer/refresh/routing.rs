@@ -60,6 +60,7 @@ pub(super) fn routed(visitor: &Extensions, uri: &Uri) -> Option<Extensions> {
         (Some(route), Some(prefix)) => {
             match single(route)?.strip_prefix(prefix.trim_end_matches('/'))? {
                 "" | "/" => router.nest_service(prefix, any(tell)),
+                rest if !rest.starts_with('/') => return None,
                 rest => {
                     let inner = Router::new().without_v07_checks();
                     router.nest(prefix, inner.route(rest, any(tell)))
