@@ -11,7 +11,10 @@ mod watch;
 
 use std::{process::ExitCode, time::Duration};
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{
+    Args, CommandFactory, Parser, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use clap_complete::Shell;
 use humantime::parse_duration;
 use perennial::{
@@ -76,7 +79,7 @@ enum Command {
     Unlock {
         name: String,
         /// The kind of the lock.
-        #[arg(long, default_value = "lock")]
+        #[arg(long, default_value = "lock", value_parser = words::<LockKind>(LockKind::all().map(LockKind::as_str)))]
         kind: LockKind,
         /// The fence that `locks` shows: another holder's lock is left alone.
         #[arg(long)]
@@ -143,7 +146,7 @@ pub(crate) struct EntriesOptions {
     #[arg(long)]
     tag: Option<String>,
     /// The state of the entries.
-    #[arg(long)]
+    #[arg(long, value_parser = words::<EntryState>(EntryState::all().map(EntryState::as_str)))]
     state: Option<EntryState>,
     /// The largest number of entries, at most 1000.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -201,6 +204,18 @@ impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         Self::Failed(format!("the database fails: {error}"))
     }
+}
+
+/// Returns a parser that lists the words in `--help` and for completions.
+fn words<T>(words: impl Iterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
+where
+    T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| word.parse())
 }
 
 pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
