@@ -206,7 +206,7 @@ impl Site {
 
 async fn lost_in_each_step(kind: ServerKind) {
     let mut server = OwnServer::start(kind).await;
-    let paths = ["/idle", "/try_lock", "/generation", "/publish", "/release"];
+    let paths = ["/idle", "/try-lock", "/generation", "/publish", "/release"];
     // The numbers of the runs continue, as visitors see the runs in order.
     let origins = paths.map(|_| Origin::default());
     for ending in [Ending::Kill, Ending::Stop] {
