@@ -325,7 +325,7 @@ impl<C: Content> Decision<'_, C> {
                 Step::End
             }
             (Phase::Pausing { .. }, Event::Due) => self.enter(Phase::Permitting, Step::Permit),
-            // A visitor who arrives soon joins this regeneration and costs no statement.
+            // A visitor of the near future joins this regeneration and costs no statement.
             (Phase::Pausing { .. }, Event::LeftAlone) if self.state.polls < LEAVE_AFTER => {
                 self.poll()
             }

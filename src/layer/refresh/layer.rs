@@ -57,9 +57,9 @@ const MAX_KEYS: usize = 10_000;
 /// the async threads. Visitors get the uncompressed page until then.
 ///
 /// The layer reads a body whole before it answers, up to
-/// [`Builder::max_body`](crate::Builder::max_body), and nothing of a larger one that says its length.
-/// The layer reads nothing of an event stream, which never ends: each
-/// visitor has a stream of the service's own.
+/// [`Builder::max_body`](crate::Builder::max_body), and nothing of a larger one that says its
+/// length. The layer reads nothing of an event stream, which never ends: each visitor has a stream
+/// of the service's own.
 ///
 /// # Response headers
 ///
@@ -74,8 +74,8 @@ const MAX_KEYS: usize = 10_000;
 /// The generator does not see the visitor's request, so that one visitor's page cannot be stored
 /// for another. The generator sees a new GET request with the [key's](Self::key) parts of the path,
 /// query and headers (by default the path and the sorted query), an empty body, the extensions that
-/// axum's routing gives to this new request, and copies of the shared extensions. A request that bypasses the cache reaches the service
-/// unchanged.
+/// axum's routing gives to this new request, and copies of the shared extensions. A request that
+/// bypasses the cache reaches the service unchanged.
 ///
 /// # Extensions
 ///
@@ -84,8 +84,8 @@ const MAX_KEYS: usize = 10_000;
 /// `ConnectInfo<SocketAddr>`, hyper's `OnUpgrade` and Perennial's own. A request with more extensions
 /// bypasses the cache, with `detail=undeclared-extension` and, once for each layer, a warning that
 /// names the types. The extensions are counted, so a middleware that also removes one is not
-/// noticed: its visitor gets the page of all visitors. The remedies, on the layer or for the whole site on
-/// [`Builder`](crate::Builder):
+/// noticed: its visitor gets the page of all visitors. The remedies, on the layer or for the whole
+/// site on [`Builder`](crate::Builder):
 ///
 /// | the extension | remedy |
 /// |---|---|

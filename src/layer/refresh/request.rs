@@ -17,7 +17,7 @@ use crate::{
     layer::{RefreshLayer, refresh::keying::Resource},
 };
 
-/// What is being generated, in the extensions of the generator's request.
+/// The mark of a generator's request, in its extensions.
 #[derive(Clone, Debug)]
 pub(super) struct Generating {
     /// The key. An inner layer for the same key would wait for itself, and therefore lets the
