@@ -63,9 +63,6 @@ impl Once {
 
     /// Requires that other work has been done before: a link of a chain, in which each link runs
     /// once and in its turn.
-    ///
-    /// On MySQL and MariaDB at READ UNCOMMITTED, [`run`](Self::run) sees a mark that may still be
-    /// rolled back; [`mark_in`](Self::mark_in) waits for such a mark.
     pub fn after(mut self, name: impl Into<LockName>) -> Self {
         self.after = Some(LockName::of(LockKind::Once, name));
         self

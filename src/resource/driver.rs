@@ -136,7 +136,7 @@ impl Task {
                     };
                     let version = probe.entry.and_then(|entry| {
                         let before = newest.as_ref().map(|newest| &*newest.content);
-                        let metadata = Metadata::decode(&entry.metadata);
+                        let metadata = Metadata::decode(entry.epoch, &entry.metadata);
                         let page = Page::new(&key, entry.content, metadata, before).timed(
                             &policy,
                             [entry.fence, entry.generated],
@@ -208,15 +208,15 @@ impl Task {
     fn publish(&mut self, version: Version<Arc<Page>>, known: Option<i64>) -> Action {
         // A publish may take long, and needs no permit.
         self.give_back_permit();
-        let retention = version.content.terms(&self.policy).interval;
-        let retention = retention.saturating_add(self.pages.settings.retention);
+        let terms = version.content.terms(&self.policy);
+        let retention = terms.interval.saturating_add(self.pages.settings.retention);
         if self.retention.is_some() {
             self.pages.stores_briefly();
         }
         let retention = self.retention.unwrap_or(retention);
         let pages = Arc::clone(&self.pages);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());
-        let [metadata, history] = self.texts(&version, known.is_none());
+        let [metadata, history] = self.texts(&version, terms, known.is_none());
         Box::pin(async move {
             let Some(row) = row else {
                 return (Event::Away, None);
@@ -224,6 +224,8 @@ impl Task {
             let entry = NewEntry {
                 content: version.content.response().clone(),
                 renews: known,
+                epoch: version.content.metadata().metadata.epoch,
+                interval: terms.interval,
                 metadata,
                 history,
                 retention,

@@ -3,17 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use form_urlencoded::Serializer;
 use http::Response;
 
 use super::{
     Known, Metadata, Pages,
     entries::{Entry, EntryFilter, EntryPage, EntryState},
     history::PastVersion,
+    metadata::Description,
     state::Freshness,
 };
 use crate::{
-    clock::{duration, micros},
     error::Error,
     extensions::Fence,
     http::terms::Terms,
@@ -28,61 +27,6 @@ const STEP: usize = 200;
 /// The number of statements of one call. A filter that few entries pass does not read the whole
 /// table in one call.
 const STEPS: usize = 10;
-
-/// The text about a version that the list of entries shows, beside the metadata that decide.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Description {
-    pub(super) layer: String,
-    pub(super) interval: Duration,
-    /// The age after which a hit starts a regeneration.
-    pub(super) early: Duration,
-    pub(super) stale_while_revalidate: Option<Duration>,
-    pub(super) revision: Option<String>,
-    /// The key, if its name in the store is another one.
-    pub(super) key: Option<String>,
-}
-
-impl Description {
-    pub(super) fn encode(&self) -> String {
-        let mut pairs = Serializer::new(String::new());
-        pairs.append_pair("layer", &self.layer);
-        pairs.append_pair("interval", &micros(self.interval).to_string());
-        if self.early < self.interval {
-            pairs.append_pair("early", &micros(self.early).to_string());
-        }
-        if let Some(limit) = self.stale_while_revalidate {
-            pairs.append_pair("stale_while_revalidate", &micros(limit).to_string());
-        }
-        if let Some(revision) = &self.revision {
-            pairs.append_pair("code", revision);
-        }
-        if let Some(key) = &self.key {
-            pairs.append_pair("key", key);
-        }
-        pairs.finish()
-    }
-
-    fn decode(text: &str) -> Self {
-        let mut description = Self {
-            early: Duration::MAX,
-            ..Self::default()
-        };
-        let time = |value: &str| value.parse().ok().map(duration);
-        for (name, value) in form_urlencoded::parse(text.as_bytes()) {
-            match &*name {
-                "layer" => description.layer = value.into_owned(),
-                "interval" => description.interval = time(&value).unwrap_or_default(),
-                "early" => description.early = time(&value).unwrap_or(Duration::MAX),
-                "stale_while_revalidate" => description.stale_while_revalidate = time(&value),
-                "code" => description.revision = Some(value.into_owned()),
-                "key" => description.key = Some(value.into_owned()),
-                _ => {}
-            }
-        }
-        description.early = description.early.min(description.interval);
-        description
-    }
-}
 
 impl Pages {
     /// Returns the entries that pass the filter, after this process has learned of all
@@ -165,13 +109,13 @@ impl Pages {
 
     fn entry_of(&self, row: EntryRow) -> (String, Entry) {
         let (metadata, description) = (
-            Metadata::decode(&row.metadata),
+            Metadata::decode(row.epoch, &row.metadata),
             Description::decode(&row.metadata),
         );
         let key = description.key.unwrap_or_else(|| row.name.clone());
         let terms = Terms {
-            interval: description.interval,
-            early: description.early,
+            interval: row.interval,
+            early: description.early.unwrap_or(row.interval),
             stale_while_revalidate: description.stale_while_revalidate,
             stale_if_error: Duration::ZERO,
         };
@@ -193,7 +137,7 @@ impl Pages {
             Freshness::Expired | Freshness::Purged => EntryState::Expired,
         };
         let next_regeneration = match state {
-            EntryState::Fresh => description.early.saturating_sub(row.age),
+            EntryState::Fresh => terms.early.saturating_sub(row.age),
             EntryState::Cooldown => lock.remaining,
             _ => Duration::ZERO,
         };
@@ -203,12 +147,12 @@ impl Pages {
             state,
             status: Some(row.status),
             age: row.age,
-            interval: description.interval,
+            interval: row.interval,
             next_regeneration,
             bytes: row.bytes,
             memory_bytes: memory,
             tags: metadata.tags.to_vec(),
-            revision: description.revision,
+            revision: description.code,
             fence: Fence(row.fence),
             holder: lock.holder,
             remaining: lock.remaining,

@@ -128,10 +128,6 @@ async fn mark_on<DB: Driver>(
         return Ok(Marked::Now);
     }
     let once = Arg::Text(LockKind::Once.as_str());
-    // A lock from before the clock was set back, perhaps of a crashed holder, ends after its
-    // length.
-    let own = [once, Arg::Text(&name)];
-    DB::run(connection, &statement(&locks::REDATE), &own).await?;
     let mut found = [None, None];
     for (name, lock) in [Some(&name), after.as_ref()].into_iter().zip(&mut found) {
         if let Some(name) = name {

@@ -19,9 +19,9 @@ pub(super) struct Dialect {
     /// The beginning, for `{waits}`, of a statement that decides by what other nodes of a cluster have
     /// written: a node first waits for all commits of the others.
     pub(super) waits: &'static str,
-    /// The greatest committed epoch, for `{committed}`, on a database where a statement may read
-    /// epochs that are not committed. Empty on other databases.
-    pub(super) committed: &'static str,
+    /// The clause, for `{share}`, with which a read keeps other transactions from changing the row
+    /// until the statement is committed. MySQL's statements have clauses of their own.
+    pub(super) share: &'static str,
     /// The codes of errors that mean that tables of the same names are not Perennial's.
     pub(super) foreign: &'static [&'static str],
     /// The SQL that follows the type of a column of names, for `{collate}`.
@@ -49,8 +49,6 @@ pub(super) struct Dialect {
     /// the wait for other transactions (milliseconds -> nothing), and the second restores the limit
     /// from before (nothing -> nothing).
     pub(super) bounds: Option<[&'static str; 2]>,
-    /// The epoch in an entry's metadata, for `{epoch_of_metadata}`; NULL without an epoch.
-    pub(super) epoch_of_metadata: &'static str,
     /// lock id, number of rows, values of filters -> nothing; sets `{claimed}` in the first rows of
     /// `{table}` by `{free}` (conditions and their ORDER BY); `{id}` is the key
     pub(super) claim: &'static str,
@@ -79,11 +77,9 @@ pub(super) struct Literals {
     pub(super) bytes: fn(&[u8]) -> String,
 }
 
-/// If a lock was acquired further in the future than this, in microseconds, the database's clock
-/// was set back. A smaller distance comes from the clocks of a cluster's nodes, or from a step that
-/// corrects a clock. The exact value does not matter: [`REDATE`](super::statements::locks::REDATE)
-/// ends no lease early, and a smaller value would only cause more writes by contended tries. An
-/// entry from that far in the future is stale, as its age is unknown.
+/// If an entry was published further in the future than this, in microseconds, the database's clock
+/// was set back: the entry's age is unknown, and the entry is stale. A smaller distance comes from
+/// the clocks of a cluster's nodes, or from a step that corrects a clock.
 pub(super) const SET_BACK: i64 = 5_000_000;
 
 #[cfg(feature = "sqlite")]
@@ -96,7 +92,7 @@ pub(super) const SQLITE: Dialect = Dialect {
     quote: '`',
     text: "CAST({key} AS TEXT)",
     waits: "",
-    committed: "",
+    share: "",
     // SQLITE_ERROR: a table or a column that is there or is not.
     foreign: &["1"],
     collate: "",
@@ -118,7 +114,6 @@ pub(super) const SQLITE: Dialect = Dialect {
     ]],
     // The pool's busy timeout.
     bounds: None,
-    epoch_of_metadata: "CASE WHEN metadata LIKE 'epoch=%' THEN CAST(substr(metadata, 7) AS INTEGER) END",
     claim: "UPDATE {table} SET {claimed} WHERE {id} IN (SELECT {id} FROM {table} WHERE {free} LIMIT $2)",
     session: None,
     contended: &[],
@@ -157,7 +152,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
     quote: '"',
     text: "CAST({key} AS TEXT)",
     waits: "",
-    committed: "",
+    share: " FOR SHARE",
     // duplicate_table, undefined_column
     foreign: &["42P07", "42703"],
     collate: " COLLATE \"C\"",
@@ -186,7 +181,6 @@ pub(super) const POSTGRES: Dialect = Dialect {
         // Outside a transaction the first statement's settings have ended with that statement.
         "SELECT set_config('lock_timeout', coalesce(nullif(current_setting('perennial.lock_timeout', true), ''), current_setting('lock_timeout')), true)",
     ]),
-    epoch_of_metadata: "CAST(substring(metadata FROM '^epoch=([0-9]+)') AS BIGINT)",
     // MATERIALIZED: chosen once, not anew for each row.
     claim: "WITH perennial_free AS MATERIALIZED (
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -247,10 +241,7 @@ pub(super) const MYSQL: Dialect = Dialect {
     // The result is bytes: a text would be compared by a collation.
     text: "IF(CHARSET({key}) = 'binary', CAST({key} AS BINARY), CAST(CAST({key} AS CHAR CHARACTER SET utf8mb4) AS BINARY))",
     waits: "",
-    // At READ UNCOMMITTED only: the counter's row, locked, so that the statement waits for a
-    // running invalidation. MariaDB before 11.1 and MySQL have different names for the level.
-    committed: "(SELECT IF(/*M! @@tx_isolation *//*!50720 @@transaction_isolation */ = 'READ-UNCOMMITTED', coalesce(max(epoch), 0), 9223372036854775807) AS latest
-        FROM {p}invalidation WHERE name = '*' AND /*M! @@tx_isolation *//*!50720 @@transaction_isolation */ = 'READ-UNCOMMITTED' LOCK IN SHARE MODE)",
+    share: "",
     // ER_TABLE_EXISTS_ERROR, ER_BAD_FIELD_ERROR
     foreign: &["1050", "1054"],
     collate: "",
@@ -278,7 +269,6 @@ pub(super) const MYSQL: Dialect = Dialect {
             innodb_lock_wait_timeout = GREATEST(1, $1 DIV 1000)",
         "SET innodb_lock_wait_timeout = @perennial_wait, @perennial_id = LAST_INSERT_ID(@perennial_id)",
     ]),
-    epoch_of_metadata: "CASE WHEN metadata LIKE 'epoch=%' THEN CAST(SUBSTRING_INDEX(SUBSTR(metadata, 7), '&', 1) AS SIGNED) END",
     claim: "UPDATE {table} t JOIN (
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         ) c ON t.{id} = c.{id} SET {claimed}",
@@ -292,7 +282,9 @@ pub(super) const MYSQL: Dialect = Dialect {
     }),
     // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK (also a failed certification of Galera),
     // ER_LOCK_NOWAIT; of TiDB: pessimistic and optimistic conflicts, and undone commits
-    contended: &["1020", "1205", "1213", "3572", "8002", "9007", "8022", "8028"],
+    contended: &[
+        "1020", "1205", "1213", "3572", "8002", "9007", "8022", "8028",
+    ],
     // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT;
     // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_READ_ONLY_MODE, ER_UNKNOWN_COM_ERROR (a node of
     // Galera without a quorum): another server is the primary now

@@ -22,6 +22,10 @@ pub(super) trait Supported: Database {
     /// The statement whose answer identifies such servers.
     const KIND_QUERY: &'static str = "SELECT version()";
 
+    /// The query that returns a row if connections read rows that are not committed; `None`: the
+    /// database has no such reads.
+    const READS_UNCOMMITTED: Option<&'static str> = None;
+
     /// Returns the number of changed rows, and the insert id on databases that return the fence as
     /// insert id.
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
@@ -154,6 +158,10 @@ impl Supported for sqlx::MySql {
     const RELATIVES: &'static [(&'static str, &'static Dialect)] =
         &[("wsrep_sync_wait", &dialect::MARIADB_GALERA)];
     const KIND_QUERY: &'static str = "SHOW VARIABLES LIKE 'wsrep_sync_wait'";
+    // MySQL and MariaDB before 11.1 have different names for the level.
+    const READS_UNCOMMITTED: Option<&'static str> = Some(
+        "SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation') AND Value = 'READ-UNCOMMITTED'",
+    );
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         let id = i64::try_from(result.last_insert_id()).ok();
@@ -179,11 +187,9 @@ pub(super) struct Statement {
 impl Statement {
     pub(super) fn new(dialect: &'static Dialect, prefix: &str, template: &str) -> Self {
         let template = template
-            .replace("{committed}", dialect.committed)
             .replace("{now}", dialect.now)
-            .replace("{epoch_of_metadata}", dialect.epoch_of_metadata)
             .replace("{waits}", dialect.waits)
-            .replace("{set_back}", &dialect::SET_BACK.to_string())
+            .replace("{share}", dialect.share)
             .replace("{collate}", dialect.collate)
             .replace("{p}", prefix);
         let mut order = Vec::new();

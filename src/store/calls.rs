@@ -151,10 +151,6 @@ macro_rules! calls {
 calls! {
     /// Returns the entry of this name, if its fence is greater than `known`, and the state of the
     /// lock. Takes no lock and changes nothing.
-    ///
-    /// Exception: a lock that was acquired in the future, as the clock was set back. `Probe` and
-    /// [`TryLock`] move the times of such a lock into the present, so that the lock ends after its
-    /// length.
     Probe "probe" reads [name: LockName] { known: i64 } -> Probed;
 
     /// Takes the lock `name` for `length`, if the lock is free: never held, expired or released,

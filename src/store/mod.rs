@@ -58,8 +58,7 @@ pub struct Unused {
 pub struct Pruned {
     /// The last key examined, after which the next step continues.
     pub last: String,
-    /// The smallest epoch in the metadata of the examined entries (the number behind `epoch=`, at
-    /// the beginning of the metadata); `i64::MAX` without any.
+    /// The smallest epoch of the examined entries; `i64::MAX` without any.
     pub oldest: i64,
 }
 
@@ -70,6 +69,10 @@ pub struct NewEntry {
     pub content: Response<Bytes>,
     /// The fence of the stored entry that has the same content, so that the content is not sent.
     pub renews: Option<i64>,
+    /// The latest epoch before the content was generated. Later invalidations apply to the entry.
+    pub epoch: i64,
+    /// The age at which the entry becomes stale.
+    pub interval: Duration,
     /// Perennial's metadata, which a probe returns unchanged.
     pub metadata: String,
     /// One line of text about this generation, with its end of line. The store puts the line before
@@ -94,6 +97,8 @@ pub struct Entry {
     pub undated: bool,
     /// Status, headers and body.
     pub content: Response<Bytes>,
+    /// See [`NewEntry::epoch`].
+    pub epoch: i64,
     /// The metadata as published.
     pub metadata: String,
 }
@@ -109,6 +114,10 @@ pub struct EntryRow {
     pub age: Duration,
     /// See [`Entry::undated`].
     pub undated: bool,
+    /// See [`NewEntry::interval`].
+    pub interval: Duration,
+    /// See [`NewEntry::epoch`].
+    pub epoch: i64,
     /// The status of the response.
     pub status: u16,
     /// The size of the body, in bytes.

@@ -1,8 +1,8 @@
 //! The list of the pages of the store in memory.
 
 use super::{
-    lock::{Lock, SET_BACK},
-    rows::Rows,
+    lock::Lock,
+    rows::{Rows, SET_BACK},
 };
 use crate::{clock::duration, name::LockKind, store::EntryRow};
 
@@ -23,6 +23,8 @@ impl Rows {
             fence: page.fence,
             age: duration(now - page.generated),
             undated: page.generated > now + SET_BACK,
+            interval: duration(page.stale_at - page.generated),
+            epoch: page.epoch,
             status: page.content.status().as_u16(),
             bytes: page.content.body().len() as u64,
             metadata: page.metadata.clone(),

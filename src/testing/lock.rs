@@ -6,9 +6,6 @@ use crate::{
     store::{LockRow, Unused},
 };
 
-/// If an acquisition is further in the future than this, in microseconds, the clock was set back.
-pub(super) const SET_BACK: i64 = 5_000_000;
-
 pub(super) struct Lock {
     pub(super) owner: Option<String>,
     pub(super) fence: i64,
@@ -18,14 +15,6 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Moves a lock from before the clock was set back into the present.
-    pub(super) fn redate(&mut self, now: i64) {
-        if self.expires > now && self.acquired > now + SET_BACK {
-            self.expires -= self.acquired - now;
-            self.acquired = now;
-        }
-    }
-
     pub(super) fn row(&self, (kind, name): &Id, now: i64) -> LockRow {
         LockRow {
             kind: *kind,

@@ -70,9 +70,11 @@ impl Memory {
         let page = Page {
             fence: 1,
             generated,
+            stale_at: i64::MAX,
             retain_until: i64::MAX,
+            epoch: 0,
             content,
-            metadata: "epoch=0".to_owned(),
+            metadata: "{}".to_owned(),
             history: String::new(),
         };
         let name = LockName::of(LockKind::Page, key);

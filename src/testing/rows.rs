@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, ops::Bound};
 use bytes::Bytes;
 use http::Response;
 
-use super::{
-    lock::{Lock, SET_BACK},
-    memory::micros,
-};
+use super::{lock::Lock, memory::micros};
 use crate::{
     clock::duration,
     name::{LockKind, LockName, bounded},
@@ -21,6 +18,9 @@ use crate::{
 
 /// The number of rows that one call of the pruning examines.
 const STEP: usize = 100;
+
+/// If a publish is further in the future than this, in microseconds, the clock was set back.
+pub(super) const SET_BACK: i64 = 5_000_000;
 
 /// The primary key of a row.
 pub(super) type Id = (LockKind, String);
@@ -41,7 +41,9 @@ pub(super) struct Rows {
 pub(super) struct Page {
     pub(super) fence: i64,
     pub(super) generated: i64,
+    pub(super) stale_at: i64,
     pub(super) retain_until: i64,
+    pub(super) epoch: i64,
     pub(super) content: Response<Bytes>,
     pub(super) metadata: String,
     pub(super) history: String,
@@ -55,7 +57,6 @@ impl Rows {
             Call::Extend(Extend { lease, length }) => Reply::Extend(self.update(lease, |lock| {
                 let extends = lock.owner.is_some() && lock.expires > now;
                 if extends {
-                    lock.acquired = lock.acquired.min(now);
                     lock.expires = now + micros(*length);
                 }
                 extends
@@ -104,7 +105,7 @@ impl Rows {
             Call::PruneEntries(PruneEntries { kind, after }) => {
                 let next = next(&self.entries, *kind, after.as_deref());
                 let pages = next.iter().map(|id| &self.entries[id]);
-                let oldest = pages.filter_map(|page| epoch_in(&page.metadata)).min();
+                let oldest = pages.map(|page| page.epoch).min();
                 for id in &next {
                     if self.entries[id].retain_until < now {
                         self.entries.remove(id);
@@ -171,10 +172,7 @@ impl Rows {
         }
     }
 
-    fn probe(&mut self, id: &Id, known: i64, now: i64) -> Probed {
-        if let Some(lock) = self.locks.get_mut(id) {
-            lock.redate(now);
-        }
+    fn probe(&self, id: &Id, known: i64, now: i64) -> Probed {
         let lock = self.locks.get(id);
         let page = self.entries.get(id);
         let page = page.filter(|page| page.fence > known);
@@ -185,6 +183,7 @@ impl Rows {
                 generated: page.generated,
                 undated: page.generated > now + SET_BACK,
                 content: page.content.clone(),
+                epoch: page.epoch,
                 metadata: page.metadata.clone(),
             }),
             lock: lock.map_or(LockState::default(), |lock| LockState {
@@ -209,7 +208,6 @@ impl Rows {
             failures: 0,
         });
         if lock.owner.as_deref() != Some(owner) {
-            lock.redate(now);
             if lock.expires > now || seen.is_some_and(|seen| seen != lock.fence) {
                 return None;
             }
@@ -257,6 +255,8 @@ impl Rows {
             history,
             fence: lease.fence,
             generated: now,
+            stale_at: now.saturating_add(micros(entry.interval)),
+            epoch: entry.epoch,
             retain_until: now.saturating_add(micros(entry.retention)),
             content: match (entry.renews, stored) {
                 (Some(_), Some(stored)) => stored.content.clone(),
@@ -307,12 +307,6 @@ impl Rows {
         let lock = self.locks.get_mut(id);
         lock.map(Lock::break_up).is_some()
     }
-}
-
-/// The epoch with which the metadata begins.
-fn epoch_in(metadata: &str) -> Option<i64> {
-    let epoch = metadata.strip_prefix("epoch=")?;
-    epoch.split('&').next()?.parse().ok()
 }
 
 /// The next rows of this kind.

@@ -533,6 +533,24 @@ async fn a_version_from_before_the_clock_was_set_back_is_stale_and_served(db: Db
     assert_eq!(origin.begun(), 2, "once");
 }
 
+#[cfg(feature = "mysql")]
+on_database! {
+    mysql_uncommitted = crate::databases::Db::mysql_uncommitted();
+    read_uncommitted_is_refused_with_the_remedy
+}
+
+#[cfg(feature = "mysql")]
+async fn read_uncommitted_is_refused_with_the_remedy(db: Db) {
+    let opened = Perennial::builder().with_pool(db.database().await).await;
+    let error = opened.expect_err("is refused");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let text = format!("{error:#}");
+    assert!(
+        text.contains("transaction_isolation") && text.contains("READ COMMITTED"),
+        "{text}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_file_and_broken_file_have_different_errors() {
     for (journal, hint) in [

@@ -6,7 +6,6 @@ use std::time::Duration;
 use perennial::{
     Perennial,
     locks::{LockKind, LockName, OnceOutcome},
-    testing::internal::Inspect,
 };
 use tokio::task::JoinSet;
 
@@ -22,7 +21,6 @@ on_each_database! {
     a_mark_in_a_transaction_is_the_same_as_one_outside
     a_transaction_that_waits_for_another_one_is_told_in_time_and_leaves_the_session_as_it_was
     waiting_caller_learns_that_the_work_is_done
-    a_mark_that_a_crashed_process_holds_ends_though_the_clock_was_set_back
     a_link_does_not_go_out_after_one_that_is_rolled_back
     failed_work_under_a_minimum_hold_is_not_done
 }
@@ -313,32 +311,4 @@ async fn failed_work_under_a_minimum_hold_is_not_done(db: Db) {
         .await
         .expect("answers");
     assert_eq!(ran, OnceOutcome::Ran(Ok(())));
-}
-
-async fn a_mark_that_a_crashed_process_holds_ends_though_the_clock_was_set_back(db: Db) {
-    let [site, _] = sites(&db).await;
-    let length = Duration::from_secs(2);
-    let store = crate::store::open(&db).await;
-    // A process has crashed under `run_until_done`.
-    let name = LockName::of(LockKind::Once, "a");
-    crate::store::lock(&*store, name.clone(), length).await;
-    let hour = "UPDATE perennial_lock SET acquired_at = acquired_at + 3600000000, expires_at = expires_at + 3600000000";
-    db.execute(hour).await;
-    with_pool!(db, pool => {
-        let mut transaction = pool.begin().await.expect("begins");
-        let marked = site.locks().once("a").mark_in(&mut transaction).await;
-        assert_eq!(marked.expect("answers"), OnceOutcome::InProgress);
-        transaction.commit().await.expect("is committed");
-        let row = store.ask(Inspect::new(&name)).await.expect("answers");
-        let row = row.expect("is there");
-        assert!(row.remaining <= length, "{row:?}");
-        until("its length is over", async || {
-            let mut transaction = pool.begin().await.expect("begins");
-            let marked = site.locks().once("a").mark_in(&mut transaction).await;
-            let marked = marked.expect("answers") == OnceOutcome::Ran(());
-            transaction.commit().await.expect("is committed");
-            marked
-        })
-        .await;
-    });
 }

@@ -49,12 +49,6 @@ on_database! {
 }
 #[cfg(feature = "mysql")]
 on_database! {
-    mysql_uncommitted = crate::databases::Db::mysql_uncommitted();
-    lock_is_not_taken_over_during_a_publish
-    publish_during_a_takeover_is_refused
-}
-#[cfg(feature = "mysql")]
-on_database! {
     mysql_committed = crate::databases::Db::mysql_committed();
     lock_is_not_taken_over_during_a_publish
     publish_during_a_takeover_is_refused

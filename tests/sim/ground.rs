@@ -324,7 +324,7 @@ impl Ground {
             Reply::Probe(probe) => {
                 let entry = probe.entry.as_ref().map(|entry| Found {
                     fence: entry.fence,
-                    epoch: epoch_of(&entry.metadata),
+                    epoch: entry.epoch,
                     age: entry.age,
                 });
                 CallResult::Found(entry, probe.lock.fence)
@@ -363,15 +363,6 @@ impl Ground {
     }
 }
 
-/// Returns the epoch of an entry.
-pub(crate) fn epoch_of(metadata: &str) -> i64 {
-    let mut pairs = metadata
-        .split('&')
-        .filter_map(|pair| pair.strip_prefix("epoch="));
-    let epoch = pairs.next().and_then(|epoch| epoch.parse().ok());
-    epoch.unwrap_or(0)
-}
-
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -402,8 +393,8 @@ pub(crate) fn text(call: &Call) -> String {
         Call::Publish(Publish { lease, entry }) => {
             let (key, fence) = (lease.name.as_str(), lease.fence);
             let body = String::from_utf8_lossy(entry.content.body());
-            let (metadata, renews) = (&entry.metadata, entry.renews);
-            format!("publish {key} {fence} {body:?} {metadata} renews {renews:?}")
+            let (epoch, metadata, renews) = (entry.epoch, &entry.metadata, entry.renews);
+            format!("publish {key} {fence} {body:?} {epoch} {metadata} renews {renews:?}")
         }
         Call::Remove(Remove { lease }) => format!("remove {} {}", lease.name.as_str(), lease.fence),
         Call::Reclaim(Reclaim { strays }) => {

@@ -28,17 +28,17 @@ async fn fill(db: &Db) {
         "mysql" => (
             "concat('/page/', b.d, c.d, d.d)",
             "''",
-            "concat('epoch=0&tag=t', d.d)",
+            "concat('{\"tags\":[\"t', d.d, '\"]}')",
         ),
         "postgres" => (
             "'/page/' || b.d || c.d || d.d",
             "''::bytea",
-            "'epoch=0&tag=t' || d.d",
+            "'{\"tags\":[\"t' || d.d || '\"]}'",
         ),
         _ => (
             "'/page/' || b.d || c.d || d.d",
             "x''",
-            "'epoch=0&tag=t' || d.d",
+            "'{\"tags\":[\"t' || d.d || '\"]}'",
         ),
     };
     let body = match db.url().starts_with("postgres") {
@@ -51,8 +51,8 @@ async fn fill(db: &Db) {
         .expect("is later")
         .as_micros();
     let sql = format!(
-        "INSERT INTO perennial_entry (kind, name, fence, generated_at, retain_until, metadata, status, headers, body)
-        SELECT 'page', {concat}, 1, {now}, {now} + 3600000000, {headers}, 200, {bytes}, {body}
+        "INSERT INTO perennial_entry (kind, name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, status, headers, body)
+        SELECT 'page', {concat}, 1, {now}, {now} + 3600000000, {now} + 3600000000, 0, 17, {headers}, 200, {bytes}, {body}
         FROM {digits} WHERE a.d = 0"
     );
     assert_eq!(db.execute(&sql).await, 1000);

@@ -245,6 +245,8 @@ impl Driver {
 
     async fn publish(&self, storing: &Storing<Lease, Response<Bytes>>) -> Result<bool, Error> {
         let entry = NewEntry {
+            epoch: 0,
+            interval: std::time::Duration::ZERO,
             renews: None,
             content: storing.response.clone().unwrap_or_default(),
             metadata: self.fingerprint.metadata(storing.response.is_some()),

@@ -11,12 +11,13 @@ use crate::{
     error::with_causes,
     event::{self, Outcome, Reason, Regeneration},
     extensions::Fence,
+    http::terms::Terms,
     lock::Lease,
     name::bounded,
     resource::{
         Facts, Page, Version,
         history::PastVersion,
-        list::Description,
+        metadata::Description,
         state::{Content as _, Ended, Event, Found, Freshness, GenerationResult, Report},
     },
 };
@@ -82,17 +83,15 @@ impl Task {
 
     /// Returns the texts beside a version in the store: its metadata with its description, and its
     /// line of the history.
-    pub(super) fn texts(&self, version: &Version, changed: bool) -> [String; 2] {
-        let terms = version.content.terms(&self.policy);
+    pub(super) fn texts(&self, version: &Version, terms: Terms, changed: bool) -> [String; 2] {
         let description = Description {
             layer: self.layer.to_string(),
-            interval: terms.interval,
-            early: terms.early,
+            early: (terms.early < terms.interval).then_some(terms.early),
             stale_while_revalidate: terms.stale_while_revalidate,
-            revision: self.pages.settings.revision.clone(),
+            code: self.pages.settings.revision.clone(),
             key: (bounded(&self.key) != *self.key).then(|| self.key.to_string()),
         };
-        let metadata = version.content.metadata().metadata.encode();
+        let metadata = &version.content.metadata().metadata;
         let generation = PastVersion {
             fence: self.lease.as_ref().map_or(Fence(0), Lease::fence),
             began: SystemTime::UNIX_EPOCH,
@@ -102,10 +101,7 @@ impl Task {
             changed,
             process: self.pages.locks.shown_label().to_owned(),
         };
-        [
-            format!("{metadata}&{}", description.encode()),
-            generation.line(),
-        ]
+        [description.encode(metadata), generation.line()]
     }
 
     pub(super) fn started(&mut self, fence: Option<i64>) {

@@ -41,41 +41,21 @@ pub(in crate::sql) const INVALIDATE: Sides = Sides {
             IF(name LIKE 'revision:%', epoch, LAST_INSERT_ID()))",
 };
 
-/// Reads committed rows only: a rolled-back row's epoch may be given to another name later.
-///
 /// known epoch, number -> name, epoch, in the order of epochs
-pub(in crate::sql) const INVALIDATED: Sides = Sides {
-    // STRAIGHT_JOIN reads the counter first. At READ UNCOMMITTED this read locks the counter's row,
-    // so that no invalidation is under way.
-    mysql: "{waits}SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
-            SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2
-        ) i WHERE i.epoch <= c.latest ORDER BY i.epoch",
-    ..Sides::same(
-        "SELECT name, epoch FROM {p}invalidation
-        WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2",
-    )
-};
+pub(in crate::sql) const INVALIDATED: Sides = Sides::same(
+    "{waits}SELECT name, epoch FROM {p}invalidation
+    WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2",
+);
 
-/// Reads committed rows only, as [`INVALIDATED`] does.
-///
 /// last name, number -> name, epoch: the invalidation of everything, and in the order of names
 /// purges and revisions
-pub(in crate::sql) const INVALIDATED_FOR_LONG: Sides = Sides {
-    mysql: "{waits}SELECT i.name, i.epoch FROM {committed} c STRAIGHT_JOIN (
-            SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
-            UNION ALL SELECT n.name, n.epoch FROM (
-                SELECT name, epoch FROM {p}invalidation WHERE name > $1 AND name < 'revision;'
-                ORDER BY name LIMIT $2
-            ) n
-        ) i WHERE i.epoch <= c.latest ORDER BY i.name",
-    ..Sides::same(
-        "SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
-        UNION ALL SELECT n.name, n.epoch FROM (
-            SELECT name, epoch FROM {p}invalidation WHERE name > $1 AND name < 'revision;'
-            ORDER BY name LIMIT $2
-        ) n ORDER BY name",
-    )
-};
+pub(in crate::sql) const INVALIDATED_FOR_LONG: Sides = Sides::same(
+    "{waits}SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
+    UNION ALL SELECT n.name, n.epoch FROM (
+        SELECT name, epoch FROM {p}invalidation WHERE name > $1 AND name < 'revision;'
+        ORDER BY name LIMIT $2
+    ) n ORDER BY name",
+);
 
 /// last epoch -> the last one of the next few
 pub(in crate::sql) const NEXT: Sides = Sides::same(

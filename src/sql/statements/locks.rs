@@ -2,23 +2,13 @@
 
 use super::Sides;
 
+/// A held lock is not written.
+///
 /// kind, name, owner, length, seen fence or -1 -> fence, if the lock was taken, now or by an
 /// earlier try of the same owner
 pub(in crate::sql) const TRY: Sides = Sides {
-    sqlite: "INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
-        SELECT $1, $2, $3, n.at, n.at, n.at + $4 FROM (SELECT {now} AS at) n WHERE true
-        ON CONFLICT (kind, name) DO UPDATE SET
-            owner = CASE WHEN l.owner = $3 OR l.expires_at <= excluded.acquired_at THEN $3 ELSE l.owner END,
-            fence = CASE WHEN l.owner = $3 OR l.expires_at > excluded.acquired_at THEN l.fence ELSE max(l.fence + 1, excluded.fence) END,
-            acquired_at = excluded.acquired_at,
-            expires_at = CASE WHEN l.owner = $3 OR l.expires_at <= excluded.acquired_at THEN excluded.expires_at
-                ELSE l.expires_at - (l.acquired_at - excluded.acquired_at) END
-        WHERE l.owner = $3 OR CASE WHEN l.expires_at <= excluded.acquired_at THEN $5 < 0 OR l.fence = $5
-            ELSE l.acquired_at > excluded.acquired_at + {set_back} END
-        RETURNING CASE WHEN owner = $3 THEN fence END",
-    // The statement does not wait for a row that another transaction has locked (SKIP LOCKED), and
-    // does not write a held lock's row, unless the clock was set back. If two statements insert the
-    // same name at once, the second one gives up after 50 ms.
+    // The statement does not wait for a row that another transaction has locked (SKIP LOCKED). If
+    // two statements insert the same name at once, the second one gives up after 50 ms.
     postgres: "WITH n AS (
             SELECT {now} AS at, set_config('lock_timeout', '50ms', true)
         ), c AS (
@@ -35,23 +25,9 @@ pub(in crate::sql) const TRY: Sides = Sides {
             SELECT $1, $2, $3, n.at, n.at, n.at + $4 FROM n WHERE NOT EXISTS (SELECT 1 FROM {p}lock WHERE kind = $1 AND name = $2)
             ON CONFLICT (kind, name) DO NOTHING
             RETURNING fence
-        ), s AS (
-            UPDATE {p}lock l SET acquired_at = n.at, expires_at = l.expires_at - (l.acquired_at - n.at)
-            FROM n WHERE l.kind = $1 AND l.name = $2 AND l.acquired_at > n.at + {set_back} AND l.expires_at > n.at AND l.owner IS DISTINCT FROM $3
         )
         SELECT fence FROM u UNION ALL SELECT fence FROM i",
-    relative: Some("INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
-        SELECT $1, $2, $3, n.at, n.at, n.at + $4 FROM (SELECT {now} AS at) n
-        WHERE NOT EXISTS (SELECT 1 FROM {p}lock h WHERE h.kind = $1 AND h.name = $2 AND h.expires_at > n.at AND h.owner <> $3 AND h.acquired_at <= n.at + {set_back})
-        ON CONFLICT (kind, name) DO UPDATE SET
-            owner = CASE WHEN l.owner = $3 OR l.expires_at <= excluded.acquired_at THEN $3 ELSE l.owner END,
-            fence = CASE WHEN l.owner = $3 OR l.expires_at > excluded.acquired_at THEN l.fence ELSE greatest(l.fence + 1, excluded.fence) END,
-            acquired_at = excluded.acquired_at,
-            expires_at = CASE WHEN l.owner = $3 OR l.expires_at <= excluded.acquired_at THEN excluded.expires_at
-                ELSE l.expires_at - (l.acquired_at - excluded.acquired_at) END
-        WHERE l.owner = $3 OR CASE WHEN l.expires_at <= excluded.acquired_at THEN $5 < 0 OR l.fence = $5
-            ELSE l.acquired_at > excluded.acquired_at + {set_back} END
-        RETURNING CASE WHEN l.owner = $3 THEN l.fence END"),
+    relative: Some(TRY_PLAIN),
     // Assignments happen in their order. The owner, which no other acquisition shares, tells the
     // later ones whether the lock was taken; two acquisitions may have the same microsecond. The
     // fence comes back as the insert id, as the number of affected rows says nothing. The comment
@@ -64,15 +40,25 @@ pub(in crate::sql) const TRY: Sides = Sides {
             owner = IF(owner = $3 OR (expires_at <= VALUES(acquired_at) AND ($5 < 0 OR fence = $5)), $3, owner),
             fence = IF(owner = $3, LAST_INSERT_ID(IF(expires_at <= VALUES(acquired_at),
                 GREATEST(fence + 1, VALUES(fence)), fence)), fence + LAST_INSERT_ID(0)),
-            expires_at = IF(owner = $3, VALUES(expires_at), IF(acquired_at > VALUES(acquired_at) + {set_back},
-                expires_at - (acquired_at - VALUES(acquired_at)), expires_at)),
-            acquired_at = IF(owner = $3 OR acquired_at > VALUES(acquired_at) + {set_back}, VALUES(acquired_at), acquired_at)",
+            expires_at = IF(owner = $3, VALUES(expires_at), expires_at),
+            acquired_at = IF(owner = $3, VALUES(acquired_at), acquired_at)",
+    ..Sides::same(TRY_PLAIN)
 };
+
+const TRY_PLAIN: &str = "INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
+    SELECT $1, $2, $3, n.at, n.at, n.at + $4 FROM (SELECT {now} AS at) n
+    WHERE NOT EXISTS (SELECT 1 FROM {p}lock h WHERE h.kind = $1 AND h.name = $2 AND h.expires_at > n.at AND h.owner <> $3)
+    ON CONFLICT (kind, name) DO UPDATE SET
+        owner = excluded.owner,
+        fence = CASE WHEN l.owner = $3 THEN l.fence WHEN l.fence < excluded.fence THEN excluded.fence ELSE l.fence + 1 END,
+        acquired_at = excluded.acquired_at,
+        expires_at = excluded.expires_at
+    WHERE l.owner = $3 OR l.expires_at <= excluded.acquired_at AND ($5 < 0 OR l.fence = $5)
+    RETURNING fence";
 
 /// kind, name, owner, fence, length -> one row changed, if the owner has the lock
 pub(in crate::sql) const EXTEND: Sides = Sides::same(
-    "{waits}UPDATE {p}lock SET expires_at = {now} + $5,
-        acquired_at = CASE WHEN acquired_at > {now} THEN {now} ELSE acquired_at END
+    "{waits}UPDATE {p}lock SET expires_at = {now} + $5
     WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 AND expires_at > {now}",
 );
 
@@ -117,16 +103,6 @@ pub(in crate::sql) const BREAK_VARIANTS: Sides = Sides {
         WHERE kind = 'page' AND name >= $1 AND name < $2",
     )
 };
-
-/// For a lock that was acquired before the clock was set back: moves the acquisition to now, and
-/// the end to its full length from now. A living holder extends its lease meanwhile. The lease of a
-/// crashed holder, or a cooldown, ends after its length, and not when the clock has caught up.
-///
-/// kind, name
-pub(in crate::sql) const REDATE: Sides = Sides::same(
-    "UPDATE {p}lock SET expires_at = expires_at - (acquired_at - {now}), acquired_at = {now}
-    WHERE kind = $1 AND name = $2 AND acquired_at > {now} + {set_back}",
-);
 
 /// kind, name -> kind, name, owner, fence, age, remaining
 pub(in crate::sql) const INSPECT: Sides = Sides::same(

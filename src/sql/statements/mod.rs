@@ -82,9 +82,9 @@ mod tests {
                 let statement = statement
                     .replace("{p}", "perennial_")
                     .replace("{collate}", dialect.collate)
+                    .replace("{share}", dialect.share)
                     .replace("{waits}", "");
-                let set_back = dialect::SET_BACK.to_string();
-                let statement = words(&statement.replace("{set_back}", &set_back));
+                let statement = words(&statement);
                 assert!(
                     protocol.contains(&statement),
                     "docs/protocol.md lacks: {statement}"

@@ -7,7 +7,7 @@ use super::Sides;
 #[cfg(feature = "mysql")]
 pub(in crate::sql) const MYSQL_COLUMNS: [&str; 3] = [
     "SELECT kind, name, owner, fence, acquired_at, expires_at, failures FROM {p}lock LIMIT 0",
-    "SELECT kind, name, fence, generated_at, retain_until, metadata, history, status, headers, `body` FROM {p}entry LIMIT 0",
+    "SELECT kind, name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body` FROM {p}entry LIMIT 0",
     "SELECT name, epoch FROM {p}invalidation LIMIT 0",
 ];
 
@@ -55,7 +55,10 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             name TEXT NOT NULL,
             fence INTEGER NOT NULL,
             generated_at INTEGER NOT NULL,
+            stale_at INTEGER NOT NULL,
             retain_until INTEGER NOT NULL,
+            epoch INTEGER NOT NULL,
+            bytes INTEGER NOT NULL,
             metadata TEXT NOT NULL,
             history TEXT NOT NULL DEFAULT '',
             status INTEGER NOT NULL,
@@ -68,7 +71,10 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             name TEXT{collate} NOT NULL,
             fence BIGINT NOT NULL,
             generated_at BIGINT NOT NULL,
+            stale_at BIGINT NOT NULL,
             retain_until BIGINT NOT NULL,
+            epoch BIGINT NOT NULL,
+            bytes BIGINT NOT NULL,
             metadata TEXT NOT NULL,
             history TEXT NOT NULL DEFAULT '',
             status BIGINT NOT NULL,
@@ -83,7 +89,10 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             name VARBINARY(255) NOT NULL,
             fence BIGINT NOT NULL,
             generated_at BIGINT NOT NULL,
+            stale_at BIGINT NOT NULL,
             retain_until BIGINT NOT NULL,
+            epoch BIGINT NOT NULL,
+            bytes BIGINT NOT NULL,
             metadata MEDIUMBLOB NOT NULL,
             history VARBINARY(4000) NOT NULL DEFAULT x'',
             status BIGINT NOT NULL,

@@ -25,17 +25,11 @@ impl<DB: Driver> SqlStore<DB> {
             .run_on(&entries::PROBE, name, &[Arg::Int(*known)])
             .await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let (mut remaining, age) = (row.number(2)?, row.int(10)?.unwrap_or_default());
-        if age < -SET_BACK && remaining > 0 {
-            // A waiting request does not try before the redating.
-            self.run_on(&locks::REDATE, name, &[]).await?;
-            remaining += age;
-        }
         let lock = LockState {
             fence: row.number(0)?,
             owned: row.number(1)? != 0,
-            remaining: duration(remaining),
-            failures: u32::try_from(row.number(12)?).unwrap_or(u32::MAX),
+            remaining: duration(row.number(2)?),
+            failures: u32::try_from(row.number(3)?).unwrap_or(u32::MAX),
         };
         let entry = Self::read_entry(row);
         let unreadable = entry.is_err();
@@ -47,25 +41,26 @@ impl<DB: Driver> SqlStore<DB> {
             entry,
             unreadable,
             lock,
-            epoch: row.number(3)?,
+            epoch: row.number(4)?,
         })
     }
 
     fn read_entry(row: &DB::Row) -> Answer<Option<Entry>> {
-        let Some(fence) = row.int(4)? else {
+        let Some(fence) = row.int(5)? else {
             return Ok(None);
         };
-        let mut content = Response::new(Bytes::from(row.bytes(8)?.unwrap_or_default()));
-        *content.status_mut() = StatusCode::from_u16(u16::try_from(row.number(6)?)?)?;
-        *content.headers_mut() = wire::decode(&row.bytes(7)?.unwrap_or_default())?;
-        let age = row.number(5)?;
+        let mut content = Response::new(Bytes::from(row.bytes(11)?.unwrap_or_default()));
+        *content.status_mut() = StatusCode::from_u16(u16::try_from(row.number(9)?)?)?;
+        *content.headers_mut() = wire::decode(&row.bytes(10)?.unwrap_or_default())?;
+        let age = row.number(6)?;
         Ok(Some(Entry {
             fence,
             age: duration(age),
-            generated: row.number(11)?,
+            generated: row.number(7)?,
             undated: age < -SET_BACK,
             content,
-            metadata: row.name(9)?,
+            epoch: row.number(8)?,
+            metadata: row.name(12)?,
         }))
     }
 
@@ -73,8 +68,10 @@ impl<DB: Driver> SqlStore<DB> {
         let content = &entry.content;
         let headers = wire::encode(content.headers());
         let mut arguments = vec![
-            Arg::Text(&entry.metadata),
+            Arg::Int(entry.epoch),
+            Arg::Int(micros(entry.interval.min(FOREVER))),
             Arg::Int(micros(entry.retention.min(FOREVER))),
+            Arg::Text(&entry.metadata),
             Arg::Text(&entry.history),
         ];
         let statement = match entry.renews {
@@ -86,6 +83,7 @@ impl<DB: Driver> SqlStore<DB> {
                 arguments.extend([
                     Arg::Int(i64::from(content.status().as_u16())),
                     Arg::Bytes(&headers),
+                    Arg::Int(i64::try_from(content.body().len())?),
                     Arg::Bytes(content.body()),
                 ]);
                 &entries::PUBLISH
@@ -133,19 +131,21 @@ impl<DB: Driver> SqlStore<DB> {
             lock: LockRow {
                 kind: LockKind::Page,
                 name: name.clone(),
-                owner: row.text(7)?,
-                fence: row.number(8)?,
-                remaining: duration(row.number(9)?),
-                age: duration(row.number(10)?),
+                owner: row.text(9)?,
+                fence: row.number(10)?,
+                remaining: duration(row.number(11)?),
+                age: duration(row.number(12)?),
             },
             name,
             fence: row.number(1)?,
             age: duration(age),
             undated: age < -SET_BACK,
-            status: u16::try_from(row.number(3)?)?,
-            bytes: u64::try_from(row.number(4)?)?,
-            metadata: row.name(5)?,
-            history: row.name(6)?,
+            interval: duration(row.number(3)?),
+            epoch: row.number(4)?,
+            status: u16::try_from(row.number(5)?)?,
+            bytes: u64::try_from(row.number(6)?)?,
+            metadata: row.name(7)?,
+            history: row.name(8)?,
         })
     }
 

@@ -85,8 +85,27 @@ impl<DB: Driver> SqlStore<DB> {
     async fn prepare(&self) -> Result<&'static Dialect, Error> {
         let pool = &self.connections.0;
         let dialect = dialect_of(pool).await?;
+        self.refuse_uncommitted().await?;
         schema::prepare(pool, dialect, &self.prefix, dialect.schema).await?;
         Ok(dialect)
+    }
+
+    /// Returns an error if the pool's connections read rows that are not committed.
+    async fn refuse_uncommitted(&self) -> Result<(), Error> {
+        let Some(query) = DB::READS_UNCOMMITTED else {
+            return Ok(());
+        };
+        let query = Statement::new(DB::DIALECT, "", query);
+        let done = self.connections.run(&query, &[]).await;
+        let done =
+            done.map_err(|error| Error::database("cannot ask for the isolation level", error))?;
+        if done.rows.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "the pool's connections are at READ UNCOMMITTED: they would act on rows that are rolled back later. \
+             Set `transaction_isolation` of the server, or of the pool's connections, to READ COMMITTED or a stricter level",
+        ))
     }
 
     async fn statement(&self, sides: &Sides) -> Result<Statement, Error> {

@@ -10,7 +10,7 @@ use perennial::testing::internal::{Call, Invalidate, Probe, Publish, TryLock};
 
 use super::{MICROS, Oracle, Under};
 use crate::{
-    ground::{CallResult, Found, epoch_of},
+    ground::{CallResult, Found},
     plan::LIMIT,
 };
 
@@ -165,7 +165,7 @@ impl Oracle<'_> {
                 self.ways.entry((process, key)).or_default().refused += 1;
             }
             (Call::Publish(Publish { entry, .. }), CallResult::Written(true, _)) => {
-                let epoch = epoch_of(&entry.metadata);
+                let epoch = entry.epoch;
                 let stored = self.stored_of(key);
                 stored.at = Some((at as i64, epoch));
                 stored.published += 1;
@@ -215,7 +215,7 @@ impl Oracle<'_> {
                     _ => return,
                 };
                 way.unsaved = None;
-                let epoch = epoch_of(&entry.metadata);
+                let epoch = entry.epoch;
                 way.version = Some(Version { born, epoch });
             }
             _ => {}

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use super::{OVERDUE, Oracle, Telling};
 use perennial::testing::internal::{Call, Invalidate, Invalidated, Publish, Remove, TryLock};
 
-use crate::{
-    ground::{CallResult, epoch_of},
-    plan::LIMIT,
-};
+use crate::{ground::CallResult, plan::LIMIT};
 
 impl Oracle<'_> {
     pub(super) fn applied(
@@ -49,7 +46,7 @@ impl Oracle<'_> {
                 self.count("publishes refused");
             }
             (Call::Publish(Publish { lease, entry }), CallResult::Written(true, before)) => {
-                let (key, epoch) = (lease.name.as_str(), epoch_of(&entry.metadata));
+                let (key, epoch) = (lease.name.as_str(), entry.epoch);
                 let repeated = before.fence == lease.fence;
                 if !before.holds && !repeated {
                     return Err(format!("S2: {key} was published without its lease"));

@@ -14,7 +14,7 @@ use crate::{
     store::LockState,
 };
 
-/// A lock that was acquired further in the future is from before the clock was set back.
+/// An entry from further in the future is from before the clock was set back.
 const SET_BACK: Duration = Duration::from_secs(5);
 
 /// The expiry of a lock that was released without a cooldown.
@@ -122,7 +122,6 @@ impl Database {
                 Reply::Learned(self.marks)
             }
             Statement::Probe { known } => {
-                self.redate();
                 let entry = self.entry.filter(|entry| entry.fence > known);
                 let lock = LockState {
                     fence: self.lock.fence,
@@ -196,7 +195,6 @@ impl Database {
         let is_free = self.remaining(mutant).is_zero();
         let is_seen = self.lock.fence == seen || mutant == Some(Mutant::TryWithoutFence);
         if !(is_new || is_free && is_seen) {
-            self.redate();
             return Ok(None);
         }
         let stored = self.entry.map_or(0, |entry| entry.fence);
@@ -289,16 +287,6 @@ impl Database {
         self.break_lock();
         self.entry = None;
         self.begun = 0;
-    }
-
-    /// If the lock was acquired before the clock was set back, moves its times to the present.
-    fn redate(&mut self) {
-        let ahead = self.lock.acquired - NOW;
-        if ahead > SET_BACK {
-            self.lock.acquired = NOW;
-            self.lock.expires = self.lock.expires - ahead;
-            self.cooling = self.cooling - ahead;
-        }
     }
 
     /// Lets a second go by.

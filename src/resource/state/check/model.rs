@@ -63,7 +63,10 @@ impl Model for Setup {
             next.forget_late();
             // An answer from memory changes nothing.
             if !matches!(action, Action::Ask(..)) || *world != next {
-                return Some((u16::from(action == Action::Tick(None)), next));
+                // A lock from before the clock was set back lasts until the clock has caught up.
+                let counts = world.database.lock.acquired <= NOW;
+                let costs = counts && action == Action::Tick(None);
+                return Some((u16::from(costs), next));
             }
         }
         None

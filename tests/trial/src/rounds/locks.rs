@@ -77,7 +77,9 @@ async fn publish(node: &Node, lease: &LeaseRow, text: &str) -> Result<bool> {
     let entry = NewEntry {
         content,
         renews: None,
-        metadata: "epoch=0".to_owned(),
+        epoch: 0,
+        interval: Duration::ZERO,
+        metadata: "{}".to_owned(),
         history: String::new(),
         retention: DAY,
     };
