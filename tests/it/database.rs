@@ -230,19 +230,21 @@ async fn an_unreadable_row_counts_as_none_and_is_replaced() {
         "UPDATE perennial_entry SET status = 'fine'",
         "UPDATE perennial_entry SET generated_at = 'yesterday'",
     ];
+    // A row of an unknown age is stale, and the leader waits for the new version.
+    let policy = Refresh::every(LONG).soft_timeout(LONG);
     for spoil in spoils {
         let folder = Folder::new();
-        let (_, before) = serve_site(&folder.site().await, Refresh::every(LONG)).await;
+        let (_, before) = serve_site(&folder.site().await, policy).await;
         get(before, "/").await;
         // While a publish is slow, the visitor already gets the page.
         until("the page is stored, and spoilt", async || {
             execute(&folder, spoil).await == 1
         })
         .await;
-        let (origin, address) = serve_site(&folder.site().await, Refresh::every(LONG)).await;
+        let (origin, address) = serve_site(&folder.site().await, policy).await;
         origin.run("an earlier one").await;
         assert_eq!(get(address, "/").await.run(), 2, "{spoil}");
-        let (origin, after) = serve_site(&folder.site().await, Refresh::every(LONG)).await;
+        let (origin, after) = serve_site(&folder.site().await, policy).await;
         assert_eq!(get(after, "/").await.run(), 2, "{spoil}");
         assert_eq!(origin.begun(), 0, "{spoil}: it was not replaced");
     }
