@@ -11,9 +11,9 @@ use tracing::Instrument;
 
 use crate::{
     error::Error,
-    lock::{LockKind, Locks},
+    lock::Locks,
     resource::{Pages, Target},
-    store::{Forget, PruneEntries, Pruned},
+    store::{Forget, PruneEntries},
     timing::{BRIEF_RETENTION, FOLD, PRUNE, PRUNE_LEAST, PURGE_MEMORY, UNKNOWN_OUTCOME},
 };
 
@@ -54,16 +54,10 @@ async fn prune(
 /// Removes the entries whose retention is over. Returns the smallest epoch in the metadata of any
 /// entry.
 async fn prune_entries(locks: &Locks) -> Result<i64, Error> {
-    let mut oldest = i64::MAX;
-    for kind in [LockKind::Page, LockKind::Request] {
-        let mut next: Option<Pruned> = None;
-        loop {
-            let after = next.map(|pruned| pruned.last);
-            let store = locks.store();
-            next = store.call(PruneEntries { kind, after }).await?;
-            let Some(pruned) = &next else { break };
-            oldest = oldest.min(pruned.oldest);
-        }
+    let (mut oldest, mut after) = (i64::MAX, None);
+    while let Some(pruned) = locks.store().call(PruneEntries { after }).await? {
+        oldest = oldest.min(pruned.oldest);
+        after = Some(pruned.last);
     }
     Ok(oldest)
 }

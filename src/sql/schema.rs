@@ -11,11 +11,7 @@ use crate::{
     timing::{Backoff, TABLES_PAUSES},
 };
 
-/// The version of the tables is the sum of this number and the number of steps. Tables of version 1
-/// were never released, and are refused.
-const BASE: i64 = 1;
-
-/// The tables' version.
+/// The tables' version: the number of steps that have made them.
 const VERSION: &str = "SELECT version FROM {p}schema WHERE id = 1";
 /// Stores the version.
 const NOTE: &str = "UPDATE {p}schema SET version = $1 WHERE id = 1";
@@ -135,22 +131,16 @@ pub(super) fn script(dialect: &'static Dialect, prefix: &str) -> String {
 
 /// Returns the version after these steps.
 fn version_of<T>(steps: &[T]) -> i64 {
-    i64::try_from(steps.len()).map_or(i64::MAX, |steps| steps + BASE)
+    i64::try_from(steps.len()).unwrap_or(i64::MAX)
 }
 
 /// Returns the steps from the tables' version to this release's.
 fn pending<T>(steps: &[T], version: i64) -> Result<&[T], Error> {
-    let done = match version {
-        0 => Some(0),
-        version => usize::try_from(version - BASE)
-            .ok()
-            .filter(|done| *done > 0),
-    };
+    let done = usize::try_from(version).ok();
     done.and_then(|done| steps.get(done..)).ok_or_else(|| {
         Error::with_message(ErrorKind::Schema, format!(
-            "the database's Perennial tables have version {version}, and this release knows versions from {} to {}: \
+            "the database's Perennial tables have version {version}, and this release knows versions up to {}: \
              use the release that made the tables or a newer one, or another table prefix",
-            BASE + 1,
             version_of(steps),
         ))
     })
@@ -223,19 +213,9 @@ mod tests {
         let error = make(&pool, OLD).await.expect_err("is newer");
         assert_eq!(error.kind(), ErrorKind::Schema);
         assert!(
-            error.to_string().contains("version 4") && error.to_string().contains("to 2"),
+            error.to_string().contains("version 3") && error.to_string().contains("up to 1"),
             "{error}"
         );
-    }
-
-    #[tokio::test]
-    async fn tables_from_before_the_first_release_are_refused() {
-        let pool = memory().await;
-        old(&pool).await;
-        let before = sqlx::query("UPDATE p_schema SET version = 1");
-        before.execute(&pool).await.expect("is set");
-        let error = make(&pool, NEW).await.expect_err("is too old");
-        assert_eq!(error.kind(), ErrorKind::Schema);
     }
 
     #[tokio::test]

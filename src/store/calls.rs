@@ -207,9 +207,9 @@ calls! {
     /// `from` has at most 255 bytes and no NUL, and is not empty.
     List "list" reads [from: String] { most: usize } -> Vec<EntryRow>;
 
-    /// Removes the entries of this kind whose retention is over, among the next few entries after
+    /// Removes the entries whose retention is over, among the next few entries after
     /// `after`. Returns the place to continue; `None`: there are no more entries.
-    PruneEntries "prune-entries" writes [] { kind: LockKind, after: Option<String> }
+    PruneEntries "prune-entries" writes [] { after: Option<String> }
         -> Option<Pruned>;
 
     /// Returns the state of a lock; `None`: there is no lock with this name.

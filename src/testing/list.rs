@@ -8,9 +8,7 @@ use crate::{clock::duration, name::LockKind, store::EntryRow};
 
 impl Rows {
     pub(super) fn list(&self, from: &str, most: usize, now: i64) -> Vec<EntryRow> {
-        let from = (LockKind::Page, from.to_owned());
-        let pages = self.entries.range(from..).take(most);
-        let pages = pages.filter(|((kind, _), _)| *kind == LockKind::Page);
+        let pages = self.entries.range(from.to_owned()..).take(most);
         let free = Lock {
             owner: None,
             fence: 0,
@@ -18,8 +16,8 @@ impl Rows {
             expires: now,
             failures: 0,
         };
-        let rows = pages.map(|(id, page)| EntryRow {
-            name: id.1.clone(),
+        let rows = pages.map(|(name, page)| EntryRow {
+            name: name.clone(),
             fence: page.fence,
             age: duration(now - page.generated),
             undated: page.generated > now + SET_BACK,
@@ -29,7 +27,10 @@ impl Rows {
             bytes: page.content.body().len() as u64,
             metadata: page.metadata.clone(),
             history: page.history.clone(),
-            lock: self.locks.get(id).unwrap_or(&free).row(id, now),
+            lock: {
+                let id = (LockKind::Page, name.clone());
+                self.locks.get(&id).unwrap_or(&free).row(&id, now)
+            },
         });
         rows.collect()
     }

@@ -50,7 +50,7 @@ impl Memory {
     /// The fence of the entry of this name; 0: there is no entry.
     pub fn fence_of(&self, name: &LockName) -> i64 {
         let rows = self.rows();
-        rows.entries.get(&id(name)).map_or(0, |page| page.fence)
+        rows.entries.get(&id(name).1).map_or(0, |page| page.fence)
     }
 
     /// Returns how often the page of `key`, or a variant of it, was stored.
@@ -78,7 +78,7 @@ impl Memory {
             history: String::new(),
         };
         let name = LockName::of(LockKind::Page, key);
-        self.rows().entries.insert(id(&name), page);
+        self.rows().entries.insert(id(&name).1, page);
     }
 
     /// Carries out a call as one atomic step.

@@ -30,7 +30,7 @@ pub(super) struct Rows {
     /// The distance by which the clock was moved, in microseconds.
     pub(super) moved: i64,
     pub(super) locks: BTreeMap<Id, Lock>,
-    pub(super) entries: BTreeMap<Id, Page>,
+    pub(super) entries: BTreeMap<String, Page>,
     /// The number of publishes of each key's page.
     pub(super) generations: BTreeMap<String, u64>,
     names: BTreeMap<String, i64>,
@@ -76,10 +76,10 @@ impl Rows {
             }
             Call::Remove(Remove { lease }) => {
                 let id = id(&lease.name);
-                let entry = self.entries.get(&id);
+                let entry = self.entries.get(&id.1);
                 let is_older = entry.is_some_and(|page| page.fence <= lease.fence);
                 let removes = self.holds(lease) && is_older;
-                Reply::Remove(removes && self.entries.remove(&id).is_some())
+                Reply::Remove(removes && self.entries.remove(&id.1).is_some())
             }
             Call::Invalidate(call) => Reply::Invalidate(self.invalidate(&call.name, now)),
             Call::Invalidated(Invalidated { since, most }) => {
@@ -102,16 +102,18 @@ impl Rows {
                 Reply::Purge(())
             }
             Call::List(call) => Reply::List(self.list(&call.from, call.most, now)),
-            Call::PruneEntries(PruneEntries { kind, after }) => {
-                let next = next(&self.entries, *kind, after.as_deref());
-                let pages = next.iter().map(|id| &self.entries[id]);
+            Call::PruneEntries(PruneEntries { after }) => {
+                let after = after.as_deref().unwrap_or_default();
+                let names = self.entries.keys().filter(|name| name.as_str() > after);
+                let next: Vec<_> = names.take(STEP).cloned().collect();
+                let pages = next.iter().map(|name| &self.entries[name]);
                 let oldest = pages.map(|page| page.epoch).min();
-                for id in &next {
-                    if self.entries[id].retain_until < now {
-                        self.entries.remove(id);
+                for name in &next {
+                    if self.entries[name].retain_until < now {
+                        self.entries.remove(name);
                     }
                 }
-                Reply::PruneEntries(next.into_iter().next_back().map(|(_, last)| Pruned {
+                Reply::PruneEntries(next.into_iter().next_back().map(|last| Pruned {
                     last,
                     oldest: oldest.unwrap_or(i64::MAX),
                 }))
@@ -143,7 +145,7 @@ impl Rows {
             }) => {
                 let next = next(&self.locks, *kind, after.as_deref());
                 for id in &next {
-                    if self.locks[id].is_unused(unused, self.entries.contains_key(id), now) {
+                    if self.locks[id].is_unused(unused, self.entries.contains_key(&id.1), now) {
                         self.locks.remove(id);
                     }
                 }
@@ -174,7 +176,7 @@ impl Rows {
 
     fn probe(&self, id: &Id, known: i64, now: i64) -> Probed {
         let lock = self.locks.get(id);
-        let page = self.entries.get(id);
+        let page = self.entries.get(&id.1);
         let page = page.filter(|page| page.fence > known);
         Probed {
             entry: page.map(|page| Entry {
@@ -235,7 +237,7 @@ impl Rows {
     fn publish(&mut self, lease: &LeaseRow, entry: &NewEntry, now: i64) -> bool {
         let holds = self.holds(lease);
         let id = id(&lease.name);
-        let stored = self.entries.get_mut(&id);
+        let stored = self.entries.get_mut(&id.1);
         let fence = stored.as_ref().map(|page| page.fence);
         let allowed = match entry.renews {
             Some(known) => fence == Some(known) && known < lease.fence,
@@ -264,7 +266,7 @@ impl Rows {
             },
             metadata: entry.metadata.clone(),
         };
-        self.entries.insert(id, page);
+        self.entries.insert(id.1, page);
         if lease.name.kind() == LockKind::Page {
             let key = lease.name.as_str().to_owned();
             *self.generations.entry(key).or_default() += 1;
@@ -283,13 +285,13 @@ impl Rows {
 
     fn purge(&mut self, key: &str) {
         let (own, variant) = (bounded(key), format!("{key}#"));
-        let is_meant = |(kind, name): &Id| {
-            *kind == LockKind::Page && (*name == own || name.starts_with(&variant))
-        };
-        for (_, lock) in self.locks.iter_mut().filter(|(id, _)| is_meant(id)) {
-            lock.break_up();
+        let is_meant = |name: &str| name == own || name.starts_with(&variant);
+        for ((kind, name), lock) in &mut self.locks {
+            if *kind == LockKind::Page && is_meant(name) {
+                lock.break_up();
+            }
         }
-        self.entries.retain(|id, _| !is_meant(id));
+        self.entries.retain(|name, _| !is_meant(name));
     }
 
     /// Frees the lock of a lost try.
@@ -309,10 +311,10 @@ impl Rows {
     }
 }
 
-/// The next rows of this kind.
-fn next<T>(rows: &BTreeMap<Id, T>, kind: LockKind, after: Option<&str>) -> Vec<Id> {
+/// The next locks of this kind.
+fn next(locks: &BTreeMap<Id, Lock>, kind: LockKind, after: Option<&str>) -> Vec<Id> {
     let after = after.unwrap_or_default();
-    let next = rows
+    let next = locks
         .keys()
         .filter(|(of, name)| *of == kind && name.as_str() > after);
     next.take(STEP).cloned().collect()

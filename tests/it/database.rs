@@ -358,6 +358,55 @@ async fn database_that_cannot_be_opened_is_an_error_with_a_remedy() {
     refused(Perennial::open(&folder.url()), Schema, "version -1").await;
 }
 
+async fn column_of_a_newer_release_does_not_disturb_a_running_site(db: Db) {
+    let (site, other) = (db.site().await, db.site().await);
+    let (origin, first) = serve_site(&site, every(LONG).soft_timeout(LONG)).await;
+    let (_, second) = serve_site(&other, every(LONG).soft_timeout(LONG)).await;
+    assert_eq!(get(first, "/").await.run(), 1);
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let visitors = tokio::spawn(async move {
+        for number in 0.. {
+            if *stopped.borrow() {
+                break;
+            }
+            for address in [first, second] {
+                assert_eq!(get(address, "/").await.status, 200);
+            }
+            assert_eq!(get(first, &format!("/{number}")).await.status, 200);
+        }
+    });
+    for change in [
+        "ALTER TABLE perennial_entry ADD COLUMN colour BIGINT NOT NULL DEFAULT 7",
+        "ALTER TABLE perennial_lock ADD COLUMN colour BIGINT NOT NULL DEFAULT 7",
+        "UPDATE perennial_schema SET version = version + 1 WHERE id = 1",
+    ] {
+        db.execute(change).await;
+    }
+    let begun = origin.begun();
+    until("new pages are generated", async || {
+        origin.begun() > begun + 9
+    })
+    .await;
+    stop.send_replace(true);
+    visitors.await.expect("each visitor is served");
+    // Published, renewed and read by both.
+    site.invalidate("/").await.expect("is invalidated");
+    let run = get(first, "/").await.run();
+    assert!(run > 1);
+    until("the other process has read it", async || {
+        get(second, "/").await.run() == run
+    })
+    .await;
+    let coloured = "SELECT count(*) FROM perennial_entry WHERE colour = 7";
+    assert_eq!(
+        db.int(coloured).await,
+        db.int("SELECT count(*) FROM perennial_entry").await
+    );
+    // This release is the older one now.
+    let error = Perennial::open(db.url()).await.expect_err("is refused");
+    assert_eq!(error.kind(), ErrorKind::Schema);
+}
+
 fn url_of(path: &Path) -> String {
     format!("sqlite://{}", path.display())
 }
@@ -497,6 +546,7 @@ async fn the_longest_times_can_be_stored() {
 
 on_each_database! {
     a_version_from_before_the_clock_was_set_back_is_stale_and_served
+    column_of_a_newer_release_does_not_disturb_a_running_site
 }
 
 async fn a_version_from_before_the_clock_was_set_back_is_stale_and_served(db: Db) {

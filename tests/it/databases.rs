@@ -216,9 +216,7 @@ impl Db {
 
     /// Returns the stored fence and body of a path.
     pub(crate) async fn entry(&self, path: &str) -> Option<(i64, String)> {
-        let sql = format!(
-            "SELECT fence, body FROM perennial_entry WHERE kind = 'page' AND name = '{path}'"
-        );
+        let sql = format!("SELECT fence, body FROM perennial_entry WHERE name = '{path}'");
         let query = sqlx::query_as::<_, (i64, Vec<u8>)>(AssertSqlSafe(sql));
         let row = query
             .fetch_optional(self.pool().await)

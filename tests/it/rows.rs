@@ -37,8 +37,8 @@ async fn no_statement_reads_a_whole_table_on_postgres() {
              SELECT 'page', '/books/' || n, 1, {now}, {now} FROM generate_series(1, {rows}) n"
         ),
         format!(
-            "INSERT INTO perennial_entry (kind, name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, status, headers, body)
-             SELECT 'page', '/books/' || n, 1, {now}, {now} + {hour}, {now} + {hour}, 0, 100, '{{}}', 200,
+            "INSERT INTO perennial_entry (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, status, headers, body)
+             SELECT '/books/' || n, 1, {now}, {now} + {hour}, {now} + {hour}, 0, 100, '{{}}', 200,
                  convert_to('content-type: text/html' || chr(10) || 'content-length: 100' || chr(10), 'UTF8'), convert_to(repeat('x', 100), 'UTF8')
              FROM generate_series(1, {rows}) n"
         ),

@@ -410,9 +410,7 @@ pub(crate) fn text(call: &Call) -> String {
         }
         Call::Purge(Purge { key }) => format!("purge {key}"),
         Call::List(List { from, most }) => format!("list {from} {most}"),
-        Call::PruneEntries(PruneEntries { kind, after }) => {
-            format!("prune entries {kind} {after:?}")
-        }
+        Call::PruneEntries(PruneEntries { after }) => format!("prune entries {after:?}"),
         Call::Inspect(Inspect { name }) => format!("inspect {} {name}", name.kind()),
         Call::Held(Held {}) => "held".to_owned(),
         Call::BreakLock(BreakLock { name, seen }) => {

@@ -51,8 +51,8 @@ async fn fill(db: &Db) {
         .expect("is later")
         .as_micros();
     let sql = format!(
-        "INSERT INTO perennial_entry (kind, name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, status, headers, body)
-        SELECT 'page', {concat}, 1, {now}, {now} + 3600000000, {now} + 3600000000, 0, 17, {headers}, 200, {bytes}, {body}
+        "INSERT INTO perennial_entry (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, status, headers, body)
+        SELECT {concat}, 1, {now}, {now} + 3600000000, {now} + 3600000000, 0, 17, {headers}, 200, {bytes}, {body}
         FROM {digits} WHERE a.d = 0"
     );
     assert_eq!(db.execute(&sql).await, 1000);

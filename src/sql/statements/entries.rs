@@ -14,7 +14,7 @@ pub(in crate::sql) const PROBE: Sides = Sides {
             e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.body, e.metadata
         FROM n
         LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
-        LEFT JOIN {p}entry e ON e.kind = $1 AND e.name = $2 AND e.fence > $3",
+        LEFT JOIN {p}entry e ON e.name = $2 AND e.fence > $3",
     // A `set_config` within the statement has no effect on CockroachDB and YugabyteDB.
     relative: Some(PROBE_PLAIN),
     ..Sides::same(PROBE_PLAIN)
@@ -25,7 +25,7 @@ const PROBE_PLAIN: &str = "{waits}SELECT coalesce(l.fence, 0), CASE WHEN l.owner
         e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.body, e.metadata
     FROM (SELECT {now} AS at) n
     LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
-    LEFT JOIN {p}entry e ON e.kind = $1 AND e.name = $2 AND e.fence > $3";
+    LEFT JOIN {p}entry e ON e.name = $2 AND e.fence > $3";
 
 /// Stores an entry under the lease, over an entry with a smaller fence.
 ///
@@ -33,8 +33,8 @@ const PROBE_PLAIN: &str = "{waits}SELECT coalesce(l.fence, 0), CASE WHEN l.owner
 /// headers, size of the body, body -> fence, if the entry was published
 pub(in crate::sql) const PUBLISH: Sides = Sides {
     // FOR UPDATE: no process acquires the lock during the statement, whatever the isolation level.
-    mysql: "{waits}INSERT INTO {p}entry (kind, name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
-        SELECT $1, $2, LAST_INSERT_ID(l.fence), {now}, {now} + $6, {now} + $7, $5, $12, $8, coalesce($9, x''), $10, coalesce($11, x''), coalesce($13, x'')
+    mysql: "{waits}INSERT INTO {p}entry (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
+        SELECT $2, LAST_INSERT_ID(l.fence), {now}, {now} + $6, {now} + $7, $5, $12, $8, coalesce($9, x''), $10, coalesce($11, x''), coalesce($13, x'')
         FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4 FOR UPDATE
         ON DUPLICATE KEY UPDATE
             generated_at = IF({p}entry.fence < VALUES(fence), VALUES(generated_at), generated_at),
@@ -52,9 +52,9 @@ pub(in crate::sql) const PUBLISH: Sides = Sides {
         "WITH l AS (
             SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
         )
-        INSERT INTO {p}entry AS e (kind, name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, body)
-        SELECT $1, $2, l.held, l.at, l.at + $6, l.at + $7, $5, $12, $8, $9, $10, $11, $13 FROM l WHERE true
-        ON CONFLICT (kind, name) DO UPDATE SET
+        INSERT INTO {p}entry AS e (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, body)
+        SELECT $2, l.held, l.at, l.at + $6, l.at + $7, $5, $12, $8, $9, $10, $11, $13 FROM l WHERE true
+        ON CONFLICT (name) DO UPDATE SET
             fence = excluded.fence,
             generated_at = excluded.generated_at,
             stale_at = excluded.stale_at,
@@ -82,14 +82,14 @@ pub(in crate::sql) const RENEW: Sides = Sides {
             SELECT fence FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 LIMIT 1 FOR UPDATE
         ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.stale_at = {now} + $6, e.retain_until = {now} + $7,
             e.epoch = $5, e.metadata = $8, e.history = CONCAT($9, LEFT(e.history, 2400))
-        WHERE e.kind = $1 AND e.name = $2 AND e.fence = $10 AND e.fence < $4",
+        WHERE e.name = $2 AND e.fence = $10 AND e.fence < $4",
     ..Sides::same(
         "WITH l AS (
             SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
         )
         UPDATE {p}entry AS e SET fence = l.held, generated_at = l.at, stale_at = l.at + $6, retain_until = l.at + $7,
             epoch = $5, metadata = $8, history = $9 || substr(e.history, 1, 2400)
-        FROM l WHERE e.kind = $1 AND e.name = $2 AND e.fence = $10 AND e.fence < $4
+        FROM l WHERE e.name = $2 AND e.fence = $10 AND e.fence < $4
         RETURNING fence",
     )
 };
@@ -101,23 +101,22 @@ pub(in crate::sql) const RENEW: Sides = Sides {
 /// kind, name, owner, fence -> one row changed, if an entry was stored and the lock still has this
 /// owner and fence
 pub(in crate::sql) const REMOVE: Sides = Sides::same(
-    "{waits}DELETE FROM {p}entry WHERE kind = $1 AND name = $2 AND fence <= $4
+    "{waits}DELETE FROM {p}entry WHERE name = $2 AND fence <= $4
     AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4)",
 );
 
-/// kind, name -> fence
+/// name -> fence
 pub(in crate::sql) const FENCE: Sides =
-    Sides::same("{waits}SELECT fence FROM {p}entry WHERE kind = $1 AND name = $2");
+    Sides::same("{waits}SELECT fence FROM {p}entry WHERE name = $1");
 
-/// kind, name
-pub(in crate::sql) const DELETE: Sides =
-    Sides::same("{waits}DELETE FROM {p}entry WHERE kind = $1 AND name = $2");
+/// name
+pub(in crate::sql) const DELETE: Sides = Sides::same("{waits}DELETE FROM {p}entry WHERE name = $1");
 
 /// the lower bound of the variants' names, the upper bound (excluded)
 pub(in crate::sql) const DELETE_VARIANTS: Sides = Sides {
     // Without the order of bytes.
-    relative: Some("DELETE FROM {p}entry WHERE kind = 'page' AND substr(name, 1, length($1)) = $1"),
-    ..Sides::same("{waits}DELETE FROM {p}entry WHERE kind = 'page' AND name >= $1 AND name < $2")
+    relative: Some("DELETE FROM {p}entry WHERE substr(name, 1, length($1)) = $1"),
+    ..Sides::same("{waits}DELETE FROM {p}entry WHERE name >= $1 AND name < $2")
 };
 
 /// The first pages from a name on, in the order of names, with their locks, and without content.
@@ -127,19 +126,18 @@ pub(in crate::sql) const DELETE_VARIANTS: Sides = Sides {
 pub(in crate::sql) const LIST: Sides = Sides::same(
     "SELECT e.name, e.fence, n.at - e.generated_at, e.stale_at - e.generated_at, e.epoch, e.status, e.bytes, e.metadata, e.history,
         l.owner, coalesce(l.fence, 0), coalesce(l.expires_at - n.at, 0), coalesce(n.at - l.acquired_at, 0)
-    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.kind = 'page' AND e.name >= $1
+    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.name >= $1
     LEFT JOIN {p}lock l ON l.kind = 'page' AND l.name = e.name
     ORDER BY e.name LIMIT $2",
 );
 
-/// kind, name before -> the greatest name of the next hundred rows, their smallest epoch
+/// name before -> the greatest name of the next hundred rows, their smallest epoch
 pub(in crate::sql) const NEXT: Sides = Sides::same(
     "SELECT max(n.name), min(n.epoch) FROM (
-        SELECT name, epoch FROM {p}entry WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100
+        SELECT name, epoch FROM {p}entry WHERE name > $1 ORDER BY name LIMIT 100
     ) n",
 );
 
-/// kind, name before, the greatest name of the step
-pub(in crate::sql) const PRUNE: Sides = Sides::same(
-    "DELETE FROM {p}entry WHERE kind = $1 AND name > $2 AND name <= $3 AND retain_until < {now}",
-);
+/// name before, the greatest name of the step
+pub(in crate::sql) const PRUNE: Sides =
+    Sides::same("DELETE FROM {p}entry WHERE name > $1 AND name <= $2 AND retain_until < {now}");

@@ -139,7 +139,7 @@ pub(in crate::sql) const PRUNE: Sides = Sides::same(
     "DELETE FROM {p}lock WHERE kind = $1 AND name > $2 AND name <= $3
     AND CASE WHEN acquired_at < expires_at THEN expires_at ELSE acquired_at END
         < {now} - CASE WHEN owner IS NOT NULL THEN $5
-            WHEN EXISTS (SELECT 1 FROM {p}entry e WHERE e.kind = $1 AND e.name = {p}lock.name) THEN $4 ELSE $6 END",
+            WHEN EXISTS (SELECT 1 FROM {p}entry e WHERE e.name = {p}lock.name) THEN $4 ELSE $6 END",
 );
 
 /// Marks work as done in the application's transaction. The statement writes at once: a transaction

@@ -7,7 +7,7 @@ use super::Sides;
 #[cfg(feature = "mysql")]
 pub(in crate::sql) const MYSQL_COLUMNS: [&str; 3] = [
     "SELECT kind, name, owner, fence, acquired_at, expires_at, failures FROM {p}lock LIMIT 0",
-    "SELECT kind, name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body` FROM {p}entry LIMIT 0",
+    "SELECT name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body` FROM {p}entry LIMIT 0",
     "SELECT name, epoch FROM {p}invalidation LIMIT 0",
 ];
 
@@ -51,7 +51,6 @@ pub(in crate::sql) const LOCK: Sides = Sides {
 
 pub(in crate::sql) const ENTRY: Sides = Sides {
     sqlite: "CREATE TABLE {p}entry (
-            kind TEXT NOT NULL,
             name TEXT NOT NULL,
             fence INTEGER NOT NULL,
             generated_at INTEGER NOT NULL,
@@ -64,10 +63,9 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             status INTEGER NOT NULL,
             headers BLOB NOT NULL,
             body BLOB NOT NULL,
-            PRIMARY KEY (kind, name)
+            PRIMARY KEY (name)
         )",
     postgres: "CREATE TABLE {p}entry (
-            kind TEXT{collate} NOT NULL,
             name TEXT{collate} NOT NULL,
             fence BIGINT NOT NULL,
             generated_at BIGINT NOT NULL,
@@ -80,12 +78,11 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             status BIGINT NOT NULL,
             headers BYTEA NOT NULL,
             body BYTEA NOT NULL,
-            PRIMARY KEY (kind, name)
+            PRIMARY KEY (name)
         )",
     relative: None,
     // A word of MariaDB's Oracle mode is quoted.
     mysql: "CREATE TABLE IF NOT EXISTS {p}entry (
-            kind VARBINARY(20) NOT NULL,
             name VARBINARY(255) NOT NULL,
             fence BIGINT NOT NULL,
             generated_at BIGINT NOT NULL,
@@ -98,7 +95,7 @@ pub(in crate::sql) const ENTRY: Sides = Sides {
             status BIGINT NOT NULL,
             headers MEDIUMBLOB NOT NULL,
             `body` LONGBLOB NOT NULL,
-            PRIMARY KEY (kind, name)
+            PRIMARY KEY (name)
         ) ENGINE = InnoDB",
 };
 

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::{Answer, SqlStore};
+use super::{Answer, LEAST, SqlStore};
 use crate::{
     clock::{FOREVER, duration, micros},
-    name::{LockKind, LockName},
+    name::{LockKind, LockName, bounded},
     sql::{
         dialect::SET_BACK,
         run::{Arg, Cells, Driver, number},
@@ -92,7 +92,8 @@ impl<DB: Driver> SqlStore<DB> {
         let mut fence = number(&self.run_under(statement, lease, &arguments).await?)?;
         if fence.is_none() {
             // The publish was refused, or done by an earlier try whose answer was lost.
-            fence = number(&self.run_on(&entries::FENCE, &lease.name, &[]).await?)?;
+            let name = bounded(lease.name.as_str());
+            fence = number(&self.run(&entries::FENCE, &[Arg::Text(&name)]).await?)?;
         }
         Ok(fence == Some(lease.fence))
     }
@@ -106,7 +107,8 @@ impl<DB: Driver> SqlStore<DB> {
     pub(super) async fn purge(&self, Purge { key }: &Purge) -> Answer<()> {
         let page = LockName::of(LockKind::Page, key.as_str());
         self.break_lock(&page, None).await?;
-        self.run_on(&entries::DELETE, &page, &[]).await?;
+        let name = bounded(key);
+        self.run(&entries::DELETE, &[Arg::Text(&name)]).await?;
         // A name with a NUL is stored as a digest (and a `NUL` is in no text of PostgreSQL's).
         if !key.contains('\0') {
             let [first, behind] = [format!("{key}#"), format!("{key}$")];
@@ -150,8 +152,8 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     pub(super) async fn prune_entries(&self, call: &PruneEntries) -> Answer<Option<Pruned>> {
-        let (kind, after) = (call.kind, call.after.as_deref());
-        let pruned = self.prune([&entries::NEXT, &entries::PRUNE], kind, after, &[]);
+        let from = [Arg::Text(call.after.as_deref().unwrap_or(LEAST))];
+        let pruned = self.prune([&entries::NEXT, &entries::PRUNE], &from, &[]);
         let Some((last, row)) = pruned.await? else {
             return Ok(None);
         };

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::{Answer, SqlStore};
+use super::{Answer, LEAST, SqlStore};
 use crate::{
     clock::{FOREVER, duration, micros},
     name::{LockKind, LockName, bounded},
@@ -96,10 +96,12 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     pub(super) async fn prune_locks(&self, call: &PruneLocks) -> Answer<Option<String>> {
-        let (unused, after) = (call.unused, call.after.as_deref());
+        let unused = call.unused;
         let unused = [unused.released, unused.expired, unused.alone];
         let unused = unused.map(|time| Arg::Int(micros(time.min(FOREVER))));
-        let pruned = self.prune([&locks::NEXT, &locks::PRUNE], call.kind, after, &unused);
+        let after = call.after.as_deref().unwrap_or(LEAST);
+        let from = [Arg::Text(call.kind.as_str()), Arg::Text(after)];
+        let pruned = self.prune([&locks::NEXT, &locks::PRUNE], &from, &unused);
         Ok(pruned.await?.map(|(last, _)| last))
     }
 

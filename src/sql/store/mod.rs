@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     error::{BoxError, Error, Unfit},
-    name::{LockKind, LockName, bounded},
+    name::{LockName, bounded},
     sql::{
         dialect::Dialect,
         pool::{Connections, dialect_of},
@@ -28,6 +28,10 @@ use crate::{
 pub(super) use locks::lock_row;
 
 type Answer<T> = Result<T, BoxError>;
+
+/// A text before all names, where pruning begins. Not an empty text, which some modes of MariaDB
+/// read as NULL.
+const LEAST: &str = "\u{1}";
 
 /// The store in a database.
 pub(super) struct SqlStore<DB: Driver> {
@@ -145,26 +149,21 @@ impl<DB: Driver> SqlStore<DB> {
         self.run_on(sides, &lease.name, &arguments).await
     }
 
-    /// Removes the prunable ones of the next rows. Returns the row of `next`, with the last name.
+    /// Removes the prunable ones of the next rows after the place `from`. Returns the row of `next`,
+    /// with the last name.
     async fn prune(
         &self,
         [next, remove]: [&Sides; 2],
-        kind: LockKind,
-        after: Option<&str>,
+        from: &[Arg<'_>],
         rest: &[Arg<'_>],
     ) -> Answer<Option<(String, DB::Row)>> {
-        // Not an empty text, which some modes of MariaDB read as NULL. No name is empty.
-        let from = [
-            Arg::Text(kind.as_str()),
-            Arg::Text(after.unwrap_or("\u{1}")),
-        ];
-        let done = self.run(next, &from).await?;
+        let done = self.run(next, from).await?;
         let row = done.rows.into_iter().next();
         let row = row.ok_or(sqlx::Error::RowNotFound)?;
         let Some(last) = row.text(0)? else {
             return Ok(None);
         };
-        let arguments = [&from[..], &[Arg::Text(&last)], rest].concat();
+        let arguments = [from, &[Arg::Text(&last)], rest].concat();
         self.run(remove, &arguments).await?;
         Ok(Some((last, row)))
     }
