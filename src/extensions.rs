@@ -70,8 +70,9 @@ impl<T: Into<String>> FromIterator<T> for Tags {
 ///     // UPDATE album SET photos = …, fence = $fence WHERE id = … AND fence <= $fence
 /// }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct Fence(pub i64);
 
 impl fmt::Display for Fence {

@@ -34,7 +34,6 @@ fn pool_that_cannot_be_used_is_refused_with_a_reason() {
         ("mysql", cfg!(feature = "mysql")),
         ("compression", cfg!(feature = "compression")),
         ("metrics", cfg!(feature = "metrics")),
-        ("serde", cfg!(feature = "serde")),
         ("calendar", cfg!(feature = "calendar")),
     ] {
         if built {

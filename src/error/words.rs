@@ -60,14 +60,12 @@ macro_rules! words {
             }
         }
 
-        #[cfg(feature = "serde")]
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
             }
         }
 
-        #[cfg(feature = "serde")]
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
@@ -82,7 +80,6 @@ macro_rules! words {
 pub(crate) use words;
 
 /// Serializes a time in seconds.
-#[cfg(feature = "serde")]
 pub(crate) fn seconds<S: serde::Serializer>(
     time: &std::time::Duration,
     serializer: S,
@@ -91,7 +88,6 @@ pub(crate) fn seconds<S: serde::Serializer>(
 }
 
 /// Serializes a moment as seconds since 1970.
-#[cfg(feature = "serde")]
 pub(crate) fn unix_time<S: serde::Serializer>(
     at: &std::time::SystemTime,
     serializer: S,

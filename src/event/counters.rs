@@ -16,13 +16,12 @@ const OUTCOMES: usize = 24;
 
 /// The figures of a site in this process, since the site was opened; from
 /// [`Perennial::stats`](crate::Perennial::stats).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Stats {
-    #[cfg_attr(feature = "serde", serde(serialize_with = "by_served"))]
+    #[serde(serialize_with = "by_served")]
     pub(crate) requests: [u64; SERVED],
-    #[cfg_attr(feature = "serde", serde(serialize_with = "by_outcome"))]
+    #[serde(serialize_with = "by_outcome")]
     pub(crate) regenerations: [u64; OUTCOMES],
     /// The regenerations that are running.
     pub running: usize,
@@ -81,12 +80,10 @@ fn position<T: PartialEq>(mut all: impl Iterator<Item = T>, value: &T) -> usize 
     all.position(|it| it == *value).unwrap_or(0)
 }
 
-#[cfg(feature = "serde")]
 fn by_served<S: serde::Serializer>(counts: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(Served::all().zip(counts))
 }
 
-#[cfg(feature = "serde")]
 fn by_outcome<S: serde::Serializer>(counts: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(Outcome::all().zip(counts))
 }

@@ -64,7 +64,6 @@ mod words;
 
 use std::{sync::Arc, time::Duration};
 
-#[cfg(feature = "serde")]
 use crate::error::words::seconds;
 use crate::{extensions::Fence, name::LockKind};
 
@@ -87,9 +86,8 @@ pub use words::{Bypass, LockLoss, Outcome, Reason, Served};
 /// }
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(tag = "event", rename_all = "kebab-case"))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Event {
     /// A generator has started.
@@ -237,8 +235,7 @@ pub enum Event {
 }
 
 /// A regeneration that has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Regeneration {
     /// The key of the resource.
@@ -250,10 +247,7 @@ pub struct Regeneration {
     /// The outcome.
     pub outcome: Outcome,
     /// The time of the generator.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "took_s", serialize_with = "seconds")
-    )]
+    #[serde(rename = "took_s", serialize_with = "seconds")]
     pub took: Duration,
     /// The size of the body, in bytes; zero without content.
     pub bytes: usize,
@@ -264,9 +258,6 @@ pub struct Regeneration {
     /// Visitors still get the old version.
     pub serves_old: bool,
     /// The time in which no process tries again.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "cooldown_s", serialize_with = "seconds")
-    )]
+    #[serde(rename = "cooldown_s", serialize_with = "seconds")]
     pub cooldown: Duration,
 }

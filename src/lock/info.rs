@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 use super::LockKind;
 #[allow(unused_imports, reason = "links of the documentation")]
 use super::{LockAttempt, Locks};
-#[cfg(feature = "serde")]
 use crate::error::words::{seconds, unix_time};
 use crate::{clock::duration, extensions::Fence, store::LockRow, timing::PROCESS_LEASE};
 
@@ -17,8 +16,7 @@ const PROCESS: &str = "process/";
 
 /// The state of a lock, from [`Locks::inspect`] and [`Locks::list`]. Times are by the database's
 /// clock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// The lock's kind.
@@ -30,13 +28,10 @@ pub struct LockInfo {
     /// The holder; `None`: the lock is free or in cooldown.
     pub holder: Option<Holder>,
     /// The time since the lock was acquired.
-    #[cfg_attr(feature = "serde", serde(rename = "age_s", serialize_with = "seconds"))]
+    #[serde(rename = "age_s", serialize_with = "seconds")]
     pub age: Duration,
     /// The time until the lease expires or the cooldown ends; zero if the lock is free.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "remaining_s", serialize_with = "seconds")
-    )]
+    #[serde(rename = "remaining_s", serialize_with = "seconds")]
     pub remaining: Duration,
 }
 
@@ -48,8 +43,7 @@ impl LockInfo {
 }
 
 /// The holder of a lock, in its own words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Holder {
     /// By [`Locks::label`].
@@ -60,8 +54,7 @@ pub struct Holder {
 
 /// A process that has [announced](crate::Perennial::announce) itself. Times are by the database's
 /// clock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Process {
     /// By [`Locks::label`]: by default the host's name and the process's number.
@@ -69,16 +62,13 @@ pub struct Process {
     /// Perennial's version, and the [revision](crate::Builder::revision) of the site's code.
     pub runs: String,
     /// The time of the announcement.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "unix_time"))]
+    #[serde(serialize_with = "unix_time")]
     pub announced_at: SystemTime,
     /// The time since the announcement.
-    #[cfg_attr(feature = "serde", serde(rename = "age_s", serialize_with = "seconds"))]
+    #[serde(rename = "age_s", serialize_with = "seconds")]
     pub age: Duration,
     /// The time since the process has extended its lease; at most 30 s.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "silent_for_s", serialize_with = "seconds")
-    )]
+    #[serde(rename = "silent_for_s", serialize_with = "seconds")]
     pub silent_for: Duration,
 }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::history::PastVersion;
-#[cfg(feature = "serde")]
 use crate::error::words::seconds;
 use crate::{error::words::words, extensions::Fence, lock::Holder};
 
@@ -111,8 +110,7 @@ impl EntryFilter {
 }
 
 /// A page of the list of entries.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct EntryPage {
     /// The entries, in the order of their stored names.
@@ -141,8 +139,7 @@ words! {
 }
 
 /// A stored resource, without its content. Times are by the database's clock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Entry {
     /// The key.
@@ -155,20 +152,14 @@ pub struct Entry {
     /// The status of the response. `None`: nothing is stored.
     pub status: Option<u16>,
     /// The age of the version; zero if nothing is stored.
-    #[cfg_attr(feature = "serde", serde(rename = "age_s", serialize_with = "seconds"))]
+    #[serde(rename = "age_s", serialize_with = "seconds")]
     pub age: Duration,
     /// The interval, as the process that stored the version knew it; zero if nothing is stored.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "interval_s", serialize_with = "seconds")
-    )]
+    #[serde(rename = "interval_s", serialize_with = "seconds")]
     pub interval: Duration,
     /// The time until a request regenerates the resource: until the version is stale, or until the
     /// cooldown ends. Zero: the next request does.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "next_regeneration_s", serialize_with = "seconds")
-    )]
+    #[serde(rename = "next_regeneration_s", serialize_with = "seconds")]
     pub next_regeneration: Duration,
     /// The size of the stored body, in bytes.
     pub bytes: u64,
@@ -183,10 +174,7 @@ pub struct Entry {
     /// The holder of the lease, while a process regenerates the resource.
     pub holder: Option<Holder>,
     /// The time until the holder's lease, or the cooldown, ends.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "remaining_s", serialize_with = "seconds")
-    )]
+    #[serde(rename = "remaining_s", serialize_with = "seconds")]
     pub remaining: Duration,
     /// The latest 20 generations, newest first.
     pub history: Vec<PastVersion>,

@@ -3,7 +3,6 @@
 
 use std::time::{Duration, SystemTime};
 
-#[cfg(feature = "serde")]
 use crate::error::words::{seconds, unix_time};
 use crate::{
     clock::{duration, micros},
@@ -18,22 +17,18 @@ const GENERATIONS: usize = 20;
 const PROCESS: usize = 60;
 
 /// A version of a resource that was published.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PastVersion {
     /// The fence of the lease, greater than the fence of each earlier version.
     pub fence: Fence,
     /// The time at which the lease was acquired, by the database's clock.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "unix_time"))]
+    #[serde(serialize_with = "unix_time")]
     pub began: SystemTime,
     /// The reason for the regeneration.
     pub reason: Reason,
     /// The time of the generator.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "took_s", serialize_with = "seconds")
-    )]
+    #[serde(rename = "took_s", serialize_with = "seconds")]
     pub took: Duration,
     /// The size of the body, in bytes.
     pub bytes: u64,

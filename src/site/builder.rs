@@ -413,7 +413,6 @@ fn features() -> String {
         ("calendar", cfg!(feature = "calendar")),
         ("compression", cfg!(feature = "compression")),
         ("metrics", cfg!(feature = "metrics")),
-        ("serde", cfg!(feature = "serde")),
         ("testing", cfg!(feature = "testing")),
     ];
     let names = features.into_iter().filter(|(_, is_built_in)| *is_built_in);

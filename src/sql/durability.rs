@@ -41,8 +41,7 @@ const SETTINGS: [(&str, &[&str]); 3] = [
 /// The promises of locks and pages hold as long as no commit is lost. After a loss, a lease, an
 /// idempotent request or a mark of work done once may be unknown, so that the work is done again,
 /// and an older version of a page may return until it is regenerated.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Durability {
     /// The places of a commit before it is answered.

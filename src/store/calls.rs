@@ -80,6 +80,10 @@ macro_rules! calls {
     )*) => {
         /// A call of a [`Backend`].
         #[derive(Clone, Debug)]
+        #[allow(
+            clippy::large_enum_variant,
+            reason = "a call is moved once, into the future of its statements"
+        )]
         pub enum Call {
             $($(#[$doc])* $call($call),)*
         }

@@ -165,7 +165,6 @@ async fn services_give_their_inner_service_back() {
     assert_eq!(IdempotencyService::new(1, idempotency).into_inner(), 1);
 }
 
-#[cfg(feature = "serde")]
 #[tokio::test(start_paused = true)]
 async fn operators_read_json() {
     let site = testing::Database::new()
