@@ -40,6 +40,7 @@ mod invalidated;
 mod invalidation;
 mod keys;
 mod layer;
+mod limits;
 mod locks;
 mod log;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
