@@ -6,6 +6,8 @@ mod check;
 mod driver;
 mod fingerprint;
 mod layer;
+#[cfg(test)]
+mod promises;
 mod service;
 mod state;
 

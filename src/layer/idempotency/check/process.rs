@@ -4,18 +4,17 @@ use std::{sync::LazyLock, time::Duration};
 
 use super::{
     Check,
-    world::{Fence, LIFETIME, NOW, Phase, Process, Run, Sent, Statement, TICK, World},
+    world::{Fence, LIFETIME, NOW, Phase, Process, Statement, TICK, World},
 };
 use crate::{
     layer::idempotency::{
         fingerprint::Fingerprint,
+        promises::{SENT, Sent},
         state::{Answer, Found, Free, Next, Published, Request, Stored, Storing},
     },
     search::Broken,
     store::LockState,
 };
-
-const SENT: [Sent; 3] = [Sent::First, Sent::OtherCaller, Sent::OtherBody];
 
 impl Sent {
     fn fingerprint(self) -> &'static Fingerprint {
@@ -167,16 +166,12 @@ impl<const N: usize> Check<N> {
                 }
             }
             (Phase::Locked(lease), Action::Begin) => {
-                let situation = match world.run {
-                    None => None,
-                    Some(run) if run.over => Some("the key is new after its lifetime"),
-                    Some(_) if self.run_again && world.faults > 0 => Some("runs again"),
-                    Some(_) => return Err("the service runs once"),
-                };
-                world.run = Some(Run {
-                    fence: lease,
-                    over: false,
-                });
+                if self.run_again && world.faults > 0 {
+                    world.promises.permit();
+                }
+                let again = world.promises.runs > 0;
+                world.promises.begins()?;
+                let situation = again.then_some("runs again");
                 (Phase::Running(lease), situation)
             }
             (Phase::Running(lease), Action::Respond { fits }) => {

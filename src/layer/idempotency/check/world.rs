@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use crate::{
-    layer::idempotency::state::{Free, Storing},
+    layer::idempotency::{
+        promises::{Promises, Sent},
+        state::{Free, Storing},
+    },
     timing::RESPONSE_RETRY,
 };
 
@@ -21,15 +24,6 @@ pub(super) const NOW: Duration = Duration::from_secs(24 * 3600);
 
 /// A lease, a run and its response are known by the fence. 0: none.
 pub(super) type Fence = i64;
-
-/// A request as its client sends it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Sent {
-    #[default]
-    First,
-    OtherBody,
-    OtherCaller,
-}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Process {
@@ -89,17 +83,9 @@ pub(super) struct World<const N: usize> {
     pub(super) late: Option<Statement>,
     /// The lease of a try whose answer was lost.
     pub(super) stray: Fence,
-    /// The run that counts for the key.
-    pub(super) run: Option<Run>,
+    pub(super) promises: Promises,
     /// The number of faults so far.
     pub(super) faults: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Run {
-    pub(super) fence: Fence,
-    /// The lifetime of its response has ended.
-    pub(super) over: bool,
 }
 
 impl<const N: usize> Default for World<N> {
@@ -110,7 +96,7 @@ impl<const N: usize> Default for World<N> {
             entry: None,
             late: None,
             stray: 0,
-            run: None,
+            promises: Promises::default(),
             faults: 0,
         }
     }
@@ -178,8 +164,8 @@ impl<const N: usize> World<N> {
             Some(Statement::Release(lease)) => each(lease),
         }
         each(&mut self.stray);
-        if let Some(run) = &mut self.run {
-            each(&mut run.fence);
+        if let Some((_, Some(response))) = &mut self.promises.stored {
+            each(response);
         }
     }
 
@@ -228,6 +214,7 @@ impl<const N: usize> World<N> {
             Statement::Publish(sent, lease, response) => {
                 self.held_by(lease)?;
                 if self.entry.is_none_or(|entry| entry.fence < lease) {
+                    self.promises.stores(sent, response);
                     self.entry = Some(Entry {
                         fence: lease,
                         age: 0,
@@ -281,9 +268,9 @@ impl<const N: usize> World<N> {
                 process.phase = Phase::Running(broken);
             }
         }
-        let entry = self.entry;
-        let is_noted = |run: &Run| entry.is_some_and(|entry| entry.fence == run.fence);
-        self.run = self.run.filter(is_noted);
+        if self.promises.stored.is_none() {
+            self.promises.permit();
+        }
         self.faults += 1;
     }
 
@@ -329,10 +316,10 @@ impl<const N: usize> World<N> {
             }
         }
         if let Some(entry) = &mut self.entry {
-            entry.age = (entry.age + 1).min(LIFETIME + 1);
-            if let Some(run) = &mut self.run {
-                run.over |= run.fence == entry.fence && entry.age > LIFETIME;
+            if entry.age == LIFETIME {
+                self.promises = Promises::default();
             }
+            entry.age = (entry.age + 1).min(LIFETIME + 1);
         }
     }
 }
