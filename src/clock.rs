@@ -51,12 +51,6 @@ impl Clock {
         Tick(micros(self.start.elapsed()) + self.suspended.load(Relaxed))
     }
 
-    /// Returns the time since the clock was created, with suspensions.
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.resumed(self.suspended());
-        self.now() - Tick(0)
-    }
-
     /// Returns the approximate time for which the machine was suspended since the clock was
     /// created. Zero where the uptime is unknown.
     pub(crate) fn suspended(&self) -> Duration {

@@ -190,7 +190,7 @@ pub mod locks {
         extensions::Fence,
         layer::{
             exclusive::{ExclusiveLayer, ExclusiveService},
-            idempotency::{IdempotencyLayer, IdempotencyService},
+            idempotency::{IdempotencyLayer, IdempotencyService, Scope},
         },
         lock::{
             Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once, OnceOutcome,

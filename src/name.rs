@@ -24,9 +24,6 @@ words! {
         /// The lock under which a page or other content is generated. The lock has the name of the
         /// key.
         Page => "page",
-        /// The lock of a request with an `Idempotency-Key`. The name is the list of scope, path and
-        /// key.
-        Request => "request",
     }
 }
 

@@ -43,9 +43,12 @@ pub(crate) const SESSION_CHECK: Duration = Duration::from_secs(2);
 pub(crate) const LOCK_PAUSES: [Duration; 2] = [Duration::from_millis(100); 2];
 
 /// The pauses before a statement is run again.
-#[cfg(feature = "_sql")]
 pub(crate) const STATEMENT_PAUSES: [Duration; 2] =
     [Duration::from_millis(1), Duration::from_millis(200)];
+
+/// The number of times that a `Begin` without a reply is sent again, within a fifth of a second: a
+/// pool may have several connections to a server that was restarted.
+pub(crate) const BEGIN_TRIES: u32 = 8;
 
 /// The approximate time for which a statement may still run on the server after its connection
 /// broke.
@@ -161,17 +164,15 @@ pub(crate) const INVALIDATE_RETRY: Duration = Duration::from_secs(60);
 /// The time that a response waits for the invalidation that the request causes.
 pub(crate) const INVALIDATE_WAIT: Duration = Duration::from_secs(5);
 
+/// The default time for which an idempotent request without a response counts as running.
+pub(crate) const REQUEST_RUNS: Duration = Duration::from_secs(60);
+
 /// The time for which the storing of an idempotent request's response is tried again. A failover
 /// takes half a minute.
 pub(crate) const RESPONSE_RETRY: Duration = Duration::from_mins(10);
 
 /// The longest time for which a process that shuts down tries to store a response.
 pub(crate) const RESPONSE_RETRY_AT_SHUTDOWN: Duration = Duration::from_secs(10);
-
-/// The longest time between the probe for an idempotent request and the answer of the try. The lock
-/// of a completed request is removed an hour after its acquisition at the earliest; a process that
-/// was paused for as long would acquire the lock whatever fence the probe returned.
-pub(crate) const PROBE_VALID: Duration = Duration::from_mins(1);
 
 /// The part of a response's age that may come from clocks that differ and from dates in whole
 /// seconds.
@@ -197,12 +198,8 @@ pub(crate) const NEGATIVE_INTERVAL: Duration = Duration::from_secs(60);
 /// The default time for which stale entries and unused locks are stored.
 pub(crate) const RETENTION: Duration = Duration::from_hours(24 * 90);
 
-/// The minimum retention of the lock of a request whose outcome is unknown.
+/// The minimum retention of the row of a request whose outcome is unknown.
 pub(crate) const UNKNOWN_OUTCOME: Duration = Duration::from_hours(24 * 90);
-
-/// The time for which the lock of a completed request is stored: longer than the time between a
-/// probe that finds no response and the try.
-pub(crate) const REQUEST_DONE: Duration = Duration::from_hours(1);
 
 /// The minimum time for which a purge is remembered: longer than a generation that began before the
 /// purge.
@@ -264,7 +261,6 @@ impl Backoff {
     }
 
     /// Ends after this number of further tries.
-    #[cfg(feature = "_sql")]
     pub(crate) const fn tries(mut self, most: u32) -> Self {
         self.tries = most;
         self
@@ -357,15 +353,9 @@ mod tests {
             assert_eq!(begun.elapsed(), Duration::from_millis(expected));
         }
         assert!(!backoff.pause().await);
-        #[cfg(feature = "_sql")]
-        {
-            let mut backoff = Backoff::new([SYNC; 2]).tries(2);
-            assert!(backoff.pause().await && backoff.pause().await && !backoff.pause().await);
-        }
-        assert_eq!(
-            begun.elapsed(),
-            Duration::from_millis(2500 + if cfg!(feature = "_sql") { 2000 } else { 0 })
-        );
+        let mut backoff = Backoff::new([SYNC; 2]).tries(2);
+        assert!(backoff.pause().await && backoff.pause().await && !backoff.pause().await);
+        assert_eq!(begun.elapsed(), Duration::from_millis(4500));
     }
 
     #[tokio::test(start_paused = true)]

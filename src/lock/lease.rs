@@ -40,8 +40,6 @@ pub struct Lease {
 enum Dropped {
     /// Nothing: the lock has been released.
     Released,
-    /// Nothing: the lease has to expire, and the row to keep its owner.
-    Leave,
     /// Releases the lock with this cooldown.
     Release(Duration),
     /// Frees the lock, so that an unfinished release has no effect.
@@ -118,13 +116,6 @@ impl Lease {
     /// [Lost](crate::ErrorKind::Lost), or the database fails and the lease's end is unchanged.
     pub async fn extend(&self) -> Result<(), Error> {
         self.core.extend().await
-    }
-
-    /// Lets a dropped lease expire without a release. The lock's row keeps its owner, which means
-    /// that the outcome of the work is unknown.
-    pub(crate) fn left_when_dropped(mut self) -> Self {
-        self.dropped = Dropped::Leave;
-        self
     }
 
     /// Releases the lock, at once unless [`hold_at_least`](crate::locks::Locks::hold_at_least)
@@ -217,7 +208,7 @@ impl Drop for Lease {
             let (core, dropped) = (self.core.clone(), self.dropped);
             let tasks = &self.core.common.tasks;
             match dropped {
-                Dropped::Released | Dropped::Leave => {}
+                Dropped::Released => {}
                 Dropped::Release(cooldown) => drop(tasks.spawn_on(
                     // An unreleased lock expires.
                     async move { drop(core.release(cooldown).await) },
@@ -226,7 +217,7 @@ impl Drop for Lease {
                 Dropped::Revoke => drop(tasks.spawn_on(core.revoke(), &runtime)),
             }
         }
-        if self.is_stray && self.dropped != Dropped::Leave {
+        if self.is_stray {
             let LeaseRow { name, owner, .. } = &*self.core.row;
             self.core.common.stray(LeaseRow::lost(name, owner));
         }
@@ -404,16 +395,5 @@ mod tests {
                 assert!(taken.is_some(), "{is_released}, {arrival:?}");
             }
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn lease_of_a_repeated_try_that_is_left_keeps_its_owner() {
-        let store = Arc::new(Repeats::default());
-        let locks = store.locks();
-        let lease = locks.try_lock(NAME).await.expect("answers");
-        drop(lease.expect("is free").left_when_dropped());
-        tokio::time::sleep(100 * SECOND).await;
-        let lock = locks.inspect(NAME).await.expect("answers");
-        assert!(lock.expect("has a row").holder.is_some());
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     store::{
         BreakLock, Held, Inspect, LeaseRow, PruneLocks, Sending, Store, Strays, TryLock, Unused,
     },
-    timing::{self, BRIEF_RETENTION, REQUEST_DONE, UNKNOWN_OUTCOME},
+    timing::{self, BRIEF_RETENTION},
 };
 
 #[cfg(feature = "_sql")]
@@ -234,6 +234,11 @@ impl Locks {
         self.store().observer()
     }
 
+    /// Returns an owner that no other acquisition or request has.
+    pub(crate) fn owner(&self) -> String {
+        owner(&self.label, "")
+    }
+
     pub(crate) fn tasks(&self) -> &TaskTracker {
         &self.common.tasks
     }
@@ -377,7 +382,7 @@ impl Locks {
     /// lock still has this [fence](LockInfo::fence), for an operator who has seen the holder.
     ///
     /// Returns false if the lock has another fence or no row: it was never acquired, or was pruned.
-    /// [`LockName::of`] names the lock of a page, of once-only work or of a request.
+    /// [`LockName::of`] names the lock of a page or of once-only work.
     ///
     /// The holder's lease is [lost](Lease::lost). The holder learns of the loss at its next
     /// extension, at most a third of the lease's length later, or at its release. With
@@ -405,29 +410,21 @@ impl Locks {
     /// once do not fill the table.
     ///
     /// Fences still grow, as they follow the database's clock. The marks of [completed
-    /// work](Self::once) stay. The lock of a [request](Self::idempotency) stays for an hour after
-    /// its completion, and for 90 days while its outcome is unknown.
+    /// work](Self::once) stay.
     ///
     /// # Errors
     ///
     /// The database fails: some of the locks may have been removed.
     pub async fn prune(&self, unused: Duration) -> Result<(), Error> {
         for kind in LockKind::all() {
-            // A request's lock outlives the time between a probe that finds no response and the
-            // try. A lock that expired with an owner shows that the request's outcome is unknown,
-            // and stays for long.
-            let (released, expired) = match kind {
-                LockKind::Request => (REQUEST_DONE, unused.max(UNKNOWN_OUTCOME)),
-                _ => (unused, unused),
-            };
             // Visitors invent pages that are gone soon.
             let alone = match kind {
-                LockKind::Page => released.min(BRIEF_RETENTION),
-                _ => released,
+                LockKind::Page => unused.min(BRIEF_RETENTION),
+                _ => unused,
             };
             let unused = Unused {
-                released,
-                expired,
+                released: unused,
+                expired: unused,
                 alone,
             };
             let mut next = None;

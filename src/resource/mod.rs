@@ -45,7 +45,6 @@ use sync::Schedule;
 pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use metadata::Metadata;
 pub(crate) use page::Page;
-pub(crate) use prune::Pruner;
 pub(crate) use representation::Representation;
 pub(crate) use state::Freshness;
 pub(crate) use work::{Failure, Generated, Generator, Work};

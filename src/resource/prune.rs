@@ -2,27 +2,22 @@
 //! invalidation list.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::{
     error::Error,
     lock::Locks,
     resource::{Pages, Target},
-    store::{Forget, PruneEntries},
-    timing::{BRIEF_RETENTION, FOLD, PRUNE, PRUNE_LEAST, PURGE_MEMORY, UNKNOWN_OUTCOME},
+    store::{PruneEntries, PruneInvalidations},
+    timing::{BRIEF_RETENTION, FOLD, PRUNE, PRUNE_LEAST, PURGE_MEMORY},
 };
 
 /// The lock of the process that prunes for a site.
 const PRUNE_LOCK: &str = "prune";
-
-/// The lock of the process that prunes for idempotent requests: their layer also works in a process
-/// without a site.
-const REQUESTS_LOCK: &str = "prune-requests";
 
 /// The lock of the process that prunes more often, while keys are stored briefly.
 const BRIEF_LOCK: &str = "prune-brief";
@@ -60,41 +55,6 @@ async fn prune_entries(locks: &Locks) -> Result<i64, Error> {
         after = Some(pruned.last);
     }
     Ok(oldest)
-}
-
-/// Prunes for layers that store responses and need no site.
-#[derive(Debug)]
-pub(crate) struct Pruner {
-    locks: Locks,
-    /// The time of the latest try.
-    tried: Mutex<Option<Instant>>,
-}
-
-impl Pruner {
-    pub(crate) fn new(locks: Locks) -> Self {
-        Self {
-            locks,
-            tried: Mutex::default(),
-        }
-    }
-
-    /// Prunes in the background, in one process a day. To be called when something is stored.
-    pub(crate) fn prune(&self) {
-        let now = Instant::now();
-        {
-            let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-            if tried.is_some_and(|tried| now < tried + PRUNE / 24) {
-                return;
-            }
-            *tried = Some(now);
-        }
-        let locks = self.locks.clone();
-        // The store has logged a failure; a step at least an hour later tries again.
-        tokio::spawn(async move {
-            let forget = async |_| Ok(());
-            drop(prune(&locks, REQUESTS_LOCK, UNKNOWN_OUTCOME, PRUNE, forget).await);
-        });
-    }
 }
 
 impl Pages {
@@ -143,7 +103,7 @@ impl Pages {
         loop {
             let forget = self
                 .store
-                .call(Forget::new(everything, purged, oldest, after));
+                .call(PruneInvalidations::new(everything, purged, oldest, after));
             after = forget.await?;
             if after.is_none() || self.is_closing() {
                 return Ok(());

@@ -111,6 +111,8 @@ pub(super) const SQLITE: Dialect = Dialect {
         tables::ENTRY.sqlite,
         tables::INVALIDATION.sqlite,
         tables::EPOCHS,
+        tables::REQUEST.sqlite,
+        tables::RETAIN_UNTIL,
     ]],
     // The pool's busy timeout.
     bounds: None,
@@ -175,6 +177,8 @@ pub(super) const POSTGRES: Dialect = Dialect {
         tables::ENTRY.postgres,
         tables::INVALIDATION.postgres,
         tables::EPOCHS,
+        tables::REQUEST.postgres,
+        tables::RETAIN_UNTIL,
     ]],
     bounds: Some([
         "SELECT set_config('perennial.lock_timeout', current_setting('lock_timeout'), true), set_config('lock_timeout', $1 || 'ms', true)",
@@ -259,9 +263,11 @@ pub(super) const MYSQL: Dialect = Dialect {
         tables::LOCK.mysql,
         tables::ENTRY.mysql,
         tables::INVALIDATION.mysql,
+        tables::REQUEST.mysql,
         tables::MYSQL_COLUMNS[0],
         tables::MYSQL_COLUMNS[1],
         tables::MYSQL_COLUMNS[2],
+        tables::MYSQL_COLUMNS[3],
     ]],
     // The insert id is the application's, too.
     bounds: Some([

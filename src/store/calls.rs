@@ -4,7 +4,10 @@
 
 use std::{pin::Pin, time::Duration};
 
-use super::{EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Unused};
+use bytes::Bytes;
+use http::Response;
+
+use super::{Begun, EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Unused};
 use crate::{
     error::BoxError,
     name::{LockKind, LockName},
@@ -20,8 +23,8 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 /// - **One clock.** Every age and expiry is measured by one clock that all processes share (the
 ///   database's), never by a process's own.
 /// - **Atomic calls.** Each call is one atomic step, and all processes see the steps in one order.
-///   Exceptions are [`Purge`], [`Reclaim`] and the calls that prune or forget, which may be done in
-///   part and are then repeated.
+///   Exceptions are [`Purge`], [`Reclaim`] and the calls that prune, which may be done in part and
+///   are then repeated.
 /// - **Fences only grow.** Each successful [`TryLock`] gives the lock a greater fence than any before,
 ///   also after an expiry, a release or a [pruning](PruneLocks). The fence follows the clock and the
 ///   previous fence.
@@ -238,11 +241,35 @@ calls! {
     PruneLocks "prune-locks" writes []
         { kind: LockKind, unused: Unused, after: Option<String> } -> Option<String>;
 
-    /// Forgets invalidations among the next few after the epoch `after`: those with an epoch before
+    /// Removes invalidations among the next few after the epoch `after`: those with an epoch before
     /// `before`, except for two kinds. Names that begin with `revision:` stay. Names that begin
     /// with `purged:` go only if they are older than `purged` and their epoch is at most `oldest`,
     /// the smallest epoch of a stored entry. Returns the place to continue; `None`: there are no
     /// more names.
-    Forget "forget" writes []
+    PruneInvalidations "prune-invalidations" writes []
         { before: i64, purged: Duration, oldest: i64, after: Option<i64> } -> Option<i64>;
+
+    /// Begins the request `name` for this owner, if no other owner has begun it, or if the row's
+    /// retention is over. An owner that has begun the request already (its reply was lost) gets the
+    /// same answer again.
+    ///
+    /// The request counts as [running](super::Progress::Running) for `length`. Its row stays for
+    /// `retention`, unless a [`Finish`] or a [`Forget`] comes before. With `again`, a request with
+    /// the same fingerprint that another owner began this time ago or earlier, and that has not
+    /// finished, is taken from that owner.
+    Begin "begin" writes [name: String, owner: String, fingerprint: String]
+        { length: Duration, retention: Duration, again: Option<Duration> } -> Begun;
+
+    /// Stores the response to a request that this owner has begun, for `retention`; without a
+    /// response, the note that there was one. `false`: the row is another owner's, or is gone. A
+    /// repeated call succeeds again, and the response that was stored first stays.
+    Finish "finish" writes [name: String, owner: String]
+        { response: Option<Response<Bytes>>, retention: Duration } -> bool;
+
+    /// Removes the row of a request that has not finished, if the row is this owner's; `None`:
+    /// whoever owns the row. `false`: there is no such row.
+    Forget "forget" writes [name: String] { owner: Option<String> } -> bool;
+
+    /// Removes the first `most` requests whose retention is over, and returns their number.
+    PruneRequests "prune-requests" writes [] { most: u32 } -> u64;
 }

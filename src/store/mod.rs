@@ -7,6 +7,7 @@
 
 mod calls;
 mod handle;
+pub(crate) mod lost;
 mod stray;
 
 use std::time::Duration;
@@ -18,9 +19,9 @@ use crate::name::{LockKind, LockName};
 
 #[allow(unused_imports, reason = "the backends name them, which are features")]
 pub use calls::{
-    Backend, BreakLock, Call, CallFuture, Extend, Forget, Held, Inspect, Invalidate, Invalidated,
-    InvalidatedForLong, List, Probe, PruneEntries, PruneLocks, Publish, Purge, Reclaim, Release,
-    Remove, Reply, Step, TryLock,
+    Backend, Begin, BreakLock, Call, CallFuture, Extend, Finish, Forget, Held, Inspect, Invalidate,
+    Invalidated, InvalidatedForLong, List, Probe, PruneEntries, PruneInvalidations, PruneLocks,
+    PruneRequests, Publish, Purge, Reclaim, Release, Remove, Reply, Step, TryLock,
 };
 pub(crate) use handle::Store;
 pub(crate) use stray::{Sending, Strays, Undo};
@@ -32,8 +33,7 @@ pub(crate) use stray::{sends, waits};
 pub struct Probed {
     /// The entry, if it is newer than the known one.
     pub entry: Option<Entry>,
-    /// A newer entry exists and is unreadable. A page is then generated again; a request does not
-    /// run again.
+    /// A newer entry exists and is unreadable. The page is then generated again.
     pub unreadable: bool,
     /// The lock.
     pub lock: LockState,
@@ -158,6 +158,31 @@ pub struct LockRow {
     pub age: Duration,
     /// The time until the expiry; zero afterwards.
     pub remaining: Duration,
+}
+
+/// The answer to [`Begin`].
+#[derive(Clone, Debug)]
+pub enum Begun<C = Response<Bytes>> {
+    /// The owner has begun the request, now or by an earlier call.
+    Own,
+    /// The request was begun by another owner, or has finished.
+    Other {
+        /// The fingerprint of the first request.
+        fingerprint: String,
+        /// The state of the first request.
+        progress: Progress<C>,
+    },
+}
+
+/// The state of a request that was begun.
+#[derive(Clone, Debug)]
+pub enum Progress<C = Response<Bytes>> {
+    /// The request may be running.
+    Running,
+    /// The request was begun longer ago than it may count as running, and has not finished.
+    Unknown,
+    /// The request was done. `None`: its response is not stored, or cannot be read.
+    Done(Option<C>),
 }
 
 /// The identity of a lease in the store.

@@ -53,6 +53,11 @@ impl Memory {
         rows.entries.get(&id(name).1).map_or(0, |page| page.fence)
     }
 
+    /// Returns the number of stored requests.
+    pub fn requests(&self) -> usize {
+        self.rows().requests.len()
+    }
+
     /// Returns how often the page of `key`, or a variant of it, was stored.
     pub fn generations(&self, key: &str) -> u64 {
         let rows = self.rows();

@@ -118,6 +118,7 @@ mod database;
 mod list;
 mod lock;
 mod memory;
+mod requests;
 mod rows;
 
 pub use database::{Database, advance};
@@ -131,10 +132,11 @@ pub mod internal {
 
     pub use super::memory::{Memory, micros};
     pub use crate::store::{
-        Backend, BreakLock, Call, CallFuture, Entry, EntryRow, Extend, Forget, Held, Inspect,
-        Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List, LockRow, LockState, NewEntry,
-        Probe, Probed, PruneEntries, PruneLocks, Pruned, Publish, Purge, Reclaim, Release, Remove,
-        Reply, Step, TryLock, Unused,
+        Backend, Begin, Begun, BreakLock, Call, CallFuture, Entry, EntryRow, Extend, Finish,
+        Forget, Held, Inspect, Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List,
+        LockRow, LockState, NewEntry, Probe, Probed, Progress, PruneEntries, PruneInvalidations,
+        PruneLocks, PruneRequests, Pruned, Publish, Purge, Reclaim, Release, Remove, Reply, Step,
+        TryLock, Unused,
     };
     pub use crate::timing::seed_pauses;
 }

@@ -5,14 +5,14 @@ use std::{collections::BTreeMap, ops::Bound};
 use bytes::Bytes;
 use http::Response;
 
-use super::{lock::Lock, memory::micros};
+use super::{lock::Lock, memory::micros, requests::Requests};
 use crate::{
     clock::duration,
     name::{LockKind, LockName, bounded},
     store::{
-        BreakLock, Call, Entry, Extend, Forget, Invalidated, InvalidatedForLong, LeaseRow,
-        LockState, NewEntry, Probe, Probed, PruneEntries, PruneLocks, Pruned, Publish, Release,
-        Remove, Reply, TryLock,
+        BreakLock, Call, Entry, Extend, Invalidated, InvalidatedForLong, LeaseRow, LockState,
+        NewEntry, Probe, Probed, PruneEntries, PruneInvalidations, PruneLocks, Pruned, Publish,
+        Release, Remove, Reply, TryLock,
     },
 };
 
@@ -33,6 +33,7 @@ pub(super) struct Rows {
     pub(super) entries: BTreeMap<String, Page>,
     /// The number of publishes of each key's page.
     pub(super) generations: BTreeMap<String, u64>,
+    pub(super) requests: Requests,
     names: BTreeMap<String, i64>,
     /// The latest epoch.
     pub(super) epoch: i64,
@@ -151,7 +152,11 @@ impl Rows {
                 }
                 Reply::PruneLocks(next.into_iter().next_back().map(|(_, last)| last))
             }
-            Call::Forget(Forget {
+            Call::Begin(call) => Reply::Begin(self.requests.begin(call, now)),
+            Call::Finish(call) => Reply::Finish(self.requests.finish(call, now)),
+            Call::Forget(call) => Reply::Forget(self.requests.forget(call)),
+            Call::PruneRequests(call) => Reply::PruneRequests(self.requests.prune(call.most, now)),
+            Call::PruneInvalidations(PruneInvalidations {
                 before,
                 purged,
                 oldest,
@@ -169,7 +174,7 @@ impl Rows {
                         Some("revision") => true,
                         _ => *epoch >= *before,
                     });
-                Reply::Forget(last.filter(|last| *last > after))
+                Reply::PruneInvalidations(last.filter(|last| *last > after))
             }
         }
     }

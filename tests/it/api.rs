@@ -16,7 +16,7 @@ use perennial::{
     locks::{
         Claim, Claims, ExclusiveLayer, ExclusiveService, Fence, Holder, IdempotencyLayer,
         IdempotencyService, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once,
-        OnceOutcome, Process, SessionLock,
+        OnceOutcome, Process, Scope, SessionLock,
     },
     sql::{Database, Durability, Value},
     testing,
@@ -69,6 +69,7 @@ fn public_types_are_send_and_sync() {
         Holder,
         IdempotencyLayer,
         IdempotencyService<Router>,
+        Scope,
         Lease,
         LockAttempt,
         LockInfo,
@@ -161,7 +162,7 @@ async fn services_give_their_inner_service_back() {
     assert_eq!((*service.get_ref(), service.into_inner()), (2, 2));
     let exclusive = ExclusiveLayer::new(&site.locks(), |_| "a".into());
     assert_eq!(ExclusiveService::new(1, exclusive).into_inner(), 1);
-    let idempotency = IdempotencyLayer::new(&site.locks());
+    let idempotency = IdempotencyLayer::new(&site.locks(), |_| Some(Scope::public()));
     assert_eq!(IdempotencyService::new(1, idempotency).into_inner(), 1);
 }
 

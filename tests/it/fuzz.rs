@@ -24,6 +24,7 @@ use bytes::Bytes;
 use perennial::{
     DAY, Perennial, Refresh,
     entries::EntryFilter,
+    locks::Scope,
     testing::internal::{LeaseRow, NewEntry, Publish, Release, TryLock},
 };
 use proptest::{
@@ -358,7 +359,7 @@ fn two_idempotency_keys_are_two_requests() {
             let run = runs.fetch_add(1, SeqCst);
             async move { format!("run {run}") }
         };
-        let layer = site.locks().idempotency().scope(|_| None);
+        let layer = site.locks().idempotency(|_| Some(Scope::public()));
         let address = here(Router::new().route("/", post(run).layer(layer)));
         let send = async |key: &[u8]| {
             let request = Request::post("/").header("idempotency-key", key);

@@ -12,15 +12,15 @@ use std::{
 
 use axum::{
     Router,
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, request::Parts},
     response::{AppendHeaders, IntoResponse},
     routing::{any, post},
 };
 use perennial::{
     Perennial,
-    locks::{IdempotencyLayer, LockKind, LockName, Locks},
+    locks::{IdempotencyLayer, Locks, Scope},
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task::JoinSet};
 
 use crate::{
     databases::Db,
@@ -29,14 +29,15 @@ use crate::{
 
 on_each_database! {
     a_repeat_gets_the_stored_response
-    panicked_or_crashed_request_is_refused_or_runs_again
-    a_key_is_new_after_its_lifetime_and_on_another_path
+    two_hundred_clients_with_one_key_are_served_by_one_run
+    panicked_request_is_refused_or_runs_again
+    a_key_is_new_after_its_lifetime_and_not_on_another_path
     request_with_an_unreadable_response_does_not_run_again
-    response_is_stored_when_its_table_was_away_for_longer_than_the_lease
+    response_is_stored_when_its_table_was_away
     repeat_of_a_request_with_a_refused_response_gets_409
-    request_with_an_unknown_outcome_outlives_other_locks
-    expired_responses_are_removed
-    housekeeping_is_not_held_for_as_long_as_the_locks_of_requests
+    operator_lets_an_unknown_request_run_again
+    expired_responses_are_removed_in_one_process_a_day
+    layer_works_without_a_site
 }
 
 // The database makes no difference.
@@ -56,9 +57,20 @@ mod servers {
     use super::*;
 
     on_each_server! {
-        response_is_stored_when_its_server_was_away_for_longer_than_the_lease
-        key_is_not_new_when_a_publish_was_refused
+        response_is_stored_when_its_server_was_away
+        request_runs_once_when_its_server_was_away_at_the_beginning
     }
+}
+
+/// For a site without users.
+fn public(_: &Parts) -> Option<Scope> {
+    Some(Scope::public())
+}
+
+/// Makes each request that has not finished count as unknown, and as begun long ago.
+async fn expire(db: &Db) {
+    let expire = "UPDATE perennial_request SET begun_at = 1, expires_at = 1 WHERE status IS NULL AND name <> 'prune'";
+    assert_eq!(db.execute(expire).await, 1);
 }
 
 async fn pay(address: SocketAddr, key: &str) -> Reply {
@@ -109,7 +121,7 @@ impl Counted {
                 .into_response()
         };
         let site = db.site().await;
-        let layer = layered(site.locks().idempotency());
+        let layer = layered(site.locks().idempotency(public));
         let app = Router::new()
             .route("/{name}", any(handler.clone()).layer(layer.clone()))
             .nest(
@@ -180,22 +192,21 @@ async fn another_request_with_the_key_is_refused_and_so_is_a_missing_one(db: Db)
     let key = ("idempotency-key", "k");
     assert_eq!(route.send("/a?x=1", &[key], "photo").await.status, 201);
     let json = ("content-type", "application/json");
-    for (path, headers, body) in [
-        ("/a?x=1", vec![key], "another"),
-        ("/a?x=2", vec![key], "photo"),
-        ("/a?x=1", vec![key, json], "photo"),
+    let (content, target) = ("another body, query or", "another method, host or path");
+    for (method, path, headers, body, differs) in [
+        ("POST", "/a?x=1", vec![key], "another", content),
+        ("POST", "/a?x=2", vec![key], "photo", content),
+        ("POST", "/a?x=1", vec![key, json], "photo", content),
+        ("PATCH", "/a?x=1", vec![key], "photo", target),
+        ("POST", "/b?x=1", vec![key], "photo", target),
+        ("POST", "/nested/a?x=1", vec![key], "photo", target),
     ] {
-        let reply = route.send(path, &headers, body).await;
+        let reply = exchange(route.address, method, path, &headers, body).await;
         assert_eq!(reply.status, 422, "{reply:?}");
         assert_eq!(reply.headers["content-type"], "application/problem+json");
-        assert!(
-            reply.text().contains("another request had this"),
-            "{reply:?}"
-        );
+        assert!(reply.text().contains(differs), "{reply:?}");
     }
-    let patch = exchange(route.address, "PATCH", "/a?x=1", &[key], "photo").await;
-    assert_eq!(patch.status, 422, "{patch:?}");
-    let long = "x".repeat(256);
+    let long = "x".repeat(10_000);
     for headers in [
         vec![],
         vec![("idempotency-key", "")],
@@ -223,68 +234,71 @@ async fn another_request_with_the_key_is_refused_and_so_is_a_missing_one(db: Db)
 }
 
 async fn no_caller_is_given_anothers_response(db: Db) {
-    let unscoped = Counted::new(&db, |layer| layer).await;
-    let key = ("idempotency-key", "k");
-    let [ann, bob] = [
-        ("authorization", "Bearer ann"),
-        ("authorization", "Bearer bob"),
-    ];
-    let cookies = [("cookie", "session=1"), ("cookie", "session=2")];
-    assert_eq!(unscoped.send("/a", &[key, ann], "x").await.status, 201);
-    assert_eq!(unscoped.send("/a", &[key, ann], "x").await.status, 201);
-    assert_eq!(
-        unscoped.send("/b", &[key, cookies[0]], "x").await.status,
-        201
-    );
-    for (path, caller) in [
-        ("/a", Some(bob)),
-        ("/b", Some(cookies[1])),
-        ("/b", None),
-        ("/a", None),
-    ] {
-        let headers: Vec<_> = [key].into_iter().chain(caller).collect();
-        let reply = unscoped.send(path, &headers, "x").await;
-        assert_eq!(reply.status, 422, "{reply:?}");
-        assert!(!reply.headers.contains_key("set-cookie"));
-    }
-    assert_eq!(unscoped.runs(), 2);
-    // A header that does not identify the caller may change.
-    let volatile = [
-        ("user-agent", "x"),
-        ("traceparent", "00-1-1-00"),
-        ("x-forwarded-for", "10.0.0.1"),
-    ];
-    for header in volatile {
-        let again = unscoped.send("/a", &[key, ann, header], "x").await;
-        assert_eq!(again.headers["idempotency-replayed"], "true", "{again:?}");
-    }
-
-    let scoped = Counted::new(&db, |layer| {
-        layer.scope(|parts| {
-            let caller = parts.headers.get("x-caller")?;
-            Some(caller.to_str().expect("text").to_owned())
-        })
-    })
-    .await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = runs.clone();
+    let handler = async move |headers: HeaderMap| {
+        let caller = headers["x-caller"].to_str().expect("text");
+        format!("run {} for {caller}", count.fetch_add(1, SeqCst))
+    };
+    let layer = db.site().await.locks().idempotency(|parts| {
+        let caller = parts.headers.get("x-caller")?;
+        Some(Scope::of(caller.to_str().expect("text")))
+    });
+    let address = serve(Router::new().route("/c", post(handler).layer(layer))).await;
+    let send = async |headers: &[(&str, &str)]| exchange(address, "POST", "/c", headers, "x").await;
+    let [ann, bob] = ["ann", "bob"].map(|token| ("authorization", token));
     // No two pairs of key and caller get the same response.
     let mut bodies = std::collections::HashSet::new();
     let callers = [
-        "ann", "bob", "", "a/b", "a", "a%2Fb", "a/%2Fa", "' OR 1=1", "x\u{9}y",
+        "ann", "bob", "", "a/b", "a", "a%2Fb", "a/%2Fa", "' OR 1=1", "x\u{9}y", "public",
     ];
     for key in ["k", "b/k", "%2Fa/k", "' --"] {
         for caller in callers {
             let headers = [("idempotency-key", key), ("x-caller", caller), ann];
-            let first = scoped.send("/c", &headers, "x").await;
+            let first = send(&headers).await;
             let headers = [("idempotency-key", key), ("x-caller", caller), bob];
-            let again = scoped.send("/c", &headers, "x").await;
+            let again = send(&headers).await;
             assert_eq!(first.body, again.body, "a caller may have a new token");
             assert!(
-                first.text().contains(&format!("for {caller}:")),
+                first.text().ends_with(&format!("for {caller}")),
                 "{first:?}"
             );
             assert!(bodies.insert(first.body));
         }
     }
+    let unknown = send(&[("idempotency-key", "k")]).await;
+    assert_eq!(unknown.status, 400, "{unknown:?}");
+    assert!(unknown.text().contains("caller"), "{unknown:?}");
+    assert_eq!(runs.load(SeqCst), bodies.len());
+}
+
+async fn two_hundred_clients_with_one_key_are_served_by_one_run(db: Db) {
+    let processes = [
+        Counted::new(&db, |layer| layer).await,
+        Counted::new(&db, |layer| layer).await,
+    ];
+    let mut clients = JoinSet::new();
+    for client in 0..200 {
+        let address = processes[client % 2].address;
+        clients.spawn(async move {
+            loop {
+                let key = [("idempotency-key", "one")];
+                let reply = exchange(address, "POST", "/a", &key, "x").await;
+                if reply.status != 409 {
+                    return reply;
+                }
+                assert_eq!(reply.headers["retry-after"], "1", "{reply:?}");
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let replies = clients.join_all().await;
+    assert!(
+        replies
+            .iter()
+            .all(|reply| reply.status == 201 && reply.body == replies[0].body)
+    );
+    assert_eq!(processes[0].runs() + processes[1].runs(), 1);
 }
 
 async fn a_client_who_disconnects_cancels_nothing(db: Db) {
@@ -296,7 +310,8 @@ async fn a_client_who_disconnects_cancels_nothing(db: Db) {
         "done"
     });
     let site = db.site().await;
-    let address = serve(Router::new().route("/pay", route.layer(site.locks().idempotency()))).await;
+    let address =
+        serve(Router::new().route("/pay", route.layer(site.locks().idempotency(public)))).await;
     let client = tokio::spawn(async move { pay(address, "k").await });
     began.notified().await;
     client.abort();
@@ -309,7 +324,7 @@ async fn a_client_who_disconnects_cancels_nothing(db: Db) {
     assert_eq!(again.headers["idempotency-replayed"], "true");
 }
 
-async fn panicked_or_crashed_request_is_refused_or_runs_again(db: Db) {
+async fn panicked_request_is_refused_or_runs_again(db: Db) {
     for again in [false, true] {
         let runs = Arc::new(AtomicUsize::new(0));
         let count = runs.clone();
@@ -317,10 +332,9 @@ async fn panicked_or_crashed_request_is_refused_or_runs_again(db: Db) {
             assert!(count.fetch_add(1, SeqCst) > 0, "as intended");
             "done"
         });
-        let site = db.site().await;
-        let layer = site.locks().lease(HANG).idempotency();
+        let layer = db.site().await.locks().idempotency(public);
         let layer = if again {
-            layer.run_again_after_crash()
+            layer.run_again_after(HANG)
         } else {
             layer
         };
@@ -328,16 +342,38 @@ async fn panicked_or_crashed_request_is_refused_or_runs_again(db: Db) {
         let key = if again { "again" } else { "once" };
         let panicked = tokio::spawn(async move { pay(address, key).await });
         panicked.await.expect_err("the connection breaks");
-        db.execute("UPDATE perennial_lock SET expires_at = 1").await;
-        let said = if again { "done" } else { "is unknown" };
-        until(said, async || {
-            let reply = pay(address, key).await;
-            assert!([200, 409].contains(&reply.status), "{reply:?}");
-            reply.text().contains(said)
-        })
-        .await;
+        let early = pay(address, key).await;
+        assert_eq!(early.headers["retry-after"], "1", "{early:?}");
+        expire(&db).await;
+        let reply = pay(address, key).await;
+        match again {
+            true => assert_eq!(reply.text(), "done"),
+            false => assert!(reply.text().contains("is unknown"), "{reply:?}"),
+        }
+        assert!(!reply.headers.contains_key("retry-after"));
         assert_eq!(runs.load(SeqCst), if again { 2 } else { 1 });
+        db.execute("DELETE FROM perennial_request").await;
     }
+}
+
+async fn operator_lets_an_unknown_request_run_again(db: Db) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = runs.clone();
+    let route = post(async move || {
+        assert!(count.fetch_add(1, SeqCst) > 0, "as intended");
+        "done"
+    });
+    let layer = db.site().await.locks().idempotency(public);
+    let address = serve(Router::new().route("/pay", route.layer(layer.clone()))).await;
+    let panicked = tokio::spawn(async move { pay(address, "k").await });
+    panicked.await.expect_err("the connection breaks");
+    let forget = async |scope: Scope| layer.forget(&scope, "k").await.expect("answers");
+    assert!(!forget(Scope::of("ann")).await);
+    assert!(forget(Scope::public()).await);
+    assert_eq!(pay(address, "k").await.text(), "done");
+    assert!(!forget(Scope::public()).await, "it was done");
+    assert_eq!(pay(address, "k").await.text(), "done");
+    assert_eq!(runs.load(SeqCst), 2);
 }
 
 async fn what_is_too_large_is_told_so(db: Db) {
@@ -372,7 +408,7 @@ async fn refusal_that_asks_to_repeat_is_not_stored(db: Db) {
             _ => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         }
     };
-    let layer = site.locks().idempotency().scope(|_| None);
+    let layer = site.locks().idempotency(public);
     let address = serve(Router::new().route("/", post(handler).layer(layer))).await;
     let headers = [("idempotency-key", "k")];
     for (status, run) in [(503, 1), (429, 2), (409, 3), (503, 4), (503, 4)] {
@@ -385,22 +421,19 @@ async fn refusal_that_asks_to_repeat_is_not_stored(db: Db) {
     }
 }
 
-async fn a_key_is_new_after_its_lifetime_and_on_another_path(db: Db) {
+async fn a_key_is_new_after_its_lifetime_and_not_on_another_path(db: Db) {
     let route = Counted::new(&db, |layer| layer.lifetime(HANG)).await;
     let key = [("idempotency-key", "k")];
     let first = route.send("/a", &key, "x").await;
     assert_eq!(route.send("/a", &key, "x").await.body, first.body);
-    for path in ["/b", "/nested/a"] {
-        assert_ne!(route.send(path, &key, "x").await.body, first.body);
-    }
-    assert_eq!(route.runs(), 3);
+    assert_eq!(route.send("/b", &key, "x").await.status, 422);
     // By the database's clock.
-    let age = "UPDATE perennial_entry SET generated_at = generated_at - 61000000";
-    assert_eq!(db.execute(age).await, 3);
-    let new = route.send("/a", &key, "another").await;
+    let age = "UPDATE perennial_request SET retain_until = retain_until - 61000000 WHERE status IS NOT NULL";
+    assert_eq!(db.execute(age).await, 1);
+    let new = route.send("/b", &key, "another").await;
     assert_eq!(new.status, 201, "{new:?}");
-    assert_eq!(route.runs(), 4);
-    let again = route.send("/a", &key, "another").await;
+    assert_eq!(route.runs(), 2);
+    let again = route.send("/b", &key, "another").await;
     assert_eq!(again.body, new.body);
 }
 
@@ -408,7 +441,8 @@ async fn request_with_an_unreadable_response_does_not_run_again(db: Db) {
     let route = Counted::new(&db, |layer| layer).await;
     let key = [("idempotency-key", "k")];
     assert_eq!(route.send("/a", &key, "x").await.status, 201);
-    db.execute("UPDATE perennial_entry SET status = 7").await;
+    db.execute("UPDATE perennial_request SET status = 7 WHERE status IS NOT NULL")
+        .await;
     let again = route.send("/a", &key, "x").await;
     assert_eq!(again.status, 409, "{again:?}");
     assert!(again.text().contains("is not stored"), "{again:?}");
@@ -442,22 +476,6 @@ impl HeldService {
     }
 }
 
-/// Long enough for a slow machine to extend, and short enough to wait for its end.
-const LEASE: Duration = Duration::from_secs(2);
-
-/// Waits until the lease of the request with the key `k` has expired.
-async fn expired(db: &Db) {
-    let locks = Locks::with_pool(db.database().await).await.expect("opens");
-    until("the lease expires", async || {
-        let lock = locks
-            .inspect(LockName::of(LockKind::Request, ["", "/pay", "k"]))
-            .await;
-        let lock = lock.expect("answers").expect("is there");
-        lock.remaining.is_zero()
-    })
-    .await;
-}
-
 /// Repeats the request until the stored response is returned.
 async fn replayed(address: SocketAddr) {
     until("the response is stored", async || {
@@ -468,39 +486,38 @@ async fn replayed(address: SocketAddr) {
     .await;
 }
 
-async fn response_is_stored_when_its_table_was_away_for_longer_than_the_lease(db: Db) {
+async fn response_is_stored_when_its_table_was_away(db: Db) {
     let held = HeldService::new();
-    let site = db.site().await;
-    // The table is away until the lease has ended.
-    let locks = site.locks().lease(LEASE).manual_extension();
-    let app = Router::new().route("/pay", held.route.layer(locks.idempotency()));
-    let address = serve(app).await;
+    let layer = db.site().await.locks().idempotency(public);
+    let address = serve(Router::new().route("/pay", held.route.layer(layer))).await;
     let first = tokio::spawn(async move { pay(address, "k").await });
     held.began.notified().await;
-    db.execute("ALTER TABLE perennial_entry RENAME TO elsewhere")
+    expire(&db).await;
+    assert!(pay(address, "k").await.text().contains("is unknown"));
+    db.execute("ALTER TABLE perennial_request RENAME TO elsewhere")
         .await;
     held.go.notify_one();
     assert_eq!(first.await.expect("answers").text(), "done");
-    expired(&db).await;
-    db.execute("ALTER TABLE elsewhere RENAME TO perennial_entry")
+    assert_eq!(pay(address, "k").await.status, 503);
+    db.execute("ALTER TABLE elsewhere RENAME TO perennial_request")
         .await;
     replayed(address).await;
     assert_eq!(held.runs.load(SeqCst), 1);
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-async fn response_is_stored_when_its_server_was_away_for_longer_than_the_lease(db: Db) {
+async fn response_is_stored_when_its_server_was_away(db: Db) {
     use crate::proxy::{Proxy, Weather};
 
     let held = HeldService::new();
     let proxy = Proxy::before(db.url()).await;
     let site = Perennial::open(&proxy.url(db.url())).await.expect("opens");
-    let layer = site.locks().lease(LEASE).idempotency();
+    let layer = site.locks().idempotency(public);
     let address = serve(Router::new().route("/pay", held.route.layer(layer))).await;
     let first = tokio::spawn(async move { pay(address, "k").await });
     held.began.notified().await;
     proxy.weather(Weather::Blackout);
-    expired(&db).await;
+    expire(&db).await;
     held.go.notify_one();
     // The first try to store it takes as long as a statement may.
     assert_eq!(first.await.expect("answers").text(), "done");
@@ -509,39 +526,38 @@ async fn response_is_stored_when_its_server_was_away_for_longer_than_the_lease(d
     assert_eq!(held.runs.load(SeqCst), 1);
 }
 
-/// The state on a cluster's node that has not received the lease yet.
+/// A `Begin` whose reply never comes, and a repeat of the client.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-async fn key_is_not_new_when_a_publish_was_refused(db: Db) {
-    for (refusals, key) in [(1, "once"), (usize::MAX, "always")] {
-        let (site, lag) = crate::loss::lagging(db.url()).await;
-        let runs = Arc::new(AtomicUsize::new(0));
-        let count = runs.clone();
-        let route = post(async move || {
-            count.fetch_add(1, SeqCst);
-            "done"
-        });
-        let layer = site.locks().lease(LEASE).idempotency();
-        let address = serve(Router::new().route("/pay", route.layer(layer))).await;
-        lag.store(refusals, SeqCst);
-        assert_eq!(pay(address, key).await.text(), "done");
-        let said = if refusals == 1 { "done" } else { "is unknown" };
-        until(said, async || {
-            let reply = pay(address, key).await;
-            assert!([200, 409].contains(&reply.status), "{reply:?}");
-            reply.text().contains(said)
-        })
-        .await;
-        assert_eq!(runs.load(SeqCst), 1);
-    }
+async fn request_runs_once_when_its_server_was_away_at_the_beginning(db: Db) {
+    use crate::proxy::{Proxy, Weather};
+
+    let proxy = Proxy::before(db.url()).await;
+    let site = Perennial::open(&proxy.url(db.url())).await.expect("opens");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = runs.clone();
+    let route = post(async move || {
+        count.fetch_add(1, SeqCst);
+        "done"
+    });
+    let layer = site.locks().idempotency(public);
+    let address = serve(Router::new().route("/pay", route.layer(layer))).await;
+    assert_eq!(pay(address, "other").await.status, 200);
+    proxy.weather(Weather::Blackout);
+    let away = pay(address, "k").await;
+    assert_eq!(away.status, 503, "{away:?}");
+    assert_eq!(runs.load(SeqCst), 1);
+    proxy.weather(Weather::Fair);
+    replayed(address).await;
+    assert_eq!(runs.load(SeqCst), 2);
 }
 
 async fn repeat_of_a_request_with_a_refused_response_gets_409(db: Db) {
     let forbid: &[&str] = match db.url().split(':').next().unwrap_or_default() {
         "sqlite" => &[
-            "CREATE TRIGGER short BEFORE INSERT ON perennial_entry WHEN length(NEW.body) > 100
+            "CREATE TRIGGER short BEFORE UPDATE ON perennial_request WHEN length(NEW.body) > 100
                 BEGIN SELECT RAISE(ABORT, 'is too long'); END",
         ],
-        _ => &["ALTER TABLE perennial_entry ADD CONSTRAINT short CHECK (length(body) <= 100)"],
+        _ => &["ALTER TABLE perennial_request ADD CONSTRAINT short CHECK (length(body) <= 100)"],
     };
     let route = Counted::new(&db, |layer| layer).await;
     for statement in forbid {
@@ -556,31 +572,11 @@ async fn repeat_of_a_request_with_a_refused_response_gets_409(db: Db) {
     assert_eq!(route.runs(), 1);
 }
 
-async fn request_with_an_unknown_outcome_outlives_other_locks(db: Db) {
-    let site = db.site().await;
-    let locks = site.locks().lease(Duration::from_millis(100));
-    let layer = locks.idempotency();
-    let app = Router::new().route("/pay", post(unreachable).layer(layer));
-    let address = serve(app).await;
-    let panicked = tokio::spawn(async move { pay(address, "k").await });
-    panicked.await.expect_err("the connection breaks");
-    drop(locks.try_lock("other").await.expect("answers"));
-    let brief = Duration::from_millis(100);
-    tokio::time::sleep(2 * brief).await;
-    until("the other one is forgotten", async || {
-        locks.prune(brief).await.expect("answers");
-        locks.inspect("other").await.expect("answers").is_none()
-    })
-    .await;
-    let again = pay(address, "k").await;
-    assert!(again.text().contains("is unknown"), "{again:?}");
-}
-
 async fn a_layer_beneath_itself_lets_the_request_pass(db: Db) {
     let runs = Arc::new(AtomicUsize::new(0));
     let count = runs.clone();
     let route = post(async move || count.fetch_add(1, SeqCst).to_string());
-    let layer = db.site().await.locks().idempotency();
+    let layer = db.site().await.locks().idempotency(public);
     let app = Router::new()
         .route("/pay", route.layer(layer.clone()))
         .layer(layer);
@@ -590,35 +586,55 @@ async fn a_layer_beneath_itself_lets_the_request_pass(db: Db) {
     assert_eq!(runs.load(SeqCst), 1);
 }
 
-async fn expired_responses_are_removed(db: Db) {
+async fn expired_responses_are_removed_in_one_process_a_day(db: Db) {
     let first = Counted::new(&db, |layer| layer).await;
-    for key in ["a", "b", "c"] {
-        let reply = first.send("/a", &[("idempotency-key", key)], "x").await;
+    let send = async |route: &Counted, key: &str| {
+        let reply = route.send("/a", &[("idempotency-key", key)], "x").await;
         assert_eq!(reply.status, 201);
-    }
-    let entries = "SELECT COUNT(*) FROM perennial_entry";
-    assert_eq!(db.int(entries).await, Some(3));
-    // The rows are old now. A process without pages removes them.
-    db.execute("UPDATE perennial_entry SET retain_until = 1")
-        .await;
-    let pruned =
-        "UPDATE perennial_lock SET expires_at = 1 WHERE kind = 'housekeeping' AND owner IS NULL";
-    until("the first process has pruned", async || {
-        db.execute(pruned).await > 0
-    })
+    };
+    let rows = async || {
+        let rows = "SELECT COUNT(*) FROM perennial_request WHERE name <> 'prune'";
+        db.int(rows).await.expect("is counted")
+    };
+    send(&first, "a").await;
+    // The first process has pruned for this day.
+    let prune = "SELECT COUNT(*) FROM perennial_request WHERE name = 'prune'";
+    until("it prunes", async || db.int(prune).await == Some(1)).await;
+    let old = "INSERT INTO perennial_request (name, owner, fingerprint, begun_at, expires_at, retain_until)
+        SELECT 'old ' || n.n, 'x', '', 1, 1, 1 FROM numbers n";
+    let old = match db.url().starts_with("mysql") {
+        true => old.replace("'old ' || n.n", "CONCAT('old ', n.n)"),
+        false => old.to_owned(),
+    };
+    // More than two batches.
+    db.execute("CREATE TABLE numbers (n BIGINT)").await;
+    db.execute(
+        "INSERT INTO numbers VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11)",
+    )
     .await;
+    let squared = "INSERT INTO numbers SELECT 100 * (a.n + 11 * b.n) + c.n FROM numbers a, numbers b, numbers c";
+    assert_eq!(db.execute(squared).await, 1331);
+    db.execute(&old).await;
     let second = Counted::new(&db, |layer| layer).await;
-    assert_eq!(
-        second
-            .send("/a", &[("idempotency-key", "d")], "x")
-            .await
-            .status,
-        201
-    );
-    until("they are removed", async || {
-        db.int(entries).await == Some(1)
-    })
-    .await;
+    send(&second, "b").await;
+    assert_eq!(rows().await, 1342 + 2, "another process has pruned today");
+    db.execute("UPDATE perennial_request SET retain_until = 1 WHERE name = 'prune'")
+        .await;
+    let third = Counted::new(&db, |layer| layer).await;
+    send(&third, "c").await;
+    until("they are removed", async || rows().await == 3).await;
+}
+
+async fn layer_works_without_a_site(db: Db) {
+    let locks = Locks::with_pool(db.database().await).await.expect("opens");
+    let layer = IdempotencyLayer::new(&locks, public);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = runs.clone();
+    let route = post(async move || count.fetch_add(1, SeqCst).to_string());
+    let address = serve(Router::new().route("/pay", route.layer(layer))).await;
+    assert_eq!(pay(address, "k").await.text(), "0");
+    assert_eq!(pay(address, "k").await.text(), "0");
+    locks.shutdown().await;
 }
 
 async fn a_shutdown_waits_for_what_is_being_done(db: Db) {
@@ -629,21 +645,18 @@ async fn a_shutdown_waits_for_what_is_being_done(db: Db) {
         going.notified().await;
     });
     let site = db.site().await;
-    let address = serve(Router::new().route("/pay", route.layer(site.locks().idempotency()))).await;
+    let address =
+        serve(Router::new().route("/pay", route.layer(site.locks().idempotency(public)))).await;
     let client = tokio::spawn(async move { pay(address, "k").await });
     began.notified().await;
     client.abort();
-    let ends = {
-        let site = site.clone();
-        tokio::spawn(async move { site.shutdown().await })
-    };
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!ends.is_finished(), "it is being done");
+    let mut ends = std::pin::pin!(site.shutdown());
+    assert!(
+        futures_util::poll!(&mut ends).is_pending(),
+        "it is being done"
+    );
     go.notify_one();
-    tokio::time::timeout(HANG, ends)
-        .await
-        .expect("ends")
-        .expect("no panic");
+    tokio::time::timeout(HANG, ends).await.expect("ends");
     assert_eq!(
         pay(address, "k").await.headers["idempotency-replayed"],
         "true"
@@ -656,7 +669,7 @@ async fn without_a_database_nothing_is_done() {
         .await
         .expect("opens");
     let site = Perennial::with_pool(pool.clone()).await.expect("opens");
-    let route = post(unreachable).layer(site.locks().idempotency());
+    let route = post(unreachable).layer(site.locks().idempotency(public));
     let address = serve(Router::new().route("/pay", route)).await;
     pool.close().await;
     let reply = pay(address, "k").await;
@@ -668,26 +681,4 @@ async fn without_a_database_nothing_is_done() {
 
 async fn unreachable() {
     panic!("is not called");
-}
-
-async fn housekeeping_is_not_held_for_as_long_as_the_locks_of_requests(db: Db) {
-    const DAY: Duration = Duration::from_secs(24 * 3600);
-
-    let locks = Locks::with_pool(db.database().await).await.expect("opens");
-    let held = locks.clone().hold_at_least(30 * DAY);
-    let route = post(async || "done").layer(held.idempotency());
-    let address = serve(Router::new().route("/pay", route)).await;
-    assert_eq!(pay(address, "k").await.status, 200);
-    until("it has pruned", async || {
-        let lock = locks
-            .inspect(LockName::of(LockKind::Housekeeping, "prune-requests"))
-            .await;
-        let lock = lock.expect("answers");
-        assert!(
-            lock.as_ref().is_none_or(|lock| lock.remaining <= DAY),
-            "{lock:?}"
-        );
-        lock.is_some_and(|lock| lock.holder.is_none())
-    })
-    .await;
 }

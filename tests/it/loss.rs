@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -61,22 +61,6 @@ struct Stepped {
     stops: Stops,
     /// The answer to the next publish is lost.
     deaf: Arc<AtomicBool>,
-    /// The number of publishes that are refused without a try.
-    lag: Arc<AtomicUsize>,
-}
-
-/// A site on a store that refuses this number of publishes, like a lagging node of a cluster.
-pub(crate) async fn lagging(url: &str) -> (Perennial, Arc<AtomicUsize>) {
-    let database = Database::open(url).await.expect("opens");
-    let lag = Arc::new(AtomicUsize::new(0));
-    let store = Stepped {
-        store: database.store("perennial_").await.expect("prepares"),
-        stops: Stops::default(),
-        deaf: Arc::default(),
-        lag: Arc::clone(&lag),
-    };
-    let site = Perennial::builder().with_store(Box::new(store));
-    (site.expect("opens"), lag)
 }
 
 /// The steps to stop at, each once, with a signal for the arrival.
@@ -102,10 +86,6 @@ impl Stepped {
         self.step(step).await;
         if step != "publish" {
             return self.store.call(call).await;
-        }
-        let lags = |lag: usize| lag.checked_sub(1);
-        if self.lag.fetch_update(SeqCst, SeqCst, lags).is_ok() {
-            return Ok(Reply::Publish(false));
         }
         let answer = self.store.call(call).await;
         match self.deaf.swap(false, SeqCst) {
@@ -143,7 +123,6 @@ impl Site {
             store,
             stops: Arc::clone(&stops),
             deaf: Arc::clone(&deaf),
-            lag: Arc::default(),
         };
         let builder = Perennial::builder().statement_timeout(STATEMENT);
         let site = builder.with_store(Box::new(store)).expect("opens");

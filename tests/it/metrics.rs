@@ -12,6 +12,7 @@ use axum::{
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use perennial::{
     Perennial, Refresh,
+    locks::Scope,
     testing::{self, advance},
 };
 use tower::ServiceExt;
@@ -48,7 +49,7 @@ async fn each_figure_is_recorded_and_no_visitor_makes_a_series() {
         _ => Ok("page"),
     };
     let layer = site.layer(Refresh::every(INTERVAL).in_background());
-    let once = site.locks().idempotency().scope(|_| Some(String::new()));
+    let once = site.locks().idempotency(|_| Some(Scope::public()));
     let app = Router::new()
         .route("/p/{id}", get(page).layer(layer))
         .route("/pay", post(async || "paid").layer(once));

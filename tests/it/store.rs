@@ -13,9 +13,10 @@ use http::{HeaderValue, Response, StatusCode};
 use perennial::{
     locks::{LockKind, LockName},
     testing::internal::{
-        Backend, BreakLock, Extend, Forget, Held, Inspect, Invalidate, Invalidated,
-        InvalidatedForLong, LeaseRow, List, NewEntry, Probe, PruneEntries, PruneLocks, Publish,
-        Purge, Reclaim, Release, Remove, TryLock, Unused,
+        Backend, Begin, Begun, BreakLock, Extend, Finish, Forget, Held, Inspect, Invalidate,
+        Invalidated, InvalidatedForLong, LeaseRow, List, NewEntry, Probe, Progress, PruneEntries,
+        PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Reclaim, Release, Remove,
+        TryLock, Unused,
     },
 };
 use tokio::task::JoinSet;
@@ -143,10 +144,16 @@ contract! {
     purge_distinguishes_keys_with_a_common_beginning
     pages_are_listed_in_order_with_their_locks_and_history
     equal_names_of_different_kinds_are_different_locks
+    request_is_begun_by_one_owner
+    owner_without_a_reply_begins_once
+    request_is_taken_over_only_after_its_time
+    first_response_of_the_owner_stays
+    request_that_has_not_finished_is_forgotten_by_its_owner
+    requests_are_pruned_in_batches
+    requests_have_any_name_and_any_response
     a_lock_is_inspected_listed_and_broken
     a_holder_whose_clock_is_right_keeps_its_lock
     holder_that_extends_after_the_clock_was_set_back_keeps_its_lock
-    a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour
     entry_from_before_the_clock_was_set_back_has_no_age;
     in SQL:
         an_invalidation_that_is_rolled_back_is_seen_by_nobody
@@ -722,7 +729,7 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
 async fn forget(store: &dyn Backend, before: i64, purged: Duration, oldest: i64) {
     let mut after = None;
     loop {
-        let forgotten = store.ask(Forget::new(before, purged, oldest, after));
+        let forgotten = store.ask(PruneInvalidations::new(before, purged, oldest, after));
         let forgotten = forgotten.await;
         after = forgotten.expect("answers");
         if after.is_none() {
@@ -919,46 +926,6 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
     assert!(other.expect("answers").is_some(), "is of another kind");
 }
 
-async fn a_lock_of_a_request_that_is_done_is_forgotten_after_an_hour(db: Db) {
-    let store = open(&db).await;
-    let names = [
-        LockName::of(LockKind::Request, "done"),
-        LockName::of(LockKind::Request, "unknown"),
-        "done".into(),
-    ];
-    for name in &names {
-        let lease = lock(&*store, name.clone(), LEASE).await;
-        if name.as_str() == "done" {
-            assert!(
-                store
-                    .ask(Release::new(&lease, NONE))
-                    .await
-                    .expect("answers")
-            );
-        }
-    }
-    shift_clock(&db, 7200).await;
-    let locks = db.site().await.locks();
-    let left = async || {
-        let mut left = Vec::new();
-        for name in &names {
-            left.push(
-                store
-                    .ask(Inspect::new(name))
-                    .await
-                    .expect("answers")
-                    .is_some(),
-            );
-        }
-        left
-    };
-    let days = Duration::from_hours(24 * 90);
-    locks.prune(days).await.expect("answers");
-    assert_eq!(left().await, [false, true, true]);
-    locks.prune(Duration::from_hours(1)).await.expect("answers");
-    assert_eq!(left().await, [false, true, false]);
-}
-
 /// Returns the smallest epoch of a page.
 async fn oldest(store: &dyn Backend) -> i64 {
     let (mut next, mut oldest) = (None, i64::MAX);
@@ -1067,7 +1034,6 @@ async fn equal_names_of_different_kinds_are_different_locks(db: Db) {
         LockKind::Lock,
         LockKind::Once,
         LockKind::Page,
-        LockKind::Request,
     ];
     for name in ["/a", &"long".repeat(100)] {
         let mut leases = Vec::new();
@@ -1091,15 +1057,8 @@ async fn equal_names_of_different_kinds_are_different_locks(db: Db) {
             })
             .await
             .expect("answers");
-        let request = LockName::of(LockKind::Request, name);
-        assert!(
-            store
-                .ask(BreakLock::new(&request, None))
-                .await
-                .expect("answers")
-        );
         for (lease, kind) in leases.iter().zip(kinds) {
-            let is_lost = matches!(kind, LockKind::Lock | LockKind::Page | LockKind::Request);
+            let is_lost = matches!(kind, LockKind::Lock | LockKind::Page);
             let extended = store.ask(Extend::new(lease, LEASE)).await.expect("answers");
             assert_eq!(extended, !is_lost, "{kind:?}");
             if !is_lost {
@@ -1368,6 +1327,10 @@ async fn shift_clock(db: &Db, seconds: i64) {
         format!(
             "perennial_entry SET generated_at = generated_at - ({by}), retain_until = retain_until - ({by})"
         ),
+        format!(
+            "perennial_request SET begun_at = begun_at - ({by}), expires_at = expires_at - ({by}),
+            retain_until = retain_until - ({by})"
+        ),
     ] {
         db.execute(&format!("UPDATE {table}")).await;
     }
@@ -1426,4 +1389,206 @@ async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {
     assert!(publish(&*store, &held, &content("1")).await);
     assert!(store.ask(Extend::new(&held, LEASE)).await.expect("answers"));
     assert!(store.ask(Release::new(&held, NONE)).await.expect("answers"));
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn begin(name: &str, owner: &str) -> Begin {
+    Begin::new(name, owner, "print", HOUR, 24 * HOUR, None)
+}
+
+/// Returns the state of a request, in a word or by the body of its response.
+async fn begun(store: &dyn Backend, begin: Begin) -> String {
+    let fingerprint_sent = begin.fingerprint.clone();
+    match store.ask(begin).await.expect("answers") {
+        Begun::Own => "own".to_owned(),
+        Begun::Other { fingerprint, .. } if fingerprint != fingerprint_sent => fingerprint,
+        Begun::Other { progress, .. } => match progress {
+            Progress::Running => "running".to_owned(),
+            Progress::Unknown => "unknown".to_owned(),
+            Progress::Done(None) => "not stored".to_owned(),
+            Progress::Done(Some(response)) => {
+                let body = response.into_body();
+                std::str::from_utf8(&body).expect("text").to_owned()
+            }
+        },
+    }
+}
+
+async fn finish(store: &dyn Backend, name: &str, owner: &str, body: Option<&str>) -> bool {
+    let finish = Finish::new(name, owner, body.map(content), 24 * HOUR);
+    store.ask(finish).await.expect("answers")
+}
+
+async fn forgotten(store: &dyn Backend, name: &str, owner: Option<&str>) -> bool {
+    let forget = Forget::new(name, owner.map(str::to_owned));
+    store.ask(forget).await.expect("answers")
+}
+
+async fn request_is_begun_by_one_owner(db: Db) {
+    let store = open(&db).await;
+    for round in 0..5 {
+        let mut owners = JoinSet::new();
+        for owner in 0..16 {
+            let (store, name) = (store.clone(), format!("r{round}"));
+            owners.spawn(async move { begun(&*store, begin(&name, &format!("o{owner}"))).await });
+        }
+        let replies = owners.join_all().await;
+        let own = replies.iter().filter(|reply| *reply == "own");
+        assert_eq!(own.count(), 1, "{replies:?}");
+        let running = replies.iter().filter(|reply| *reply == "running");
+        assert_eq!(running.count(), 15, "{replies:?}");
+    }
+    let other = Begin::new("r0", "late", "another print", HOUR, HOUR, None);
+    assert_eq!(begun(&*store, other).await, "print");
+}
+
+async fn owner_without_a_reply_begins_once(db: Db) {
+    let store = open(&db).await;
+    for _ in 0..2 {
+        assert_eq!(begun(&*store, begin("r", "a")).await, "own");
+    }
+    for _ in 0..2 {
+        assert!(finish(&*store, "r", "a", Some("paid")).await);
+    }
+    assert_eq!(
+        begun(&*store, begin("r", "a")).await,
+        "paid",
+        "not begun again"
+    );
+    assert_eq!(begun(&*store, begin("r", "b")).await, "paid");
+}
+
+async fn request_is_taken_over_only_after_its_time(db: Db) {
+    let store = open(&db).await;
+    let again = |owner: &str, fingerprint: &str, hours| {
+        Begin::new("r", owner, fingerprint, HOUR, 96 * HOUR, Some(hours * HOUR))
+    };
+    assert_eq!(begun(&*store, again("a", "print", 3)).await, "own");
+    shift_clock(&db, 2 * 3600).await;
+    assert_eq!(begun(&*store, begin("r", "b")).await, "unknown");
+    assert_eq!(begun(&*store, again("b", "print", 3)).await, "unknown");
+    assert_eq!(begun(&*store, again("b", "other", 1)).await, "print");
+    assert_eq!(begun(&*store, again("b", "print", 1)).await, "own");
+    assert!(!finish(&*store, "r", "a", Some("late")).await);
+    assert_eq!(begun(&*store, again("c", "print", 1)).await, "running");
+    assert!(finish(&*store, "r", "b", Some("paid")).await);
+    shift_clock(&db, 12 * 3600).await;
+    assert_eq!(begun(&*store, again("c", "print", 1)).await, "paid");
+    // The response's retention ends, and the key is new.
+    shift_clock(&db, 13 * 3600).await;
+    assert_eq!(begun(&*store, begin("r", "c")).await, "own");
+    assert!(finish(&*store, "r", "c", Some("paid again")).await);
+    assert_eq!(begun(&*store, begin("r", "d")).await, "paid again");
+}
+
+async fn first_response_of_the_owner_stays(db: Db) {
+    let store = open(&db).await;
+    assert!(
+        !finish(&*store, "r", "a", Some("none")).await,
+        "nobody has begun it"
+    );
+    assert_eq!(begun(&*store, begin("r", "a")).await, "own");
+    assert!(!finish(&*store, "r", "b", Some("not mine")).await);
+    assert!(finish(&*store, "r", "a", Some("paid")).await);
+    for later in [None, Some("other")] {
+        assert!(finish(&*store, "r", "a", later).await, "as before");
+        assert!(!finish(&*store, "r", "b", later).await);
+    }
+    assert_eq!(begun(&*store, begin("r", "c")).await, "paid");
+    assert_eq!(begun(&*store, begin("s", "a")).await, "own");
+    assert!(finish(&*store, "s", "a", None).await);
+    assert!(finish(&*store, "s", "a", Some("late")).await);
+    assert_eq!(begun(&*store, begin("s", "b")).await, "not stored");
+}
+
+async fn request_that_has_not_finished_is_forgotten_by_its_owner(db: Db) {
+    let store = open(&db).await;
+    for operator in [false, true] {
+        let owner = (!operator).then_some("a");
+        assert!(!forgotten(&*store, "r", owner).await);
+        assert_eq!(begun(&*store, begin("r", "a")).await, "own");
+        assert!(!forgotten(&*store, "r", Some("b")).await);
+        assert!(forgotten(&*store, "r", owner).await);
+        assert_eq!(
+            begun(&*store, begin("r", "b")).await,
+            "own",
+            "the key is new"
+        );
+        assert!(finish(&*store, "r", "b", None).await);
+        assert!(!forgotten(&*store, "r", Some("b")).await, "it is done");
+        assert!(!forgotten(&*store, "r", None).await, "it is done");
+        shift_clock(&db, 25 * 3600).await;
+        assert_eq!(begun(&*store, begin("r", "c")).await, "own");
+        assert!(forgotten(&*store, "r", None).await);
+    }
+}
+
+async fn requests_are_pruned_in_batches(db: Db) {
+    let store = open(&db).await;
+    for n in 0..10 {
+        let name = format!("r{n}");
+        assert_eq!(begun(&*store, begin(&name, "a")).await, "own");
+        let retention = if n < 7 { HOUR } else { 9 * HOUR };
+        let finish = Finish::new(&name, "a", None, retention);
+        assert!(store.ask(finish).await.expect("answers"));
+    }
+    assert_eq!(begun(&*store, begin("unfinished", "a")).await, "own");
+    shift_clock(&db, 2 * 3600).await;
+    // The row of a request that has begun again is not over.
+    assert_eq!(begun(&*store, begin("r0", "b")).await, "own");
+    for expected in [4, 2, 0] {
+        let pruned = store.ask(PruneRequests::new(4)).await;
+        assert_eq!(pruned.expect("answers"), expected);
+    }
+    for (name, expected) in [("r0", "running"), ("r1", "own"), ("r7", "not stored")] {
+        assert_eq!(begun(&*store, begin(name, "c")).await, expected, "{name}");
+    }
+    assert_eq!(begun(&*store, begin("unfinished", "b")).await, "unknown");
+}
+
+async fn requests_have_any_name_and_any_response(db: Db) {
+    let store = open(&db).await;
+    let long = "x".repeat(10_000);
+    let body = Bytes::from(vec![0xff_u8; 300_000]);
+    for name in ["", "a'$1\\ ?", "\u{e4}\0", &long, "A", "a", "a "] {
+        assert_eq!(
+            begun(&*store, begin(name, "o'$2\\")).await,
+            "own",
+            "{name:?}"
+        );
+        let response = content("").map(|_| body.clone());
+        let finish = Finish::new(name, "o'$2\\", Some(response.clone()), HOUR);
+        assert!(store.ask(finish).await.expect("answers"));
+        let Begun::Other {
+            progress: Progress::Done(Some(stored)),
+            ..
+        } = store.ask(begin(name, "b")).await.expect("answers")
+        else {
+            panic!("{name:?} is not stored");
+        };
+        assert_eq!(stored.status(), response.status());
+        assert_eq!(stored.headers(), response.headers());
+        assert_eq!(stored.body(), response.body());
+    }
+    let empty = Response::new(Bytes::new());
+    assert_eq!(begun(&*store, begin("empty", "a")).await, "own");
+    let finish = Finish::new("empty", "a", Some(empty), HOUR);
+    assert!(store.ask(finish).await.expect("answers"));
+    assert_eq!(begun(&*store, begin("empty", "b")).await, "");
+    // Longer than any deadline.
+    let forever = Begin::new(
+        "ever",
+        "a",
+        "print",
+        Duration::MAX,
+        Duration::MAX,
+        Some(Duration::MAX),
+    );
+    for owner in ["a", "b"] {
+        let mut forever = forever.clone();
+        forever.owner = owner.to_owned();
+        let expected = if owner == "a" { "own" } else { "running" };
+        assert_eq!(begun(&*store, forever).await, expected);
+    }
 }

@@ -14,9 +14,9 @@ use http::Response;
 use perennial::{
     Refresh,
     testing::internal::{
-        BreakLock, Call, Extend, Forget, Held, Inspect, Invalidate, Invalidated,
-        InvalidatedForLong, LeaseRow, List, Memory, Probe, PruneEntries, PruneLocks, Publish,
-        Purge, Reclaim, Release, Remove, Reply, TryLock,
+        Begin, BreakLock, Call, Extend, Finish, Forget, Held, Inspect, Invalidate, Invalidated,
+        InvalidatedForLong, LeaseRow, List, Memory, Probe, PruneEntries, PruneInvalidations,
+        PruneLocks, PruneRequests, Publish, Purge, Reclaim, Release, Remove, Reply, TryLock,
     },
 };
 use tokio::time::Instant;
@@ -424,11 +424,15 @@ pub(crate) fn text(call: &Call) -> String {
             let unused = [unused.released, unused.alone, unused.expired];
             format!("prune locks {kind} {unused:?} {after:?}")
         }
-        Call::Forget(Forget {
+        Call::PruneInvalidations(PruneInvalidations {
             before,
             purged,
             oldest,
             after,
-        }) => format!("forget {before} {purged:?} {oldest} {after:?}"),
+        }) => format!("prune-invalidations {before} {purged:?} {oldest} {after:?}"),
+        Call::Begin(Begin { name, .. }) => format!("begin {name}"),
+        Call::Finish(Finish { name, .. }) => format!("finish {name}"),
+        Call::Forget(Forget { name, .. }) => format!("forget {name}"),
+        Call::PruneRequests(PruneRequests { most }) => format!("prune-requests {most}"),
     }
 }

@@ -8,7 +8,7 @@ use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use perennial::{
     layer::ResponseBody,
-    locks::{Fence, OnceOutcome},
+    locks::{Fence, OnceOutcome, Scope},
 };
 use tower::{Layer, ServiceExt};
 
@@ -177,8 +177,8 @@ async fn post(process: &Arc<Process>, name: &str, time: Duration) -> &'static st
     let layer = process
         .site
         .locks()
-        .idempotency()
-        .scope(|_| Some("one".into()));
+        .idempotency(|_| Some(Scope::of("one")))
+        .unknown_after(Duration::from_secs(15));
     let request = Request::post("/pay").header("idempotency-key", name);
     let request = request.body(Full::new(Bytes::from("1")));
     let response = layer.layer(service).oneshot(request.expect("a request"));

@@ -213,12 +213,7 @@ pub(crate) async fn on_lock(
     Query(OfLock { kind, name, fence }): Query<OfLock>,
     Form(form): Form<OnLock>,
 ) -> Result<Response, Failed> {
-    let kinds = [
-        LockKind::Lock,
-        LockKind::Once,
-        LockKind::Page,
-        LockKind::Request,
-    ];
+    let kinds = [LockKind::Lock, LockKind::Once, LockKind::Page];
     let Some(kind) = kinds.into_iter().find(|it| it.as_str() == kind) else {
         return Ok(changed(&viewer, "lock", "locks"));
     };

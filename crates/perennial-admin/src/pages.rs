@@ -262,7 +262,7 @@ pub(crate) async fn locks(
     let locks = admin.site.locks().list().await?;
     let body = html! {
         (done(&after))
-        p .note { "Locks that are held or in cooldown, of all processes. A lock of the kind page is held while a page is regenerated; request: an idempotent request." }
+        p .note { "Locks that are held or in cooldown, of all processes. A lock of the kind page is held while a page is regenerated." }
         @if locks.is_empty() { p { "No lock is held." } } @else {
             div .wide { table {
                 thead { tr { th { "Kind" } th { "Name" } th { "Holder" } th { "Does" } th { "Held for" } th { "Ends in" } th { "Fence" } th { "" } } }

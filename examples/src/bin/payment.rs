@@ -18,7 +18,7 @@ use axum::{
     routing::{get, post},
 };
 use clap::Parser;
-use perennial::Perennial;
+use perennial::{Perennial, locks::Scope};
 use perennial_examples::{self as common, say};
 use sqlx::{AnyPool, AssertSqlSafe};
 
@@ -34,9 +34,9 @@ struct Options {
     /// The time that the bank takes.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "1s")]
     bank: Duration,
-    /// The time after which a crashed server's payment counts as unknown.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "15s")]
-    lease: Duration,
+    /// The time after which a payment without an answer counts as unknown.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "60s")]
+    unknown_after: Duration,
 }
 
 #[derive(Clone)]
@@ -65,10 +65,10 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let table = "CREATE TABLE IF NOT EXISTS charge (cents BIGINT NOT NULL)";
     sqlx::query(table).execute(&pool).await?;
 
-    // This shop has no logins, so the key and the host alone identify a payment. (By default
-    // credentials do, too.)
-    let once = site.locks().lease(options.lease).idempotency();
-    let once = once.scope(|_| Some(String::new()));
+    // This shop has no logins, so the form's random key alone identifies a payment. In a shop with
+    // logins: `Scope::of(user)`.
+    let once = site.locks().idempotency(|_| Some(Scope::public()));
+    let once = once.unknown_after(options.unknown_after);
     let app = Router::new()
         .route("/", get(form))
         .route("/pay", post(pay).layer(once))

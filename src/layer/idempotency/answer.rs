@@ -11,7 +11,7 @@ use crate::{
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 impl Answer<Response<Bytes>> {
-    /// `name`: the name of the lock, for the log.
+    /// `name`: the name of the request's row, for the log.
     pub(super) fn into_response<B>(self, name: &str) -> Response<ResponseBody<B>> {
         let (status, detail, retry_in) = match self {
             Self::Replay(response) => {
@@ -27,20 +27,14 @@ impl Answer<Response<Bytes>> {
             ),
             Self::OtherRequest => (
                 StatusCode::UNPROCESSABLE_ENTITY,
-                "another request had this `Idempotency-Key`, with another method, body, query or `Content-Type`: send a new key for each new request, and repeat a request unchanged",
+                "another request had this `Idempotency-Key`, with another body, query or `Content-Type`: send a new key for each new request, and repeat a request unchanged",
                 None,
             ),
-            Self::OtherCaller => {
-                tracing::warn!(
-                    name,
-                    "an `Idempotency-Key` was repeated with other credentials or to another host; if credentials may change, identify callers by `IdempotencyLayer::scope`"
-                );
-                (
-                    StatusCode::UNPROCESSABLE_ENTITY,
-                    "this `Idempotency-Key` was sent to another host (name or port), or with other credentials: repeat the request as it was first sent; with a new key the request runs again",
-                    None,
-                )
-            }
+            Self::OtherTarget => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "another request had this `Idempotency-Key`, with another method, host or path: send a new key for each new request, and repeat a request unchanged",
+                None,
+            ),
             Self::InProgress => (
                 StatusCode::CONFLICT,
                 "the first request with this `Idempotency-Key` is still being served: repeat the request later",
@@ -49,7 +43,7 @@ impl Answer<Response<Bytes>> {
             Self::UnknownOutcome => {
                 tracing::warn!(
                     name,
-                    "the outcome of a request with an `Idempotency-Key` is unknown, as its process or its service failed: find out whether the request was done; if not, `Locks::break_lock` on this name, of `LockKind::Request`, lets the request run"
+                    "the outcome of a request with an `Idempotency-Key` is unknown, as its process or its service failed, or is slow: find out whether the request was done; if not, `IdempotencyLayer::forget` lets the request run"
                 );
                 (
                     StatusCode::CONFLICT,

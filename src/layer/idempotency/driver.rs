@@ -1,17 +1,16 @@
 //! Carries out the decisions of [`state`](super::state) about a request.
 
-use std::{panic::resume_unwind, sync::atomic::Ordering::Relaxed};
+use std::panic::resume_unwind;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header, request::Parts};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use tokio::{sync::oneshot as channel, time::Instant};
 use tower_service::Service;
 use tracing::Instrument;
 
 use crate::{
-    clock::Clock,
-    error::Error,
+    error::ErrorKind,
     event::Event,
     http::stored,
     layer::{
@@ -20,22 +19,20 @@ use crate::{
         future::oneshot,
         idempotency::{
             IdempotencyLayer,
-            fingerprint::{Fingerprint, key_of},
-            state::{self, Answer, Found, Next, Published, Stored, Storing},
+            key::{fingerprint, key_of},
+            state::{Answer, Attempt, Ending, Finished, Loss, Next, Storing},
         },
         problem::problem,
-        refresh::request::original_uri,
     },
-    lock::{Lease, LockKind, LockName},
-    store::{NewEntry, Probe, Probed, Publish},
-    timing::{Backoff, RESPONSE_PAUSES},
+    store::{Begin, Finish, Forget, lost},
+    timing::{BEGIN_TRIES, Backoff, RESPONSE_PAUSES, STATEMENT_PAUSES, UNKNOWN_OUTCOME},
 };
 
-/// The name of the lock under which a request runs, in the request's extensions. An inner layer of
-/// this kind that computes the same name would find the lock taken, and therefore lets the request
-/// pass.
+/// The name of the row of a request that is being served, in the request's extensions. An inner
+/// layer of this kind that computes the same name would find its own request running, and therefore
+/// lets the request pass.
 #[derive(Clone)]
-struct ServedUnder(LockName);
+struct ServedUnder(String);
 
 impl IdempotencyLayer {
     pub(super) async fn run<S, ReqBody, ResBody>(
@@ -66,7 +63,11 @@ impl IdempotencyLayer {
             }
             Err(detail) => return refused(StatusCode::BAD_REQUEST, detail),
         };
-        // The body is read before any lock is taken, as the client may send slowly.
+        let Some(scope) = (self.scope)(&parts) else {
+            let detail = "the caller of this request is not known, so its `Idempotency-Key` belongs to nobody: log in first";
+            return refused(StatusCode::BAD_REQUEST, detail);
+        };
+        // The body is read before the row is inserted, as the client may send slowly.
         let body = match read(body, self.max_body).await {
             Ok(Read::Whole(body)) => body,
             Ok(Read::TooLarge(_)) => {
@@ -75,8 +76,14 @@ impl IdempotencyLayer {
             }
             Err(_) => return refused(StatusCode::BAD_REQUEST, "the body broke off"),
         };
-        let driver = Driver::new(self, &parts, &key, &body);
-        let outer = parts.extensions.insert(ServedUnder(driver.name.clone()));
+        let name = Self::row(&scope, &key);
+        let outer = parts.extensions.insert(ServedUnder(name.clone()));
+        let driver = Driver {
+            fingerprint: fingerprint(&parts, &body),
+            owner: self.locks.owner(),
+            name,
+            layer: self,
+        };
         let request = Request::from_parts(parts, ReqBody::from(body));
         if outer.is_some_and(|ServedUnder(name)| name == driver.name) {
             return Ok(oneshot(service, request).await?.map(ResponseBody::streamed));
@@ -88,7 +95,10 @@ impl IdempotencyLayer {
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
                 // The runtime shuts down.
-                Err(_) => refused(StatusCode::SERVICE_UNAVAILABLE, "the server shuts down"),
+                Err(_) => {
+                    let detail = "the server is shutting down; the outcome is unknown";
+                    refused(StatusCode::SERVICE_UNAVAILABLE, detail)
+                }
             },
         }
     }
@@ -97,30 +107,12 @@ impl IdempotencyLayer {
 /// A request with a key.
 struct Driver {
     layer: IdempotencyLayer,
-    name: LockName,
-    fingerprint: Fingerprint,
+    name: String,
+    owner: String,
+    fingerprint: String,
 }
 
 impl Driver {
-    fn new(layer: IdempotencyLayer, parts: &Parts, key: &str, body: &Bytes) -> Self {
-        // Without the changes by nested routers.
-        let path = original_uri(parts).path();
-        if layer.scope.is_none() && !layer.warned.swap(true, Relaxed) {
-            tracing::warn!(
-                path,
-                "an idempotency layer has no `IdempotencyLayer::scope`: callers are identified by the headers whose names say so, and by nothing else (logged once; `.scope(|_| None)` accepts that)"
-            );
-        }
-        let scope = layer.scope.as_ref().and_then(|scope| scope(parts));
-        let fingerprint = Fingerprint::new(parts, body, scope.is_some());
-        let name = LockName::from([&*scope.unwrap_or_default(), path, key]);
-        Self {
-            name: LockName::of(LockKind::Request, name),
-            fingerprint,
-            layer,
-        }
-    }
-
     async fn run<S, ReqBody, ResBody>(
         self,
         service: S,
@@ -130,22 +122,24 @@ impl Driver {
         S: Service<Request<ReqBody>, Response = Response<ResBody>>,
         ResBody: Body<Data = Bytes>,
     {
-        let lease = match self.acquire().await {
-            Ok(lease) => lease.left_when_dropped(),
+        let attempt = match self.begin().await {
+            Ok(attempt) => attempt,
             Err(answer) => {
                 if matches!(answer, Answer::Replay(_)) {
                     let name = self.name.as_str().into();
                     let observer = self.layer.locks.observer();
                     observer.emit(Event::IdempotentReplay { name });
                 }
-                return Ok(answer.into_response(self.name.as_str()));
+                return Ok(answer.into_response(&self.name));
             }
         };
-        self.layer.pruner.prune();
+        self.layer.prune();
         let response = oneshot(service, request).await?;
         if asks_to_repeat(&response) {
-            // After a failed release the outcome counts as unknown.
-            let _ = lease.release().await;
+            let forgotten = self.layer.locks.store().call(self.forget()).await;
+            if attempt.may_return(forgotten.is_ok()) {
+                lost::undo(self.layer.locks.store(), self.forget());
+            }
             return Ok(response.map(ResponseBody::streamed));
         }
         let (head, body) = response.into_parts();
@@ -161,7 +155,7 @@ impl Driver {
         // The client waits for the first try to store the response.
         let (trying, tried) = channel::channel();
         let tasks = self.layer.locks.tasks().clone();
-        tasks.spawn(self.store(lease, whole, trying).in_current_span());
+        tasks.spawn(self.store(whole, trying).in_current_span());
         // Ends when the sender is dropped.
         let _ = tried.await;
         Ok(match body {
@@ -171,46 +165,65 @@ impl Driver {
         })
     }
 
-    async fn acquire(&self) -> Result<Lease, Answer<Response<Bytes>>> {
-        let locks = &self.layer.locks;
-        let request = state::Request {
-            fingerprint: &self.fingerprint,
-            lifetime: self.layer.lifetime,
-            run_again: self.layer.run_again,
+    /// Begins the request, or returns the answer to give without a run of the service.
+    async fn begin(&self) -> Result<Attempt, Answer<Response<Bytes>>> {
+        let (layer, store) = (&self.layer, self.layer.locks.store());
+        let begin = Begin {
+            name: self.name.clone(),
+            owner: self.owner.clone(),
+            fingerprint: self.fingerprint.clone(),
+            length: layer.run_again.unwrap_or(layer.unknown_after),
+            retention: layer.lifetime.max(UNKNOWN_OUTCOME),
+            again: layer.run_again,
         };
-        let (store, clock) = (locks.store(), Clock::start());
-        let probed = store.call(Probe::new(&self.name, 0));
-        let free = request.probed(probed.await.map(Found::from))?;
-        let tried = locks.take(&self.name, "", Some(free.seen)).await;
-        free.tried(clock.elapsed(), tried)
+        let mut backoff = Backoff::new(STATEMENT_PAUSES).random().tries(BEGIN_TRIES);
+        let mut attempt = Attempt::default();
+        loop {
+            let begun = match store.call(begin.clone()).await {
+                Ok(begun) => Ok(begun),
+                // The client has waited for a statement's whole time.
+                Err(error) if error.kind() == ErrorKind::Timeout => Err(Loss::Last),
+                Err(_) if backoff.pause().await => Err(Loss::Repeatable),
+                Err(_) => Err(Loss::Last),
+            };
+            match attempt.begun(&self.fingerprint, begun) {
+                Next::Run => return Ok(attempt),
+                Next::Repeat(repeated) => attempt = repeated,
+                Next::Answer { answer, forget } => {
+                    if forget {
+                        lost::undo(store, self.forget());
+                    }
+                    return Err(answer);
+                }
+            }
+        }
+    }
+
+    fn forget(&self) -> Forget {
+        Forget::new(&self.name, Some(self.owner.clone()))
     }
 
     /// Stores the response, or the note that there was one. Drops `trying` after the first try.
-    ///
-    /// The lease is extended meanwhile, so that a repeat gets 409 with `Retry-After`. A lease that
-    /// has ended is not revived: that statement would need the database as much as the note does.
-    async fn store(
-        self,
-        lease: Lease,
-        response: Option<Response<Bytes>>,
-        trying: channel::Sender<()>,
-    ) {
+    async fn store(self, response: Option<Response<Bytes>>, trying: channel::Sender<()>) {
         let (begun, name) = (Instant::now(), self.name.as_str());
         let mut trying = Some(trying);
         let mut backoff = Backoff::new(RESPONSE_PAUSES).random();
-        let mut storing = Storing::new(lease, response, begun.elapsed());
+        let mut storing = Storing::new(response, begun.elapsed());
         loop {
-            let published = self.publish(&storing).await;
+            let (response, retention) = (storing.response.clone(), self.layer.lifetime);
+            let finish = Finish::new(name, self.owner.as_str(), response, retention);
+            let finished = self.layer.locks.store().call(finish).await;
             let closing = self.layer.locks.tasks().is_closed();
-            let answer = Published::from(&published);
-            let error = published.err().map(|error| format!("{error:#}"));
-            storing = match storing.published(begun.elapsed(), answer, closing) {
-                Next::Retry(storing) => {
+            let reply = Finished::from(&finished);
+            let error = finished.err().map(|error| format!("{error:#}"));
+            storing = match storing.finished(begun.elapsed(), reply, closing) {
+                Ending::Stored => return,
+                Ending::Retry(storing) => {
                     drop(trying.take());
                     backoff.pause().await;
                     storing
                 }
-                Next::RetryWithoutResponse(storing) => {
+                Ending::RetryWithoutResponse(storing) => {
                     tracing::warn!(
                         name,
                         error,
@@ -218,20 +231,14 @@ impl Driver {
                     );
                     storing
                 }
-                Next::Release(lease) => {
-                    // A failed release is tried once more. Without the second release the lease
-                    // expires, which changes nothing for repeats.
-                    let _ = lease.release().await;
-                    return;
-                }
-                Next::Leave(_) if answer == Published::Refused => {
+                Ending::Leave if reply == Finished::Refused => {
                     tracing::warn!(
                         name,
-                        "a response could not be stored, as the lock of its request was taken over or broken"
+                        "a response could not be stored, as its request was taken over or forgotten"
                     );
                     return;
                 }
-                Next::Leave(_) => {
+                Ending::Leave => {
                     tracing::error!(
                         name,
                         error,
@@ -242,21 +249,6 @@ impl Driver {
             }
         }
     }
-
-    async fn publish(&self, storing: &Storing<Lease, Response<Bytes>>) -> Result<bool, Error> {
-        let entry = NewEntry {
-            epoch: 0,
-            interval: std::time::Duration::ZERO,
-            renews: None,
-            content: storing.response.clone().unwrap_or_default(),
-            metadata: self.fingerprint.metadata(storing.response.is_some()),
-            history: String::new(),
-            retention: self.layer.lifetime,
-        };
-        let store = self.layer.locks.store();
-        let publish = store.call(Publish::new(storing.lease.row(), entry));
-        publish.await
-    }
 }
 
 /// Returns true if the service says that it has done nothing, and that the client may repeat the
@@ -264,25 +256,6 @@ impl Driver {
 fn asks_to_repeat<B>(response: &Response<B>) -> bool {
     let refuses = matches!(response.status().as_u16(), 409 | 429 | 503);
     refuses && response.headers().contains_key(header::RETRY_AFTER)
-}
-
-impl From<Probed> for Found<Response<Bytes>> {
-    fn from(probe: Probed) -> Self {
-        let stored = probe.entry.map(|entry| {
-            let (fingerprint, whole) = Fingerprint::from_metadata(&entry.metadata);
-            Stored {
-                fence: entry.fence,
-                age: entry.age,
-                fingerprint,
-                response: whole.then_some(entry.content),
-            }
-        });
-        Self {
-            stored,
-            unreadable: probe.unreadable,
-            lock: probe.lock,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -301,15 +274,15 @@ mod tests {
     use bytes::Bytes;
     use http::{Request, Response};
     use http_body_util::{BodyExt, Full};
-    use tokio::time::{Instant, advance, sleep};
+    use tokio::time::{Instant, sleep};
     use tower::{Layer, ServiceExt, service_fn};
 
     use crate::{
         error::{BoxError, Unfit},
-        layer::idempotency::IdempotencyLayer,
-        lock::{LockKind, LockName, Locks},
+        layer::idempotency::{IdempotencyLayer, Scope},
+        lock::Locks,
         store::Store,
-        testing::internal::{Backend, Call, CallFuture, Inspect, Memory, Publish, Reply, TryLock},
+        testing::internal::{Backend, Begin, Call, CallFuture, Finish, Memory, Reply},
     };
 
     const MINUTE: Duration = Duration::from_mins(1);
@@ -324,12 +297,12 @@ mod tests {
     #[derive(Clone, Copy, Default)]
     struct Faults {
         away_until: Option<Instant>,
-        /// The number of publishes that are refused though the lease holds.
-        lags: usize,
         /// The responses that the store refuses.
         rejects: Option<Rejects>,
-        /// The pause of the process before its next try.
-        pause: Duration,
+        /// The number of calls whose replies are lost.
+        loses: usize,
+        /// Each `Begin` of a request comes later by this time, and its caller gets an error before.
+        late: Duration,
     }
 
     #[derive(Clone, Copy, PartialEq)]
@@ -348,14 +321,6 @@ mod tests {
             self.tell(|faults| faults.away_until = Some(Instant::now() + time));
         }
 
-        fn is_owned(&self) -> bool {
-            let name = LockName::of(LockKind::Request, ["", "/pay", "k"]);
-            let lock = Call::Inspect(Inspect { name });
-            matches!(self.0.0.apply(&lock), Reply::Inspect(Some(lock)) if lock.owner.is_some())
-        }
-    }
-
-    impl Database {
         async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
             let faults = *self.0.1.lock().expect("not poisoned");
             if faults
@@ -365,23 +330,28 @@ mod tests {
                 return Err("is away".into());
             }
             match &call {
-                Call::Publish(Publish { entry, .. }) => match faults.rejects {
-                    Some(_) if entry.content.body().is_empty() => {}
+                Call::Finish(Finish { response, .. }) => match faults.rejects {
+                    Some(_) if response.is_none() => {}
                     Some(Rejects::ByAnswer) => return Err(Unfit("is too large".into()).into()),
                     Some(Rejects::Silently) => return Err("the connection is reset".into()),
-                    None if faults.lags > 0 => {
-                        self.tell(|faults| faults.lags -= 1);
-                        return Ok(Reply::Publish(false));
-                    }
                     None => {}
                 },
-                Call::TryLock(TryLock { .. }) => {
-                    self.tell(|faults| faults.pause = Duration::ZERO);
-                    advance(faults.pause).await;
+                Call::Begin(Begin { name, .. }) if name != "prune" && !faults.late.is_zero() => {
+                    let database = self.clone();
+                    tokio::spawn(async move {
+                        sleep(faults.late).await;
+                        database.0.0.apply(&call);
+                    });
+                    return Err("no answer".into());
                 }
                 _ => {}
             }
-            Ok(self.0.0.apply(&call))
+            let reply = self.0.0.apply(&call);
+            if faults.loses > 0 {
+                self.tell(|faults| faults.loses -= 1);
+                return Err("the reply is lost".into());
+            }
+            Ok(reply)
         }
     }
 
@@ -392,6 +362,7 @@ mod tests {
     }
 
     /// A site that charges once, over a database with faults.
+    #[derive(Clone)]
     struct Site {
         database: Database,
         locks: Locks,
@@ -407,7 +378,7 @@ mod tests {
             let locks = Locks::with_store(store);
             Self {
                 database,
-                layer: locks.idempotency(),
+                layer: locks.idempotency(|_| Some(Scope::public())),
                 locks,
                 charges: Arc::default(),
                 fault,
@@ -416,20 +387,24 @@ mod tests {
 
         /// Pays; the status and the body of the answer.
         async fn pay(&self) -> (u16, String) {
-            self.pay_at("shop.example").await
+            self.charge(Duration::ZERO, "k").await
         }
 
-        async fn pay_at(&self, host: &str) -> (u16, String) {
+        /// Pays with a charge that takes this time.
+        async fn charge(&self, time: Duration, key: &str) -> (u16, String) {
             let (charges, database, fault) =
                 (self.charges.clone(), self.database.clone(), self.fault);
             let charge = service_fn(move |_: Request<Full<Bytes>>| {
                 let charge = charges.fetch_add(1, SeqCst) + 1;
-                fault(&database);
-                let body = Full::from(format!("charge {charge}"));
-                std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+                let database = database.clone();
+                async move {
+                    sleep(time).await;
+                    fault(&database);
+                    let body = Full::from(format!("charge {charge}"));
+                    Ok::<_, Infallible>(Response::new(body))
+                }
             });
-            let request = Request::post("/pay").header("idempotency-key", "k");
-            let request = request.header("host", host);
+            let request = Request::post("/pay").header("idempotency-key", key);
             let request = request.body(Full::default()).expect("a request");
             let Ok(response) = self.layer.layer(charge).oneshot(request).await;
             let status = response.status().as_u16();
@@ -460,50 +435,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn response_is_stored_after_an_outage_longer_than_the_lease() {
+    async fn response_is_stored_after_an_outage() {
         let site = Site::new(|database| database.away_for(3 * MINUTE));
         site.first().await;
         sleep(2 * MINUTE).await;
         site.again("not done").await;
         sleep(MINUTE + SOON).await;
         site.again("charge 1").await;
-        assert!(!site.database.is_owned());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn repeats_are_told_to_ask_again_while_the_response_is_tried() {
+    async fn repeats_wait_while_the_response_is_tried() {
         let site =
             Site::new(|database| database.tell(|faults| faults.rejects = Some(Rejects::Silently)));
         site.first().await;
+        site.again("still being served").await;
         for _ in 0..9 {
             sleep(MINUTE).await;
-            site.again("still being served").await;
+            site.again("is unknown").await;
         }
         // A short note gets through, as the database is not away.
         sleep(MINUTE + SOON).await;
         site.again("is not stored").await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn response_is_stored_when_its_publish_was_refused_once() {
-        let site = Site::new(|database| database.tell(|faults| faults.lags = 1));
-        site.first().await;
-        assert!(site.database.is_owned());
-        sleep(SOON).await;
-        site.again("charge 1").await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn key_is_not_new_when_each_publish_is_refused() {
-        let site = Site::new(|database| database.tell(|faults| faults.lags = usize::MAX));
-        site.first().await;
-        site.again("still being served").await;
-        sleep(MINUTE).await;
-        for _ in 0..3 {
-            site.again("is unknown").await;
-            sleep(30 * MINUTE).await;
-        }
-        assert!(site.database.is_owned());
     }
 
     #[tokio::test(start_paused = true)]
@@ -523,17 +476,77 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn request_does_not_run_when_its_process_was_paused_before_the_try() {
-        let site = Site::new(|_| {});
-        site.database.tell(|faults| faults.pause = 2 * 60 * MINUTE);
-        let (status, body) = site.pay().await;
-        assert!(
-            status == 409 && body.contains("still being served"),
-            "{body}"
-        );
-        assert_eq!(site.charges.load(SeqCst), 0);
-        sleep(SOON).await;
+    async fn request_runs_once_when_replies_are_lost() {
+        for losses in 1..=3 {
+            let site = Site::new(|database| database.tell(|faults| faults.loses = 1));
+            site.database.tell(|faults| faults.loses = losses);
+            site.first().await;
+            sleep(SOON).await;
+            site.again("charge 1").await;
+            sleep(30 * MINUTE).await;
+            site.again("charge 1").await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_that_never_ran_is_forgotten() {
+        for late in [SOON, 14 * MINUTE] {
+            let site = Site::new(|_| {});
+            site.database.tell(|faults| faults.late = late);
+            let (status, body) = site.pay().await;
+            assert!(status == 503 && body.contains("not done"), "{body}");
+            site.database.tell(|faults| faults.late = Duration::ZERO);
+            sleep(22 * MINUTE).await;
+            site.first().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn operator_lets_an_unknown_request_run_again() {
+        let site = Site::new(|database| database.away_for(11 * MINUTE));
         site.first().await;
+        sleep(12 * MINUTE).await;
+        site.again("is unknown").await;
+        let forget = async |key| site.layer.forget(&Scope::public(), key).await;
+        assert!(!forget("other").await.expect("answers"));
+        assert!(forget("k").await.expect("answers"));
+        site.charges.store(0, SeqCst);
+        site.database.away_for(Duration::ZERO);
+        assert_eq!(site.pay().await.0, 200);
+        site.database.away_for(Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_runs_again_after_its_time_and_not_before() {
+        let mut site = Site::new(|_| {});
+        site.layer = site.layer.run_again_after(5 * MINUTE);
+        let slow = site.clone();
+        let charge = tokio::spawn(async move { slow.charge(10 * MINUTE, "k").await });
+        for _ in 0..4 {
+            sleep(MINUTE).await;
+            site.again("still being served").await;
+        }
+        sleep(MINUTE + SOON).await;
+        assert_eq!(site.pay().await, (200, "charge 2".to_owned()));
+        assert_eq!(
+            charge.await.expect("no panic"),
+            (200, "charge 1".to_owned())
+        );
+        // The later run's response is stored.
+        assert_eq!(site.pay().await, (200, "charge 2".to_owned()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_request_is_unknown_until_it_answers() {
+        let site = Site::new(|_| {});
+        let slow = site.clone();
+        let charge = tokio::spawn(async move { slow.charge(10 * MINUTE, "k").await });
+        sleep(SOON).await;
+        site.again("still being served").await;
+        sleep(9 * MINUTE).await;
+        site.again("is unknown").await;
+        charge.await.expect("no panic");
+        site.again("charge 1").await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -553,35 +566,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn users_of_two_hosts_are_two_callers_in_one_scope() {
-        let mut site = Site::new(|_| {});
-        site.layer = site.layer.scope(|_| Some("7".to_owned()));
-        site.first().await;
-        site.again("charge 1").await;
-        let (status, body) = site.pay_at("other.example").await;
-        assert!(status == 422 && body.contains("another host"), "{body}");
-        assert_eq!(site.charges.load(SeqCst), 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn missing_scope_is_logged_once_for_each_layer() {
-        let mut site = Site::new(|_| {});
-        let log = tempfile::NamedTempFile::new().expect("a file");
-        let writer = Arc::new(log.reopen().expect("opens"));
-        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
-        let _logged = tracing::subscriber::set_default(subscriber);
-        let warnings = || {
-            let log = std::fs::read_to_string(&log).expect("is text");
-            log.matches("IdempotencyLayer::scope").count()
-        };
-        site.first().await;
-        site.again("charge 1").await;
-        assert_eq!(warnings(), 1);
-        site.layer = site.locks.idempotency();
-        site.again("charge 1").await;
-        assert_eq!(warnings(), 2);
-        site.layer = site.locks.idempotency().scope(|_| None);
-        site.again("charge 1").await;
-        assert_eq!(warnings(), 2);
+    async fn requests_are_pruned_once_a_day() {
+        let site = Site::new(|_| {});
+        let rows = || site.database.0.0.requests();
+        for hour in 0..49 {
+            let key = format!("key {hour}");
+            site.charge(Duration::ZERO, &key).await;
+            sleep(Duration::from_secs(3600)).await;
+        }
+        // Of the first day, nothing is left; a row of the pruning stays.
+        assert!((24..=26).contains(&rows()), "{}", rows());
+        assert_eq!(site.charges.load(SeqCst), 49);
     }
 }

@@ -2,15 +2,22 @@
 
 use std::{
     fmt,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use http::request::Parts;
+use tokio::time::Instant;
 use tower_layer::Layer;
 
-use super::IdempotencyService;
-use crate::{lock::Locks, policy::DAY, resource::Pruner};
+use super::{IdempotencyService, Scope};
+use crate::{
+    error::Error,
+    lock::{LockName, Locks},
+    policy::DAY,
+    store::{Begin, Begun, Forget, PruneRequests, Store},
+    timing::{PRUNE, REQUEST_RUNS},
+};
 
 /// Runs a request once in all processes together, however often a client sends the request with the
 /// same `Idempotency-Key`; from [`Locks::idempotency`].
@@ -24,11 +31,12 @@ use crate::{lock::Locks, policy::DAY, resource::Pruner};
 /// | with a new key | the service; the response is stored, unless it is a 409, 429 or 503 with `Retry-After`, by which the service says that it has done nothing: then a repeat runs |
 /// | that was done | the stored response, with `Idempotency-Replayed: true` |
 /// | that is being done | 409 Conflict with `Retry-After` |
-/// | with the key of another caller, or of a request with another query, `Content-Type` or body | 422 Unprocessable Content |
-/// | that was begun, and whose outcome is unknown | 409 Conflict |
+/// | with the key of a request with another method, host, path, query, `Content-Type` or body | 422 Unprocessable Content |
+/// | that was begun, and whose outcome is unknown | 409 Conflict, without `Retry-After` |
 /// | that was done, and whose response is not stored: it was too large, broke off, or the database refused it | 409 Conflict |
 /// | without a key | 400 Bad Request; with [`optional`](Self::optional) the request passes |
 /// | with an empty key, a key that is too long, or two keys | 400 Bad Request |
+/// | whose caller has no [`Scope`] | 400 Bad Request |
 /// | whose body breaks off, or is larger than [`max_body`](Self::max_body) | 400 Bad Request, 413 Content Too Large: nothing is done |
 /// | whose response breaks off | 500: the request was done |
 ///
@@ -38,49 +46,44 @@ use crate::{lock::Locks, policy::DAY, resource::Pruner};
 ///
 /// # Callers
 ///
-/// A key belongs to one path, one host and one caller, so that no caller gets another caller's
-/// response. If an outer layer knows the callers, set [`scope`](Self::scope).
+/// A key belongs to a [`Scope`]: a user, whom an outer layer has found out, or the public. Keys of
+/// two scopes are two keys. A user may repeat a request with another token or other cookies. All
+/// routes of a site share the keys: a key that is sent to another path is refused by 422.
 ///
-/// Without a scope, the credentials identify the caller: `Authorization`, `Cookie`, the public key
-/// of a `DPoP` proof, and headers with a word such as `account`, `auth`, `cert`, `client`, `email`,
-/// `token` or `user` in the name, except `User-Agent`, `Idempotency-Key`, `Sec-…` headers, and
-/// names such as `X-Client-IP` or `Client-Request-Id`. A repeat with other credentials, for example
-/// with a changed cookie, is refused by 422. Callers that differ only in something else, such as
-/// their address, count as one caller: these sites need a scope. A layer without a scope logs a
-/// warning once.
-///
-/// # Crashes
+/// # Crashes and slow services
 ///
 /// The service runs in a task of its own: a client that disconnects cancels nothing, and gets the
-/// response when the client repeats the request. While the service runs, a lease is held.
-/// Afterwards one statement stores the response, or, if the response cannot be stored, a note
-/// without one. The stored row means that the request was done.
+/// response when the client repeats the request. A row is inserted before the service is called,
+/// and one statement stores the response in the row afterwards, or, if the response cannot be
+/// stored, a note without one.
 ///
-/// The outcome is unknown if the process dies in between, or if the service panics or returns an
-/// error. Repeats are then answered as in progress until the lease has expired, and refused for at
-/// least 90 days. An operator who has found out that the request was not done lets the request run
-/// by [`break_lock`](Locks::break_lock) on `LockName::of(LockKind::Request, [scope, path, key])`,
-/// with an empty scope where no scope is set. The log has that name, too. Where running twice is
-/// better than not running, use [`run_again_after_crash`](Self::run_again_after_crash).
+/// The outcome stays unknown if the process dies in between, or if the service panics or returns an
+/// error. A request that has no response counts as running for a minute
+/// ([`unknown_after`](Self::unknown_after)), and as unknown afterwards. Nothing is cancelled at that
+/// time: when a slow service answers later, its response is stored, and repeats get it. An unknown
+/// request does not run again for at least 90 days. An operator who has found out that the request
+/// was not done lets the request run by [`forget`](Self::forget). Where running twice is better than
+/// not running, use [`run_again_after`](Self::run_again_after).
 ///
-/// A request is as durable as the database. A database that loses its last commits when the power
-/// fails (SQLite with `synchronous = NORMAL`, as [`Perennial::open`](crate::Perennial::open) has
-/// it) forgets the latest requests.
+/// If the reply to the insertion is lost, the layer repeats the insertion with the same owner. If
+/// that fails, too, the client gets 503, and the layer removes the row six times in the next 21
+/// minutes. Within that time a request that never ran may count as unknown.
+///
+/// Times are by the database's clock. A request is as durable as the database. A database that loses
+/// its last commits when the power fails (SQLite with `synchronous = NORMAL`, as
+/// [`Perennial::open`](crate::Perennial::open) has it) forgets the latest requests.
 ///
 /// # While the database is away
 ///
 /// A response that cannot be stored is returned to its client. The process tries to store the
-/// response for ten minutes, at least every two seconds, and extends the lease. While the database
-/// is away, repeats get 503. When the database is back before the lease has expired, repeats are
-/// told to ask again, until the response is stored. When it is back later, repeats are told that
-/// the outcome is unknown, until the response is stored some seconds later. If the database refuses
-/// a response, because of its size say, the response is dropped, and repeats are told that the
-/// request was done.
+/// response for ten minutes, at least every two seconds. While the database is away, repeats get
+/// 503. When the database is back, repeats are told that the request is being done, or after
+/// `unknown_after` that its outcome is unknown, until the response is stored some seconds later. If
+/// the database refuses a response, because of its size say, the response is dropped, and repeats
+/// are told that the request was done.
 ///
 /// A [shutdown](crate::Perennial::shutdown) waits until the responses of finished requests are
-/// stored, for half a minute at most with the default statement timeout. The lock of a request that
-/// ran is released only after its response or note is stored. Without a stored row the lock expires
-/// instead, and the outcome counts as unknown.
+/// stored, for half a minute at most with the default statement timeout.
 ///
 /// # Order of layers
 ///
@@ -93,76 +96,68 @@ use crate::{lock::Locks, policy::DAY, resource::Pruner};
 /// Trailers are not passed on. A form that a browser sends as `multipart/form-data` is a new
 /// request each time, by its boundary.
 ///
-/// Expired responses are removed once a day, when a request comes.
+/// Expired responses are removed in one process a day, when a request comes.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct IdempotencyLayer {
     pub(super) locks: Locks,
-    pub(super) pruner: Arc<Pruner>,
-    pub(super) scope: Option<Arc<Scope>>,
+    pub(super) scope: Arc<dyn Fn(&Parts) -> Option<Scope> + Send + Sync>,
     pub(super) optional: bool,
     pub(super) lifetime: Duration,
     pub(super) max_body: usize,
-    pub(super) run_again: bool,
-    /// The warning about the missing scope has been logged.
-    pub(super) warned: Arc<AtomicBool>,
+    pub(super) unknown_after: Duration,
+    pub(super) run_again: Option<Duration>,
+    /// The time of this process's latest attempt to prune.
+    pruned: Arc<Mutex<Option<Instant>>>,
 }
-
-pub(super) type Scope = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
 impl Locks {
     /// Returns a layer that runs a request once, however often the request is sent: a payment, an
-    /// order.
+    /// order. `scope` returns the user to whom the request's key belongs; `None`: the request is
+    /// refused by 400.
     ///
     /// ```
     /// # use axum::{Router, routing::post};
     /// # async fn pay() {}
+    /// # #[derive(Clone)]
+    /// # struct User { id: String }
     /// # fn f(site: perennial::Perennial) -> Router {
-    /// Router::new().route("/pay", post(pay).layer(site.locks().idempotency()))
+    /// use perennial::locks::Scope;
+    ///
+    /// let once = site.locks().idempotency(|parts| {
+    ///     // As an outer layer has found out.
+    ///     let user = parts.extensions.get::<User>()?;
+    ///     Some(Scope::of(&user.id))
+    /// });
+    /// Router::new().route("/pay", post(pay).layer(once))
     /// # }
     /// ```
-    pub fn idempotency(&self) -> IdempotencyLayer {
-        IdempotencyLayer::new(self)
+    ///
+    /// The lease, the label and the other settings of the locks have no effect.
+    pub fn idempotency(
+        &self,
+        scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
+    ) -> IdempotencyLayer {
+        IdempotencyLayer::new(self, scope)
     }
 }
 
 impl IdempotencyLayer {
     /// Returns a layer, as [`Locks::idempotency`] does.
-    pub fn new(locks: &Locks) -> Self {
+    pub fn new(
+        locks: &Locks,
+        scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
+    ) -> Self {
         Self {
-            pruner: Arc::new(Pruner::new(locks.clone())),
             locks: locks.clone(),
-            scope: None,
+            scope: Arc::new(scope),
             optional: false,
             lifetime: DAY,
             max_body: 1 << 20,
-            run_again: false,
-            warned: Arc::default(),
+            unknown_after: REQUEST_RUNS,
+            run_again: None,
+            pruned: Arc::default(),
         }
-    }
-
-    /// Identifies the caller, as an outer layer has found out. The keys of two callers are two
-    /// keys, and a caller may repeat a request with another token or other cookies. `None`: the
-    /// credentials identify the caller. Default: the credentials.
-    ///
-    /// The host counts beside the scope: a repeat at another host is refused by 422.
-    ///
-    /// ```
-    /// # #[derive(Clone)]
-    /// # struct User { id: String }
-    /// # fn f(site: perennial::Perennial) {
-    /// let once = site.locks().idempotency().scope(|parts| {
-    ///     let user = parts.extensions.get::<User>();
-    ///     user.map(|user| user.id.clone())
-    /// });
-    /// # }
-    /// ```
-    pub fn scope(
-        mut self,
-        caller: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
-    ) -> Self {
-        self.scope = Some(Arc::new(caller));
-        self
     }
 
     /// Passes requests without a key on to the service each time. Default: a request without a key
@@ -191,13 +186,74 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Runs a request for a second time if its outcome is unknown, as soon as its lease has expired
-    /// and a repeat arrives. The request then runs at least once, and not at most once. A process
-    /// that still tries to store the first response gives up.
-    pub fn run_again_after_crash(mut self) -> Self {
-        self.run_again = true;
+    /// Sets the time after which a request without a response counts as unknown, and no longer as
+    /// running. Default: 60 s. Nothing is cancelled: a response that comes later is stored. With
+    /// [`run_again_after`](Self::run_again_after) that time replaces this one.
+    pub fn unknown_after(mut self, time: Duration) -> Self {
+        self.unknown_after = time;
         self
     }
+
+    /// Runs a request again that was begun `time` ago and has no response, when a repeat arrives.
+    /// Default: such a request does not run again.
+    ///
+    /// The request then runs at least once, and not at most once: **a service that takes longer than
+    /// `time` runs twice**, as nothing tells a slow process from a dead one. The response of the
+    /// later run is stored, and the response of the earlier run goes to its own client only.
+    ///
+    /// # Panics
+    ///
+    /// Panics at zero.
+    pub fn run_again_after(mut self, time: Duration) -> Self {
+        assert!(!time.is_zero(), "each repeat would run");
+        self.run_again = Some(time);
+        self
+    }
+
+    /// Lets a request run again whose outcome is unknown, for an operator who has found out that
+    /// the request was not done. Returns false if there is no such request, or if it was done.
+    ///
+    /// A request whose service still runs would run twice.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn forget(&self, scope: &Scope, key: &str) -> Result<bool, Error> {
+        let forget = Forget::new(Self::row(scope, key), None);
+        self.locks.store().call(forget).await
+    }
+
+    /// Returns the name of the row of a request.
+    pub(super) fn row(scope: &Scope, key: &str) -> String {
+        LockName::from([scope.as_str(), key]).as_str().to_owned()
+    }
+
+    /// Prunes in the background, in one process a day. To be called when something is stored.
+    pub(super) fn prune(&self) {
+        let now = Instant::now();
+        {
+            let mut pruned = self.pruned.lock().unwrap_or_else(PoisonError::into_inner);
+            if pruned.is_some_and(|pruned| now < pruned + PRUNE / 24) {
+                return;
+            }
+            *pruned = Some(now);
+        }
+        let (store, owner) = (self.locks.store().clone(), self.locks.owner());
+        // The store has logged a failure; the next day's pruning removes the rest.
+        tokio::spawn(async move { drop(prune(&store, owner).await) });
+    }
+}
+
+/// Removes the rows whose retention is over. The pruning itself is a request, whose row lasts for a
+/// day: the process that begins it prunes.
+async fn prune(store: &Store, owner: String) -> Result<(), Error> {
+    const MOST: u32 = 500;
+
+    let begin = Begin::new("prune", owner, "", PRUNE, PRUNE, None);
+    if let Begun::Own = store.call(begin).await? {
+        while store.call(PruneRequests::new(MOST)).await? == u64::from(MOST) {}
+    }
+    Ok(())
 }
 
 impl<S> Layer<S> for IdempotencyLayer {

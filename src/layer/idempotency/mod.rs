@@ -4,12 +4,12 @@ mod answer;
 #[cfg(test)]
 mod check;
 mod driver;
-mod fingerprint;
+mod key;
 mod layer;
-#[cfg(test)]
-mod promises;
+mod scope;
 mod service;
 mod state;
 
 pub use layer::IdempotencyLayer;
+pub use scope::Scope;
 pub use service::IdempotencyService;

@@ -1,58 +1,41 @@
 //! The decisions about a request with an `Idempotency-Key`. Pure: no I/O, and the time is an
 //! argument.
 //!
-//! Each state is a type, and each event a method that ends the state:
-//!
-//! | state | event | next state |
+//! | state | event | next step |
 //! |---|---|---|
-//! | [`Request`] | the store was probed | [`Free`], or an [`Answer`] |
-//! | [`Free`] | the lock was tried | the lease of a service that runs, or an [`Answer`] |
-//! | [`Storing`] | a publish was answered | as [`Next`] says |
+//! | [`Attempt`] | the reply to `Begin`, or its loss | [`Next`] |
+//! | [`Attempt`] | the service has done nothing | `Forget`, and a later one if [`may_return`](Attempt::may_return) |
+//! | [`Storing`] | the reply to `Finish`, or its loss | [`Ending`] |
 //!
 //! If the process dies before the service has answered, or the service panics or returns an error,
-//! the lock's row keeps its owner. The outcome of such a request is unknown.
+//! the row stays as it is. The outcome of such a request is unknown.
 
 use std::time::Duration;
 
+use super::key::have_one_target;
 use crate::{
     error::Error,
-    layer::idempotency::fingerprint::Fingerprint,
-    store::LockState,
-    timing::{PROBE_VALID, RESPONSE_RETRY, RESPONSE_RETRY_AT_SHUTDOWN},
+    store::{Begun, Progress},
+    timing::{RESPONSE_RETRY, RESPONSE_RETRY_AT_SHUTDOWN},
 };
 
-/// The number of refused publishes after which a lease counts as overtaken. The node that refuses a
-/// publish may lag behind the node that granted the lease.
-const REFUSALS: u32 = 6;
-
-/// A request before its key is looked up.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
-    pub(super) fingerprint: &'a Fingerprint,
-    /// The age up to which a stored response is replayed.
-    pub(super) lifetime: Duration,
-    /// Requests with an unknown outcome run again.
-    pub(super) run_again: bool,
+/// A request between its first `Begin` and the end of its service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Attempt {
+    /// The reply to an earlier `Begin` was lost: the store may carry the `Begin` out later.
+    pub(super) lost: bool,
 }
 
-/// The rows of a key.
-#[derive(Clone, Debug)]
-pub(super) struct Found<C> {
-    pub(super) stored: Option<Stored<C>>,
-    /// The stored response is unreadable.
-    pub(super) unreadable: bool,
-    pub(super) lock: LockState,
-}
-
-/// The note about a completed request.
-#[derive(Clone, Debug)]
-pub(super) struct Stored<C> {
-    /// The fence of the lease under which the service ran.
-    pub(super) fence: i64,
-    pub(super) age: Duration,
-    pub(super) fingerprint: Fingerprint,
-    /// `None`: the response could not be stored.
-    pub(super) response: Option<C>,
+/// The step after a `Begin`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Next<C> {
+    /// Call the service.
+    Run,
+    /// Send the same `Begin` again, with the same owner.
+    Repeat(Attempt),
+    /// Answer without a call of the service. `forget`: a `Begin` may have been carried out, or may
+    /// be carried out later, so that its row has to be removed.
+    Answer { answer: Answer<C>, forget: bool },
 }
 
 /// The answer to a request without a run of the service.
@@ -62,107 +45,90 @@ pub(super) enum Answer<C> {
     Replay(C),
     /// The request was done, and its response is not stored.
     NotStored,
-    /// The key belongs to a request with another method, body, query or media type.
+    /// The key belongs to a request with another body, query or media type.
     OtherRequest,
-    /// The key belongs to another caller.
-    OtherCaller,
+    /// The key belongs to a request with another method, host or path.
+    OtherTarget,
     /// The first request with the key may still be running.
     InProgress,
-    /// The first request with the key began, and its process has not noted the end.
+    /// The first request with the key began, and its end is not known.
     UnknownOutcome,
     /// The database fails: nothing is done.
     Unavailable,
 }
 
-/// A request that may run if the lock can be acquired while the lock's fence is still `seen`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Free {
-    pub(super) seen: i64,
+/// The loss of the reply to a `Begin`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// The `Begin` may be sent again.
+    Repeatable,
+    /// The request has waited long enough.
+    Last,
 }
 
-impl Request<'_> {
-    pub(super) fn probed<C, E>(&self, probed: Result<Found<C>, E>) -> Result<Free, Answer<C>> {
-        let Ok(found) = probed else {
-            return Err(Answer::Unavailable);
+impl Attempt {
+    /// `fingerprint`: of this request.
+    pub(super) fn begun<C>(self, fingerprint: &str, begun: Result<Begun<C>, Loss>) -> Next<C> {
+        let answer = match begun {
+            Ok(Begun::Own) => return Next::Run,
+            Err(Loss::Repeatable) => return Next::Repeat(Self { lost: true }),
+            Err(Loss::Last) => {
+                return Next::Answer {
+                    answer: Answer::Unavailable,
+                    forget: true,
+                };
+            }
+            Ok(Begun::Other {
+                fingerprint: first,
+                progress,
+            }) => match progress {
+                _ if !have_one_target(&first, fingerprint) => Answer::OtherTarget,
+                _ if first != fingerprint => Answer::OtherRequest,
+                Progress::Running => Answer::InProgress,
+                Progress::Unknown => Answer::UnknownOutcome,
+                Progress::Done(response) => response.map_or(Answer::NotStored, Answer::Replay),
+            },
         };
-        let lock = found.lock;
-        let is_free = match found.stored {
-            _ if found.unreadable => return Err(Answer::NotStored),
-            Some(stored) if stored.age <= self.lifetime => return Err(self.repeated(stored)),
-            // With the entry's fence, no request has acquired the lock since the completed one,
-            // which may not have released it.
-            Some(stored) => !lock.owned || stored.fence == lock.fence,
-            None => !lock.owned,
-        };
-        if !lock.remaining.is_zero() {
-            Err(Answer::InProgress)
-        } else if is_free || self.run_again {
-            Ok(Free { seen: lock.fence })
-        } else {
-            Err(Answer::UnknownOutcome)
+        Next::Answer {
+            answer,
+            forget: self.lost,
         }
     }
 
-    fn repeated<C>(&self, stored: Stored<C>) -> Answer<C> {
-        if stored.fingerprint.caller != self.fingerprint.caller {
-            Answer::OtherCaller
-        } else if stored.fingerprint.request != self.fingerprint.request {
-            Answer::OtherRequest
-        } else {
-            stored.response.map_or(Answer::NotStored, Answer::Replay)
-        }
-    }
-}
-
-impl Free {
-    /// Returns the lease under which the service runs. A lease that was acquired too long after the
-    /// probe is dropped, which releases the lock.
-    ///
-    /// `took`: the time since the probe was sent.
-    pub(super) fn tried<L, C, E>(
-        self,
-        took: Duration,
-        tried: Result<Option<L>, E>,
-    ) -> Result<L, Answer<C>> {
-        match tried {
-            Ok(Some(lease)) if took <= PROBE_VALID => Ok(lease),
-            Ok(_) => Err(Answer::InProgress),
-            Err(_) => Err(Answer::Unavailable),
-        }
+    /// Returns true if the row of a request that has done nothing may return after a `Forget`.
+    /// `forgotten`: the `Forget` was answered.
+    pub(super) fn may_return(self, forgotten: bool) -> bool {
+        self.lost || !forgotten
     }
 }
 
 /// A completed request whose response is being stored.
 ///
-/// A publish compares owner and fence, not the expiry, and no other process acquires a lock that
-/// has expired and still has an owner. So a note is right however late it is stored. If requests
-/// [run again](Request::run_again), the next run takes the lock over, and the note is refused.
+/// A `Finish` compares the owner, and no time. So the response is the right one however late it is
+/// stored. If requests run again, the next run takes the row over, and the `Finish` is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Storing<L, C> {
-    pub(super) lease: L,
+pub(super) struct Storing<C> {
     /// `None`: only the note that the request was done is stored.
     pub(super) response: Option<C>,
     /// The end of the tries.
     pub(super) until: Duration,
-    /// The number of refused publishes.
-    pub(super) refused: u32,
 }
 
-/// The answer of the database to a publish.
+/// The reply of the store to a `Finish`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Published {
+pub(super) enum Finished {
     Stored,
-    /// The lock is not this lease's, as far as the answering node knows.
+    /// The row is another owner's, or is gone.
     Refused,
     /// The database does not take the response.
     Unfit,
-    /// Any other error, or no answer.
+    /// Any other error, or no reply.
     Away,
 }
 
-impl From<&Result<bool, Error>> for Published {
-    fn from(published: &Result<bool, Error>) -> Self {
-        match published {
+impl From<&Result<bool, Error>> for Finished {
+    fn from(finished: &Result<bool, Error>) -> Self {
+        match finished {
             Ok(true) => Self::Stored,
             Ok(false) => Self::Refused,
             Err(error) if error.is_unfit() => Self::Unfit,
@@ -171,62 +137,50 @@ impl From<&Result<bool, Error>> for Published {
     }
 }
 
-/// The step after a publish.
+/// The step after a `Finish`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Next<L, C> {
-    /// Release the lock: the note is stored.
-    Release(L),
-    /// Publish again after a pause. The client does not wait for that.
-    Retry(Storing<L, C>),
-    /// Publish at once, now without the response.
-    RetryWithoutResponse(Storing<L, C>),
-    /// Leave the lock without a release: its lease expires, and its row keeps the owner. The lock
-    /// of a request that ran is never released without a note: its key would be new.
-    Leave(L),
+pub(super) enum Ending<C> {
+    /// The response or the note is stored.
+    Stored,
+    /// Send a `Finish` again after a pause. The client does not wait for that.
+    Retry(Storing<C>),
+    /// Send a `Finish` at once, now without the response.
+    RetryWithoutResponse(Storing<C>),
+    /// Leave the row as it is: the outcome of the request is unknown.
+    Leave,
 }
 
-impl<L, C> Storing<L, C> {
+impl<C> Storing<C> {
     /// `response`: `None` if the response cannot be stored.
-    pub(super) fn new(lease: L, response: Option<C>, now: Duration) -> Self {
+    pub(super) fn new(response: Option<C>, now: Duration) -> Self {
         Self {
-            lease,
             response,
             until: now + RESPONSE_RETRY,
-            refused: 0,
         }
     }
 
     /// `closing`: the process is shutting down.
-    pub(super) fn published(
+    pub(super) fn finished(
         mut self,
         now: Duration,
-        published: Published,
+        finished: Finished,
         closing: bool,
-    ) -> Next<L, C> {
+    ) -> Ending<C> {
         if closing {
             self.until = self.until.min(now + RESPONSE_RETRY_AT_SHUTDOWN);
         }
         let (late, whole) = (now > self.until, self.response.is_some());
-        match published {
-            Published::Stored => Next::Release(self.lease),
-            Published::Refused => {
-                self.refused += 1;
-                if late || self.refused >= REFUSALS {
-                    Next::Leave(self.lease)
-                } else {
-                    Next::Retry(self)
-                }
-            }
+        match finished {
+            Finished::Stored => Ending::Stored,
+            Finished::Refused => Ending::Leave,
             // A short note may get through where a response breaks the connection or takes too
             // long.
-            Published::Unfit | Published::Away
-                if whole && (late || published == Published::Unfit) =>
-            {
+            Finished::Unfit | Finished::Away if whole && (late || finished == Finished::Unfit) => {
                 self.response = None;
-                Next::RetryWithoutResponse(self)
+                Ending::RetryWithoutResponse(self)
             }
-            Published::Unfit | Published::Away if late => Next::Leave(self.lease),
-            Published::Unfit | Published::Away => Next::Retry(self),
+            Finished::Unfit | Finished::Away if late => Ending::Leave,
+            Finished::Unfit | Finished::Away => Ending::Retry(self),
         }
     }
 }
@@ -239,69 +193,40 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn failing_or_unreadable_store_does_not_let_a_request_run() {
-        let request = Request {
-            fingerprint: &Fingerprint::default(),
-            lifetime: SECOND,
-            run_again: true,
-        };
-        let unreadable = Found::<()> {
-            stored: None,
-            unreadable: true,
-            lock: LockState::default(),
-        };
-        assert_eq!(
-            request.probed(Ok::<_, ()>(unreadable)),
-            Err(Answer::NotStored)
-        );
-        assert_eq!(
-            request.probed(Err::<Found<()>, _>(())),
-            Err(Answer::Unavailable)
-        );
-        let tried = |took, lease| Free { seen: 0 }.tried::<_, (), _>(took, lease);
-        assert_eq!(tried(PROBE_VALID, Ok(Some(7))), Ok(7));
-        assert_eq!(tried(SECOND, Ok(None)), Err(Answer::InProgress));
-        assert_eq!(tried(SECOND, Err(())), Err(Answer::Unavailable));
-    }
-
-    #[test]
-    fn publish_is_repeated_until_its_time_is_over() {
-        let answers = [
+    fn finish_is_repeated_until_its_time_is_over() {
+        let replies = [
             Ok(true),
             Ok(false),
-            Err(Error::step("publish", Unfit("is too large".into()))),
-            Err(Error::timeout("publish", SECOND)),
+            Err(Error::step("finish", Unfit("is too large".into()))),
+            Err(Error::timeout("finish", SECOND)),
         ];
-        // For each answer above, the expected next step.
-        for (whole, late, refused, expected) in [
-            (true, false, 0, "release retry without retry"),
-            (true, false, REFUSALS - 1, "release leave without retry"),
-            (true, true, 0, "release leave without without"),
-            (false, false, 0, "release retry retry retry"),
-            (false, false, REFUSALS - 1, "release leave retry retry"),
-            (false, true, 0, "release leave leave leave"),
+        // For each reply above, the expected next step.
+        for (whole, late, expected) in [
+            (true, false, "stored leave without retry"),
+            (true, true, "stored leave without without"),
+            (false, false, "stored leave retry retry"),
+            (false, true, "stored leave leave leave"),
         ] {
-            let next = answers.each_ref().map(|answer| {
-                let mut storing = Storing::new((), whole.then_some(()), SECOND);
-                storing.refused = refused;
+            let next = replies.each_ref().map(|reply| {
+                let storing = Storing::new(whole.then_some(()), SECOND);
                 let now = SECOND + RESPONSE_RETRY + if late { SECOND } else { Duration::ZERO };
-                match storing.published(now, Published::from(answer), false) {
-                    Next::Release(()) => "release",
-                    Next::Retry(_) => "retry",
-                    Next::RetryWithoutResponse(_) => "without",
-                    Next::Leave(()) => "leave",
+                match storing.finished(now, Finished::from(reply), false) {
+                    Ending::Stored => "stored",
+                    Ending::Retry(_) => "retry",
+                    Ending::RetryWithoutResponse(_) => "without",
+                    Ending::Leave => "leave",
                 }
             });
-            assert_eq!(next.join(" "), expected, "{whole} {late} {refused}");
+            assert_eq!(next.join(" "), expected, "{whole} {late}");
         }
     }
 
     #[test]
-    fn shutdown_shortens_the_time_for_publishes_once() {
-        let mut storing = Storing::new((), Some(()), Duration::ZERO);
+    fn shutdown_shortens_the_time_for_a_finish_once() {
+        let mut storing = Storing::new(Some(()), Duration::ZERO);
         for now in [SECOND, 2 * SECOND] {
-            match storing.published(now, Published::Away, true) {
-                Next::Retry(next) => storing = next,
+            match storing.finished(now, Finished::Away, true) {
+                Ending::Retry(next) => storing = next,
                 next => panic!("{next:?}"),
             }
             assert_eq!(storing.until, SECOND + RESPONSE_RETRY_AT_SHUTDOWN);

@@ -69,7 +69,7 @@ pub(in crate::sql) const NEXT: Sides = Sides::same(
 ///
 /// last epoch, the last one of the next few, epoch of the invalidation of everything, the time for
 /// which a purge is remembered, the smallest epoch of an entry
-pub(in crate::sql) const FORGET: Sides = Sides::same(
+pub(in crate::sql) const PRUNE: Sides = Sides::same(
     "DELETE FROM {p}invalidation WHERE epoch > $1 AND epoch <= $2
     AND CASE WHEN substr(name, 1, 6) = 'purged' THEN epoch < {now} - $4 AND epoch <= $5
         ELSE epoch < $3 AND substr(name, 1, 9) <> 'revision:' END",

@@ -8,6 +8,7 @@
 pub(super) mod entries;
 pub(super) mod invalidations;
 pub(super) mod locks;
+pub(super) mod requests;
 pub(super) mod tables;
 
 /// The choice of the field of [`Sides`] whose text a database runs.
@@ -73,6 +74,12 @@ mod tests {
                 &locks::MARK,
                 &entries::PUBLISH,
                 &invalidations::INVALIDATE,
+                &requests::BEGIN,
+                &requests::READ,
+                &requests::TAKE,
+                &requests::FINISH,
+                &requests::FORGET,
+                &requests::PRUNE,
             ];
             let statements = statements.map(|sides| sides.of(dialect.side));
             for statement in statements.into_iter().chain([dialect.now, dialect.claim]) {

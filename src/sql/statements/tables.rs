@@ -5,10 +5,11 @@ use super::Sides;
 /// Reads all columns, and so fails on a foreign table: on MySQL, `IF NOT EXISTS` accepts any table
 /// of that name.
 #[cfg(feature = "mysql")]
-pub(in crate::sql) const MYSQL_COLUMNS: [&str; 3] = [
+pub(in crate::sql) const MYSQL_COLUMNS: [&str; 4] = [
     "SELECT kind, name, owner, fence, acquired_at, expires_at, failures FROM {p}lock LIMIT 0",
     "SELECT name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body` FROM {p}entry LIMIT 0",
     "SELECT name, epoch FROM {p}invalidation LIMIT 0",
+    "SELECT name, owner, fingerprint, begun_at, expires_at, retain_until, status, headers, `body` FROM {p}request LIMIT 0",
 ];
 
 // Names are compared as bytes, as most collations of MySQL treat some different names as equal. On
@@ -120,3 +121,46 @@ pub(in crate::sql) const INVALIDATION: Sides = Sides {
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(in crate::sql) const EPOCHS: &str =
     "CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)";
+
+pub(in crate::sql) const REQUEST: Sides = Sides {
+    sqlite: "CREATE TABLE {p}request (
+            name TEXT NOT NULL PRIMARY KEY,
+            owner TEXT NOT NULL,
+            fingerprint TEXT NOT NULL,
+            begun_at INTEGER NOT NULL,
+            expires_at INTEGER NOT NULL,
+            retain_until INTEGER NOT NULL,
+            status INTEGER,
+            headers BLOB,
+            body BLOB
+        )",
+    postgres: "CREATE TABLE {p}request (
+            name TEXT{collate} NOT NULL PRIMARY KEY,
+            owner TEXT NOT NULL,
+            fingerprint TEXT NOT NULL,
+            begun_at BIGINT NOT NULL,
+            expires_at BIGINT NOT NULL,
+            retain_until BIGINT NOT NULL,
+            status BIGINT,
+            headers BYTEA,
+            body BYTEA
+        )",
+    relative: None,
+    mysql: "CREATE TABLE IF NOT EXISTS {p}request (
+            name VARBINARY(255) NOT NULL PRIMARY KEY,
+            owner VARBINARY(255) NOT NULL,
+            fingerprint VARBINARY(255) NOT NULL,
+            begun_at BIGINT NOT NULL,
+            expires_at BIGINT NOT NULL,
+            retain_until BIGINT NOT NULL,
+            status BIGINT,
+            headers MEDIUMBLOB,
+            `body` LONGBLOB,
+            KEY {p}request_retain_until (retain_until)
+        ) ENGINE = InnoDB",
+};
+
+/// Finds the requests to prune. MySQL makes this index with its table.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(in crate::sql) const RETAIN_UNTIL: &str =
+    "CREATE INDEX {p}request_retain_until ON {p}request (retain_until)";

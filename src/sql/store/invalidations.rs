@@ -7,7 +7,7 @@ use crate::{
         run::{Arg, Cells, Driver, number},
         statements::{Sides, invalidations},
     },
-    store::{Forget, Invalidate, Invalidated, InvalidatedForLong},
+    store::{Invalidate, Invalidated, InvalidatedForLong, PruneInvalidations},
 };
 
 impl<DB: Driver> SqlStore<DB> {
@@ -46,7 +46,10 @@ impl<DB: Driver> SqlStore<DB> {
             .collect()
     }
 
-    pub(super) async fn forget(&self, call: &Forget) -> Answer<Option<i64>> {
+    pub(super) async fn prune_invalidations(
+        &self,
+        call: &PruneInvalidations,
+    ) -> Answer<Option<i64>> {
         let after = Arg::Int(call.after.unwrap_or(i64::MIN));
         let done = self.run(&invalidations::NEXT, &[after]).await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
@@ -56,7 +59,7 @@ impl<DB: Driver> SqlStore<DB> {
             let numbers = [last, call.before, purged, call.oldest];
             let [last, before, purged, oldest] = numbers.map(Arg::Int);
             let arguments = [after, last, before, purged, oldest];
-            self.run(&invalidations::FORGET, &arguments).await?;
+            self.run(&invalidations::PRUNE, &arguments).await?;
         }
         Ok(last)
     }

@@ -3,6 +3,7 @@
 mod entries;
 mod invalidations;
 mod locks;
+mod requests;
 
 use std::sync::{
     OnceLock,
@@ -192,7 +193,13 @@ impl<DB: Driver> Backend for SqlStore<DB> {
                 Call::BreakLock(it) => Reply::BreakLock(self.break_lock(&it.name, it.seen).await?),
                 Call::Reclaim(it) => Reply::Reclaim(self.reclaim(it).await?),
                 Call::PruneLocks(it) => Reply::PruneLocks(self.prune_locks(it).await?),
+                Call::PruneInvalidations(it) => {
+                    Reply::PruneInvalidations(self.prune_invalidations(it).await?)
+                }
+                Call::Begin(it) => Reply::Begin(self.begin(it).await?),
+                Call::Finish(it) => Reply::Finish(self.finish(it).await?),
                 Call::Forget(it) => Reply::Forget(self.forget(it).await?),
+                Call::PruneRequests(it) => Reply::PruneRequests(self.prune_requests(it).await?),
             })
         })
     }

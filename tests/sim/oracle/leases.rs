@@ -282,10 +282,7 @@ impl Oracle<'_> {
     /// S15: no living process leaves a lease behind, whether its answer arrived or not.
     pub(super) fn idle(&self) -> Result<(), String> {
         let lives = |process: u32| !self.processes.get(&process).is_some_and(|it| it.cut);
-        // The lock of an idempotent request keeps its owner if the request's outcome is unknown:
-        // this lock is expected to remain.
-        let held = self.leases.held.iter();
-        for (name, leases) in held.filter(|(name, _)| name.kind() != LockKind::Request) {
+        for (name, leases) in &self.leases.held {
             if let Some(lease) = leases.iter().find(|it| !it.over && lives(it.process)) {
                 let told = if lease.told {
                     ""

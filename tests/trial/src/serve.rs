@@ -17,7 +17,11 @@ use axum::{
     routing::{get, post},
 };
 use clap::Args;
-use perennial::{DAY, Event, Perennial, Refresh, event::Outcome, locks::Locks};
+use perennial::{
+    DAY, Event, Perennial, Refresh,
+    event::Outcome,
+    locks::{Locks, Scope},
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -130,7 +134,7 @@ pub(crate) async fn serve(options: Options) -> Result {
         .route("/cold/{n}", pages(every(DAY)))
         .route(
             "/pay/{payment}",
-            post(pay).layer(site.locks().idempotency().scope(|_| None)),
+            post(pay).layer(site.locks().idempotency(|_| Some(Scope::public()))),
         )
         .with_state(shop.clone());
 

@@ -206,12 +206,10 @@ async fn suffer(
     Ok(())
 }
 
-/// The locks of pages and requests that nobody can be at work under any more.
+/// The locks of pages that nobody can be at work under any more.
 async fn left(site: &Perennial) -> Result<Vec<LockInfo>> {
     let locks = site.locks().list().await?;
-    let is_left = |lock: &LockInfo| {
-        matches!(lock.kind, LockKind::Page | LockKind::Request) && lock.holder.is_some()
-    };
+    let is_left = |lock: &LockInfo| lock.kind == LockKind::Page && lock.holder.is_some();
     Ok(locks.into_iter().filter(is_left).collect())
 }
 

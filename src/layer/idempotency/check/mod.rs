@@ -1,20 +1,23 @@
 //! An exhaustive check of the decisions: processes that receive requests with one key, and one
-//! store, whose statements are atomic. A bounded number of faults may come at any time.
+//! store, whose statements are atomic. A bounded number of faults may come at any time. A service
+//! may take any time.
 //!
-//! The check assumes that no second copy of a publish reaches the database after the first copy's
-//! entry was removed at the end of its lifetime.
+//! The check assumes that no second copy of a `Begin` reaches the database after its request was
+//! done and its row was removed, at the end of its lifetime or by an operator.
 
 mod process;
+mod promises;
 mod world;
 
-use process::{Action, Mutant};
-use world::{Entry, Fence, Process, World};
+use process::Action;
+use promises::{DONE, ONCE, OTHER, REPLAY, Sent};
+use world::{AGAIN, Owner, Phase, Process, Statement, World};
 
-use super::{
-    promises::{ONCE, REPLAY, Sent},
-    state::Answer,
-};
+use super::state::{Answer, Attempt, Next};
 use crate::search::{Broken, Explored, Model, Steps, Violation, explore};
+
+const UNKNOWN: Broken = "a request that never ran is not unknown, and without faults each is known";
+const OWN: Broken = "a stored response is of a run of the row's owner";
 
 /// Processes that receive requests with one key.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,24 +30,46 @@ struct Check<const N: usize> {
     mutant: Option<Mutant>,
 }
 
+/// A condition of the protocol, left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mutant {
+    BeginOverwrites,
+    TakeEarly,
+    TakeAnyRequest,
+    RunAgainByDefault,
+    IgnoreRetention,
+    FinishAnyOwner,
+    FinishInserts,
+    FinishAgain,
+    ForgetAnyOwner,
+    NewOwner,
+    ForgetNothing,
+    ForgetAfterRun,
+    TrustLostBegin,
+    TrustForget,
+    AnswerAnyRequest,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Process(usize, Action),
     LateStatementRuns,
     LateStatementVanishes,
-    StrayIsFreed,
-    StrayIsForgotten,
+    /// The schedule of lost replies removes the row of this owner, or its process dies.
+    Undo(Owner),
+    UndoDies(Owner),
     Tick,
-    OperatorBreaksLock,
-    PruneEntry,
-    PruneLock,
+    ClockJumpsForward,
+    ClockJumpsBack,
+    OperatorForgets,
+    Prune,
 }
 
 impl<const N: usize> Model for Check<N> {
     type State = World<N>;
     type Action = Step;
 
-    const PATIENCE: u16 = world::LEASE as u16;
+    const PATIENCE: u16 = AGAIN as u16 + 1;
 
     fn start(&self) -> World<N> {
         World::default()
@@ -72,63 +97,130 @@ impl<const N: usize> Model for Check<N> {
             change(&mut next);
             steps.to(step, next.normalised());
         };
-        add(Step::Tick, &World::tick);
-        if let Some(statement) = world.late {
+        add(Step::Tick, &|next| next.tick(self));
+        if world.late.is_some() {
             add(Step::LateStatementVanishes, &|next| next.late = None);
-            add(Step::LateStatementRuns, &|next| {
-                next.late = None;
-                next.run_statement(statement);
+            add(Step::LateStatementRuns, &|next| next.late_runs(self));
+        }
+        for owner in world.undone.into_iter().filter(|owner| *owner != 0) {
+            add(Step::Undo(owner), &|next| next.undo_runs(self, owner));
+            if world.faults < self.faults {
+                add(Step::UndoDies(owner), &|next| {
+                    next.undone
+                        .iter_mut()
+                        .filter(|it| **it == owner)
+                        .for_each(|it| *it = 0);
+                    next.died = true;
+                    next.faults += 1;
+                });
+            }
+        }
+        let Some(row) = world.row else { return };
+        if row.is_over() {
+            add(Step::Prune, &|next| next.row = None);
+        }
+        if world.faults == self.faults {
+            return;
+        }
+        add(Step::ClockJumpsForward, &|next| {
+            next.faults += 1;
+            (0..AGAIN).for_each(|_| next.tick(self));
+        });
+        if row.age >= 0 && !row.is_over() {
+            add(Step::ClockJumpsBack, &|next| {
+                next.faults += 1;
+                next.row.iter_mut().for_each(|row| row.age -= 1);
             });
         }
-        if world.stray != 0 {
-            add(Step::StrayIsForgotten, &|next| next.stray = 0);
-            add(Step::StrayIsFreed, &World::free_stray);
-        }
-        if world.lock.is_some() && world.faults < self.faults {
-            add(Step::OperatorBreaksLock, &World::break_lock);
-        }
-        if world.may_prune_lock() {
-            add(Step::PruneLock, &|next| next.lock = None);
-        }
-        if world.may_prune_entry() {
-            add(Step::PruneEntry, &|next| next.entry = None);
+        let begins = |process: &Process| {
+            process.owner == row.owner && matches!(process.phase, Phase::Begun(_))
+        };
+        // An operator finds out whether the service was called.
+        if row.done.is_none() && !world.processes.iter().any(begins) {
+            add(Step::OperatorForgets, &|next| {
+                next.faults += 1;
+                next.row = None;
+                next.forget_late();
+                next.promises.undone(next.begun());
+            });
         }
     }
 
     fn invariant(&self, world: &World<N>) -> Result<(), Broken> {
-        let is_idle = world.processes == [Process::default(); N];
-        match world.lock {
-            Some(lock) if !lock.owned && lock.expires > 0 => Err("a released lock is free"),
-            Some(lock) if lock.owned && is_idle && world.faults == 0 => {
-                Err("without faults each lock is released")
-            }
-            _ => Ok(()),
-        }
+        let holds = world.row.is_none_or(|row| {
+            row.done.is_none_or(|response| {
+                row.ran && response.is_none_or(|response| response == row.owner)
+            })
+        });
+        if holds { Ok(()) } else { Err(OWN) }
     }
 
     /// A repeat of the request gets its final answer.
     fn settle(&self, world: &World<N>) -> Option<(u16, World<N>)> {
         let mut next = *world;
-        if let Some(statement) = next.late.take() {
-            next.run_statement(statement);
+        if world.late.is_some() {
+            next.late_runs(self);
             return Some((0, next.normalised()));
         }
-        let actions = world
-            .processes
-            .iter()
-            .map(|process| process.phase.goes_on());
-        for (number, action) in actions.enumerate() {
-            if let Some(action) = action {
-                // Taking the steps finds a property that fails.
-                let (next, _) = self.act(world, number, action).ok()?;
-                return Some((0, next.normalised()));
-            }
+        let actions = world.processes.iter();
+        let mut actions = actions.map(|process| process.phase.goes_on()).enumerate();
+        if let Some((number, action)) = actions.find_map(|(n, action)| Some((n, action?))) {
+            // Taking the steps finds a property that fails.
+            let (next, _) = self.act(world, number, action).ok()?;
+            return Some((0, next.normalised()));
         }
-        let answer = self.probed(world, Sent::First);
-        matches!(answer, Err(Answer::InProgress)).then(|| {
-            next.tick();
+        if let Some(owner) = world.undone.into_iter().find(|owner| *owner != 0) {
+            next.undo_runs(self, owner);
+            return Some((0, next.normalised()));
+        }
+        let owner = next.next_owner();
+        let begun = next.begin(self, owner, Sent::First);
+        let next = self.begun(Attempt::default(), Sent::First, Ok(begun));
+        let waits = match next {
+            Next::Answer {
+                answer: Answer::InProgress,
+                ..
+            } => true,
+            Next::Answer {
+                answer: Answer::UnknownOutcome,
+                ..
+            } => self.run_again || !world.may_be_unknown(self),
+            _ => false,
+        };
+        waits.then(|| {
+            let mut next = *world;
+            next.tick(self);
             (1, next.normalised())
         })
+    }
+}
+
+impl<const N: usize> World<N> {
+    fn late_runs(&mut self, check: &Check<N>) {
+        if let Some(statement) = self.late.take() {
+            self.change(check, statement);
+        }
+    }
+
+    /// The schedule goes on while a `Begin` of the owner may come late.
+    fn undo_runs(&mut self, check: &Check<N>, owner: Owner) {
+        self.change(check, Statement::Forget(owner));
+        if !matches!(self.late, Some(Statement::Begin(by, _)) if by == owner) {
+            let undone = self.undone.iter_mut().filter(|undone| **undone == owner);
+            undone.for_each(|undone| *undone = 0);
+        }
+    }
+
+    /// Returns true if nobody can know what has come of the request in the row.
+    fn may_be_unknown(&self, check: &Check<N>) -> bool {
+        // The request runs again soon.
+        check.run_again
+            || self.row.is_some_and(|row| {
+                let works = |process: &Process| process.owner == row.owner;
+                self.processes.iter().any(works)
+                    || self.undone.contains(&row.owner)
+                    || self.faults > 0 && (row.ran || self.died)
+            })
     }
 }
 
@@ -138,48 +230,34 @@ impl<const N: usize> Check<N> {
         &self,
         world: &World<N>,
         sent: Sent,
-        answer: &Answer<Fence>,
+        answer: &Answer<Owner>,
     ) -> Result<&'static str, Broken> {
-        world.promises.answers(sent, answer)?;
-        let stored = |test: &dyn Fn(Entry) -> bool| world.entry.is_some_and(test);
-        let differs = |kind| stored(&|entry| (entry.sent == kind) != (sent == kind));
-        let (name, holds, property) = match answer {
-            Answer::Replay(response) => (
-                "replayed",
-                // Either run may answer a request that runs again.
-                stored(&|entry| entry.sent == sent && entry.response == Some(*response)),
-                REPLAY,
-            ),
-            Answer::NotStored => (
-                "not stored",
-                stored(&|entry| entry.sent == sent && entry.response.is_none()),
-                "a request without a response was done",
-            ),
-            Answer::OtherCaller => (
-                "other caller",
-                differs(Sent::OtherTarget),
-                "another caller is another one",
-            ),
-            Answer::OtherRequest => (
-                "other request",
-                differs(Sent::OtherBody),
-                "another request is another one",
-            ),
-            Answer::InProgress => (
-                "in progress",
-                world
-                    .lock
-                    .is_some_and(|lock| lock.owned && lock.expires > 0),
-                "a request in progress has a lease",
-            ),
-            Answer::UnknownOutcome => (
-                "outcome unknown",
-                world.faults > 0,
-                "without faults each outcome is known",
-            ),
-            Answer::Unavailable => ("unavailable", false, "a database that works is available"),
+        let promises = &world.promises;
+        let first = world.row.map(|row| row.sent);
+        let differs = |target| {
+            let is_target = |sent| sent == Sent::OtherTarget;
+            let other = first.is_some_and(|first| {
+                first != sent && (is_target(first) != is_target(sent)) == target
+            });
+            if other { Ok(()) } else { Err(OTHER) }
         };
-        if holds { Ok(name) } else { Err(property) }
+        let same = if first == Some(sent) {
+            Ok(())
+        } else {
+            Err(OTHER)
+        };
+        match answer {
+            Answer::Replay(response) => promises.replays(sent, *response).map(|()| "replayed"),
+            Answer::NotStored => promises.names_done(sent).map(|()| "not stored"),
+            Answer::OtherRequest => differs(false).map(|()| "other request"),
+            Answer::OtherTarget => differs(true).map(|()| "other target"),
+            Answer::InProgress => same.map(|()| "in progress"),
+            Answer::UnknownOutcome if world.may_be_unknown(self) => {
+                same.map(|()| "outcome unknown")
+            }
+            Answer::UnknownOutcome => Err(UNKNOWN),
+            Answer::Unavailable => Ok("unavailable"),
+        }
     }
 }
 
@@ -194,22 +272,22 @@ fn holds<const N: usize>(check: &Check<N>) -> Explored {
 }
 
 #[test]
-fn request_runs_once_after_two_faults() {
+fn request_runs_once_after_three_faults() {
     let check = Check::<2> {
         requests: 1,
-        faults: 2,
+        faults: 3,
         ..Check::default()
     };
     holds(&check).reached(&[
+        "begun",
+        "begun again",
         "replayed",
         "not stored",
         "in progress",
         "outcome unknown",
-        "the key is new",
-        "probe too old",
-        "try refused",
-        "lease lost while running",
-        "publish refused",
+        "unavailable",
+        "nothing done",
+        "finish refused",
         "given up",
         "stored without the response",
         "stored",
@@ -217,62 +295,69 @@ fn request_runs_once_after_two_faults() {
 }
 
 #[test]
-fn no_caller_gets_the_response_to_another_request() {
+fn no_request_gets_the_response_to_another_one() {
     let check = Check::<2> {
         requests: 3,
         faults: 1,
         ..Check::default()
     };
-    holds(&check).reached(&["replayed", "other caller", "other request"]);
+    holds(&check).reached(&["replayed", "other target", "other request"]);
 }
 
 #[test]
 fn request_runs_once_in_three_processes() {
     holds(&Check::<3> {
         requests: 1,
-        faults: 1,
+        faults: 2,
         ..Check::default()
     });
 }
 
 #[test]
-fn request_runs_again_only_after_a_fault() {
-    let check = Check::<2> {
-        requests: 1,
-        faults: 1,
-        run_again: true,
-        ..Check::default()
-    };
-    // The second run may begin after the first run's response was stored, and replaces the response:
-    // the probe was sent before.
-    let found = search(&check).map_err(|violation| violation.property);
-    assert_eq!(found.map(|explored| explored.states), Err(REPLAY));
+fn request_runs_again_only_after_its_time() {
+    for (requests, faults) in [(1, 2), (2, 1)] {
+        let check = Check::<2> {
+            requests,
+            faults,
+            run_again: true,
+            ..Check::default()
+        };
+        holds(&check).reached(&["runs again", "finish refused", "replayed"]);
+    }
 }
 
 #[test]
 fn each_condition_is_needed() {
-    for (mutant, faults, property) in [
-        (Mutant::TryWithoutFence, 0, ONCE),
-        (Mutant::AnyProbeAge, 0, ONCE),
-        (Mutant::UnknownIsFree, 1, ONCE),
-        (Mutant::ReleaseWithoutNote, 1, ONCE),
-        (Mutant::AnyFenceOfStored, 2, ONCE),
-        (Mutant::AnyCaller, 0, REPLAY),
-        (Mutant::AnyRequest, 0, REPLAY),
-        (
-            Mutant::KeepStored,
-            0,
-            "without faults each lock is released",
-        ),
-        (Mutant::OwnedIsInProgress, 1, "settles"),
+    for (mutant, requests, faults, run_again, property) in [
+        (Mutant::BeginOverwrites, 1, 0, false, ONCE),
+        (Mutant::TakeEarly, 1, 0, true, ONCE),
+        (Mutant::TakeAnyRequest, 2, 0, true, OTHER),
+        (Mutant::RunAgainByDefault, 1, 0, false, ONCE),
+        (Mutant::IgnoreRetention, 1, 0, false, REPLAY),
+        (Mutant::FinishAnyOwner, 1, 0, true, OWN),
+        (Mutant::FinishInserts, 1, 1, false, OWN),
+        (Mutant::FinishAgain, 1, 1, false, DONE),
+        (Mutant::ForgetAnyOwner, 1, 1, false, ONCE),
+        (Mutant::NewOwner, 1, 1, false, "settles"),
+        (Mutant::ForgetNothing, 1, 1, false, "settles"),
+        (Mutant::ForgetAfterRun, 1, 1, false, ONCE),
+        (Mutant::TrustLostBegin, 1, 2, false, "settles"),
+        (Mutant::TrustForget, 1, 2, false, "settles"),
+        (Mutant::AnswerAnyRequest, 2, 0, false, OTHER),
     ] {
         let check = Check::<2> {
-            requests: if property == REPLAY { 3 } else { 1 },
+            requests,
             faults,
+            run_again,
             mutant: Some(mutant),
-            ..Check::default()
         };
-        let found = search(&check).map_err(|violation| violation.property);
+        let found = search(&check).map_err(|violation| {
+            println!(
+                "{mutant:?}: {} after {} states",
+                violation.property, violation.states
+            );
+            violation.property
+        });
         let found = found.map(|explored| explored.states);
         assert_eq!(found, Err(property), "{mutant:?}");
     }

@@ -1,53 +1,38 @@
-//! The steps of a modelled process. The real state machine decides each step.
+//! The steps of a modelled process. The real decisions choose each step.
 
-use std::{sync::LazyLock, time::Duration};
+use std::time::Duration;
 
 use super::{
-    Check,
-    world::{Fence, LIFETIME, NOW, Phase, Process, Statement, TICK, World},
+    Check, Mutant,
+    promises::{OTHER, SENT, Sent},
+    world::{Owner, Phase, Process, Statement, World},
 };
 use crate::{
-    layer::idempotency::{
-        fingerprint::Fingerprint,
-        promises::{SENT, Sent},
-        state::{Answer, Found, Free, Next, Published, Request, Stored, Storing},
-    },
+    layer::idempotency::state::{Answer, Attempt, Ending, Finished, Loss, Next, Storing},
     search::Broken,
-    store::LockState,
+    timing::{RESPONSE_RETRY, RESPONSE_RETRY_AT_SHUTDOWN},
 };
-
-impl Sent {
-    fn fingerprint(self) -> &'static Fingerprint {
-        static FINGERPRINTS: LazyLock<[Fingerprint; 3]> = LazyLock::new(|| {
-            [("x", "ann"), ("y", "ann"), ("x", "bob")].map(|(request, caller)| Fingerprint {
-                request: request.to_owned(),
-                caller: caller.to_owned(),
-            })
-        });
-        &FINGERPRINTS[self as usize]
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Send(Sent),
-    Probe(Fate),
-    Try(Fate),
-    Begin,
+    Begin(Fate, Loss),
+    Start,
     /// `fits`: the response can be stored.
     Respond {
         fits: bool,
     },
+    /// The service says that it has done nothing.
+    Refuse,
+    /// The service panics.
+    Fail,
     Die,
-    Publish(Fate),
-    /// The process is shutting down, and the database fails.
-    PublishAtShutdown,
+    Finish(Fate),
+    /// The last try, in a process that shuts down.
+    FinishAtEnd,
     /// The database does not take the response.
-    PublishUnfit,
-    /// The answering node lags behind.
-    PublishAtLaggingNode,
-    Release(Fate),
-    LoseExtensions,
+    FinishUnfit,
+    Forget(Fate),
 }
 
 /// The result of a statement.
@@ -55,80 +40,84 @@ pub(super) enum Action {
 pub(super) enum Fate {
     Done,
     Failed,
-    AnswerLost,
-    /// The answer is an error, and the statement runs later.
+    ReplyLost,
+    /// The reply is an error, and the statement runs later.
     Late,
 }
 
-const FATES: [Fate; 4] = [Fate::Done, Fate::Failed, Fate::AnswerLost, Fate::Late];
+const FATES: [Fate; 4] = [Fate::Done, Fate::Failed, Fate::ReplyLost, Fate::Late];
 
-/// A condition of the protocol, left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mutant {
-    TryWithoutFence,
-    AnyProbeAge,
-    UnknownIsFree,
-    ReleaseWithoutNote,
-    AnyFenceOfStored,
-    AnyCaller,
-    AnyRequest,
-    KeepStored,
-    OwnedIsInProgress,
+/// The time of each `Finish`. Whether a try is the last one does not depend on the clock.
+const NOW: Duration = Duration::from_secs(24 * 3600);
+
+impl Sent {
+    pub(super) fn fingerprint(self) -> &'static str {
+        match self {
+            Self::First => "pay/1",
+            Self::OtherBody => "pay/2",
+            Self::OtherTarget => "order/1",
+        }
+    }
 }
 
 impl Action {
     fn is_fault(self) -> bool {
         match self {
-            Self::Send(_) | Self::Begin | Self::Respond { .. } | Self::PublishUnfit => false,
-            Self::Probe(fate) | Self::Try(fate) | Self::Publish(fate) | Self::Release(fate) => {
-                fate != Fate::Done
-            }
-            _ => true,
+            Self::Send(_) | Self::Start | Self::Respond { .. } | Self::Refuse => false,
+            Self::FinishUnfit => false,
+            Self::Begin(fate, _) | Self::Finish(fate) | Self::Forget(fate) => fate != Fate::Done,
+            Self::Fail | Self::Die | Self::FinishAtEnd => true,
         }
     }
 }
 
-fn time(ticks: i8) -> Duration {
-    TICK * u32::try_from(ticks).unwrap_or(0)
+impl Phase {
+    /// Returns the next action, if nothing fails.
+    pub(super) fn goes_on(self) -> Option<Action> {
+        Some(match self {
+            Self::Idle => return None,
+            Self::Beginning(_) => Action::Begin(Fate::Done, Loss::Last),
+            Self::Begun(_) => Action::Start,
+            Self::Running(_) => Action::Respond { fits: true },
+            Self::Storing(_) => Action::Finish(Fate::Done),
+            Self::Forgetting(_) => Action::Forget(Fate::Done),
+        })
+    }
 }
 
-type Situation = Option<&'static str>;
+pub(super) type Situation = Option<&'static str>;
 
 impl<const N: usize> Check<N> {
-    fn is(&self, mutant: Mutant) -> bool {
-        self.mutant == Some(mutant)
-    }
-
     pub(super) fn actions(&self, world: &World<N>, process: Process) -> Vec<Action> {
         let fates = FATES.into_iter();
         let fates = fates.filter(|fate| *fate != Fate::Late || world.late.is_none());
         let mut actions: Vec<_> = match process.phase {
-            Phase::Idle => SENT
-                .into_iter()
-                .take(self.requests)
-                .map(Action::Send)
-                .collect(),
-            Phase::Probing => [Fate::Done, Fate::Failed].map(Action::Probe).to_vec(),
-            Phase::Trying(..) => fates.map(Action::Try).collect(),
-            Phase::Locked(_) => vec![Action::Begin, Action::Die],
+            Phase::Idle => {
+                let sent = SENT.into_iter().take(self.requests);
+                return sent.map(Action::Send).collect();
+            }
+            Phase::Beginning(_) => {
+                let fates = fates.map(|fate| Action::Begin(fate, Loss::Last));
+                let mut again: Vec<_> = fates.collect();
+                again.extend(FATES[1..].iter().filter_map(|fate| {
+                    (*fate != Fate::Late || world.late.is_none())
+                        .then_some(Action::Begin(*fate, Loss::Repeatable))
+                }));
+                again
+            }
+            Phase::Begun(_) => vec![Action::Start],
             Phase::Running(_) => {
                 let [fits, large] = [true, false].map(|fits| Action::Respond { fits });
-                vec![fits, large, Action::Die]
+                vec![fits, large, Action::Refuse, Action::Fail]
             }
-            Phase::Storing(_) => {
-                let others = [
-                    Action::PublishAtShutdown,
-                    Action::PublishUnfit,
-                    Action::PublishAtLaggingNode,
-                    Action::Die,
-                ];
-                fates.map(Action::Publish).chain(others).collect()
+            Phase::Storing(storing) => {
+                let unfit = storing.response.map(|_| Action::FinishUnfit);
+                let others = unfit.into_iter().chain([Action::FinishAtEnd]);
+                fates.map(Action::Finish).chain(others).collect()
             }
-            Phase::Releasing { .. } => fates.map(Action::Release).chain([Action::Die]).collect(),
+            Phase::Forgetting(_) => fates.map(Action::Forget).collect(),
         };
-        if process.extends {
-            actions.push(Action::LoseExtensions);
-        }
+        actions.push(Action::Die);
         actions.retain(|action| world.faults < self.faults || !action.is_fault());
         actions
     }
@@ -142,166 +131,178 @@ impl<const N: usize> Check<N> {
     ) -> Result<(World<N>, Situation), Broken> {
         let mut world = *before;
         world.faults += u8::from(action.is_fault());
-        let Process { sent, phase, .. } = world.processes[number];
+        let Process { sent, owner, phase } = world.processes[number];
         let (next, situation) = match (phase, action) {
             (_, Action::Send(sent)) => {
-                world.processes[number].sent = sent;
-                (Phase::Probing, None)
+                let owner = world.next_owner();
+                world.processes[number] = Process { sent, owner, phase };
+                (Phase::Beginning(Attempt::default()), None)
             }
-            (_, Action::Probe(Fate::Done)) => match self.probed(&world, sent) {
-                Ok(free) => (Phase::Trying(free, 0), Some("the key is new")),
-                Err(answer) => (Phase::Idle, Some(self.answered(&world, sent, &answer)?)),
-            },
-            (Phase::Trying(free, age), Action::Try(fate)) => {
-                let seen = (!self.is(Mutant::TryWithoutFence)).then_some(free.seen);
-                let lease = world.send(Statement::Try { seen }, fate);
-                let took = if self.is(Mutant::AnyProbeAge) { 0 } else { age };
-                match (free.tried::<_, (), ()>(time(took), lease), lease) {
-                    (Ok(lease), _) => (Phase::Locked(lease), None),
-                    (Err(_), Ok(Some(lease))) => (
-                        Phase::Releasing { lease, last: true },
-                        Some("probe too old"),
-                    ),
-                    (Err(_), _) => (Phase::Idle, Some("try refused")),
-                }
+            (Phase::Beginning(attempt), Action::Begin(fate, loss)) => {
+                self.begin(&mut world, number, attempt, fate, loss)?
             }
-            (Phase::Locked(lease), Action::Begin) => {
-                if self.run_again && world.faults > 0 {
-                    world.promises.permit();
-                }
-                let again = world.promises.runs > 0;
+            (Phase::Begun(attempt), Action::Start) => {
+                let again = world.promises.ran;
                 world.promises.begins()?;
-                let situation = again.then_some("runs again");
-                (Phase::Running(lease), situation)
-            }
-            (Phase::Running(lease), Action::Respond { fits }) => {
-                let storing = Storing::new(lease, fits.then_some(lease), NOW);
-                let lost = world
-                    .lock
-                    .is_none_or(|lock| lock.fence != lease || lock.expires <= 0);
-                (
-                    Phase::Storing(storing),
-                    lost.then_some("lease lost while running"),
-                )
-            }
-            (Phase::Storing(storing), Action::Publish(fate)) => {
-                let publish = Statement::Publish(sent, storing.lease, storing.response);
-                let published = match world.send(publish, fate) {
-                    Ok(Some(_)) => Published::Stored,
-                    Ok(None) => Published::Refused,
-                    Err(()) => Published::Away,
-                };
-                self.published(storing, published, false)
-            }
-            (Phase::Storing(storing), Action::PublishAtShutdown) => {
-                self.published(storing, Published::Away, true)
-            }
-            (Phase::Storing(storing), Action::PublishAtLaggingNode) => {
-                self.published(storing, Published::Refused, false)
-            }
-            (Phase::Storing(storing), Action::PublishUnfit) if storing.response.is_some() => {
-                self.published(storing, Published::Unfit, false)
-            }
-            (Phase::Releasing { lease, last }, Action::Release(fate)) => {
-                match world.send(Statement::Release(lease), fate) {
-                    Err(()) if !last => (Phase::Releasing { lease, last: true }, None),
-                    _ => (Phase::Idle, None),
+                if let Some(row) = &mut world.row {
+                    row.ran |= row.owner == owner;
                 }
+                if attempt.lost && self.mutant == Some(Mutant::ForgetAfterRun) {
+                    world.undo(owner);
+                }
+                (Phase::Running(attempt), again.then_some("runs again"))
             }
-            (_, Action::Die | Action::Probe(_)) => (Phase::Idle, None),
-            (phase, _) => (phase, None),
+            (Phase::Running(_), Action::Respond { fits }) => {
+                let storing = Storing::new(fits.then_some(owner), NOW);
+                (Phase::Storing(storing), None)
+            }
+            (Phase::Running(attempt), Action::Refuse) => {
+                // The run does not count.
+                world.promises.undone(world.begun());
+                (Phase::Forgetting(attempt), Some("nothing done"))
+            }
+            (Phase::Storing(storing), _) if action != Action::Die => {
+                self.finish(&mut world, owner, storing, action)
+            }
+            (Phase::Forgetting(attempt), Action::Forget(fate)) => {
+                let forgotten = world.send(self, Statement::Forget(owner), fate).is_ok();
+                let lost = attempt.lost && self.mutant != Some(Mutant::TrustForget);
+                if (Attempt { lost }).may_return(forgotten) {
+                    world.undo(owner);
+                }
+                (Phase::Idle, None)
+            }
+            _ => {
+                let never_ran = matches!(
+                    phase,
+                    Phase::Beginning(_) | Phase::Begun(_) | Phase::Forgetting(_)
+                );
+                world.died |= never_ran;
+                (Phase::Idle, None)
+            }
         };
-        let process = &mut world.processes[number];
-        process.phase = next;
         match next {
-            Phase::Idle => *process = Process::default(),
-            Phase::Locked(_) => process.extends = true,
-            Phase::Releasing { .. } => process.extends = false,
-            _ => process.extends &= action != Action::LoseExtensions,
+            Phase::Idle => world.processes[number] = Process::default(),
+            phase => world.processes[number].phase = phase,
         }
+        debug_assert_eq!(sent, before.processes[number].sent);
         Ok((world, situation))
     }
 
-    /// Probes the store, and decides.
-    pub(super) fn probed(&self, world: &World<N>, sent: Sent) -> Result<Free, Answer<Fence>> {
-        let lock = world.lock.map(|lock| {
-            let kept = self.is(Mutant::OwnedIsInProgress) && lock.owned;
-            LockState {
-                fence: lock.fence,
-                owned: lock.owned,
-                remaining: if kept { TICK } else { time(lock.expires) },
-                failures: 0,
+    fn begin(
+        &self,
+        world: &mut World<N>,
+        number: usize,
+        attempt: Attempt,
+        fate: Fate,
+        loss: Loss,
+    ) -> Result<(Phase, Situation), Broken> {
+        let Process { sent, owner, .. } = world.processes[number];
+        let other = world
+            .row
+            .is_some_and(|row| row.sent != sent && !row.is_over());
+        let begun = match fate {
+            Fate::Done => Ok(world.begin(self, owner, sent)),
+            fate => {
+                let _ = world.send(self, Statement::Begin(owner, sent), fate);
+                Err(loss)
             }
-        });
-        let lock = lock.unwrap_or_default();
-        let request = Request {
-            fingerprint: sent.fingerprint(),
-            lifetime: time(LIFETIME),
-            run_again: self.run_again || self.is(Mutant::UnknownIsFree),
         };
-        let stored = world.entry.map(|entry| {
-            let mut stored = Stored {
-                fence: entry.fence,
-                age: time(entry.age),
-                fingerprint: entry.sent.fingerprint().clone(),
-                response: entry.response,
-            };
-            let (noted, own) = (&mut stored.fingerprint, request.fingerprint);
-            match self.mutant {
-                Some(Mutant::AnyFenceOfStored) => stored.fence = lock.fence,
-                Some(Mutant::AnyCaller) => noted.caller.clone_from(&own.caller),
-                Some(Mutant::AnyRequest) => noted.request.clone_from(&own.request),
-                _ => {}
+        match self.begun(attempt, sent, begun) {
+            Next::Run if other => Err(OTHER),
+            Next::Run => Ok((Phase::Begun(attempt), Some("begun"))),
+            Next::Repeat(attempt) => {
+                if self.mutant == Some(Mutant::NewOwner) {
+                    world.processes[number].owner = world.next_owner();
+                }
+                Ok((Phase::Beginning(attempt), Some("begun again")))
             }
-            stored
-        });
-        request.probed(Ok::<_, ()>(Found {
-            stored,
-            unreadable: false,
-            lock,
-        }))
+            Next::Answer { answer, forget } => {
+                let situation = self.answered(world, sent, &answer)?;
+                if forget && self.mutant != Some(Mutant::ForgetNothing) {
+                    world.undo(owner);
+                }
+                Ok((Phase::Idle, Some(situation)))
+            }
+        }
     }
 
-    /// Returns the phase after the answer to a publish.
-    fn published(
+    /// Decides after a `Begin`.
+    pub(super) fn begun(
         &self,
-        storing: Storing<Fence, Fence>,
-        published: Published,
-        closing: bool,
+        attempt: Attempt,
+        sent: Sent,
+        begun: Result<crate::store::Begun<Owner>, Loss>,
+    ) -> Next<Owner> {
+        let fingerprint = match &begun {
+            Ok(crate::store::Begun::Other { fingerprint, .. })
+                if self.mutant == Some(Mutant::AnswerAnyRequest) =>
+            {
+                fingerprint.clone()
+            }
+            _ => sent.fingerprint().to_owned(),
+        };
+        match attempt.begun(&fingerprint, begun) {
+            Next::Answer { answer, .. } if self.mutant == Some(Mutant::TrustLostBegin) => {
+                let forget = answer == Answer::Unavailable;
+                Next::Answer { answer, forget }
+            }
+            next => next,
+        }
+    }
+
+    fn finish(
+        &self,
+        world: &mut World<N>,
+        owner: Owner,
+        storing: Storing<Owner>,
+        action: Action,
     ) -> (Phase, Situation) {
-        match storing.published(NOW, published, closing) {
-            Next::Leave(lease) if self.is(Mutant::ReleaseWithoutNote) => {
-                (Phase::Releasing { lease, last: false }, None)
+        let finished = match action {
+            Action::Finish(fate) => {
+                let statement = Statement::Finish(owner, storing.response);
+                match world.send(self, statement, fate) {
+                    Ok(true) => Finished::Stored,
+                    Ok(false) => Finished::Refused,
+                    Err(()) => Finished::Away,
+                }
             }
-            Next::Leave(_) if published == Published::Refused => {
-                (Phase::Idle, Some("publish refused"))
-            }
-            Next::Leave(_) => (Phase::Idle, Some("given up")),
-            Next::Release(_) if self.is(Mutant::KeepStored) => (Phase::Idle, None),
-            Next::Release(lease) => (Phase::Releasing { lease, last: false }, Some("stored")),
-            Next::RetryWithoutResponse(storing) => {
+            Action::FinishUnfit => Finished::Unfit,
+            _ => Finished::Away,
+        };
+        let now = match action {
+            Action::FinishAtEnd => NOW + RESPONSE_RETRY + RESPONSE_RETRY_AT_SHUTDOWN,
+            _ => NOW,
+        };
+        match storing.finished(now, finished, false) {
+            Ending::Stored => (Phase::Idle, Some("stored")),
+            Ending::Leave if finished == Finished::Refused => (Phase::Idle, Some("finish refused")),
+            Ending::Leave => (Phase::Idle, Some("given up")),
+            Ending::RetryWithoutResponse(storing) => {
                 (Phase::Storing(storing), Some("stored without the response"))
             }
-            Next::Retry(mut storing) => {
-                // Only whole ticks matter.
-                if storing.until > NOW && storing.until < NOW + TICK {
-                    storing.until = NOW;
-                }
-                (Phase::Storing(storing), None)
-            }
+            Ending::Retry(storing) => (Phase::Storing(storing), None),
         }
     }
 }
 
 impl<const N: usize> World<N> {
     /// Sends a statement. The error is the database's.
-    fn send(&mut self, statement: Statement, fate: Fate) -> Result<Option<Fence>, ()> {
+    fn send(&mut self, check: &Check<N>, statement: Statement, fate: Fate) -> Result<bool, ()> {
         match fate {
-            Fate::Done => return Ok(self.execute(statement)),
+            Fate::Done => return Ok(self.change(check, statement)),
             Fate::Failed => {}
-            Fate::AnswerLost => self.run_statement(statement),
+            Fate::ReplyLost => drop(self.change(check, statement)),
             Fate::Late => self.late = Some(statement),
         }
         Err(())
+    }
+
+    /// Starts the schedule that removes the row of this owner.
+    fn undo(&mut self, owner: Owner) {
+        if !self.undone.contains(&owner) {
+            let free = self.undone.iter_mut().find(|undone| **undone == 0);
+            *free.expect("as many as faults") = owner;
+        }
     }
 }

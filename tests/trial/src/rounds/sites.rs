@@ -20,6 +20,7 @@ use axum::{
 use http_body_util::BodyExt;
 use perennial::{
     DAY, Refresh,
+    locks::Scope,
     testing::internal::{BoxError, Invalidate, Invalidated, Probe},
 };
 use tokio::task::JoinSet;
@@ -66,8 +67,9 @@ pub(super) async fn idempotent(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec
         format!("payment {}", runs.fetch_add(1, SeqCst))
     };
     let app = |node: &Arc<Node>| {
+        let once = node.site.locks().idempotency(|_| Some(Scope::public()));
         Router::new()
-            .route("/pay", post(pay).layer(node.site.locks().idempotency()))
+            .route("/pay", post(pay).layer(once))
             .with_state(Arc::clone(&runs))
     };
     let apps: Vec<Router> = nodes.iter().map(app).collect();
