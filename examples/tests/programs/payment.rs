@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use perennial::locks::{LockKind, LockName, Locks};
+use perennial::locks::{Locks, Scope};
 use rustix::process::Signal;
 use tokio::task::JoinSet;
 
@@ -15,6 +15,7 @@ use crate::{
 on_each_database! {
     a_form_that_is_posted_fifty_times_on_two_processes_charges_once
     a_payment_whose_process_was_killed_is_not_made_again
+    a_payment_whose_process_is_killed_when_charged_is_not_made_again
 }
 
 /// Two processes on one database.
@@ -68,17 +69,17 @@ async fn a_form_that_is_posted_fifty_times_on_two_processes_charges_once(db: Db)
     }
 }
 
+/// Waits until the database has this number of rows with such a condition.
+async fn rows(db: &Db, number: i64, of: &str) {
+    let count = format!("SELECT COUNT(*) FROM {of}");
+    until(of, async || db.int(&count).await == Some(number)).await;
+}
+
 async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
-    let [a, b] = two(&db, "--bank 6s --lease 5s");
+    let [a, b] = two(&db, "--bank 1h");
     let address = a.address;
     tokio::spawn(async move { pay(address, "k").await });
-    let locks = Locks::with_pool(db.database().await).await.expect("opens");
-    until("a pays", async || {
-        let held = locks.list().await.expect("answers");
-        held.iter()
-            .any(|lock| lock.kind == LockKind::Request && lock.name == "/%2Fpay/k")
-    })
-    .await;
+    rows(&db, 1, "perennial_request WHERE name = 'public/k'").await;
     a.signal(Signal::KILL);
     let in_progress = pay(b.address, "k").await;
     assert_eq!(in_progress.status, 409, "{in_progress:?}");
@@ -86,21 +87,45 @@ async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
         in_progress.text().contains("still being served"),
         "{in_progress:?}"
     );
-    until("the lease expires", async || {
-        let reply = pay(b.address, "k").await;
-        assert_eq!(reply.status, 409, "{reply:?}");
-        assert_eq!(reply.headers["content-type"], "application/problem+json");
-        reply.text().contains("is unknown")
-    })
-    .await;
+    // The time until which the payment counts as running is over.
+    db.execute("UPDATE perennial_request SET expires_at = 1")
+        .await;
+    let unknown = pay(b.address, "k").await;
+    assert_eq!(unknown.status, 409, "{unknown:?}");
+    assert_eq!(unknown.headers["content-type"], "application/problem+json");
+    assert!(unknown.text().contains("is unknown"), "{unknown:?}");
     assert_eq!(get(b.address, "/charges").await.text(), "0\n");
     // The operator has found no charge, and lets the request run.
-    assert!(
-        locks
-            .break_lock(LockName::of(LockKind::Request, ["", "/pay", "k"]), None)
-            .await
-            .expect("answers")
-    );
-    assert_eq!(pay(b.address, "k").await.status, 200);
-    assert_eq!(get(b.address, "/charges").await.text(), "1\n");
+    let locks = Locks::with_pool(db.database().await).await.expect("opens");
+    let once = locks.idempotency(|_| Some(Scope::public()));
+    let forgotten = once.forget(&Scope::public(), "k").await;
+    assert!(forgotten.expect("answers"));
+    let c = Program::start("payment", db.url(), "--bank 1ms");
+    assert_eq!(pay(c.address, "k").await.status, 200);
+    assert_eq!(get(c.address, "/charges").await.text(), "1\n");
+}
+
+/// Kills each process between the charge and the answer, or right after the answer was stored.
+async fn a_payment_whose_process_is_killed_when_charged_is_not_made_again(db: Db) {
+    let b = Program::start("payment", db.url(), "--bank 1ms");
+    for round in 1..=5 {
+        let a = Program::start("payment", db.url(), "--bank 50ms");
+        let (address, key) = (a.address, format!("k{round}"));
+        let sent = key.clone();
+        tokio::spawn(async move { pay(address, &sent).await });
+        rows(&db, round, "charge").await;
+        a.signal(Signal::KILL);
+        db.execute("UPDATE perennial_request SET expires_at = 1")
+            .await;
+        let reply = pay(b.address, &key).await;
+        let is_replay = reply.headers.contains_key("idempotency-replayed");
+        assert!(
+            is_replay || reply.text().contains("is unknown"),
+            "{reply:?}"
+        );
+        assert_eq!(
+            get(b.address, "/charges").await.text(),
+            format!("{round}\n")
+        );
+    }
 }
