@@ -2,8 +2,13 @@
 
 use std::time::Instant;
 
-use axum::{Router, body::Body, http::Request, routing::get};
-use perennial::{DAY, Refresh, event::Served};
+use axum::{
+    Router,
+    body::Body,
+    http::Request,
+    routing::{get, post},
+};
+use perennial::{DAY, Refresh, event::Served, locks::Scope, testing::internal::PruneRequests};
 use tower::ServiceExt;
 
 use crate::{databases::Db, support};
@@ -42,12 +47,16 @@ async fn no_statement_reads_a_whole_table_on_postgres() {
                  convert_to('content-type: text/html' || chr(10) || 'content-length: 100' || chr(10), 'UTF8'), convert_to(repeat('x', 100), 'UTF8')
              FROM generate_series(1, {rows}) n"
         ),
+        format!(
+            "INSERT INTO perennial_request
+             SELECT 'public/' || n, 'x', '', {now}, {now} + {hour}, {now} + {hour} FROM generate_series(1, {rows}) n"
+        ),
         "ANALYZE".to_owned(),
     ] {
         db.execute(&fill).await;
     }
     let scans = async |how: &str| {
-        let tables = "relname IN ('perennial_lock', 'perennial_entry')";
+        let tables = "relname IN ('perennial_lock', 'perennial_entry', 'perennial_request')";
         let sum = format!("SELECT sum({how})::bigint FROM pg_stat_user_tables WHERE {tables}");
         db.int(&sum).await.expect("is counted")
     };
@@ -85,6 +94,27 @@ async fn no_statement_reads_a_whole_table_on_postgres() {
         let lease = site.locks().try_lock("a job").await.expect("answers");
         let lease = lease.expect("is free");
         lease.release().await.expect("is released");
+    })
+    .await;
+    let once = site.locks().idempotency(|_| Some(Scope::public()));
+    let paid = Router::new().route("/pay", post(async || "paid").layer(once));
+    timed("a request runs once, and is repeated", async {
+        for _ in 0..2 {
+            let request = Request::post("/pay").header("idempotency-key", "k");
+            let request = request.body(Body::empty()).expect("a request");
+            let response = paid.clone().oneshot(request).await.expect("infallible");
+            assert_eq!(response.status(), 200);
+        }
+    })
+    .await;
+    let store = db.database().await.store("perennial_").await;
+    let store = store.expect("prepares");
+    timed("no request is pruned, and then 500", async {
+        let prune = async || store.ask(PruneRequests::new(500)).await.expect("answers");
+        assert_eq!(prune().await, 0);
+        let old = "UPDATE perennial_request SET retain_until = 1 WHERE name < 'public/2'";
+        assert!(db.execute(old).await > 500);
+        assert_eq!(prune().await, 500);
     })
     .await;
     // A connection tells of its scans within some seconds.

@@ -39,7 +39,7 @@ pub(crate) fn trial(seen: &Seen, history: &[Fact]) {
         count(|status| status == 409),
         count(|status| status != 200 && status != 409),
     );
-    println!("locks of pages and requests left: {}", seen.left.len());
+    println!("locks of pages left: {}", seen.left.len());
     for lock in seen.left.iter().take(5) {
         println!("  {:?} {} for {:?}", lock.kind, lock.name, lock.age);
     }
