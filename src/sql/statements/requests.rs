@@ -97,6 +97,10 @@ pub(in crate::sql) const FORGET_ANY: Sides =
 ///
 /// number of rows
 pub(in crate::sql) const PRUNE: Sides = Sides {
+    // With `IN`, the server may read the whole table for a join.
+    postgres: "DELETE FROM {p}request WHERE retain_until <= (SELECT {now}) AND name = ANY (ARRAY(
+            SELECT name FROM {p}request WHERE retain_until <= (SELECT {now}) ORDER BY retain_until LIMIT $1
+        ))",
     mysql: "DELETE FROM {p}request WHERE retain_until <= {now} ORDER BY retain_until LIMIT $1",
     ..Sides::same(
         "DELETE FROM {p}request WHERE retain_until <= (SELECT {now}) AND name IN (
