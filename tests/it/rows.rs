@@ -49,7 +49,9 @@ async fn no_statement_reads_a_whole_table_on_postgres() {
         ),
         format!(
             "INSERT INTO perennial_request
-             SELECT 'public/' || n, 'x', '', {now}, {now} + {hour}, {now} + {hour} FROM generate_series(1, {rows}) n"
+             SELECT 'public/' || n, 'x', '', {now}, {now} + {hour},
+                 CASE WHEN n <= 1000 THEN 1 ELSE {now} + {hour} END
+             FROM generate_series(1, {rows}) n"
         ),
         "ANALYZE".to_owned(),
     ] {
@@ -96,6 +98,15 @@ async fn no_statement_reads_a_whole_table_on_postgres() {
         lease.release().await.expect("is released");
     })
     .await;
+    let store = db.database().await.store("perennial_").await;
+    let store = store.expect("prepares");
+    timed("a thousand requests are pruned", async {
+        for expected in [500, 500, 0] {
+            let pruned = store.ask(PruneRequests::new(500)).await;
+            assert_eq!(pruned.expect("answers"), expected);
+        }
+    })
+    .await;
     let once = site.locks().idempotency(|_| Some(Scope::public()));
     let paid = Router::new().route("/pay", post(async || "paid").layer(once));
     timed("a request runs once, and is repeated", async {
@@ -105,16 +116,6 @@ async fn no_statement_reads_a_whole_table_on_postgres() {
             let response = paid.clone().oneshot(request).await.expect("infallible");
             assert_eq!(response.status(), 200);
         }
-    })
-    .await;
-    let store = db.database().await.store("perennial_").await;
-    let store = store.expect("prepares");
-    timed("no request is pruned, and then 500", async {
-        let prune = async || store.ask(PruneRequests::new(500)).await.expect("answers");
-        assert_eq!(prune().await, 0);
-        let old = "UPDATE perennial_request SET retain_until = 1 WHERE name < 'public/2'";
-        assert!(db.execute(old).await > 500);
-        assert_eq!(prune().await, 500);
     })
     .await;
     // A connection tells of its scans within some seconds.

@@ -101,7 +101,7 @@ use crate::{
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct IdempotencyLayer {
     pub(super) locks: Locks,
-    pub(super) scope: Arc<dyn Fn(&Parts) -> Option<Scope> + Send + Sync>,
+    pub(super) scope: Arc<ScopeOf>,
     pub(super) optional: bool,
     pub(super) lifetime: Duration,
     pub(super) max_body: usize,
@@ -110,6 +110,8 @@ pub struct IdempotencyLayer {
     /// The time of this process's latest attempt to prune.
     pruned: Arc<Mutex<Option<Instant>>>,
 }
+
+type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
 
 impl Locks {
     /// Returns a layer that runs a request once, however often the request is sent: a payment, an
