@@ -210,7 +210,7 @@ impl Counting {
         let reply = self.memory.apply(&call);
         let count = match (&call, &reply) {
             (Call::Probe(Probe { .. }) | Call::Invalidated(_), _) => &self.reads,
-            (_, Reply::TryLock(None)) => &self.refused,
+            (_, Reply::TryLock(tried)) if tried.fence.is_none() => &self.refused,
             _ => &self.writes,
         };
         count.fetch_add(1, Relaxed);

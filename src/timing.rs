@@ -90,9 +90,9 @@ pub(crate) const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 #[cfg(feature = "_sql")]
 pub(crate) const SHORTEST_CLAIM: Duration = Duration::from_millis(100);
 
-/// The pauses between the checks for the effect of a lost statement: each is three to five times
-/// the pause before, up to the quarter of an hour for which TCP may resend a message.
-pub(crate) const STRAY_PAUSES: [Duration; 6] = [
+/// The times after the loss of a reply at which the effect of the call is undone: each is three to
+/// five times the one before, up to the quarter of an hour for which TCP may resend a message.
+pub(crate) const UNDO_AFTER: [Duration; 6] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
     Duration::from_secs(20),
@@ -100,16 +100,6 @@ pub(crate) const STRAY_PAUSES: [Duration; 6] = [
     Duration::from_secs(300),
     Duration::from_secs(900),
 ];
-
-/// The pause after a failed check. The failed check does not count.
-pub(crate) const STRAY_AGAIN: Duration = Duration::from_secs(5);
-
-/// The time after which a lost statement is given up, however many checks have failed.
-pub(crate) const STRAY_END: Duration = Duration::from_hours(1);
-
-/// The time that a worker may exceed its announced pause. After that the worker counts as dead: its
-/// runtime has ended or stands still.
-pub(crate) const STRAY_SILENCE: Duration = Duration::from_secs(60);
 
 /// The default lease of a policy and of a named lock.
 pub(crate) const LEASE: Duration = Duration::from_secs(15);

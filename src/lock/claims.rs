@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -13,7 +12,7 @@ use crate::{
         IntoDatabase,
         claims::{Filter, Table, Value},
     },
-    store::{Sending, Strays, Undo},
+    store::LostReplies,
     timing::SHORTEST_CLAIM,
 };
 
@@ -73,8 +72,8 @@ use crate::{
 #[must_use = "nothing is claimed until `claim` is called"]
 pub struct Claims {
     table: Table,
-    /// The lock ids of the claims whose answers were lost, or that were cancelled.
-    strays: Arc<Strays<String>>,
+    /// The claims whose replies were lost, or that were cancelled.
+    lost: LostReplies,
 }
 
 impl Claims {
@@ -94,7 +93,7 @@ impl Claims {
                 filters: Vec::new(),
                 order: Vec::new(),
             },
-            strays: Arc::default(),
+            lost: LostReplies::default(),
         }
     }
 
@@ -174,12 +173,12 @@ impl Claims {
     /// - A key cannot be read as text.
     ///
     /// After an error the database may run the statement later. The rows that it may have claimed
-    /// are released at once, and in five more checks within 21 minutes. Rows that are claimed even
-    /// later stay claimed until the claim [expires](Self::expires).
+    /// are released after 1, 5, 20, 60, 300 and 900 s, for up to 1,000 claims at a time. Rows that
+    /// are claimed even later stay claimed until the claim [expires](Self::expires).
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, rows may have been claimed; they are released soon after.
+    /// If the future is dropped, rows may have been claimed, and are released as after an error.
     pub async fn claim(&self, most: u32) -> Result<Claim, Error> {
         let mut claim = Claim {
             table: self.table.clone(),
@@ -188,23 +187,19 @@ impl Claims {
             begun: Instant::now(),
         };
         let claiming = self.table.claiming(&claim.lock_id, most)?;
-        let sending = Sending::default();
         let mut unconfirmed = UnconfirmedClaim {
             claims: self,
             lock_id: &claim.lock_id,
-            sending: Some(sending.clone()),
+            confirmed: false,
         };
-        let claimed = sending.watch(claiming.claim()).await;
-        match &claimed {
-            Ok(0) => {}
-            // There are rows to release from here on.
-            Ok(_) => unconfirmed.sending = Some(Sending::default()),
-            Err(error) if sending.is_settled() => return Err(error.clone()),
-            Err(_) => {}
-        }
-        let ids = match (claimed, claiming.read().await) {
+        let claimed = claiming.claim().await;
+        let read = match claimed {
+            Ok(0) => Ok(Vec::new()),
+            _ => claiming.read().await,
+        };
+        let ids = match (claimed, read) {
+            (Ok(0), Ok(ids)) => ids,
             (_, Ok(ids)) if !ids.is_empty() => ids,
-            (Ok(0), Ok(_)) => Vec::new(),
             // The claim has expired before the rows were read back.
             (Ok(_), Ok(_)) if claim.remaining().is_some_and(|left| left.is_zero()) => {
                 return Err(Error::timeout("claim", claim.begun.elapsed()));
@@ -218,7 +213,7 @@ impl Claims {
             }
             (Err(error), _) | (_, Err(error)) => return Err(error),
         };
-        unconfirmed.sending = None;
+        unconfirmed.confirmed = true;
         drop(unconfirmed);
         drop(claiming);
         claim.ids = ids;
@@ -231,29 +226,20 @@ impl Claims {
 struct UnconfirmedClaim<'a> {
     claims: &'a Claims,
     lock_id: &'a str,
-    /// `None`: there are no rows, or the caller has them.
-    sending: Option<Sending>,
+    /// There are no rows, or the caller has them.
+    confirmed: bool,
 }
 
 impl Drop for UnconfirmedClaim<'_> {
     fn drop(&mut self) {
-        if self
-            .sending
-            .as_ref()
-            .is_some_and(|sending| !sending.is_settled())
-        {
-            let Claims { table, strays } = self.claims;
-            strays.add(self.lock_id.to_owned(), Duration::ZERO, table.clone());
+        if self.confirmed {
+            return;
         }
-    }
-}
-
-impl Undo for Table {
-    type Lost = String;
-
-    async fn undo(&self, lost: &[&String]) -> bool {
-        let lock_ids: Vec<_> = lost.iter().map(|lock_id| lock_id.as_str()).collect();
-        self.release(&lock_ids, None).await.is_ok()
+        let (table, lock_id) = (self.claims.table.clone(), self.lock_id.to_owned());
+        self.claims.lost.repeat(move || {
+            let (table, lock_id) = (table.clone(), lock_id.clone());
+            Some(async move { table.release(&lock_id, None).await.is_ok() })
+        });
     }
 }
 
@@ -334,7 +320,7 @@ impl Claim {
     ///
     /// The database fails: the rows can be claimed again when the claim expires.
     pub async fn release(&self) -> Result<u64, Error> {
-        self.table.release(&[&self.lock_id], None).await
+        self.table.release(&self.lock_id, None).await
     }
 
     /// Releases a row for other workers. Returns false if the claim does not have the row.
@@ -343,8 +329,7 @@ impl Claim {
     ///
     /// The errors of [`release`](Self::release).
     pub async fn release_by_row(&self, id: &str) -> Result<bool, Error> {
-        let lock_id = [&*self.lock_id];
-        Ok(self.table.release(&lock_id, Some(id)).await? > 0)
+        Ok(self.table.release(&self.lock_id, Some(id)).await? > 0)
     }
 
     /// Lets the claim hold for its whole length again from now. Returns how many rows are still

@@ -14,7 +14,7 @@ use crate::{
         Common,
         state::{Extension, LeaseSettings, Term},
     },
-    store::{Extend, LeaseRow, Release, Undo},
+    store::{BreakLock, Extend, LeaseRow, Release, Revoke, undo},
 };
 
 /// A held lock. The lease is extended in the background at a third of its length until it is
@@ -31,8 +31,9 @@ pub struct Lease {
     /// Extends the lease, unless the caller does.
     extender: Option<AbortOnDropHandle<()>>,
     dropped: Dropped,
-    /// A try without an answer was repeated, and may still arrive at the database.
-    is_stray: bool,
+    /// The try was sent twice. The database may carry one sending out after the end of the lease,
+    /// and the lock is then revoked.
+    resent: bool,
 }
 
 /// The effect on the lock of dropping its lease.
@@ -42,8 +43,8 @@ enum Dropped {
     Released,
     /// Releases the lock with this cooldown.
     Release(Duration),
-    /// Frees the lock, so that an unfinished release has no effect.
-    Revoke,
+    /// Breaks the lock, so that an unfinished release has no effect.
+    Break,
 }
 
 /// The shared part of a lease and its extender. Cheap to clone.
@@ -60,7 +61,7 @@ impl Lease {
         row: LeaseRow,
         settings: LeaseSettings,
         since: Instant,
-        is_stray: bool,
+        resent: bool,
     ) -> Self {
         let core = LeaseCore {
             common,
@@ -75,7 +76,7 @@ impl Lease {
             core,
             extender,
             dropped: Dropped::Release(Duration::ZERO),
-            is_stray,
+            resent,
         }
     }
 
@@ -150,8 +151,8 @@ impl Lease {
 
     /// Releases the lock with a cooldown. If the release fails or is dropped, the lock is freed
     /// without one, also if the database runs the release later.
-    pub(crate) async fn release_after_or_revoke(self, cooldown: Duration) -> Result<(), Error> {
-        self.end(cooldown, Dropped::Revoke).await
+    pub(crate) async fn release_after_or_break(self, cooldown: Duration) -> Result<(), Error> {
+        self.end(cooldown, Dropped::Break).await
     }
 
     /// Releases the lock. A release that fails or is dropped has the effect of `dropped`.
@@ -214,12 +215,12 @@ impl Drop for Lease {
                     async move { drop(core.release(cooldown).await) },
                     &runtime,
                 )),
-                Dropped::Revoke => drop(tasks.spawn_on(core.revoke(), &runtime)),
+                Dropped::Break => drop(tasks.spawn_on(core.break_lock(), &runtime)),
             }
         }
-        if self.is_stray {
+        if self.resent {
             let LeaseRow { name, owner, .. } = &*self.core.row;
-            self.core.common.stray(LeaseRow::lost(name, owner));
+            undo(&self.core.common.store, Revoke::new(name, owner));
         }
     }
 }
@@ -258,9 +259,11 @@ impl LeaseCore {
         released.await
     }
 
-    async fn revoke(self) {
-        if !self.common.store.undo(&[&*self.row]).await {
-            self.common.stray((*self.row).clone());
+    async fn break_lock(self) {
+        let (store, row) = (&self.common.store, &self.row);
+        let lock = BreakLock::new(&row.name, Some(row.fence));
+        if store.call(lock.clone()).await.is_err() {
+            undo(store, lock);
         }
     }
 
@@ -314,7 +317,7 @@ impl LeaseCore {
     }
 }
 
-#[cfg(all(test, feature = "testing", feature = "_sql"))]
+#[cfg(all(test, feature = "testing"))]
 mod tests {
     use std::sync::Mutex;
 
@@ -322,8 +325,8 @@ mod tests {
     use crate::{
         error::BoxError,
         lock::Locks,
-        store::{Store, sends},
-        testing::internal::{Backend, Call, CallFuture, Memory, Reply, TryLock},
+        store::Store,
+        testing::internal::{Backend, Call, CallFuture, Memory, Reply},
     };
 
     const NAME: &str = "a";
@@ -354,15 +357,14 @@ mod tests {
 
     impl Repeats {
         async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
+            let mut reply = self.memory.apply(&call);
             let mut late = self.late.lock().expect("not poisoned");
-            if late.is_none() && matches!(call, Call::TryLock(TryLock { .. })) {
-                *late = Some(call.clone());
-                // Never answered.
-                sends();
+            if let Reply::TryLock(tried) = &mut reply
+                && late.is_none()
+            {
+                tried.resent = true;
+                *late = Some(call);
             }
-            let sent = sends();
-            let reply = self.memory.apply(&call);
-            sent.answered();
             Ok(reply)
         }
     }

@@ -22,9 +22,7 @@ use crate::{
     event::{Event, Frequent, Observer},
     extensions::Fence,
     policy::is_lease,
-    store::{
-        BreakLock, Held, Inspect, LeaseRow, PruneLocks, Sending, Store, Strays, TryLock, Unused,
-    },
+    store::{BreakLock, Held, Inspect, LeaseRow, PruneLocks, Revoke, Store, TryLock, Unused, undo},
     timing::{self, BRIEF_RETENTION},
 };
 
@@ -79,16 +77,6 @@ struct Common {
     store: Store,
     /// The tasks that continue without their callers, and that a shutdown waits for.
     tasks: TaskTracker,
-    /// The tries whose answers were lost. Each may have taken its lock, or may still take it.
-    strays: Arc<Strays<LeaseRow>>,
-}
-
-impl Common {
-    /// Frees the lock that this stray has taken or takes later.
-    fn stray(&self, stray: LeaseRow) {
-        let first = timing::STRAY_PAUSES[0];
-        self.strays.add(stray, first, self.store.clone());
-    }
 }
 
 impl Locks {
@@ -97,7 +85,6 @@ impl Locks {
             common: Common {
                 store,
                 tasks: TaskTracker::new(),
-                strays: Arc::default(),
             },
             settings: LeaseSettings::DEFAULT,
             label: process_label().into(),
@@ -179,9 +166,9 @@ impl Locks {
     /// The database fails or does not answer within the statement limit.
     ///
     /// After an error the database may run the statement later, and take the lock for an attempt
-    /// that has ended. Therefore the process checks the lock six times in the next 21 minutes, and
-    /// frees the lock. A statement that arrives even later holds the lock for the length of the
-    /// lease.
+    /// that has ended. Therefore the process revokes the lock from the attempt after 1, 5, 20, 60,
+    /// 300 and 900 s, for up to 1,000 attempts at a time. A statement that runs even later holds the
+    /// lock for the length of the lease.
     ///
     /// # Cancel safety
     ///
@@ -314,14 +301,11 @@ impl Locks {
         // The lease counts from before the attempt: its answer may be late.
         let since = Instant::now();
         let length = Term::new(self.settings, since).length(since);
-        let sending = Sending::default();
         let tried = self.store().call(TryLock::new(&name, &owner, length, seen));
-        let tried = sending.watch(tried).await;
-        let is_stray = match &tried {
-            Ok(_) => sending.is_open(),
-            Err(_) => !sending.is_settled(),
-        };
-        if let Ok(Some(fence)) = tried {
+        let tried = tried.await;
+        let resent = tried.as_ref().map_or(true, |tried| tried.resent);
+        let taken = tried.map(|tried| tried.fence);
+        if let Ok(Some(fence)) = taken {
             self.observer()
                 .emit_if_watched(Frequent::Lock, || Event::LockAcquired {
                     kind: name.kind(),
@@ -335,20 +319,20 @@ impl Locks {
                 row,
                 self.settings,
                 since,
-                is_stray,
+                resent,
             )));
         }
-        if is_stray {
-            self.common.stray(LeaseRow::lost(&name, &owner));
+        if resent {
+            undo(self.store(), Revoke::new(&name, owner));
         }
-        if tried.is_ok() {
+        if taken.is_ok() {
             self.observer()
                 .emit_if_watched(Frequent::Lock, || Event::LockContended {
                     kind: name.kind(),
                     name: name.as_str().into(),
                 });
         }
-        tried.map(|_| None)
+        taken.map(|_| None)
     }
 
     /// The label of this process's holders.

@@ -88,7 +88,7 @@ impl Once {
     {
         match self.begin().await? {
             Ok(lease) => {
-                lease.release_after_or_revoke(self.retention).await?;
+                lease.release_after_or_break(self.retention).await?;
                 Ok(OnceOutcome::Ran(work().await))
             }
             Err(outcome) => Ok(outcome),

@@ -163,9 +163,9 @@ impl Table {
         self.limited("complete", completed).await
     }
 
-    /// Releases the rows of these claims, or one row. Returns the number of rows.
-    pub(crate) async fn release(&self, lock_ids: &[&str], id: Option<&str>) -> Result<u64, Error> {
-        let update = self.update(&self.set("NULL")?, lock_ids, id)?;
+    /// Releases the rows of a claim, or one row. Returns the number of rows.
+    pub(crate) async fn release(&self, lock_id: &str, id: Option<&str>) -> Result<u64, Error> {
+        let update = self.update(&self.set("NULL")?, &[lock_id], id)?;
         self.limited("release", self.run(&update, true)).await
     }
 

@@ -15,7 +15,7 @@ use crate::{
         session::{self, Session, SessionLockName},
         store::SqlStore,
     },
-    store::{self, Backend},
+    store::Backend,
     timing::{Backoff, SIGN_OF_LIFE, STATEMENT_PAUSES},
 };
 
@@ -64,17 +64,10 @@ impl<DB: Driver> Connections<DB> {
         statement: &Statement,
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
-        store::waits();
         let mut borrowed = Borrowed(Some(self.0.acquire().await?));
         let connection: &mut DB::Connection = borrowed.0.as_mut().expect("has just been put there");
-        let sent = store::sends();
         let done = DB::run(connection, statement, arguments).await;
         if !matches!(&done, Err(error) if is_broken::<DB>(error)) {
-            // A refused statement has done nothing. A statement without an answer may have taken a
-            // lock, and remains to be checked (`store::Strays`).
-            if !matches!(&done, Err(error) if error.as_database_error().is_none()) {
-                sent.answered();
-            }
             borrowed.give_back();
         }
         done

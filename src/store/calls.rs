@@ -7,7 +7,7 @@ use std::{pin::Pin, time::Duration};
 use bytes::Bytes;
 use http::Response;
 
-use super::{Begun, EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Unused};
+use super::{Begun, EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Tried, Unused};
 use crate::{
     error::BoxError,
     name::{LockKind, LockName},
@@ -23,8 +23,8 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 /// - **One clock.** Every age and expiry is measured by one clock that all processes share (the
 ///   database's), never by a process's own.
 /// - **Atomic calls.** Each call is one atomic step, and all processes see the steps in one order.
-///   Exceptions are [`Purge`], [`Reclaim`] and the calls that prune, which may be done in part and
-///   are then repeated.
+///   Exceptions are [`Purge`] and the calls that prune, which may be done in part and are then
+///   repeated.
 /// - **Fences only grow.** Each successful [`TryLock`] gives the lock a greater fence than any before,
 ///   also after an expiry, a release or a [pruning](PruneLocks). The fence follows the clock and the
 ///   previous fence.
@@ -164,10 +164,10 @@ calls! {
     /// and not in cooldown.
     ///
     /// With `seen`, the lock is taken only if it still has that fence. A lock without a row has no
-    /// fence, and is taken with any `seen`. Returns the new fence, or `None` if the lock was not
-    /// taken. An owner that already holds the lock (its answer was lost) gets its fence again.
+    /// fence, and is taken with any `seen`. An owner that already holds the lock (its answer was
+    /// lost) gets its fence and the length again.
     TryLock "try-lock" writes [name: LockName, owner: String]
-        { length: Duration, seen: Option<i64> } -> Option<i64>;
+        { length: Duration, seen: Option<i64> } -> Tried;
 
     /// Extends the lease to `length` from now, if the lease has not expired; `false`: the lease is
     /// lost.
@@ -230,11 +230,9 @@ calls! {
     /// no lock with this name or, with `seen`, with this name and fence.
     BreakLock "break-lock" writes [name: LockName] { seen: Option<i64> } -> bool;
 
-    /// Frees the locks of tries whose answers were lost: the lock of each name, if the try's owner
-    /// has the lock, or if the lock still has the try's fence (0: no fence is known). A freed lock
-    /// gets another fence, as by [`BreakLock`], so that a late release has no effect. Other locks
-    /// stay unchanged, and no lock is created. May be done in part, and is then repeated.
-    Reclaim "reclaim" writes [] { strays: Vec<LeaseRow> } -> ();
+    /// Frees the lock `name` if `owner` has the lock: undoes a [`TryLock`] whose reply was lost. A
+    /// freed lock gets another fence, as by [`BreakLock`]. Creates no lock.
+    Revoke "revoke" writes [name: LockName, owner: String] {} -> ();
 
     /// Removes locks that were [unused](Unused) for long, among the next few locks after `after`.
     /// Returns the last name examined.

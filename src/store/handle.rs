@@ -11,14 +11,14 @@ use tokio::time::Instant;
 use crate::{
     error::{Error, with_causes},
     event::{Event, Observer},
-    store::{Backend, LeaseRow, Reclaim, Step, Undo},
+    store::{Backend, Step, lost::LostReplies},
     timing::{FAILURE_COUNTS, RECHECK, within},
 };
 
 #[derive(Clone)]
-pub(crate) struct Store(Arc<Inner>);
+pub(crate) struct Store(pub(super) Arc<Inner>);
 
-struct Inner {
+pub(super) struct Inner {
     backend: Box<dyn Backend>,
     limit: Duration,
     patience: Duration,
@@ -31,6 +31,7 @@ struct Inner {
     /// waiting; `None`: it is not.
     unread: Mutex<Option<Instant>>,
     observer: Observer,
+    pub(super) lost: LostReplies,
 }
 
 impl Store {
@@ -48,6 +49,7 @@ impl Store {
             failing: Mutex::default(),
             unread: Mutex::default(),
             observer: Observer::default(),
+            lost: LostReplies::default(),
         }))
     }
 
@@ -164,14 +166,5 @@ impl Store {
         }
         #[cfg(feature = "metrics")]
         crate::event::metrics::database_works(failing.is_empty());
-    }
-}
-
-impl Undo for Store {
-    type Lost = LeaseRow;
-
-    async fn undo(&self, lost: &[&LeaseRow]) -> bool {
-        let strays = lost.iter().copied().cloned().collect();
-        self.call(Reclaim { strays }).await.is_ok()
     }
 }

@@ -1,32 +1,62 @@
-//! Calls whose reply was lost: the database may carry such a call out later, without a caller who
-//! could undo its effect.
+//! Lost replies: the database may carry a call out after its caller has given up. Such a call is
+//! undone several times, as it may be carried out at any time until TCP has given up, too.
 
-use tokio::{runtime::Handle, sync::Semaphore, time::sleep};
+use std::sync::Arc;
+
+use tokio::{
+    runtime::Handle,
+    sync::Semaphore,
+    time::{Instant, sleep_until},
+};
 use tracing::Instrument;
 
 use super::{Step, Store};
-use crate::timing::STRAY_PAUSES;
+use crate::timing::UNDO_AFTER;
 
-/// The most effects that a process undoes at the same time. Beyond this number they stay.
-static ROOM: Semaphore = Semaphore::const_new(1000);
+/// The most lost replies that are remembered at a time. Calls beyond this number are not undone.
+const MOST: usize = 1_000;
 
-/// Repeats a call that undoes the effect of a lost one, up to the quarter of an hour for which TCP
-/// may resend a message. The call has no effect once there is nothing to undo.
-pub(crate) fn undo<S: Step + Clone + Send + 'static>(store: &Store, step: S)
-where
-    S::Answer: Send,
-{
-    let (Ok(room), Ok(runtime)) = (ROOM.try_acquire(), Handle::try_current()) else {
-        return;
-    };
-    let store = store.clone();
-    let undo = async move {
-        for pause in STRAY_PAUSES {
-            sleep(pause).await;
-            // The store has logged a failure.
-            let _ = store.call(step.clone()).await;
-        }
-        drop(room);
-    };
-    runtime.spawn(undo.in_current_span());
+/// The lost replies that are remembered: a permit for each.
+#[derive(Clone)]
+pub(crate) struct LostReplies(Arc<Semaphore>);
+
+impl Default for LostReplies {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST)))
+    }
+}
+
+impl LostReplies {
+    /// Runs `undo` at each time of [`UNDO_AFTER`], in a task of its own, until `undo` returns
+    /// `None`. Does nothing without a runtime, or beyond [`MOST`].
+    pub(crate) fn repeat<F>(&self, undo: impl Fn() -> Option<F> + Send + 'static)
+    where
+        F: Future<Output: Send> + Send,
+    {
+        let permit = Arc::clone(&self.0).try_acquire_owned();
+        let (Ok(runtime), Ok(permit)) = (Handle::try_current(), permit) else {
+            return;
+        };
+        let lost = Instant::now();
+        let task = async move {
+            let _permit = permit;
+            for after in UNDO_AFTER {
+                sleep_until(lost + after).await;
+                let Some(undone) = undo() else { return };
+                // A failure is followed by the next time.
+                undone.await;
+            }
+        };
+        runtime.spawn(task.in_current_span());
+    }
+}
+
+/// Makes the call `step`, which undoes a call whose reply was lost, at each time of [`UNDO_AFTER`],
+/// for as long as the site is open.
+pub(crate) fn undo<S: Step + Clone + Send + 'static>(store: &Store, step: S) {
+    let weak = Arc::downgrade(&store.0);
+    store.0.lost.repeat(move || {
+        let (store, step) = (Store(weak.upgrade()?), step.clone());
+        Some(async move { store.call(step).await.is_ok() })
+    });
 }

@@ -7,8 +7,7 @@
 
 mod calls;
 mod handle;
-pub(crate) mod lost;
-mod stray;
+mod lost;
 
 use std::time::Duration;
 
@@ -21,12 +20,12 @@ use crate::name::{LockKind, LockName};
 pub use calls::{
     Backend, Begin, BreakLock, Call, CallFuture, Extend, Finish, Forget, Held, Inspect, Invalidate,
     Invalidated, InvalidatedForLong, List, Probe, PruneEntries, PruneInvalidations, PruneLocks,
-    PruneRequests, Publish, Purge, Reclaim, Release, Remove, Reply, Step, TryLock,
+    PruneRequests, Publish, Purge, Release, Remove, Reply, Revoke, Step, TryLock,
 };
 pub(crate) use handle::Store;
-pub(crate) use stray::{Sending, Strays, Undo};
 #[cfg(feature = "_sql")]
-pub(crate) use stray::{sends, waits};
+pub(crate) use lost::LostReplies;
+pub(crate) use lost::undo;
 
 /// The answer to [`Probe`].
 #[derive(Debug, Default)]
@@ -39,6 +38,16 @@ pub struct Probed {
     pub lock: LockState,
     /// The latest epoch of an [`Invalidate`]; 0 when there is none.
     pub epoch: i64,
+}
+
+/// The answer to [`TryLock`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// The fence of the lease; `None`: the lock was not taken.
+    pub fence: Option<i64>,
+    /// The statement was sent again after its connection broke. The database may carry the first
+    /// sending out later.
+    pub resent: bool,
 }
 
 /// The times after which [`PruneLocks`] removes locks.
@@ -194,17 +203,6 @@ pub struct LeaseRow {
     pub owner: String,
     /// The fencing token.
     pub fence: i64,
-}
-
-impl LeaseRow {
-    /// Returns the row of a try whose answer was lost.
-    pub(crate) fn lost(name: &LockName, owner: &str) -> Self {
-        Self {
-            name: name.clone(),
-            owner: owner.to_owned(),
-            fence: 0,
-        }
-    }
 }
 
 impl From<&LeaseRow> for LeaseRow {

@@ -135,8 +135,8 @@ pub mod internal {
         Backend, Begin, Begun, BreakLock, Call, CallFuture, Entry, EntryRow, Extend, Finish,
         Forget, Held, Inspect, Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List,
         LockRow, LockState, NewEntry, Probe, Probed, Progress, PruneEntries, PruneInvalidations,
-        PruneLocks, PruneRequests, Pruned, Publish, Purge, Reclaim, Release, Remove, Reply, Step,
-        TryLock, Unused,
+        PruneLocks, PruneRequests, Pruned, Publish, Purge, Release, Remove, Reply, Revoke, Step,
+        Tried, TryLock, Unused,
     };
     pub use crate::timing::seed_pauses;
 }

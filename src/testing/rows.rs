@@ -12,7 +12,7 @@ use crate::{
     store::{
         BreakLock, Call, Entry, Extend, Invalidated, InvalidatedForLong, LeaseRow, LockState,
         NewEntry, Probe, Probed, PruneEntries, PruneInvalidations, PruneLocks, Pruned, Publish,
-        Release, Remove, Reply, TryLock,
+        Release, Remove, Reply, Revoke, Tried, TryLock,
     },
 };
 
@@ -54,7 +54,10 @@ impl Rows {
     pub(super) fn apply(&mut self, call: &Call, now: i64) -> Reply {
         match call {
             Call::Probe(Probe { name, known }) => Reply::Probe(self.probe(&id(name), *known, now)),
-            Call::TryLock(call) => Reply::TryLock(self.try_lock(call, now)),
+            Call::TryLock(call) => Reply::TryLock(Tried {
+                fence: self.try_lock(call, now),
+                resent: false,
+            }),
             Call::Extend(Extend { lease, length }) => Reply::Extend(self.update(lease, |lock| {
                 let extends = lock.owner.is_some() && lock.expires > now;
                 if extends {
@@ -129,9 +132,11 @@ impl Rows {
                 });
                 Reply::Held(held.map(|(id, lock)| lock.row(id, now)).collect())
             }
-            Call::Reclaim(call) => {
-                call.strays.iter().for_each(|stray| self.reclaim(stray));
-                Reply::Reclaim(())
+            Call::Revoke(Revoke { name, owner }) => {
+                let lock = self.locks.get_mut(&id(name));
+                let owned = lock.filter(|lock| lock.owner.as_ref() == Some(owner));
+                owned.into_iter().for_each(Lock::break_up);
+                Reply::Revoke(())
             }
             Call::BreakLock(BreakLock { name, seen }) => {
                 let id = id(name);
@@ -297,17 +302,6 @@ impl Rows {
             }
         }
         self.entries.retain(|name, _| !is_meant(name));
-    }
-
-    /// Frees the lock of a lost try.
-    fn reclaim(&mut self, stray: &LeaseRow) {
-        let id = id(&stray.name);
-        let is_stray = self.locks.get(&id).is_some_and(|lock| {
-            lock.owner.as_ref() == Some(&stray.owner) || lock.fence == stray.fence
-        });
-        if is_stray {
-            self.break_lock(&id);
-        }
     }
 
     fn break_lock(&mut self, id: &Id) -> bool {

@@ -405,7 +405,7 @@ fn any_row_is_served_or_generated_again() {
             let lease = LeaseRow {
                 name,
                 owner: "hostile".to_owned(),
-                fence: fence.expect("answers").expect("is free"),
+                fence: fence.expect("answers").fence.expect("is free"),
             };
             let mut content = Response::new(Bytes::from_static(b"a row"));
             *content.headers_mut() = fields;

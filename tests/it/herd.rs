@@ -176,7 +176,7 @@ async fn contender() {
                 "try" => tasks.spawn(async move {
                     let lease = Duration::from_secs(600);
                     let tried = store.ask(TryLock::new(&*name, uuid(), lease, None)).await;
-                    let fence: Option<i64> = tried.expect("no deadlock, no error");
+                    let fence: Option<i64> = tried.expect("no deadlock, no error").fence;
                     fence.map(|fence| fence.to_string()).into_iter().collect()
                 }),
                 "once" => tasks.spawn(async move {
@@ -233,7 +233,7 @@ async fn overslept_holder_never_publishes_over_a_later_one(db: Db) {
             while accepted.len() + refused < ROUNDS {
                 let owner = uuid();
                 let fence = store.ask(TryLock::new(&name, &owner, LEASE, None)).await;
-                let Some(fence) = fence.expect("answers") else {
+                let Some(fence) = fence.expect("answers").fence else {
                     tokio::time::sleep(Duration::from_millis(3)).await;
                     continue;
                 };

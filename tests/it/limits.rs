@@ -56,7 +56,11 @@ async fn name_of_any_length_is_one_row(db: Db) {
         let page = LockName::of(LockKind::Page, name.as_str());
         let lease = lock(&*store, page.clone(), LEASE).await;
         let other = TryLock::new(&page, uuid(), LEASE, None);
-        assert_eq!(store.ask(other).await.expect("answers"), None, "{name:?}");
+        assert_eq!(
+            store.ask(other).await.expect("answers").fence,
+            None,
+            "{name:?}"
+        );
         assert!(publish(&*store, &lease, &content(name)).await, "{name:?}");
         let probed = store.ask(Probe::new(&page, 0)).await.expect("answers");
         assert_eq!(probed.lock.fence, lease.fence, "{name:?}");

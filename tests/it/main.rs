@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | the engine | virtual time, a store in memory | `paused.rs` and its users |
 //! | a statement, a driver, a pool | each database | `store.rs` (the contract) and the tests in `on_each_database!` |
-//! | the network, a server that ends | a proxy, a server of the test's own | `loss.rs`, `servers.rs`, `strays.rs` |
+//! | the network, a server that ends | a proxy, a server of the test's own | `loss.rs`, `servers.rs`, `lost_replies.rs` |
 //! | processes | processes of this program, and Python's | `herd.rs`, `foreign.rs` |
 //! | signals, programs | processes of the examples | `examples/tests`, `examples/bookshop/tests` |
 //!
@@ -45,6 +45,7 @@ mod locks;
 mod log;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod loss;
+mod lost_replies;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod middleware;
@@ -73,7 +74,6 @@ mod servers;
 mod session_locks;
 mod stacks;
 mod store;
-mod strays;
 #[allow(dead_code, reason = "the examples' tests use it, too")]
 mod support;
 mod sync;

@@ -109,6 +109,11 @@ impl Proxy {
         self.asked.load(SeqCst)
     }
 
+    /// The number of replies since the weather has changed.
+    pub(crate) fn replied(&self) -> usize {
+        self.replies.load(SeqCst)
+    }
+
     /// Holds the requests on the present connections until [`let_go`](Self::let_go). New
     /// connections are not held.
     pub(crate) fn hold(&self) {

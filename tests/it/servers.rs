@@ -79,7 +79,7 @@ async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
         let held = db.uncommitted(change).await;
         let asked = Instant::now();
         let tried = store.ask(TryLock::new(name, "me", LEASE, None)).await;
-        assert_eq!(tried.expect("answers"), None, "{change}");
+        assert_eq!(tried.expect("answers").fence, None, "{change}");
         // The try itself waits for at most 50 ms. Without a limit the wait would be endless, or
         // MariaDB's default of 50 s.
         assert!(asked.elapsed() < HANG / 3, "{change}");
@@ -126,7 +126,7 @@ async fn lock_is_not_taken_over_during_a_publish(db: Db) {
     assert!(!publishing.is_finished(), "nothing holds it up");
     let taken = store.ask(TryLock::new("a", "another", LEASE, None)).await;
     assert_eq!(
-        taken.expect("answers"),
+        taken.expect("answers").fence,
         None,
         "taken over in the middle of a publish"
     );

@@ -15,7 +15,7 @@ use perennial::{
     testing::internal::{
         Backend, Begin, Begun, BreakLock, Extend, Finish, Forget, Held, Inspect, Invalidate,
         Invalidated, InvalidatedForLong, LeaseRow, List, NewEntry, Probe, Progress, PruneEntries,
-        PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Reclaim, Release, Remove,
+        PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Release, Remove, Revoke,
         TryLock, Unused,
     },
 };
@@ -45,7 +45,7 @@ pub(crate) async fn lock(
 ) -> LeaseRow {
     let (name, owner) = (name.into(), uuid());
     let fence = store.ask(TryLock::new(&name, &owner, length, None)).await;
-    let fence = fence.expect("answers").expect("is free");
+    let fence = fence.expect("answers").fence.expect("is free");
     LeaseRow { name, owner, fence }
 }
 
@@ -126,6 +126,7 @@ macro_rules! contract {
 contract! {
     a_lock_is_taken_by_one_and_its_fences_only_grow
     owner_without_an_answer_gets_its_fence_again
+    lock_is_revoked_from_its_owner_alone
     a_cooldown_keeps_everybody_off
     releases_with_a_cooldown_are_counted
     a_lock_is_taken_only_while_its_fence_is_the_one_seen
@@ -168,11 +169,8 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
             let store = Arc::clone(&store);
             tries.spawn(async move {
                 let owner = uuid();
-                let fence = store
-                    .ask(TryLock::new("a", &owner, LEASE, None))
-                    .await
-                    .expect("answers");
-                fence.map(|fence| LeaseRow {
+                let tried = store.ask(TryLock::new("a", &owner, LEASE, None)).await;
+                tried.expect("answers").fence.map(|fence| LeaseRow {
                     name: "a".into(),
                     owner,
                     fence,
@@ -208,7 +206,7 @@ async fn owner_without_an_answer_gets_its_fence_again(db: Db) {
         let again = store
             .ask(TryLock::new("a", &lease.owner, LEASE, seen))
             .await;
-        assert_eq!(again.expect("answers"), Some(lease.fence), "{seen:?}");
+        assert_eq!(again.expect("answers").fence, Some(lease.fence), "{seen:?}");
     }
     assert!(
         store
@@ -234,13 +232,43 @@ async fn owner_without_an_answer_gets_its_fence_again(db: Db) {
     let again = store
         .ask(TryLock::new("a", &lease.owner, LEASE, None))
         .await;
-    assert_eq!(again.expect("answers"), None);
+    assert_eq!(again.expect("answers").fence, None);
     assert!(
         store
             .ask(Extend::new(&other, LEASE))
             .await
             .expect("answers")
     );
+}
+
+async fn lock_is_revoked_from_its_owner_alone(db: Db) {
+    let store = open(&db).await;
+    let revoke = async |owner: &str| {
+        let revoked = store.ask(Revoke::new("a", owner)).await;
+        revoked.expect("answers");
+        store.ask(Inspect::new("a")).await.expect("answers")
+    };
+    assert_eq!(revoke("me").await, None, "a revocation creates no lock");
+    let lease = lock(&*store, "a", LEASE).await;
+    let row = revoke("me").await.expect("has a row");
+    assert_eq!(
+        (row.owner.as_deref(), row.fence),
+        (Some(&*lease.owner), lease.fence)
+    );
+    for _ in 0..2 {
+        let row = revoke(&lease.owner).await.expect("has a row");
+        assert_eq!((row.owner, row.remaining), (None, NONE));
+        assert_eq!(row.fence, lease.fence + 1, "once");
+    }
+    // A late release has no effect.
+    let cooldown = Release::new(&lease, LEASE);
+    assert!(!store.ask(cooldown).await.expect("answers"));
+    let next = lock(&*store, "a", LEASE).await;
+    let cooldown = Release::new(&next, LEASE);
+    assert!(store.ask(cooldown).await.expect("answers"));
+    let row = revoke(&next.owner).await.expect("has a row");
+    assert_eq!(row.fence, next.fence);
+    assert!(row.remaining > NONE, "a cooldown has no owner");
 }
 
 async fn a_cooldown_keeps_everybody_off(db: Db) {
@@ -259,7 +287,8 @@ async fn a_cooldown_keeps_everybody_off(db: Db) {
         store
             .ask(TryLock::new("a", "me", LEASE, None))
             .await
-            .expect("answers"),
+            .expect("answers")
+            .fence,
         None
     );
     tokio::time::sleep(cooldown + Duration::from_millis(100)).await;
@@ -301,7 +330,7 @@ async fn releases_with_a_cooldown_are_counted(db: Db) {
 async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
     let store = open(&db).await;
     let fence = store.ask(TryLock::new("a", "me", LEASE, Some(1))).await;
-    let fence = fence.expect("answers");
+    let fence = fence.expect("answers").fence;
     assert!(fence.is_some(), "never held, so nobody can have published");
     let first = lock(&*store, "b", LEASE).await;
     store
@@ -313,7 +342,8 @@ async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
             store
                 .ask(TryLock::new("b", "me", LEASE, Some(seen)))
                 .await
-                .expect("answers"),
+                .expect("answers")
+                .fence,
             None
         );
     }
@@ -322,6 +352,7 @@ async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
             .ask(TryLock::new("b", "me", LEASE, Some(first.fence)))
             .await
             .expect("answers")
+            .fence
             .is_some()
     );
 }
@@ -1047,16 +1078,8 @@ async fn equal_names_of_different_kinds_are_different_locks(db: Db) {
         assert_eq!(held, kinds);
         // A change of one kind leaves the other kinds unchanged.
         store.ask(Purge::new(name)).await.expect("answers");
-        let lost = LeaseRow {
-            fence: 0,
-            ..leases[1].clone()
-        };
-        store
-            .ask(Reclaim {
-                strays: vec![lost.clone()],
-            })
-            .await
-            .expect("answers");
+        let revoke = Revoke::new(&leases[1].name, &leases[1].owner);
+        store.ask(revoke).await.expect("answers");
         for (lease, kind) in leases.iter().zip(kinds) {
             let is_lost = matches!(kind, LockKind::Lock | LockKind::Page);
             let extended = store.ask(Extend::new(lease, LEASE)).await.expect("answers");
@@ -1159,11 +1182,11 @@ async fn one_of_several_tries_in_a_microsecond_gets_the_lock(db: Db) {
         last = lease.fence;
         for seen in [None, Some(last), Some(last - 1)] {
             let other = store.ask(TryLock::new("a", uuid(), LEASE, seen)).await;
-            assert_eq!(other.expect("answers"), None);
+            assert_eq!(other.expect("answers").fence, None);
             let again = store
                 .ask(TryLock::new("a", &lease.owner, LEASE, seen))
                 .await;
-            assert_eq!(again.expect("answers"), Some(last));
+            assert_eq!(again.expect("answers").fence, Some(last));
         }
         assert!(publish(&*store, &lease, &content("1")).await);
         assert!(
@@ -1291,12 +1314,8 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
                 .expect("answers")
                 .is_some()
         );
-        store
-            .ask(Reclaim {
-                strays: vec![taken.clone()],
-            })
-            .await
-            .expect("answers");
+        let revoke = Revoke::new(&taken.name, &taken.owner);
+        store.ask(revoke).await.expect("answers");
         assert!(
             store
                 .ask(BreakLock::new(name, None))
@@ -1367,7 +1386,7 @@ async fn holder_that_extends_after_the_clock_was_set_back_keeps_its_lock(db: Db)
             "{probe:?}"
         );
         let tried = store.ask(TryLock::new("a", uuid(), LEASE, None)).await;
-        assert_eq!(tried.expect("answers"), None);
+        assert_eq!(tried.expect("answers").fence, None);
     }
 }
 
@@ -1379,12 +1398,12 @@ async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {
         shift_clock(&db, -seconds).await;
         for seen in [None, Some(held.fence)] {
             let tried = store.ask(TryLock::new("a", uuid(), LEASE, seen)).await;
-            assert_eq!(tried.expect("answers"), None);
+            assert_eq!(tried.expect("answers").fence, None);
             let probe = store.ask(Probe::new("a", 0)).await.expect("answers");
             assert!(probe.lock.owned && probe.lock.remaining > LEASE / 2);
         }
         let again = store.ask(TryLock::new("a", &held.owner, LEASE, None)).await;
-        assert_eq!(again.expect("answers"), Some(held.fence));
+        assert_eq!(again.expect("answers").fence, Some(held.fence));
     }
     assert!(publish(&*store, &held, &content("1")).await);
     assert!(store.ask(Extend::new(&held, LEASE)).await.expect("answers"));

@@ -24,7 +24,7 @@ use crate::{
         },
         problem::problem,
     },
-    store::{Begin, Finish, Forget, lost},
+    store::{Begin, Finish, Forget, undo},
     timing::{BEGIN_TRIES, Backoff, RESPONSE_PAUSES, STATEMENT_PAUSES, UNKNOWN_OUTCOME},
 };
 
@@ -138,7 +138,7 @@ impl Driver {
         if asks_to_repeat(&response) {
             let forgotten = self.layer.locks.store().call(self.forget()).await;
             if attempt.may_return(forgotten.is_ok()) {
-                lost::undo(self.layer.locks.store(), self.forget());
+                undo(self.layer.locks.store(), self.forget());
             }
             return Ok(response.map(ResponseBody::streamed));
         }
@@ -191,7 +191,7 @@ impl Driver {
                 Next::Repeat(repeated) => attempt = repeated,
                 Next::Answer { answer, forget } => {
                     if forget {
-                        lost::undo(store, self.forget());
+                        undo(store, self.forget());
                     }
                     return Err(answer);
                 }

@@ -80,12 +80,12 @@ pub(in crate::sql) const BREAK: Sides = Sides::same(
     WHERE kind = $1 AND name = $2 AND fence = $3",
 );
 
-/// Takes the lock of a try whose answer was lost from its holder.
+/// Takes the lock from the owner of a try whose reply was lost.
 ///
-/// kind, name, owner, fence (0: unknown, the fence of no row)
-pub(in crate::sql) const RECLAIM: Sides = Sides::same(
+/// kind, name, owner
+pub(in crate::sql) const REVOKE: Sides = Sides::same(
     "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
-    WHERE kind = $1 AND name = $2 AND (owner = $3 OR fence = $4)",
+    WHERE kind = $1 AND name = $2 AND owner = $3",
 );
 
 /// Takes the locks of a page's variants from their holders. The rows are a range of the primary

@@ -10,14 +10,12 @@ use crate::{
         run::{Arg, Cells, Driver, is_broken, is_contended, number},
         statements::locks,
     },
-    store::{Extend, LockRow, PruneLocks, Reclaim, Release, TryLock, waits},
+    store::{Extend, LockRow, PruneLocks, Release, Revoke, Tried, TryLock},
     timing::SETTLING,
 };
 
 impl<DB: Driver> SqlStore<DB> {
-    pub(super) async fn try_lock(&self, call: &TryLock) -> Answer<Option<i64>> {
-        // Also while the tables are being made.
-        waits();
+    pub(super) async fn try_lock(&self, call: &TryLock) -> Answer<Tried> {
         let statement = self.statement(&locks::TRY).await?;
         let column = bounded(call.name.as_str());
         let arguments = [
@@ -27,32 +25,36 @@ impl<DB: Driver> SqlStore<DB> {
             Arg::Int(micros(call.length)),
             Arg::Int(call.seen.unwrap_or(-1)),
         ];
-        let broke = AtomicBool::new(false);
+        let resent = AtomicBool::new(false);
+        let answer = |fence| Tried {
+            fence,
+            resent: resent.load(Relaxed),
+        };
         // A try that loses is not repeated.
         let again = |error: &_| {
             let is_broken = is_broken::<DB>(error);
-            broke.fetch_or(is_broken, Relaxed);
+            resent.fetch_or(is_broken, Relaxed);
             is_broken
         };
         for settles in [true, false] {
             let tried = self.connections.run_while(again, &statement, &arguments);
             match tried.await {
                 Ok(done) => {
-                    if let Some(fence) = number(&done)? {
-                        return Ok(Some(fence));
+                    if let fence @ Some(_) = number(&done)? {
+                        return Ok(answer(fence));
                     }
                 }
                 Err(error) if is_contended::<DB>(&error) => {}
                 Err(error) => return Err(error.into()),
             }
-            if !settles || !broke.load(Relaxed) {
+            if !settles || !resent.load(Relaxed) {
                 break;
             }
             // The statement on the broken connection may still be running. After a pause, the next
             // try with the same owner gets the fence if that statement has taken the lock.
             tokio::time::sleep(SETTLING).await;
         }
-        Ok(None)
+        Ok(answer(None))
     }
 
     pub(super) async fn extend(&self, call: &Extend) -> Answer<bool> {
@@ -105,10 +107,9 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(pruned.await?.map(|(last, _)| last))
     }
 
-    pub(super) async fn reclaim(&self, call: &Reclaim) -> Answer<()> {
-        for stray in &call.strays {
-            self.run_under(&locks::RECLAIM, stray, &[]).await?;
-        }
+    pub(super) async fn revoke(&self, call: &Revoke) -> Answer<()> {
+        let owner = [Arg::Text(&call.owner)];
+        self.run_on(&locks::REVOKE, &call.name, &owner).await?;
         Ok(())
     }
 }

@@ -191,7 +191,7 @@ impl<DB: Driver> Backend for SqlStore<DB> {
                 Call::Inspect(it) => Reply::Inspect(self.inspect(&it.name).await?),
                 Call::Held(_) => Reply::Held(self.held().await?),
                 Call::BreakLock(it) => Reply::BreakLock(self.break_lock(&it.name, it.seen).await?),
-                Call::Reclaim(it) => Reply::Reclaim(self.reclaim(it).await?),
+                Call::Revoke(it) => Reply::Revoke(self.revoke(it).await?),
                 Call::PruneLocks(it) => Reply::PruneLocks(self.prune_locks(it).await?),
                 Call::PruneInvalidations(it) => {
                     Reply::PruneInvalidations(self.prune_invalidations(it).await?)

@@ -25,12 +25,12 @@ pub(super) async fn tries(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<Stri
         for (index, node) in nodes.iter().cycle().take(2 * nodes.len()).enumerate() {
             let (node, lock, owner) = (Arc::clone(node), lock.clone(), format!("{round}-{index}"));
             tries.spawn(async move {
-                let fence = node
+                let tried = node
                     .store
                     .ask(TryLock::new(&lock, &owner, LEASE, None))
                     .await;
-                fence.map(|fence| {
-                    fence.map(|fence| LeaseRow {
+                tried.map(|tried| {
+                    tried.fence.map(|fence| LeaseRow {
                         name: lock,
                         owner,
                         fence,
@@ -60,11 +60,11 @@ pub(super) async fn tries(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<Stri
 
 async fn try_lock(node: &Node, name: &LockName, owner: &str, length: Duration) -> Result<LeaseRow> {
     loop {
-        let fence = node
+        let tried = node
             .store
             .ask(TryLock::new(name, owner, length, None))
             .await?;
-        if let Some(fence) = fence {
+        if let Some(fence) = tried.fence {
             let (name, owner) = (name.clone(), owner.to_owned());
             return Ok(LeaseRow { name, owner, fence });
         }

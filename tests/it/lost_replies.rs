@@ -20,7 +20,12 @@ use perennial::{
         internal::{Backend, BoxError, Call, CallFuture, Reply},
     },
 };
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{
+    runtime::Handle,
+    sync::Semaphore,
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
 
 use crate::{
     databases::Db,
@@ -35,11 +40,18 @@ on_each_database! {
 on_database! {
     sqlite_file = crate::databases::Db::sqlite();
     late_try_on_a_name_never_held_leaves_the_lock_free
-    try_that_was_never_sent_costs_nothing_afterwards
 }
 
-/// Longer than any test.
+/// Longer than a test in real time.
 const LEASE: Duration = Duration::from_secs(600);
+
+/// The limit of a statement, in virtual time.
+const LIMIT: Duration = Duration::from_secs(5);
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The number of lost replies that a site undoes at a time.
+const MOST: usize = 1_000;
 
 /// A store that counts, and that delays some steps until their callers have given up.
 #[derive(Clone)]
@@ -53,7 +65,7 @@ struct State {
     /// No try has an answer, and none is carried out.
     deaf: AtomicBool,
     tries: AtomicUsize,
-    reclaims: AtomicUsize,
+    revocations: AtomicUsize,
     /// The number of times that locks were freed.
     freed: AtomicUsize,
     held: AtomicUsize,
@@ -68,7 +80,7 @@ impl Late {
             go: Semaphore::new(0),
             deaf: AtomicBool::new(false),
             tries: AtomicUsize::new(0),
-            reclaims: AtomicUsize::new(0),
+            revocations: AtomicUsize::new(0),
             freed: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
             arrived: AtomicUsize::new(0),
@@ -110,8 +122,8 @@ impl Late {
                     return pending().await;
                 }
             }
-            "reclaim" => {
-                state.reclaims.fetch_add(1, SeqCst);
+            "revoke" => {
+                state.revocations.fetch_add(1, SeqCst);
             }
             _ => {}
         }
@@ -126,7 +138,7 @@ impl Late {
             return pending().await;
         }
         let reply = state.store.call(call).await;
-        if matches!(step, "release" | "reclaim") {
+        if matches!(step, "release" | "revoke" | "break-lock") {
             state.freed.fetch_add(1, SeqCst);
         }
         reply
@@ -153,7 +165,7 @@ async fn late_try_on_a_name_never_held_leaves_the_lock_free(db: Db) {
     store.hold("try-lock");
     let error = locks.try_lock("a").await.expect_err("is late");
     assert!(is_database(&error), "{error}");
-    until("the first check is over", async || {
+    until("the first revocation is over", async || {
         store.0.freed.load(SeqCst) > 0
     })
     .await;
@@ -181,83 +193,129 @@ async fn late_note_of_work_that_was_cancelled_does_not_count_as_done(db: Db) {
     assert_eq!(ran, OnceOutcome::Ran(7));
 }
 
-async fn try_that_was_never_sent_costs_nothing_afterwards(db: Db) {
-    const TRIES: usize = 5;
-    // Creates the SQLite file.
-    let _site = db.site().await;
-    with_pool!(db, pool => {
-        let store = Late::open(pool.clone().into()).await;
-        // Shorter than the pool waits for a connection.
-        let locks = store.site(Duration::from_millis(500)).locks();
-        let mut connections = Vec::new();
-        for _ in 0..pool.options().get_max_connections() {
-            connections.push(pool.acquire().await.expect("is free"));
-        }
-        let mut tries = JoinSet::new();
-        for n in 0..TRIES {
-            let locks = locks.clone();
-            tries.spawn(async move { locks.try_lock(n.to_string()).await.map(drop) });
-        }
-        for tried in tries.join_all().await {
-            assert!(is_database(&tried.expect_err("has no connection")));
-        }
-        drop(connections);
-        // By then the first check would be over.
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        assert_eq!(store.0.tries.load(SeqCst), TRIES);
-        assert_eq!(store.0.freed.load(SeqCst), 0);
-    });
-}
-
-/// Returns the number of calls in the two hours after 5,000 tries without an answer.
-async fn asked_after_lost_tries(database: testing::Database) -> usize {
-    const TRIES: usize = 5000;
-    let store = Late::new(Box::new(database));
+/// A site whose database is deaf to tries, and the number of tries that got no answer.
+async fn lost_tries(store: &Late, tries: usize) -> Locks {
     store.0.deaf.store(true, SeqCst);
-    let locks = store.site(Duration::from_secs(5)).locks();
-    let mut tries = JoinSet::new();
-    for n in 0..TRIES {
+    let locks = store.site(LIMIT).locks().lease(LEASE);
+    let mut lost = JoinSet::new();
+    for n in 0..tries {
         let locks = locks.clone();
-        tries.spawn(async move { locks.try_lock(n.to_string()).await.map(drop) });
+        lost.spawn(async move { locks.try_lock(n.to_string()).await.map(drop) });
     }
-    for tried in tries.join_all().await {
+    for tried in lost.join_all().await {
         tried.expect_err("has no answer");
     }
-    let runtime = tokio::runtime::Handle::current();
-    let tasks = runtime.metrics().num_alive_tasks();
-    assert!(tasks <= 1, "{tasks} tasks");
-    tokio::time::sleep(Duration::from_secs(2 * 3600)).await;
-    assert_eq!(runtime.metrics().num_alive_tasks(), 0);
-    assert_eq!(store.0.tries.load(SeqCst), TRIES);
-    store.0.reclaims.load(SeqCst)
+    locks
+}
+
+fn tasks() -> usize {
+    Handle::current().metrics().num_alive_tasks()
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_tries_are_checked_by_one_task_many_at_a_time() {
-    let asked = asked_after_lost_tries(testing::Database::new()).await;
-    // Six times, fifty at once.
-    assert!((600..=606).contains(&asked), "asked {asked} times");
+async fn late_try_holds_its_lock_until_the_next_revocation() {
+    let revoked = [1, 5, 20, 60, 300, 900].map(|after| after * SECOND);
+    for revocation in revoked {
+        let store = Late::new(Box::new(testing::Database::new()));
+        let locks = store.site(LIMIT).locks().lease(LEASE);
+        store.hold("try-lock");
+        locks.try_lock("a").await.expect_err("is late");
+        let lost = Instant::now();
+        sleep_until(lost + revocation - SECOND / 2).await;
+        store.let_go().await;
+        let taken = locks.try_lock("a").await.expect("answers");
+        assert!(taken.is_none(), "the late try has taken the lock");
+        sleep_until(lost + revocation + SECOND / 2).await;
+        let taken = locks.try_lock("a").await.expect("answers");
+        assert!(taken.is_some(), "after {revocation:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn database_that_stays_away_is_asked_for_lost_tries_each_ten_seconds_for_an_hour() {
-    let database = testing::Database::new();
-    database.hang();
-    let asked = asked_after_lost_tries(database).await;
-    // A statement may take five seconds, and the pause after it is as long.
-    assert!(asked <= 3600 / 10 + 100, "asked {asked} times");
+async fn try_that_is_later_than_the_last_revocation_holds_its_lock_for_a_lease() {
+    let store = Late::new(Box::new(testing::Database::new()));
+    let locks = store.site(LIMIT).locks().lease(LEASE);
+    store.hold("try-lock");
+    locks.try_lock("a").await.expect_err("is late");
+    sleep(901 * SECOND).await;
+    store.let_go().await;
+    sleep(LEASE - SECOND).await;
+    let taken = locks.try_lock("a").await.expect("answers");
+    assert!(taken.is_none(), "is held for the length of the lease");
+    sleep(2 * SECOND).await;
+    let taken = locks.try_lock("a").await.expect("answers");
+    assert!(taken.is_some(), "the lease has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousand_lost_tries_are_undone_at_a_time_with_six_statements_each() {
+    let store = Late::new(Box::new(testing::Database::new()));
+    let _locks = lost_tries(&store, 5 * MOST).await;
+    assert_eq!(tasks(), MOST);
+    sleep(901 * SECOND).await;
+    assert_eq!(tasks(), 0);
+    assert_eq!(store.0.revocations.load(SeqCst), 6 * MOST);
+}
+
+/// A database that fails or hangs for an hour, with ten tries a second.
+#[tokio::test(start_paused = true)]
+async fn outage_of_an_hour_leaves_a_thousand_tasks_that_end_a_quarter_of_an_hour_later() {
+    const TRIES: usize = 10;
+    for hangs in [false, true] {
+        let database = testing::Database::new();
+        match hangs {
+            true => database.hang(),
+            false => database.fail(),
+        }
+        let store = Late::new(Box::new(database.clone()));
+        let locks = store.site(LIMIT).locks();
+        let mut most = 0;
+        for second in 0..3600 {
+            for n in 0..TRIES {
+                let (locks, name) = (locks.clone(), format!("{second} {n}"));
+                tokio::spawn(async move { locks.try_lock(name).await.map(drop) });
+            }
+            sleep(SECOND).await;
+            most = most.max(tasks());
+        }
+        // A try has two tasks until its limit.
+        let tries = if hangs { 2 * TRIES * 5 } else { 0 };
+        assert!((MOST..=MOST + tries).contains(&most), "{most} tasks");
+        database.recover();
+        // The statement at the end of a task may take its limit.
+        sleep(900 * SECOND + 2 * LIMIT).await;
+        assert_eq!(tasks(), 0);
+        let revoked = store.0.revocations.load(SeqCst);
+        // A task lives for 900 s: five for each permit within the time.
+        assert!(revoked <= 5 * 6 * MOST, "{revoked} revocations");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn closed_site_is_kept_open_by_no_lost_reply() {
+    let store = Late::new(Box::new(testing::Database::new()));
+    let locks = lost_tries(&store, 10).await;
+    sleep(6 * SECOND).await;
+    assert_eq!(store.0.revocations.load(SeqCst), 2 * 10);
+    drop(locks);
+    assert_eq!(Arc::strong_count(&store.0), 1);
+    sleep(901 * SECOND).await;
+    assert_eq!(store.0.revocations.load(SeqCst), 2 * 10);
+    assert_eq!(tasks(), 0);
 }
 
 /// Similar tests, with a network that delivers a message late.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod network {
-    use perennial::locks::Claims;
+    use perennial::{locks::Claims, testing::internal::TryLock};
 
     use super::*;
-    use crate::proxy::Proxy;
+    use crate::proxy::{Proxy, Weather};
 
     on_each_server! {
         try_that_arrives_late_leaves_the_lock_free
+        try_that_arrives_after_a_minute_leaves_the_lock_free
+        try_whose_connection_breaks_is_said_to_be_sent_twice
         claim_that_arrives_late_leaves_its_rows_unclaimed
     }
 
@@ -285,29 +343,69 @@ mod network {
         }
     }
 
-    const ROW: &str = "SELECT count(*) FROM perennial_lock WHERE name = 'a'";
+    /// The longest time from the arrival of a try until the next revocation.
+    const REVOKED: Duration = Duration::from_secs(300);
 
     async fn try_that_arrives_late_leaves_the_lock_free(db: Db) {
+        try_that_is_held_back(db, 3 * SECOND).await;
+    }
+
+    /// Takes five minutes, and is skipped unless PERENNIAL_TEST_MINUTES is set.
+    async fn try_that_arrives_after_a_minute_leaves_the_lock_free(db: Db) {
+        match std::env::var_os("PERENNIAL_TEST_MINUTES") {
+            Some(_) => try_that_is_held_back(db, 70 * SECOND).await,
+            None => eprintln!("SKIPPED: PERENNIAL_TEST_MINUTES is not set"),
+        }
+    }
+
+    async fn try_that_is_held_back(db: Db, held: Duration) {
         let proxy = Proxy::before(db.url()).await;
         let (database, at_rest) = one_connection(&proxy.url(db.url())).await;
         let store = Late::open(database).await;
-        let locks = store.site(Duration::from_secs(2)).locks().lease(LEASE);
+        let locks = store.site(SECOND).locks().lease(LEASE);
         // From here on a statement is one message.
         let other = locks.try_lock("other").await.expect("answers");
         other.expect("is free").release().await.expect("is ours");
-        let freed = store.0.freed.load(SeqCst);
         until("the connection is at rest", async || at_rest()).await;
         proxy.hold();
+        let begun = Instant::now();
         let error = locks.try_lock("a").await.expect_err("is held up");
         assert!(is_database(&error), "{error}");
         assert!(proxy.is_holding());
-        until("the first check is over", async || {
-            store.0.freed.load(SeqCst) > freed
-        })
-        .await;
+        let lost = Instant::now();
+        sleep_until(begun + held).await;
+        let before = store.0.revocations.load(SeqCst);
         proxy.let_go();
-        until("the try arrives", async || db.int(ROW).await == Some(1)).await;
-        is_free(&db.site().await.locks(), "a").await;
+        let owned = "SELECT count(*) FROM perennial_lock WHERE name = 'a' AND owner IS NOT NULL";
+        until("the try arrives", async || db.int(owned).await == Some(1)).await;
+        while db.int(owned).await == Some(1) {
+            assert!(lost.elapsed() < REVOKED + 10 * SECOND, "is not revoked");
+            sleep(SECOND / 10).await;
+        }
+        assert_eq!(store.0.revocations.load(SeqCst), before + 1);
+        let other = db.site().await.locks();
+        assert!(other.try_lock("a").await.expect("answers").is_some());
+    }
+
+    /// The server carries the first sending out, and its reply is cut. The second sending gets the
+    /// fence.
+    async fn try_whose_connection_breaks_is_said_to_be_sent_twice(db: Db) {
+        let proxy = Proxy::before(db.url()).await;
+        let (database, at_rest) = one_connection(&proxy.url(db.url())).await;
+        let store = database.store("perennial_").await.expect("prepares");
+        let tried = store.ask(TryLock::new("other", "me", LEASE, None)).await;
+        assert!(!tried.expect("answers").resent);
+        until("the connection is at rest", async || at_rest()).await;
+        proxy.weather(Weather::Reset);
+        let cut = until("a reply is cut", async || proxy.replied() > 0);
+        let cut = async {
+            cut.await;
+            proxy.weather(Weather::Fair);
+        };
+        let tried = store.ask(TryLock::new("a", "me", LEASE, None));
+        let (tried, ()) = tokio::join!(tried, cut);
+        let tried = tried.expect("answers");
+        assert!(tried.fence.is_some() && tried.resent, "{tried:?}");
     }
 
     async fn claim_that_arrives_late_leaves_its_rows_unclaimed(db: Db) {
@@ -330,8 +428,8 @@ mod network {
         let error = jobs.claim(1).await.expect_err("is held up");
         assert!(is_database(&error), "{error}");
         assert!(proxy.is_holding());
-        // Some checks are over by then.
-        tokio::time::sleep(Duration::from_secs(8)).await;
+        // The first release is over by then.
+        sleep(3 * SECOND).await;
         proxy.let_go();
         until("the claim arrives", async || claimed(true).await == Some(1)).await;
         until("the row is released", async || {
