@@ -195,7 +195,8 @@ async fn take(store: &dyn Backend, name: impl Into<LockName>) -> Option<LeaseRow
         .ask(TryLock::new(&name, &owner, LEASE, None))
         .await
         .expect("answers");
-    fence.map(|fence| LeaseRow { name, owner, fence })
+    let fence = fence.fence?;
+    Some(LeaseRow { name, owner, fence })
 }
 
 async fn int(connection: &mut AnyConnection, sql: &'static str) -> i64 {

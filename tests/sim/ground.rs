@@ -16,7 +16,7 @@ use perennial::{
     testing::internal::{
         Begin, BreakLock, Call, Extend, Finish, Forget, Held, Inspect, Invalidate, Invalidated,
         InvalidatedForLong, LeaseRow, List, Memory, Probe, PruneEntries, PruneInvalidations,
-        PruneLocks, PruneRequests, Publish, Purge, Reclaim, Release, Remove, Reply, TryLock,
+        PruneLocks, PruneRequests, Publish, Purge, Release, Remove, Reply, Revoke, TryLock,
     },
 };
 use tokio::time::Instant;
@@ -79,6 +79,8 @@ pub(crate) enum What {
     Called(u64, Arc<Call>),
     /// The store carried the call out.
     Applied(u64, CallResult),
+    /// The store carried a call out that was sent twice, and whose other sending has a number.
+    Repeated(Arc<Call>, CallResult),
     /// The process got an answer.
     Answered(u64),
     /// The process got an error.
@@ -251,6 +253,11 @@ impl Ground {
         self.quiet.load(Relaxed)
     }
 
+    /// The rest of the time with faults.
+    pub(crate) fn chaos_left(&self) -> Duration {
+        self.plan.chaos.saturating_sub(self.start.elapsed())
+    }
+
     /// Reads the data of a key. Returns its version and the store's epoch.
     pub(crate) fn read(&self, key: usize) -> (u32, i64) {
         (self.datum(key), self.store.epoch())
@@ -292,6 +299,18 @@ impl Ground {
 
     /// Carries a call out, and records its result.
     pub(crate) fn apply(&self, process: u32, number: u64, call: &Call) -> Reply {
+        let (reply, outcome) = self.carry_out(call);
+        self.note(process, What::Applied(number, outcome));
+        reply
+    }
+
+    /// Carries out a call that was sent twice.
+    pub(crate) fn apply_again(&self, process: u32, call: &Arc<Call>) {
+        let (_, outcome) = self.carry_out(call);
+        self.note(process, What::Repeated(Arc::clone(call), outcome));
+    }
+
+    fn carry_out(&self, call: &Call) -> (Reply, CallResult) {
         let stored = match call {
             Call::TryLock(TryLock { name, .. }) => self.store.fence_of(name),
             _ => 0,
@@ -305,7 +324,7 @@ impl Ground {
         };
         let reply = self.store.apply(call);
         let outcome = match &reply {
-            Reply::TryLock(fence) => CallResult::Fence(*fence, stored),
+            Reply::TryLock(tried) => CallResult::Fence(tried.fence, stored),
             Reply::Extend(done)
             | Reply::Release(done)
             | Reply::Publish(done)
@@ -331,8 +350,7 @@ impl Ground {
             }
             _ => CallResult::Other,
         };
-        self.note(process, What::Applied(number, outcome));
-        reply
+        (reply, outcome)
     }
 }
 
@@ -371,10 +389,11 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.at as f64 / 1e6;
         write!(f, "{at:>10.6} p{} ", self.process)?;
-        let What::Called(number, call) = &self.what else {
-            return write!(f, "{:?}", self.what);
-        };
-        write!(f, "#{number} {}", text(call))
+        match &self.what {
+            What::Called(number, call) => write!(f, "#{number} {}", text(call)),
+            What::Repeated(call, result) => write!(f, "repeated: {} {result:?}", text(call)),
+            what => write!(f, "{what:?}"),
+        }
     }
 }
 
@@ -397,12 +416,7 @@ pub(crate) fn text(call: &Call) -> String {
             format!("publish {key} {fence} {body:?} {epoch} {metadata} renews {renews:?}")
         }
         Call::Remove(Remove { lease }) => format!("remove {} {}", lease.name.as_str(), lease.fence),
-        Call::Reclaim(Reclaim { strays }) => {
-            let strays = strays
-                .iter()
-                .map(|stray| (stray.name.as_str(), stray.fence));
-            format!("reclaim {:?}", strays.collect::<Vec<_>>())
-        }
+        Call::Revoke(Revoke { name, .. }) => format!("revoke {}", name.as_str()),
         Call::Invalidate(Invalidate { name }) => format!("invalidate {name}"),
         Call::Invalidated(Invalidated { since, most }) => format!("invalidated {since} {most}"),
         Call::InvalidatedForLong(InvalidatedForLong { after, most }) => {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use perennial::testing::internal::{
-    Backend, BoxError, Call, CallFuture, Extend, Probe, Publish, Reclaim, Release, Remove, Reply,
+    Backend, BoxError, Call, CallFuture, Extend, Probe, Publish, Release, Remove, Reply, Revoke,
     TryLock,
 };
 use tokio::{sync::oneshot, time::Instant};
@@ -20,6 +20,10 @@ use crate::{
     plan::LIMIT,
     random::Random,
 };
+
+/// The delays of a call that is carried out when all visitors have got their answers.
+const LATE: Duration = Duration::from_secs(400);
+const LATEST: Duration = Duration::from_secs(890);
 
 pub(crate) struct Line {
     pub(crate) ground: Arc<Ground>,
@@ -47,6 +51,9 @@ struct Way {
     fate: Fate,
     before: (u64, Duration),
     after: (u64, Duration),
+    /// The connection broke, and the call was sent twice: one sending is carried out and answered,
+    /// and the other one is carried out after this time.
+    again: Option<Duration>,
 }
 
 impl Line {
@@ -84,6 +91,22 @@ impl Line {
                 _ => after += slow,
             }
         }
+        let mut again = None;
+        let random = &mut Random::new(self.ground.seed, "late", number);
+        if !quiet && matches!(call, Call::TryLock(_)) && random.chance(plan.faults) {
+            let late = match random.below(2) {
+                // Whatever is late is over when the site recovers, or comes when all has ended.
+                0 => {
+                    let late = random.time(Duration::from_secs(20), Duration::from_millis(50));
+                    late.min(self.ground.chaos_left())
+                }
+                _ => LATE + random.time(LATEST - LATE, Duration::from_secs(1)),
+            };
+            match random.below(2) {
+                0 => before = late,
+                _ => again = Some(late),
+            }
+        }
         let weather = *lock(&self.ground.weather);
         if Instant::now() < weather.away_until {
             fate = match weather.hangs {
@@ -96,6 +119,7 @@ impl Line {
             fate,
             before: (turns.0, before),
             after: (turns.1, after),
+            again,
         };
         (number, way)
     }
@@ -107,10 +131,6 @@ impl Line {
 
 impl Line {
     async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
-        if self.is_cut() && matches!(call, Call::Reclaim(_)) {
-            // The process would retry for an hour.
-            return Ok(Reply::Reclaim(()));
-        }
         let (number, way) = self.way(&call);
         let call = Arc::new(call);
         self.ground
@@ -121,6 +141,16 @@ impl Line {
             self.process,
             Arc::clone(&self.cut),
         );
+        if let Some(again) = way.again {
+            let (ground, cut) = (Arc::clone(&ground), Arc::clone(&cut));
+            let call = Arc::clone(&call);
+            tokio::spawn(async move {
+                tokio::time::sleep(again).await;
+                if !cut.load(Relaxed) {
+                    ground.apply_again(process, &call);
+                }
+            });
+        }
         // A task of its own: a call may still be carried out after its caller has given up.
         tokio::spawn(async move {
             tokio::time::sleep(way.before.1).await;
@@ -141,7 +171,10 @@ impl Line {
             std::future::pending::<()>().await;
         }
         match reply {
-            Some(reply) if way.fate == Fate::Done => {
+            Some(mut reply) if way.fate == Fate::Done => {
+                if let Reply::TryLock(tried) = &mut reply {
+                    tried.resent = way.again.is_some();
+                }
                 self.ground.note(self.process, What::Answered(number));
                 Ok(reply)
             }
@@ -169,10 +202,7 @@ fn stream(call: &Call) -> String {
         Call::Publish(Publish { lease, .. }) => format!("publish {}", lease.name.as_str()),
         Call::Remove(Remove { lease }) => format!("remove {}", lease.name.as_str()),
         Call::Invalidated(_) => "sync".to_owned(),
-        Call::Reclaim(Reclaim { strays }) => {
-            let names: Vec<_> = strays.iter().map(|stray| stray.name.as_str()).collect();
-            format!("reclaim {names:?}")
-        }
+        Call::Revoke(Revoke { name, .. }) => format!("revoke {}", name.as_str()),
         other => text(other),
     }
 }

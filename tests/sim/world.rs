@@ -376,10 +376,12 @@ impl World {
             let held = held.filter(|lock| lock.kind != LockKind::Housekeeping);
             unsettled.extend(held.map(|lock| format!("{} is held in the end", lock.name)));
         }
-        // Tries whose answers were lost are looked after for an hour at most.
+        // Lost replies are undone for a quarter of an hour, and the last tries are carried out.
+        let (quarter, minute) = (Duration::from_mins(15), Duration::from_mins(1));
+        tokio::time::sleep(quarter + minute).await;
         drop(places);
         lock(&self.places).clear();
-        tokio::time::sleep(Duration::from_hours(2)).await;
+        tokio::time::sleep(quarter).await;
         let alive = Handle::current().metrics().num_alive_tasks();
         if alive > 0 {
             unsettled.push(format!("{alive} tasks are left in the end"));

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 
 use perennial::{
     locks::{LockKind, LockName},
-    testing::internal::{BreakLock, Call, Extend, Purge, Reclaim, Release, TryLock},
+    testing::internal::{BreakLock, Call, Extend, Purge, Release, Revoke, TryLock},
 };
 
 use super::{MICROS, Oracle, Under};
@@ -124,14 +124,6 @@ impl Leases {
                     ));
                 }
             }
-            Call::Reclaim(Reclaim { strays }) => {
-                for stray in strays {
-                    let leases = self.held.get_mut(&stray.name).into_iter().flatten();
-                    for lease in leases.filter(|lease| lease.owner == stray.owner) {
-                        lease.over = true;
-                    }
-                }
-            }
             _ => {}
         }
         Ok(())
@@ -162,7 +154,12 @@ impl Leases {
                     ));
                 }
                 self.alone(name, owner, at)?;
-                self.held.entry(name.clone()).or_default().push(Lease {
+                let leases = self.held.entry(name.clone()).or_default();
+                let is_same = |it: &Lease| it.owner == *owner && it.fence == *fence && !it.over;
+                if leases.iter().any(is_same) {
+                    return Ok(());
+                }
+                leases.push(Lease {
                     process: under.process,
                     owner: owner.clone(),
                     fence: *fence,
@@ -192,9 +189,10 @@ impl Leases {
             }
             (Call::BreakLock(BreakLock { name, .. }), _) => self.broken(name),
             (Call::Purge(Purge { key }), _) => self.broken(&LockName::of(LockKind::Page, key)),
-            (Call::Reclaim(Reclaim { strays }), _) => {
-                for stray in strays {
-                    self.cooldowns.remove(&stray.name);
+            (Call::Revoke(Revoke { name, owner }), _) => {
+                let leases = self.held.get_mut(name).into_iter().flatten();
+                for lease in leases.filter(|lease| lease.owner == *owner) {
+                    lease.over = true;
                 }
             }
             _ => {}
@@ -279,7 +277,8 @@ impl Oracle<'_> {
         }
     }
 
-    /// S15: no living process leaves a lease behind, whether its answer arrived or not.
+    /// S15: no living process leaves a lease behind, whether its answer arrived or not, and whenever
+    /// the database carries the try out within a quarter of an hour.
     pub(super) fn idle(&self) -> Result<(), String> {
         let lives = |process: u32| !self.processes.get(&process).is_some_and(|it| it.cut);
         for (name, leases) in &self.leases.held {

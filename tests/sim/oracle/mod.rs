@@ -17,7 +17,7 @@
 //! | S12 | no try succeeds during a cooldown, unless the key was purged or the lock broken |
 //! | S13 | each visitor is answered within the limits of the policy |
 //! | S14 | a process that serves a stale version asks for a newer one, and none asks in a busy loop |
-//! | S15 | a process leaves no lease behind |
+//! | S15 | a process leaves no lease behind, whenever its try is carried out after it gave up |
 //! | S16 | an answer that comes too late changes nothing (only counted here) |
 //! | S18 | a process generates without a lease only while the database is away |
 //!
@@ -222,6 +222,7 @@ impl Oracle<'_> {
                 self.calls.insert(*call, under);
             }
             What::Applied(call, outcome) => return self.applied(*call, outcome, at),
+            What::Repeated(call, outcome) => return self.repeated(number, call, outcome, at),
             What::Answered(call) => return self.answered(*call, at),
             What::Refused(call) => {
                 if let Some(mut under) = self.calls.remove(call) {
@@ -430,7 +431,7 @@ fn kind(call: &Call) -> &'static str {
         Call::Remove(_) => "statements: remove",
         Call::Invalidate(_) => "statements: invalidate",
         Call::Invalidated(_) => "statements: sync",
-        Call::Reclaim(_) => "statements: reclaim",
+        Call::Revoke(_) => "statements: revoke",
         _ => "statements: others",
     }
 }

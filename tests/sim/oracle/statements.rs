@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{OVERDUE, Oracle, Telling};
+use super::{OVERDUE, Oracle, Telling, Under};
 use perennial::testing::internal::{Call, Invalidate, Invalidated, Publish, Remove, TryLock};
 
 use crate::{ground::CallResult, plan::LIMIT};
@@ -22,6 +22,7 @@ impl Oracle<'_> {
         };
         under.tellings = tellings;
         let late = at > under.at + LIMIT.as_micros() as u64;
+        let very_late = at > under.at + 60_000_000;
         let process = under.process;
         under.outcome = Some(outcome.clone());
         let Some(under) = self.calls.remove(&call) else {
@@ -99,7 +100,34 @@ impl Oracle<'_> {
         if late {
             self.count("calls applied after the limit");
         }
+        if very_late {
+            self.count("calls applied after a minute");
+        }
         Ok(())
+    }
+
+    /// A try that was sent twice is carried out once more, at any later time.
+    pub(super) fn repeated(
+        &mut self,
+        process: u32,
+        call: &Arc<Call>,
+        outcome: &CallResult,
+        at: u64,
+    ) -> Result<(), String> {
+        if let CallResult::Fence(Some(_), _) = outcome {
+            self.count("repeated tries won");
+        }
+        let under = Under {
+            process,
+            at,
+            call: Arc::clone(call),
+            key: None,
+            tellings: 0,
+            outcome: None,
+            answered: false,
+            refused: None,
+        };
+        self.leases.applied(&under, outcome, at)
     }
 
     /// S10: the epoch of a version was known before its generator began.
