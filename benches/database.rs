@@ -191,12 +191,9 @@ async fn take(store: &dyn Backend, name: impl Into<LockName>) -> Option<LeaseRow
     static OWNERS: AtomicUsize = AtomicUsize::new(0);
     let owner = format!("{}-{}", std::process::id(), OWNERS.fetch_add(1, Relaxed));
     let name = name.into();
-    let fence = store
-        .ask(TryLock::new(&name, &owner, LEASE, None))
-        .await
-        .expect("answers");
-    let fence = fence.fence?;
-    Some(LeaseRow { name, owner, fence })
+    let tried = store.ask(TryLock::new(&name, &owner, LEASE, None)).await;
+    let fence = tried.expect("answers").fence;
+    fence.map(|fence| LeaseRow { name, owner, fence })
 }
 
 async fn int(connection: &mut AnyConnection, sql: &'static str) -> i64 {

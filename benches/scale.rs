@@ -15,7 +15,9 @@ use std::{
 
 use bytes::Bytes;
 use http::Response;
-use perennial::testing::internal::{Backend, BoxError, Call, CallFuture, Memory, Probe, Reply};
+use perennial::testing::internal::{
+    Backend, BoxError, Call, CallFuture, Memory, Probe, Reply, Tried,
+};
 use perennial::{Perennial, Refresh};
 use tokio::{task::JoinSet, time::Instant};
 
@@ -210,7 +212,7 @@ impl Counting {
         let reply = self.memory.apply(&call);
         let count = match (&call, &reply) {
             (Call::Probe(Probe { .. }) | Call::Invalidated(_), _) => &self.reads,
-            (_, Reply::TryLock(tried)) if tried.fence.is_none() => &self.refused,
+            (_, Reply::TryLock(Tried { fence: None, .. })) => &self.refused,
             _ => &self.writes,
         };
         count.fetch_add(1, Relaxed);

@@ -89,42 +89,39 @@ impl Leases {
         call: &Call,
         terms: Option<Terms>,
     ) -> Result<(), String> {
-        match call {
-            Call::Release(Release {
-                lease: row,
-                cooldown,
-            }) => {
-                let Some(lease) = self.of(&row.name, process, row.fence) else {
-                    return Ok(());
-                };
-                lease.over = true;
-                let Some(terms) = terms else { return Ok(()) };
-                let has_failed = match lease.run {
-                    Some((_, Some(("failed" | "panicked", _)))) => true,
-                    Some((begun, Some(("cancelled", ended)))) => {
-                        ended - begun >= micros(terms.timeout)
-                    }
-                    _ => false,
-                };
-                if !has_failed {
-                    return Ok(());
-                }
-                // Without a version to serve, at least this long.
-                let failures = match self.failures.get(&row.name) {
-                    Some((failures, fence)) if *fence < row.fence => *failures,
-                    _ => 0,
-                };
-                let due = terms
-                    .cooldown
-                    .min(Duration::from_secs(1 << failures.min(10)));
-                if *cooldown < due {
-                    return Err(format!(
-                        "S12: {:?} is released after a failure with a cooldown of {cooldown:?}, not {due:?}",
-                        row.name
-                    ));
-                }
-            }
-            _ => {}
+        let Call::Release(Release {
+            lease: row,
+            cooldown,
+        }) = call
+        else {
+            return Ok(());
+        };
+        let Some(lease) = self.of(&row.name, process, row.fence) else {
+            return Ok(());
+        };
+        lease.over = true;
+        let Some(terms) = terms else { return Ok(()) };
+        let has_failed = match lease.run {
+            Some((_, Some(("failed" | "panicked", _)))) => true,
+            Some((begun, Some(("cancelled", ended)))) => ended - begun >= micros(terms.timeout),
+            _ => false,
+        };
+        if !has_failed {
+            return Ok(());
+        }
+        // Without a version to serve, at least this long.
+        let failures = match self.failures.get(&row.name) {
+            Some((failures, fence)) if *fence < row.fence => *failures,
+            _ => 0,
+        };
+        let due = terms
+            .cooldown
+            .min(Duration::from_secs(1 << failures.min(10)));
+        if *cooldown < due {
+            return Err(format!(
+                "S12: {:?} is released after a failure with a cooldown of {cooldown:?}, not {due:?}",
+                row.name
+            ));
         }
         Ok(())
     }
