@@ -191,9 +191,9 @@ pub(crate) const RETENTION: Duration = Duration::from_hours(24 * 90);
 /// The minimum retention of the row of a request whose outcome is unknown.
 pub(crate) const UNKNOWN_OUTCOME: Duration = Duration::from_hours(24 * 90);
 
-/// The minimum time for which a purge is remembered: longer than a generation that began before the
-/// purge.
-pub(crate) const PURGE_MEMORY: Duration = Duration::from_hours(1);
+/// The minimum age of an invalidation that is replaced by a purge of everything: few generations
+/// last as long, and their pages are generated again.
+pub(crate) const INVALIDATION_MEMORY: Duration = Duration::from_hours(1);
 
 /// The lease of the lock that lists a process.
 pub(crate) const PROCESS_LEASE: Duration = Duration::from_secs(30);
@@ -203,9 +203,6 @@ pub(crate) const PRUNE: Duration = Duration::from_hours(24);
 
 /// The shortest time between two prunings.
 pub(crate) const PRUNE_LEAST: Duration = Duration::from_secs(10);
-
-/// The time between two foldings of the invalidation list by all processes together.
-pub(crate) const FOLD: Duration = Duration::from_secs(60);
 
 /// Runs a step in the database, and drops the step after `limit`.
 ///

@@ -6,11 +6,14 @@
 //! clocks say and however late the commit is. A version stores the latest epoch that was known
 //! before its generator began. Invalidations with a later epoch apply to the version.
 
-use std::sync::{
-    PoisonError, RwLock,
-    atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Release},
+use std::{
+    borrow::Cow,
+    sync::{
+        PoisonError, RwLock,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Release},
+        },
     },
 };
 
@@ -20,16 +23,13 @@ use crate::{
     resource::{Metadata, names::Names, state::Freshness},
 };
 
-/// The number of invalidated keys, prefixes and tags above which a process folds them: one
-/// invalidation of everything takes their place. Purged keys have the same limit.
+/// The number of names of one effect above which a process folds the older half of the names: one
+/// epoch takes their place.
 pub(super) const MOST: usize = 100_000;
 
 /// The revision of versions whose process could not store its revision yet. The epoch of the
 /// revision, once it is stored, makes them stale.
 const UNSAID: i64 = i64::MAX;
-
-/// The name of the invalidation of everything.
-const EVERYTHING: &str = "prefix:";
 
 /// The target of an invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +109,8 @@ struct List {
     latest: i64,
     /// This process knows all invalidations from before its start.
     complete: bool,
-    stale: Invalidated,
-    purged: Invalidated,
+    stale: Effect,
+    purged: Effect,
     /// The name of the revision of the site's code, if the builder was given one.
     revision: Option<String>,
     /// The epoch in which that revision was first seen, or seen again after another one; 0 before.
@@ -119,22 +119,17 @@ struct List {
     unsaid: Option<String>,
     /// The latest epoch of another revision; 0: there is none.
     other_revised: i64,
-    /// The epoch before which all versions are stale, by the database's list.
-    everything: i64,
-    /// The epoch before which this process treats all versions as stale, in place of the names that
-    /// it has folded.
-    folded: i64,
-    /// The epoch before which this process treats all versions as purged, in place of the purged
-    /// keys that it has folded.
-    purged_before: i64,
 }
 
-/// Names with the epochs of their latest invalidation.
+/// The invalidations of one effect: names with the epochs of their latest invalidation.
 #[derive(Debug, Default)]
-struct Invalidated {
+struct Effect {
     keys: Names,
     prefixes: Names,
     tags: Names,
+    /// The epoch before which all versions are affected: that of an invalidation of everything, or
+    /// of names that were folded.
+    before: i64,
 }
 
 impl Invalidations {
@@ -207,22 +202,6 @@ impl Invalidations {
         self.read(List::revision)
     }
 
-    /// Returns true if there are more names than a process keeps.
-    pub(super) fn is_full(&self) -> bool {
-        self.read(|list| list.stale.len() > MOST)
-    }
-
-    /// Returns true if an invalidation of everything is to take the place of the names, in the
-    /// database too.
-    pub(super) fn is_to_be_folded(&self) -> bool {
-        self.read(|list| list.stale.len() > MOST || list.folded > list.everything)
-    }
-
-    /// Returns the epoch before which all versions are stale, by the database's list.
-    pub(super) fn everything(&self) -> i64 {
-        self.read(|list| list.everything)
-    }
-
     /// Adds an invalidation by this process.
     pub(super) fn add(&self, name: &str, epoch: i64) {
         self.change(|list| list.add(name, epoch));
@@ -246,24 +225,16 @@ impl Invalidations {
         }
     }
 
-    /// Skips the names up to `epoch`. The caller has added all purges and revisions up to that
-    /// epoch.
-    ///
-    /// Without `folds`, only names that are older than an invalidation of everything are skipped.
-    /// With `folds`, all versions from before `epoch` are stale, in place of the skipped names and
-    /// the known ones.
-    pub(super) fn skip_to(&self, epoch: i64, folds: bool) {
-        self.change(|list| {
-            let epoch = if folds {
-                list.folded = list.folded.max(epoch);
-                list.stale.drop_older(epoch);
-                epoch
-            } else {
-                epoch.min(list.everything)
-            };
-            list.seen = list.seen.max(epoch);
-            list.latest = list.latest.max(epoch);
-        });
+    /// Skips the names up to `epoch`: all versions from before are stale in their place. The caller
+    /// has added all purges and revisions up to that epoch.
+    pub(super) fn skip_to(&self, epoch: i64) {
+        if epoch > self.seen() {
+            self.change(|list| {
+                list.stale.affect_all(epoch);
+                list.seen = epoch;
+                list.latest = list.latest.max(epoch);
+            });
+        }
     }
 
     /// The effect of the invalidations on the version of this key with these metadata:
@@ -303,76 +274,55 @@ impl List {
         for (name, epoch) in invalidated {
             self.add(name, *epoch);
         }
-        let purged = &mut self.purged;
-        let each = [&purged.keys, &purged.prefixes, &purged.tags];
-        let full = each.into_iter().find(|names| names.len() > MOST);
-        if let Some(median) = full.map(Names::median) {
-            // Few versions are older than half of the purges. They are generated again before they
-            // are served.
-            self.purged_before = self.purged_before.max(median);
-            purged.drop_older(self.purged_before);
-        }
+        self.stale.fold();
+        self.purged.fold();
     }
 
     fn add(&mut self, name: &str, epoch: i64) {
         self.latest = self.latest.max(epoch);
-        if name == EVERYTHING {
-            self.everything = self.everything.max(epoch);
-            return self.stale.drop_older(epoch);
-        }
-        let (stale, purged) = (&mut self.stale, &mut self.purged);
-        let (stale_before, purged_before) = (self.everything.max(self.folded), self.purged_before);
-        let (names, text, before) = match Target::parse(name) {
-            Some(Target::Key(key)) => (&mut stale.keys, key, stale_before),
-            Some(Target::Prefix(prefix)) => (&mut stale.prefixes, prefix, stale_before),
-            Some(Target::Tag(tag)) => (&mut stale.tags, tag, stale_before),
-            Some(Target::Purged(key)) => (&mut purged.keys, key, purged_before),
-            Some(Target::PurgedPrefix(prefix)) => (&mut purged.prefixes, prefix, purged_before),
-            Some(Target::PurgedTag(tag)) => (&mut purged.tags, tag, purged_before),
-            Some(Target::Revision(_)) => {
-                let is_own = self.revision.as_ref().is_some_and(|own| {
-                    let rest = name.strip_prefix(&**own);
-                    rest.is_some_and(|rest| rest.is_empty() || is_return(rest))
-                });
-                let revised = match is_own {
-                    true => &mut self.revised,
-                    false => &mut self.other_revised,
-                };
-                *revised = (*revised).max(epoch);
-                if self.unsaid.as_deref() == Some(name) {
-                    self.unsaid = None;
-                }
-                self.everything = self.everything.max(epoch);
-                return;
+        match Target::parse(name) {
+            Some(Target::Key(key)) => self.stale.add(epoch, key, |names| &mut names.keys),
+            Some(Target::Tag(tag)) => self.stale.add(epoch, tag, |names| &mut names.tags),
+            Some(Target::Prefix("")) => self.stale.affect_all(epoch),
+            Some(Target::Prefix(text)) => self.stale.add(epoch, text, |names| &mut names.prefixes),
+            Some(Target::Purged(key)) => self.purged.add(epoch, key, |names| &mut names.keys),
+            Some(Target::PurgedTag(tag)) => self.purged.add(epoch, tag, |names| &mut names.tags),
+            Some(Target::PurgedPrefix("")) => self.purged.affect_all(epoch),
+            Some(Target::PurgedPrefix(text)) => {
+                self.purged.add(epoch, text, |names| &mut names.prefixes);
             }
-            None => return,
-        };
-        if epoch > before {
-            names.add(text, epoch);
+            Some(Target::Revision(_)) => self.revise(name, epoch),
+            None => {}
         }
     }
 
+    fn revise(&mut self, name: &str, epoch: i64) {
+        let is_own = self.revision.as_ref().is_some_and(|own| {
+            let rest = name.strip_prefix(&**own);
+            rest.is_some_and(|rest| rest.is_empty() || is_return(rest))
+        });
+        let revised = match is_own {
+            true => &mut self.revised,
+            false => &mut self.other_revised,
+        };
+        *revised = (*revised).max(epoch);
+        if self.unsaid.as_deref() == Some(name) {
+            self.unsaid = None;
+        }
+        self.stale.affect_all(epoch);
+    }
+
     fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
-        let since = |epoch: Option<i64>| epoch.is_some_and(|epoch| epoch > metadata.epoch);
         // The key itself, and the part before each `#`: the keys that have this key as a variant.
         let ends = key.match_indices('#').map(|(at, _)| at);
         let names: Vec<_> = ends
             .chain([key.len()])
             .map(|end| bounded(&key[..end]))
             .collect();
-        let named = |list: &Names| names.iter().any(|name| since(list.get(name)));
-        let tagged = |list: &Names| {
-            let mut tags = metadata.tags.iter();
-            tags.any(|tag| since(list.get(&bounded(tag))))
-        };
-        let applies = |invalidated: &Invalidated| {
-            named(&invalidated.keys)
-                || tagged(&invalidated.tags)
-                || since(invalidated.prefixes.latest_prefix_of(key))
-        };
-        if self.purged_before > metadata.epoch || applies(&self.purged) {
+        let applies = |effect: &Effect| effect.latest_on(key, &names, metadata) > metadata.epoch;
+        if applies(&self.purged) {
             Freshness::Purged
-        } else if self.everything.max(self.folded) > metadata.epoch || applies(&self.stale) {
+        } else if applies(&self.stale) {
             Freshness::Stale
         } else {
             Freshness::Fresh
@@ -380,15 +330,46 @@ impl List {
     }
 }
 
-impl Invalidated {
-    fn len(&self) -> usize {
-        self.keys.len() + self.prefixes.len() + self.tags.len()
+impl Effect {
+    fn add(&mut self, epoch: i64, name: &str, kind: impl FnOnce(&mut Self) -> &mut Names) {
+        if epoch > self.before {
+            kind(self).add(name, epoch);
+        }
     }
 
-    fn drop_older(&mut self, epoch: i64) {
-        for names in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
-            names.drop_older(epoch);
+    /// Affects all versions from before `epoch`, in place of the names up to then.
+    fn affect_all(&mut self, epoch: i64) {
+        if epoch > self.before {
+            self.before = epoch;
+            for names in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
+                names.drop_older(epoch);
+            }
         }
+    }
+
+    fn names(&self) -> [&Names; 3] {
+        [&self.keys, &self.prefixes, &self.tags]
+    }
+
+    /// Folds the older half of the names if there are more than [`MOST`]. Few versions in use are
+    /// that old.
+    fn fold(&mut self) {
+        let names = self.names();
+        if names.iter().map(|names| names.len()).sum::<usize>() > MOST {
+            let mut epochs: Vec<_> = names.iter().flat_map(|names| names.epochs()).collect();
+            let middle = epochs.len() / 2;
+            let median = *epochs.select_nth_unstable(middle).1;
+            self.affect_all(median);
+        }
+    }
+
+    /// Returns the latest epoch of an invalidation of this resource, whose key has these `names`.
+    fn latest_on(&self, key: &str, names: &[Cow<'_, str>], metadata: &Metadata) -> i64 {
+        let keys = names.iter().filter_map(|name| self.keys.get(name));
+        let tags = metadata.tags.iter();
+        let tags = tags.filter_map(|tag| self.tags.get(&bounded(tag)));
+        let latest = keys.chain(tags).chain(self.prefixes.latest_prefix_of(key));
+        latest.max().unwrap_or(0).max(self.before)
     }
 }
 
@@ -482,8 +463,8 @@ mod tests {
             (Target::Key("/b"), 5),
         ]);
         assert_eq!(
-            (all.read(|list| list.stale.len()), all.everything()),
-            (1, 4)
+            all.read(|list| list.stale.names().map(Names::len)),
+            [1, 0, 0]
         );
         assert_eq!((all.seen(), all.latest()), (5, 5));
         assert_eq!(all.judge("/p", &metadata(0, &[])), Freshness::Purged);
@@ -580,35 +561,53 @@ mod tests {
     }
 
     #[test]
-    fn folded_names_count_as_everything_up_to_where_they_were_skipped() {
+    fn skipped_names_count_as_everything_up_to_their_end() {
         let all = known(&[(Target::Tag("t"), 1), (Target::Purged("/p"), 2)]);
-        all.skip_to(9, false);
-        assert_eq!((all.seen(), all.latest()), (2, 2), "nothing may be skipped");
-        all.skip_to(9, true);
+        all.skip_to(2);
+        assert_eq!(all.judge("/a", &metadata(1, &[])), Freshness::Fresh);
+        all.skip_to(9);
         assert_eq!((all.seen(), all.latest()), (9, 9));
         assert_eq!(all.judge("/a", &metadata(8, &[])), Freshness::Stale);
         assert_eq!(all.judge("/a", &metadata(9, &[])), Freshness::Fresh);
         assert_eq!(all.judge("/p", &metadata(1, &[])), Freshness::Purged);
-        assert!(all.is_to_be_folded() && !all.is_full());
-        all.learn(&[("prefix:".to_owned(), 12)]);
-        assert!(!all.is_to_be_folded(), "the database says so now");
-        all.skip_to(20, false);
-        assert_eq!(all.seen(), 12, "what is older is needless");
     }
 
     #[test]
-    fn more_purged_keys_than_a_process_keeps_count_as_all_from_before_half_of_them() {
-        let names = |range: std::ops::Range<i64>| range.map(|n| (format!("purged:/{n}"), n));
-        let all = Invalidations::new(None);
-        let most = i64::try_from(MOST).expect("fits");
-        all.learn(&names(1..most + 1).collect::<Vec<_>>());
-        assert_eq!(all.judge("/other", &metadata(0, &[])), Freshness::Fresh);
-        all.learn(&names(most + 1..most + 2).collect::<Vec<_>>());
-        assert!(all.read(|list| list.purged.keys.len()) <= MOST / 2 + 1);
-        assert_eq!(all.judge("/other", &metadata(0, &[])), Freshness::Purged);
-        assert_eq!(all.judge("/other", &metadata(most, &[])), Freshness::Fresh);
-        let last = format!("/{}", most + 1);
-        assert_eq!(all.judge(&last, &metadata(most, &[])), Freshness::Purged);
+    fn older_half_of_too_many_names_counts_as_everything_of_its_effect() {
+        for (kinds, effect) in [
+            (["key:", "tag:", "prefix:/"], Freshness::Stale),
+            (
+                ["purged:", "purged_tag:", "purged_prefix:/"],
+                Freshness::Purged,
+            ),
+        ] {
+            let names = |range: std::ops::Range<i64>| {
+                let kinds = kinds.iter().cycle();
+                let names = range.zip(kinds).map(|(n, kind)| (format!("{kind}{n}"), n));
+                names.collect::<Vec<_>>()
+            };
+            let all = Invalidations::new(None);
+            let most = i64::try_from(MOST).expect("fits");
+            all.learn(&names(1..most + 1));
+            assert_eq!(all.judge("?", &metadata(0, &[])), Freshness::Fresh);
+            all.learn(&names(most + 1..most + 2));
+            let left = all.read(|list| {
+                let effects = [&list.stale, &list.purged].map(Effect::names);
+                effects
+                    .as_flattened()
+                    .iter()
+                    .map(|names| names.len())
+                    .sum::<usize>()
+            });
+            assert!(left <= MOST / 2, "{left}");
+            assert_eq!(all.judge("?", &metadata(0, &[])), effect);
+            assert_eq!(
+                all.judge("?", &metadata(most / 2 + 1, &[])),
+                Freshness::Fresh
+            );
+            let last = format!("{}", most + 1);
+            assert_eq!(all.judge(&last, &metadata(most, &[])), effect);
+        }
     }
 
     #[test]

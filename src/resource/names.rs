@@ -44,6 +44,10 @@ impl Names {
         begins.max()
     }
 
+    pub(super) fn epochs(&self) -> impl Iterator<Item = i64> {
+        self.epochs.values().copied()
+    }
+
     /// Drops the names whose epochs are at most `epoch`.
     pub(super) fn drop_older(&mut self, epoch: i64) {
         self.epochs.retain(|_, latest| *latest > epoch);
@@ -51,16 +55,6 @@ impl Names {
             self.lengths.clear();
         }
         self.epochs.shrink_to_fit();
-    }
-
-    /// Returns the median of the epochs.
-    pub(super) fn median(&self) -> i64 {
-        let mut epochs: Vec<_> = self.epochs.values().copied().collect();
-        let middle = epochs.len() / 2;
-        match epochs.is_empty() {
-            true => 0,
-            false => *epochs.select_nth_unstable(middle).1,
-        }
     }
 }
 
@@ -110,16 +104,5 @@ mod tests {
         for (key, epoch) in table {
             assert_eq!(names.latest_prefix_of(key), epoch, "{key}");
         }
-    }
-
-    #[test]
-    fn half_of_the_names_are_older_than_the_median() {
-        let mut names = Names::default();
-        assert_eq!(names.median(), 0);
-        for epoch in 1..=100 {
-            names.add(&epoch.to_string(), epoch);
-        }
-        names.drop_older(names.median());
-        assert_eq!(names.len(), 49);
     }
 }

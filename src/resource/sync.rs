@@ -14,9 +14,8 @@ use tracing::Instrument;
 use crate::{
     clock::Tick,
     error::Error,
-    name::{LockKind, LockName},
-    resource::Pages,
-    store::{Invalidate, Invalidated, InvalidatedForLong, Probe},
+    resource::{Pages, invalidation::MOST},
+    store::{FoldAt, Invalidate, Invalidated, InvalidatedForLong},
     timing::{OVERDUE, SYNC},
 };
 
@@ -217,9 +216,6 @@ impl Pages {
                 // After a failure, a later sync tries again.
                 let _ = pages.say_revision().await;
             }
-            if pages.invalidations.is_to_be_folded() {
-                pages.fold();
-            }
             if prunes {
                 // After a failure another process prunes, or this one at a later sync.
                 let _ = pages.prune().await;
@@ -264,21 +260,17 @@ impl Pages {
             if page.len() < PAGE {
                 return Ok(());
             }
-            if !caught_up || self.invalidations.is_full() {
+            if !caught_up {
                 self.catch_up(progress).await?;
                 caught_up = true;
             }
         }
     }
 
-    /// Reads purges and revisions, which outlive an invalidation of everything. Then skips the
-    /// other invalidations up to the last invalidation of everything. If too many remain, this
-    /// process folds them: an invalidation of everything takes their place.
+    /// Reads all purges and revisions, and skips the other names but for the latest
+    /// [`MOST`](super::invalidation::MOST).
     async fn catch_up(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
-        // A name without an entry: each probe returns the epoch.
-        let nothing = LockName::of(LockKind::Housekeeping, "-");
-        let probe = self.store.call(Probe::new(nothing, i64::MAX));
-        let epoch = probe.await?.epoch;
+        let fold_at = self.store.call(FoldAt { most: MOST }).await?;
         // No key is empty.
         let mut after = "purged:".to_owned();
         loop {
@@ -287,14 +279,11 @@ impl Pages {
             self.invalidations.add_all(&page);
             progress.send_replace(Shown::Alive(self.now()));
             match page.last() {
-                // Each answer also has the invalidation of everything, if there is one, beyond the
-                // `PAGE` names.
                 Some((last, _)) if page.len() >= PAGE => after.clone_from(last),
                 _ => break,
             }
         }
-        self.invalidations
-            .skip_to(epoch, self.invalidations.is_full());
+        self.invalidations.skip_to(fold_at);
         Ok(())
     }
 

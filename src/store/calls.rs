@@ -199,8 +199,12 @@ calls! {
     /// epoch, in the order of epochs.
     Invalidated "sync" reads [] { since: i64, most: usize } -> Vec<(String, i64)>;
 
-    /// Returns the names that are still needed after an invalidation of everything: the name of the
-    /// invalidation of everything itself (`prefix:`), if there is one, and the first `most` names
+    /// Returns the smallest epoch of the `most` latest invalidated names; 0 if there are fewer
+    /// names. All versions from before that epoch may count as stale, so that the names before need
+    /// not be read.
+    FoldAt "sync-fold" reads [] { most: usize } -> i64;
+
+    /// Returns the names that are needed even if older names are folded: the first `most` names
     /// after `after`, in the order of bytes, that begin with `purged` or `revision:`. The first
     /// call has `after` equal to `purged:`.
     InvalidatedForLong "sync-for-long" reads [after: String] { most: usize }
@@ -239,13 +243,12 @@ calls! {
     PruneLocks "prune-locks" writes []
         { kind: LockKind, unused: Unused, after: Option<String> } -> Option<String>;
 
-    /// Removes invalidations among the next few after the epoch `after`: those with an epoch before
-    /// `before`, except for two kinds. Names that begin with `revision:` stay. Names that begin
-    /// with `purged:` go only if they are older than `purged` and their epoch is at most `oldest`,
-    /// the smallest epoch of a stored entry. Returns the place to continue; `None`: there are no
-    /// more names.
+    /// Replaces the next few invalidations after the epoch `after` by a purge of everything
+    /// (`purged_prefix:`) with the latest epoch of theirs: those that are older than `age`, and not
+    /// later than `oldest`, the smallest epoch of a stored entry. Names that begin with `revision:`
+    /// stay. Returns the place to continue; `None`: there are no more.
     PruneInvalidations "prune-invalidations" writes []
-        { before: i64, purged: Duration, oldest: i64, after: Option<i64> } -> Option<i64>;
+        { oldest: i64, age: Duration, after: Option<i64> } -> Option<i64>;
 
     /// Begins the request `name` for this owner, if no other owner has begun it, or if the row's
     /// retention is over. An owner that has begun the request already (its reply was lost) gets the

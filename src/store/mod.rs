@@ -18,9 +18,9 @@ use crate::name::{LockKind, LockName};
 
 #[allow(unused_imports, reason = "the backends name them, which are features")]
 pub use calls::{
-    Backend, Begin, BreakLock, Call, CallFuture, Extend, Finish, Forget, Held, Inspect, Invalidate,
-    Invalidated, InvalidatedForLong, List, Probe, PruneEntries, PruneInvalidations, PruneLocks,
-    PruneRequests, Publish, Purge, Release, Remove, Reply, Revoke, Step, TryLock,
+    Backend, Begin, BreakLock, Call, CallFuture, Extend, Finish, FoldAt, Forget, Held, Inspect,
+    Invalidate, Invalidated, InvalidatedForLong, List, Probe, PruneEntries, PruneInvalidations,
+    PruneLocks, PruneRequests, Publish, Purge, Release, Remove, Reply, Revoke, Step, TryLock,
 };
 pub(crate) use handle::Store;
 #[cfg(feature = "_sql")]

@@ -133,7 +133,7 @@ pub mod internal {
     pub use super::memory::{Memory, micros};
     pub use crate::store::{
         Backend, Begin, Begun, BreakLock, Call, CallFuture, Entry, EntryRow, Extend, Finish,
-        Forget, Held, Inspect, Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List,
+        FoldAt, Forget, Held, Inspect, Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List,
         LockRow, LockState, NewEntry, Probe, Probed, Progress, PruneEntries, PruneInvalidations,
         PruneLocks, PruneRequests, Pruned, Publish, Purge, Release, Remove, Reply, Revoke, Step,
         Tried, TryLock, Unused,

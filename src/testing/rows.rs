@@ -22,6 +22,9 @@ const STEP: usize = 100;
 /// If a publish is further in the future than this, in microseconds, the clock was set back.
 pub(super) const SET_BACK: i64 = 5_000_000;
 
+/// The name of a purge of everything.
+const EVERYTHING: &str = "purged_prefix:";
+
 /// The primary key of a row.
 pub(super) type Id = (LockKind, String);
 
@@ -93,12 +96,17 @@ impl Rows {
                 names.truncate(*most);
                 Reply::Invalidated(names)
             }
+            Call::FoldAt(call) => {
+                let mut epochs: Vec<_> = self.names.values().copied().collect();
+                epochs.sort_unstable_by(|a, b| b.cmp(a));
+                let last = call.most.checked_sub(1);
+                let fold_at = last.and_then(|last| epochs.get(last).copied());
+                Reply::FoldAt(fold_at.unwrap_or(0))
+            }
             Call::InvalidatedForLong(InvalidatedForLong { after, most }) => {
-                let everything = self.names.get_key_value("prefix:");
                 let (first, end) = (Bound::Excluded(&**after), Bound::Excluded("revision;"));
                 let rest = self.names.range::<str, _>((first, end)).take(*most);
-                let names = everything.into_iter().chain(rest);
-                let names = names.map(|(name, epoch)| (name.clone(), *epoch));
+                let names = rest.map(|(name, epoch)| (name.clone(), *epoch));
                 Reply::InvalidatedForLong(names.collect())
             }
             Call::Purge(call) => {
@@ -161,25 +169,24 @@ impl Rows {
             Call::Finish(call) => Reply::Finish(self.requests.finish(call, now)),
             Call::Forget(call) => Reply::Forget(self.requests.forget(call)),
             Call::PruneRequests(call) => Reply::PruneRequests(self.requests.prune(call.most, now)),
-            Call::PruneInvalidations(PruneInvalidations {
-                before,
-                purged,
-                oldest,
-                after,
-            }) => {
-                let recent = now.saturating_sub(micros(*purged));
+            Call::PruneInvalidations(PruneInvalidations { oldest, age, after }) => {
                 let after = after.unwrap_or(i64::MIN);
-                let last = self.names.values().copied().max();
-                self.names
-                    .retain(|name, epoch| match name.split(':').next() {
-                        _ if *epoch <= after => true,
-                        Some(kind) if kind.starts_with("purged") => {
-                            *epoch >= recent || *epoch > *oldest
-                        }
-                        Some("revision") => true,
-                        _ => *epoch >= *before,
+                let recent = now.saturating_sub(micros(*age));
+                let goes = |epoch: i64| epoch > after && epoch <= *oldest && epoch < recent;
+                let last = self
+                    .names
+                    .values()
+                    .copied()
+                    .filter(|epoch| goes(*epoch))
+                    .max();
+                if let Some(last) = last {
+                    self.names.retain(|name, epoch| {
+                        !goes(*epoch) || name == EVERYTHING || name.starts_with("revision:")
                     });
-                Reply::PruneInvalidations(last.filter(|last| *last > after))
+                    let purged = self.names.entry(EVERYTHING.to_owned()).or_insert(last);
+                    *purged = last.max(*purged);
+                }
+                Reply::PruneInvalidations(last)
             }
         }
     }

@@ -13,10 +13,10 @@ use http::{HeaderValue, Response, StatusCode};
 use perennial::{
     locks::{LockKind, LockName},
     testing::internal::{
-        Backend, Begin, Begun, BreakLock, Extend, Finish, Forget, Held, Inspect, Invalidate,
-        Invalidated, InvalidatedForLong, LeaseRow, List, NewEntry, Probe, Progress, PruneEntries,
-        PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Release, Remove, Revoke,
-        TryLock, Unused,
+        Backend, Begin, Begun, BreakLock, Extend, Finish, FoldAt, Forget, Held, Inspect,
+        Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List, NewEntry, Probe, Progress,
+        PruneEntries, PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Release,
+        Remove, Revoke, TryLock, Unused,
     },
 };
 use tokio::task::JoinSet;
@@ -688,27 +688,20 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
         all.contains(&("revision:1".to_owned(), first)),
         "it keeps the first"
     );
-    let last = store
-        .ask(Invalidate::new("prefix:"))
-        .await
-        .expect("answers");
     let hour = Duration::from_secs(3600);
-    forget(&*store, last, hour, i64::MAX).await;
-    let mut left = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
-    left.sort();
-    let left: Vec<_> = left.iter().map(|(name, _)| &**name).collect();
-    assert_eq!(left, ["prefix:", "purged:/p", "revision:1"]);
+    fold(&*store, hour, i64::MAX).await;
+    let left = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
+    assert_eq!(left, all, "none is old enough");
     tokio::time::sleep(Duration::from_millis(50)).await;
     let soon = Duration::from_millis(10);
-    forget(&*store, 0, soon, i64::MAX).await;
-    assert_eq!(
-        store
-            .ask(Invalidated::new(0, ALL))
-            .await
-            .expect("answers")
-            .len(),
-        2
-    );
+    let latest = all.last().expect("is there").1;
+    for _ in 0..2 {
+        fold(&*store, soon, i64::MAX).await;
+        let mut left = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
+        left.sort();
+        let everything = ("purged_prefix:".to_owned(), latest);
+        assert_eq!(left, [everything, ("revision:1".to_owned(), first)]);
+    }
 }
 
 async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
@@ -756,13 +749,12 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
     assert_eq!(answers, (expected.clone(), expected, made));
 }
 
-/// Forgets in as many steps as the store takes.
-async fn forget(store: &dyn Backend, before: i64, purged: Duration, oldest: i64) {
+/// Folds in as many steps as the store takes.
+async fn fold(store: &dyn Backend, age: Duration, oldest: i64) {
     let mut after = None;
     loop {
-        let forgotten = store.ask(PruneInvalidations::new(before, purged, oldest, after));
-        let forgotten = forgotten.await;
-        after = forgotten.expect("answers");
+        let folded = store.ask(PruneInvalidations::new(oldest, age, after)).await;
+        after = folded.expect("answers");
         if after.is_none() {
             return;
         }
@@ -811,18 +803,17 @@ async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db
             .ask(InvalidatedForLong::new(&after, 2))
             .await
             .expect("answers");
-        assert!(page.len() <= 3, "the invalidation of everything, and two");
-        assert!(page.iter().any(|(name, _)| name == "prefix:"));
-        let rest: Vec<_> = page
-            .into_iter()
-            .filter(|(name, _)| name != "prefix:")
-            .collect();
-        match rest.last() {
+        assert!(page.len() <= 2);
+        match page.last() {
             Some((last, _)) => after.clone_from(last),
             None => break,
         }
-        lasting.extend(rest);
+        lasting.extend(page);
     }
+    let fold_at = async |most| store.ask(FoldAt { most }).await.expect("answers");
+    assert_eq!(fold_at(names.len() + 1).await, 0);
+    assert_eq!(fold_at(names.len()).await, made[0].1);
+    assert_eq!(fold_at(3).await, made[names.len() - 3].1);
     let mut expected: Vec<_> = made
         .into_iter()
         .filter(|(name, _)| name.starts_with("purged:") || name.starts_with("revision:"))
@@ -998,7 +989,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     entry("/new", purged).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let is_remembered = async |oldest| {
-        forget(&*store, 0, Duration::from_millis(10), oldest).await;
+        fold(&*store, Duration::from_millis(10), oldest).await;
         let left = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
         left.iter().any(|(name, _)| name == "purged:/p")
     };
@@ -1012,6 +1003,9 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     let known = oldest(&*store).await;
     assert_eq!(known, purged);
     assert!(!is_remembered(known).await);
+    let left = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
+    let everything = ("purged_prefix:".to_owned(), purged);
+    assert_eq!(left, [everything], "it stands for both");
 }
 
 async fn purge_distinguishes_keys_with_a_common_beginning(db: Db) {

@@ -14,9 +14,10 @@ use http::Response;
 use perennial::{
     Refresh,
     testing::internal::{
-        Begin, BreakLock, Call, Extend, Finish, Forget, Held, Inspect, Invalidate, Invalidated,
-        InvalidatedForLong, LeaseRow, List, Memory, Probe, PruneEntries, PruneInvalidations,
-        PruneLocks, PruneRequests, Publish, Purge, Release, Remove, Reply, Revoke, TryLock,
+        Begin, BreakLock, Call, Extend, Finish, FoldAt, Forget, Held, Inspect, Invalidate,
+        Invalidated, InvalidatedForLong, LeaseRow, List, Memory, Probe, PruneEntries,
+        PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Release, Remove, Reply,
+        Revoke, TryLock,
     },
 };
 use tokio::time::Instant;
@@ -438,12 +439,10 @@ pub(crate) fn text(call: &Call) -> String {
             let unused = [unused.released, unused.alone, unused.expired];
             format!("prune locks {kind} {unused:?} {after:?}")
         }
-        Call::PruneInvalidations(PruneInvalidations {
-            before,
-            purged,
-            oldest,
-            after,
-        }) => format!("prune-invalidations {before} {purged:?} {oldest} {after:?}"),
+        Call::PruneInvalidations(PruneInvalidations { oldest, age, after }) => {
+            format!("prune-invalidations {oldest} {age:?} {after:?}")
+        }
+        Call::FoldAt(FoldAt { most }) => format!("fold at {most}"),
         Call::Begin(Begin { name, .. }) => format!("begin {name}"),
         Call::Finish(Finish { name, .. }) => format!("finish {name}"),
         Call::Forget(Forget { name, .. }) => format!("forget {name}"),

@@ -47,30 +47,41 @@ pub(in crate::sql) const INVALIDATED: Sides = Sides::same(
     WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2",
 );
 
-/// last name, number -> name, epoch: the invalidation of everything, and in the order of names
-/// purges and revisions
-pub(in crate::sql) const INVALIDATED_FOR_LONG: Sides = Sides::same(
-    "{waits}SELECT name, epoch FROM {p}invalidation WHERE name = 'prefix:'
-    UNION ALL SELECT n.name, n.epoch FROM (
-        SELECT name, epoch FROM {p}invalidation WHERE name > $1 AND name < 'revision;'
-        ORDER BY name LIMIT $2
-    ) n ORDER BY name",
-);
-
-/// last epoch -> the last one of the next few
-pub(in crate::sql) const NEXT: Sides = Sides::same(
-    "SELECT max(n.epoch) FROM (
-        SELECT epoch FROM {p}invalidation WHERE epoch > $1 ORDER BY epoch LIMIT 10000
+/// number -> the smallest epoch of as many latest names; 0 if there are fewer
+pub(in crate::sql) const FOLD_AT: Sides = Sides::same(
+    "{waits}SELECT CASE WHEN count(*) < $1 THEN 0 ELSE min(n.epoch) END FROM (
+        SELECT epoch FROM {p}invalidation WHERE name <> '*' ORDER BY epoch DESC LIMIT $1
     ) n",
 );
 
-/// Deletes invalidations that an invalidation of everything replaces, and purges that are older
-/// than `$4` and than every stored entry. Keeps revisions.
+/// last name, number -> name, epoch: purges and revisions, in the order of names
+pub(in crate::sql) const INVALIDATED_FOR_LONG: Sides = Sides::same(
+    "{waits}SELECT name, epoch FROM {p}invalidation
+    WHERE name > $1 AND name < 'revision;' ORDER BY name LIMIT $2",
+);
+
+/// last epoch, the smallest epoch of an entry, the least age -> the last one of the next few
+pub(in crate::sql) const NEXT: Sides = Sides::same(
+    "SELECT max(n.epoch) FROM (
+        SELECT epoch FROM {p}invalidation
+        WHERE epoch > $1 AND epoch <= $2 AND epoch < {now} - $3 AND name <> '*' ORDER BY epoch LIMIT 10000
+    ) n",
+);
+
+/// Purges everything from before an epoch.
 ///
-/// last epoch, the last one of the next few, epoch of the invalidation of everything, the time for
-/// which a purge is remembered, the smallest epoch of an entry
+/// epoch
+pub(in crate::sql) const FOLD: Sides = Sides {
+    mysql: "INSERT INTO {p}invalidation (name, epoch) VALUES ('purged_prefix:', $1)
+        ON DUPLICATE KEY UPDATE epoch = GREATEST(epoch, VALUES(epoch))",
+    ..Sides::same(
+        "INSERT INTO {p}invalidation AS i (name, epoch) VALUES ('purged_prefix:', $1)
+        ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.epoch < excluded.epoch THEN excluded.epoch ELSE i.epoch END",
+    )
+};
+
+/// last epoch, the last one of the next few
 pub(in crate::sql) const PRUNE: Sides = Sides::same(
     "DELETE FROM {p}invalidation WHERE epoch > $1 AND epoch <= $2
-    AND CASE WHEN substr(name, 1, 6) = 'purged' THEN epoch < {now} - $4 AND epoch <= $5
-        ELSE epoch < $3 AND substr(name, 1, 9) <> 'revision:' END",
+    AND name NOT IN ('*', 'purged_prefix:') AND substr(name, 1, 9) <> 'revision:'",
 );

@@ -7,7 +7,7 @@ use crate::{
         run::{Arg, Cells, Driver, number},
         statements::{Sides, invalidations},
     },
-    store::{Invalidate, Invalidated, InvalidatedForLong, PruneInvalidations},
+    store::{FoldAt, Invalidate, Invalidated, InvalidatedForLong, PruneInvalidations},
 };
 
 impl<DB: Driver> SqlStore<DB> {
@@ -21,6 +21,12 @@ impl<DB: Driver> SqlStore<DB> {
         let since = Arg::Int(call.since);
         let sides = &invalidations::INVALIDATED;
         self.epochs(sides, since, call.most).await
+    }
+
+    pub(super) async fn fold_at(&self, call: &FoldAt) -> Answer<i64> {
+        let most = [Arg::Int(i64::try_from(call.most)?)];
+        let done = self.run(&invalidations::FOLD_AT, &most).await?;
+        Ok(number(&done)?.ok_or(sqlx::Error::RowNotFound)?)
     }
 
     pub(super) async fn invalidated_for_long(
@@ -51,15 +57,16 @@ impl<DB: Driver> SqlStore<DB> {
         call: &PruneInvalidations,
     ) -> Answer<Option<i64>> {
         let after = Arg::Int(call.after.unwrap_or(i64::MIN));
-        let done = self.run(&invalidations::NEXT, &[after]).await?;
+        let bounds = [call.oldest, micros(call.age.min(FOREVER))].map(Arg::Int);
+        let next = [&[after], &bounds[..]].concat();
+        let done = self.run(&invalidations::NEXT, &next).await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let last = row.int(0)?;
         if let Some(last) = last {
-            let purged = micros(call.purged.min(FOREVER));
-            let numbers = [last, call.before, purged, call.oldest];
-            let [last, before, purged, oldest] = numbers.map(Arg::Int);
-            let arguments = [after, last, before, purged, oldest];
-            self.run(&invalidations::PRUNE, &arguments).await?;
+            // First, so that a process that misses the removed names finds the purge.
+            self.run(&invalidations::FOLD, &[Arg::Int(last)]).await?;
+            let few = [after, Arg::Int(last)];
+            self.run(&invalidations::PRUNE, &few).await?;
         }
         Ok(last)
     }
