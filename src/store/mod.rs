@@ -30,10 +30,8 @@ pub(crate) use lost::undo;
 /// The answer to [`Probe`].
 #[derive(Debug, Default)]
 pub struct Probed {
-    /// The entry, if it is newer than the known one.
+    /// The entry, if it is newer than the known one and readable.
     pub entry: Option<Entry>,
-    /// A newer entry exists and is unreadable. The page is then generated again.
-    pub unreadable: bool,
     /// The lock.
     pub lock: LockState,
     /// The latest epoch of an [`Invalidate`]; 0 when there is none.

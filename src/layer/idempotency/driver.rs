@@ -89,7 +89,8 @@ impl IdempotencyLayer {
             return Ok(oneshot(service, request).await?.map(ResponseBody::streamed));
         }
         let tasks = driver.layer.locks.tasks().clone();
-        let task = tasks.spawn(driver.run(service, request).in_current_span());
+        let response = oneshot(service, request);
+        let task = tasks.spawn(driver.run(response).in_current_span());
         match task.await {
             Ok(response) => response,
             Err(error) => match error.try_into_panic() {
@@ -113,15 +114,12 @@ struct Driver {
 }
 
 impl Driver {
-    async fn run<S, ReqBody, ResBody>(
+    /// Runs the request, unless it was begun before. `response`: of the service, which is called
+    /// when the future is polled.
+    async fn run<B: Body<Data = Bytes>, E>(
         self,
-        service: S,
-        request: Request<ReqBody>,
-    ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
-    where
-        S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-        ResBody: Body<Data = Bytes>,
-    {
+        response: impl Future<Output = Result<Response<B>, E>>,
+    ) -> Result<Response<ResponseBody<B>>, E> {
         let attempt = match self.begin().await {
             Ok(attempt) => attempt,
             Err(answer) => {
@@ -134,7 +132,7 @@ impl Driver {
             }
         };
         self.layer.prune();
-        let response = oneshot(service, request).await?;
+        let response = response.await?;
         if asks_to_repeat(&response) {
             let forgotten = self.layer.locks.store().call(self.forget()).await;
             if attempt.may_return(forgotten.is_ok()) {
@@ -205,25 +203,25 @@ impl Driver {
 
     /// Stores the response, or the note that there was one. Drops `trying` after the first try.
     async fn store(self, response: Option<Response<Bytes>>, trying: channel::Sender<()>) {
-        let (begun, name) = (Instant::now(), self.name.as_str());
-        let mut trying = Some(trying);
+        let (begun, name, mut trying) = (Instant::now(), &*self.name, Some(trying));
         let mut backoff = Backoff::new(RESPONSE_PAUSES).random();
         let mut storing = Storing::new(response, begun.elapsed());
         loop {
             let (response, retention) = (storing.response.clone(), self.layer.lifetime);
-            let finish = Finish::new(name, self.owner.as_str(), response, retention);
+            let has_response = response.is_some();
+            let finish = Finish::new(name, &*self.owner, response, retention);
             let finished = self.layer.locks.store().call(finish).await;
             let closing = self.layer.locks.tasks().is_closed();
             let reply = Finished::from(&finished);
             let error = finished.err().map(|error| format!("{error:#}"));
             storing = match storing.finished(begun.elapsed(), reply, closing) {
                 Ending::Stored => return,
-                Ending::Retry(storing) => {
+                Ending::Retry(storing) if storing.response.is_some() == has_response => {
                     drop(trying.take());
                     backoff.pause().await;
                     storing
                 }
-                Ending::RetryWithoutResponse(storing) => {
+                Ending::Retry(storing) => {
                     tracing::warn!(
                         name,
                         error,
@@ -231,18 +229,11 @@ impl Driver {
                     );
                     storing
                 }
-                Ending::Leave if reply == Finished::Refused => {
-                    tracing::warn!(
-                        name,
-                        "a response could not be stored, as its request was taken over or forgotten"
-                    );
-                    return;
-                }
                 Ending::Leave => {
                     tracing::error!(
                         name,
                         error,
-                        "neither a response nor the note that its request was done could be stored: repeats get 409, as the outcome is unknown"
+                        "neither a response nor the note that its request was done could be stored, as the database fails, or as the request was taken over or forgotten"
                     );
                     return;
                 }

@@ -142,10 +142,9 @@ impl From<&Result<bool, Error>> for Finished {
 pub(super) enum Ending<C> {
     /// The response or the note is stored.
     Stored,
-    /// Send a `Finish` again after a pause. The client does not wait for that.
+    /// Send a `Finish` again: at once if it is now without the response, and otherwise after a
+    /// pause. The client does not wait for the pause.
     Retry(Storing<C>),
-    /// Send a `Finish` at once, now without the response.
-    RetryWithoutResponse(Storing<C>),
     /// Leave the row as it is: the outcome of the request is unknown.
     Leave,
 }
@@ -171,17 +170,15 @@ impl<C> Storing<C> {
         }
         let (late, whole) = (now > self.until, self.response.is_some());
         match finished {
-            Finished::Stored => Ending::Stored,
-            Finished::Refused => Ending::Leave,
+            Finished::Stored => return Ending::Stored,
+            Finished::Refused => return Ending::Leave,
             // A short note may get through where a response breaks the connection or takes too
             // long.
-            Finished::Unfit | Finished::Away if whole && (late || finished == Finished::Unfit) => {
-                self.response = None;
-                Ending::RetryWithoutResponse(self)
-            }
-            Finished::Unfit | Finished::Away if late => Ending::Leave,
-            Finished::Unfit | Finished::Away => Ending::Retry(self),
+            _ if whole && (late || finished == Finished::Unfit) => self.response = None,
+            _ if late => return Ending::Leave,
+            Finished::Unfit | Finished::Away => {}
         }
+        Ending::Retry(self)
     }
 }
 
@@ -212,8 +209,8 @@ mod tests {
                 let now = SECOND + RESPONSE_RETRY + if late { SECOND } else { Duration::ZERO };
                 match storing.finished(now, Finished::from(reply), false) {
                     Ending::Stored => "stored",
+                    Ending::Retry(next) if next.response.is_none() && whole => "without",
                     Ending::Retry(_) => "retry",
-                    Ending::RetryWithoutResponse(_) => "without",
                     Ending::Leave => "leave",
                 }
             });

@@ -32,14 +32,12 @@ impl<DB: Driver> SqlStore<DB> {
             failures: u32::try_from(row.number(3)?).unwrap_or(u32::MAX),
         };
         let entry = Self::read_entry(row);
-        let unreadable = entry.is_err();
         let entry = entry.unwrap_or_else(|error| {
             tracing::warn!(name = name.as_str(), %error, "the stored entry cannot be read");
             None
         });
         Ok(Probed {
             entry,
-            unreadable,
             lock,
             epoch: row.number(4)?,
         })

@@ -278,10 +278,13 @@ impl<const N: usize> Check<N> {
             Ending::Stored => (Phase::Idle, Some("stored")),
             Ending::Leave if finished == Finished::Refused => (Phase::Idle, Some("finish refused")),
             Ending::Leave => (Phase::Idle, Some("given up")),
-            Ending::RetryWithoutResponse(storing) => {
-                (Phase::Storing(storing), Some("stored without the response"))
+            Ending::Retry(storing) => {
+                let note = storing
+                    .response
+                    .is_none()
+                    .then_some("stored without the response");
+                (Phase::Storing(storing), note)
             }
-            Ending::Retry(storing) => (Phase::Storing(storing), None),
         }
     }
 }
