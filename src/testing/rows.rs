@@ -212,7 +212,6 @@ impl Rows {
                 failures: lock.failures,
             }),
             epoch: self.epoch,
-            ..Probed::default()
         }
     }
 
