@@ -66,8 +66,8 @@ use crate::{
 /// not running, use [`run_again_after`](Self::run_again_after).
 ///
 /// If the reply to the insertion is lost, the layer repeats the insertion with the same owner. If
-/// that fails, too, the client gets 503, and the layer removes the row six times in the next 21
-/// minutes. Within that time a request that never ran may count as unknown.
+/// that fails, too, the client gets 503, and the layer removes the row six times in the next quarter
+/// of an hour. Within that time a request that never ran may count as unknown.
 ///
 /// Times are by the database's clock. A request is as durable as the database. A database that loses
 /// its last commits when the power fails (SQLite with `synchronous = NORMAL`, as
