@@ -111,8 +111,17 @@ impl LockInfo {
 
 /// Returns the default label of a holder: the host's name and the process's number.
 pub(super) fn process_label() -> String {
-    let host = gethostname::gethostname();
-    format!("{}:{}", host.to_string_lossy(), std::process::id())
+    format!("{}:{}", host(), std::process::id())
+}
+
+/// Returns the host's name: that of a container's environment (Windows has another variable), or
+/// else Linux's.
+fn host() -> String {
+    let variables = ["HOSTNAME", "COMPUTERNAME"].into_iter();
+    let mut named = variables.filter_map(|name| std::env::var(name).ok());
+    let name = named.find(|name| !name.is_empty());
+    let name = name.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
+    name.map_or_else(|| "host".to_owned(), |name| name.trim().to_owned())
 }
 
 /// Returns a name for the lock of this process that no other process has.
