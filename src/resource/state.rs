@@ -7,6 +7,8 @@
 //! carries the steps out.
 
 #[cfg(test)]
+mod before;
+#[cfg(test)]
 mod check;
 mod finish;
 mod report;

@@ -21,6 +21,7 @@ mod database;
 mod exact;
 mod kept;
 mod laws;
+mod lockstep;
 mod model;
 mod mutants;
 mod names;

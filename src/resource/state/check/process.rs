@@ -8,6 +8,7 @@ use crate::{
         check::{
             content::{Marks, ModelList, Text},
             database::{Database, Reply, Row, Statement},
+            lockstep::{self, Before},
             setup::{Mutant, NOW, SECOND, Setup},
         },
     },
@@ -57,6 +58,8 @@ pub(super) struct Waiting {
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) state: Flight<Text>,
+    /// The machine before, which gets the same events.
+    pub(super) before: Before,
     pub(super) progress: Shown<Text>,
     pub(super) doing: Doing,
     pub(super) lease: Option<Lease>,
@@ -142,6 +145,7 @@ impl Process {
     ) -> Result<(), Broken> {
         let mut run = Run {
             state: Flight::new(self.view.clone(), &self.facts(around.setup)),
+            before: Before::new(self.view.clone(), &self.facts(around.setup)),
             progress: Shown::Looking,
             doing: Doing::Nothing,
             lease: None,
@@ -149,7 +153,10 @@ impl Process {
             has_permit: false,
             is_away: false,
         };
-        let step = run.state.on(&self.facts(around.setup), Event::Begun);
+        let facts = self.facts(around.setup);
+        let step = run.state.on(&facts, Event::Begun);
+        let old = run.before.on(&facts, lockstep::event(&Event::Begun));
+        run.before.agrees(&old, &step, &run.state, &facts)?;
         run.progress = step.progress.unwrap_or(run.progress);
         if let Some(Known::Cooldown { until, .. }) = &self.view
             && NOW < *until
@@ -193,7 +200,9 @@ impl Process {
                 }
                 _ => None,
             };
+            let old = run.before.on(&facts, lockstep::event(&event));
             let step = run.state.on(&facts, event);
+            run.before.agrees(&old, &step, &run.state, &facts)?;
             let is_due = is_due && !matches!(step.command, Step::Leave);
             if is_due && run.state.due(&facts).is_some_and(|due| due <= NOW) {
                 return Err("S14: no deadline is in the past twice in a row");

@@ -8,6 +8,7 @@ use crate::{
         Answer, Flight, Known, Phase, Publishing, Shown, Version,
         check::{
             content::Text,
+            lockstep,
             process::{Doing, Process},
         },
     },
@@ -36,6 +37,9 @@ impl Process {
         }
         if let Some(run) = &mut self.run {
             of_state(&mut run.state, &change);
+            lockstep::of_before(&mut run.before, &change, &|version| {
+                of_version(version, &change);
+            });
             match &mut run.progress {
                 Shown::Stale { version, .. } | Shown::Done(Answer::Version(version)) => {
                     of_version(Arc::make_mut(version), &change);

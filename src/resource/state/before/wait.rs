@@ -1,0 +1,147 @@
+//! The waits of visitors for a regeneration.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Answer, Content, Facts, Freshness, Version};
+use crate::{clock::Tick, event::Bypass};
+
+/// The progress of a regeneration, for the visitors who wait.
+#[derive(Clone, Debug)]
+pub(in crate::resource::state) enum Shown<C: Content> {
+    /// The process asks the store for a version.
+    Looking,
+    /// A version that may be served meanwhile. `begun`: the generator runs in this process.
+    Stale {
+        version: Arc<Version<C>>,
+        begun: bool,
+    },
+    /// No version can be served yet. The generator runs in this process.
+    First,
+    /// No version can be served yet. Another process holds the lease.
+    Elsewhere,
+    /// The answer is known. The regeneration may still be publishing or releasing.
+    Done(Answer<C>),
+}
+
+/// A visitor who waits for a regeneration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::resource::state) struct Visitor {
+    pub(in crate::resource::state) arrived: Tick,
+    /// The visitor is the leader, whose request started the regeneration.
+    pub(in crate::resource::state) leads: bool,
+    /// The visitor has content of its own in place of a first version, and waits for none.
+    pub(in crate::resource::state) has_placeholder: bool,
+}
+
+/// The next action of a visitor.
+#[derive(Clone, Debug)]
+pub(in crate::resource::state) enum Next<C: Content> {
+    Answer(Answer<C>),
+    /// Decide again at the next progress, or at this time.
+    Until(Tick),
+    /// Start again when the regeneration has ended; decide again at this time.
+    Restart(Tick),
+}
+
+impl<C: Content> Shown<C> {
+    /// Decides the next action of a visitor, within the limits of the policy.
+    pub(in crate::resource::state) fn wait(
+        &self,
+        visitor: Visitor,
+        facts: &Facts<'_, C>,
+    ) -> Next<C> {
+        let Facts { policy, limits, .. } = facts;
+        let limit = |limit| visitor.arrived + limit;
+        let first = match visitor.has_placeholder {
+            true => visitor.arrived,
+            false => limit(policy.first_wait),
+        };
+        let until = match self {
+            Self::Done(Answer::Version(version)) => {
+                // The version may have expired or been purged since the generator began.
+                let is_awaited = visitor.leads || version.is_made_since(visitor.arrived);
+                return match version.freshness(facts) {
+                    // One visitor runs a generator of its own; the others share the next
+                    // regeneration.
+                    Freshness::Purged if visitor.leads => {
+                        Next::Answer(Answer::Pass(Bypass::Purged))
+                    }
+                    Freshness::Expired if is_awaited => {
+                        Next::Answer(Answer::Version(version.clone()))
+                    }
+                    Freshness::Purged | Freshness::Expired if facts.now >= first => {
+                        unavailable(facts)
+                    }
+                    Freshness::Purged | Freshness::Expired => Next::Restart(first),
+                    _ => Next::Answer(Answer::Version(version.clone())),
+                };
+            }
+            Self::Done(answer) => return Next::Answer(answer.clone()),
+            Self::Stale { version, .. }
+                if visitor.has_placeholder && !version.freshness(facts).is_servable() =>
+            {
+                first
+            }
+            Self::First if visitor.has_placeholder => first,
+            // The store may have a version.
+            Self::Looking if visitor.has_placeholder => limit(limits.patience),
+            // The statement's limit ends the probe, unless the runtime of the leader has stopped.
+            Self::Looking if visitor.leads => limit(policy.timeout.max(limits.statement)),
+            Self::Looking => first.max(limit(limits.statement)),
+            Self::Stale { version, begun } => {
+                let patience = if *begun {
+                    Duration::MAX
+                } else {
+                    limits.patience
+                };
+                let soft = limit(policy.soft_timeout.min(patience));
+                match (version.freshness(facts), visitor.leads) {
+                    // No visitor waits for a regeneration before its time.
+                    (Freshness::Early, _) => return Next::Answer(Answer::Version(version.clone())),
+                    (Freshness::Fresh | Freshness::Stale, leads) => {
+                        if !leads || facts.now >= soft {
+                            return Next::Answer(Answer::Version(version.clone()));
+                        }
+                        soft
+                    }
+                    // The purge applies to the version that is being generated, too.
+                    (Freshness::Purged, true) if *begun => {
+                        if facts.now >= soft {
+                            return Next::Answer(Answer::Pass(Bypass::Purged));
+                        }
+                        soft
+                    }
+                    (Freshness::Expired | Freshness::Purged, true) => Tick(i64::MAX),
+                    (Freshness::Expired | Freshness::Purged, false) => first,
+                }
+            }
+            // The policy's timeout bounds the leader's own generator.
+            Self::First if visitor.leads => Tick(i64::MAX),
+            Self::First | Self::Elsewhere => first,
+        };
+        if facts.now < until {
+            Next::Until(until)
+        } else {
+            unavailable(facts)
+        }
+    }
+
+    /// Returns the answer after a panic of the regeneration's task.
+    pub(in crate::resource::state) fn lost(self, facts: &Facts<'_, C>) -> Answer<C> {
+        match self {
+            Self::Done(answer) => answer,
+            Self::Stale { version, .. } if version.freshness(facts).is_servable() => {
+                Answer::Version(version)
+            }
+            _ => Answer::Unavailable {
+                retry_in: facts.policy.cooldown_time(),
+            },
+        }
+    }
+}
+
+fn unavailable<C: Content>(facts: &Facts<'_, C>) -> Next<C> {
+    Next::Answer(Answer::Unavailable {
+        retry_in: facts.policy.cooldown_time(),
+    })
+}

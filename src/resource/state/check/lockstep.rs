@@ -1,0 +1,324 @@
+//! The lockstep with the machine before this one (`before.rs`): both get each event of the search,
+//! and have to decide the same.
+
+use crate::{
+    resource::state::{
+        Answer, Effect, Event, Facts, Flight, GenerationResult, Known, Next, Phase, Report, Shown,
+        Step, Version, Visitor,
+        before::{self, Publishing},
+        check::content::Text,
+    },
+    search::Broken,
+};
+
+/// The machine before, and what its visitors see.
+#[derive(Clone, Debug)]
+pub(super) struct Before {
+    pub(super) flight: before::Flight<Text>,
+    pub(super) shown: before::Shown<Text>,
+}
+
+impl Before {
+    pub(super) fn new(view: Option<Known<Text>>, facts: &Facts<'_, Text>) -> Self {
+        Self {
+            flight: before::Flight::new(view, facts),
+            shown: before::Shown::Looking,
+        }
+    }
+
+    /// Passes the event to the machine before.
+    pub(super) fn on(
+        &mut self,
+        facts: &Facts<'_, Text>,
+        event: before::Event<Text>,
+    ) -> before::Effect<Text> {
+        let effect = self.flight.on(facts, event);
+        if let Some(shown) = &effect.progress {
+            self.shown = shown.clone();
+        }
+        effect
+    }
+
+    /// Compares the effects of the same event, and the states after it.
+    pub(super) fn agrees(
+        &self,
+        before: &before::Effect<Text>,
+        effect: &Effect<Text>,
+        flight: &Flight<Text>,
+        facts: &Facts<'_, Text>,
+    ) -> Result<(), Broken> {
+        if !same_step(&before.command, &effect.command) {
+            return Err("lockstep: the next steps differ");
+        }
+        if !same(&before.view, &effect.view, same_known) {
+            return Err("lockstep: the contents of memory differ");
+        }
+        if !same(&before.progress, &effect.progress, same_shown) {
+            return Err("lockstep: what visitors see differs");
+        }
+        if !same(&before.report, &effect.report, same_report) {
+            return Err("lockstep: the reports differ");
+        }
+        let old = &self.flight;
+        if old.due(facts) != flight.due(facts) {
+            return Err("lockstep: the deadlines differ");
+        }
+        if old.newest != flight.newest
+            || old.failures != flight.failures
+            || old.permitted != flight.permitted
+            || old.polls != flight.polls
+            || old.held_until != flight.held_until
+            || old.cooldown != flight.cooldown
+            || !same_phase(&old.phase, &flight.phase)
+        {
+            return Err("lockstep: the states differ");
+        }
+        Ok(())
+    }
+
+    /// Compares the waits of a visitor.
+    pub(super) fn waits(
+        &self,
+        visitor: Visitor,
+        facts: &Facts<'_, Text>,
+        next: &Next<Text>,
+    ) -> Result<(), Broken> {
+        let before = before::Visitor {
+            arrived: visitor.arrived,
+            leads: visitor.leads,
+            has_placeholder: visitor.has_placeholder,
+        };
+        let is_same = match (self.shown.wait(before, facts), next) {
+            (before::Next::Answer(before), Next::Answer(answer)) => same_answer(&before, answer),
+            (before::Next::Until(before), Next::Until(until))
+            | (before::Next::Restart(before), Next::Restart(until)) => before == *until,
+            _ => false,
+        };
+        match is_same {
+            true => Ok(()),
+            false => Err("lockstep: a visitor's wait differs"),
+        }
+    }
+
+    /// Compares the answers after the end without an answer.
+    pub(super) fn loses(
+        &self,
+        facts: &Facts<'_, Text>,
+        answer: &Answer<Text>,
+    ) -> Result<(), Broken> {
+        match same_answer(&self.shown.clone().lost(facts), answer) {
+            true => Ok(()),
+            false => Err("lockstep: the answers differ"),
+        }
+    }
+}
+
+/// Returns the event in the words of the machine before.
+pub(super) fn event(event: &Event<Text>) -> before::Event<Text> {
+    match event {
+        Event::Begun => before::Event::Begun,
+        Event::Learned => before::Event::Learned,
+        Event::Permitted(permitted) => before::Event::Permitted(*permitted),
+        Event::Probed(found) => before::Event::Probed(found.clone()),
+        Event::Tried(fence) => before::Event::Tried(*fence),
+        Event::Generated(result) => before::Event::Generated(match result {
+            GenerationResult::Content(text) => before::GenerationResult::Content(*text),
+            GenerationResult::Unshareable { why, metadata } => {
+                before::GenerationResult::Unshareable {
+                    why: *why,
+                    metadata: metadata.clone(),
+                }
+            }
+            GenerationResult::TooLarge => before::GenerationResult::TooLarge,
+            GenerationResult::Failed(()) => before::GenerationResult::Failed(()),
+        }),
+        Event::Renewed(done) => before::Event::Renewed(*done),
+        Event::Published(done) => before::Event::Published(*done),
+        Event::Removed => before::Event::Removed,
+        Event::Released => before::Event::Released,
+        Event::Away => before::Event::Away,
+        Event::LeaseLost => before::Event::LeaseLost,
+        Event::Due => before::Event::Due,
+        Event::LeftAlone => before::Event::LeftAlone,
+    }
+}
+
+fn same<A, B>(before: &Option<A>, now: &Option<B>, same: impl Fn(&A, &B) -> bool) -> bool {
+    match (before, now) {
+        (Some(before), Some(now)) => same(before, now),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+fn same_step(before: &before::Step<Text>, now: &Step<Text>) -> bool {
+    match (before, now) {
+        (before::Step::Continue, Step::Continue)
+        | (before::Step::Pause, Step::Pause)
+        | (before::Step::Leave, Step::Leave)
+        | (before::Step::Learn, Step::Learn)
+        | (before::Step::Permit, Step::Permit)
+        | (before::Step::Remove, Step::Remove)
+        | (before::Step::End, Step::End) => true,
+        (before::Step::Probe { known: a }, Step::Probe { known: b })
+        | (before::Step::Try { seen: a }, Step::Try { seen: b }) => a == b,
+        (before::Step::Generate { as_of: a }, Step::Generate { as_of: b }) => a == b,
+        (
+            before::Step::Renew {
+                version: a,
+                known: x,
+            },
+            Step::Renew {
+                version: b,
+                known: y,
+            },
+        ) => a == b && x == y,
+        (before::Step::Publish { version: a }, Step::Publish { version: b }) => a == b,
+        (before::Step::Release { cooldown: a }, Step::Release { cooldown: b }) => a == b,
+        _ => false,
+    }
+}
+
+fn same_known(before: &Known<Text>, now: &Known<Text>) -> bool {
+    match (before, now) {
+        (Known::Version(a), Known::Version(b)) => a == b,
+        (
+            Known::HitForPass {
+                until: a,
+                why: x,
+                metadata: m,
+            },
+            Known::HitForPass {
+                until: b,
+                why: y,
+                metadata: n,
+            },
+        ) => (a, x, m) == (b, y, n),
+        (
+            Known::Cooldown {
+                until: a,
+                ask_again_at: x,
+                failures: f,
+                metadata: m,
+            },
+            Known::Cooldown {
+                until: b,
+                ask_again_at: y,
+                failures: g,
+                metadata: n,
+            },
+        ) => (a, x, f, m) == (b, y, g, n),
+        _ => false,
+    }
+}
+
+fn same_shown(before: &before::Shown<Text>, now: &Shown<Text>) -> bool {
+    match (before, now) {
+        (before::Shown::Looking, Shown::Looking)
+        | (before::Shown::First, Shown::First)
+        | (before::Shown::Elsewhere, Shown::Elsewhere) => true,
+        (
+            before::Shown::Stale {
+                version: a,
+                begun: x,
+            },
+            Shown::Stale {
+                version: b,
+                begun: y,
+            },
+        ) => a == b && x == y,
+        (before::Shown::Done(a), Shown::Done(b)) => same_answer(a, b),
+        _ => false,
+    }
+}
+
+fn same_answer(before: &Answer<Text>, now: &Answer<Text>) -> bool {
+    match (before, now) {
+        (Answer::Version(a), Answer::Version(b)) => a == b,
+        (Answer::Pass(a), Answer::Pass(b)) => a == b,
+        (Answer::Failed(()), Answer::Failed(())) => true,
+        (Answer::Unavailable { retry_in: a }, Answer::Unavailable { retry_in: b }) => a == b,
+        _ => false,
+    }
+}
+
+fn same_report(before: &before::Report<Text>, now: &Report<Text>) -> bool {
+    match (before, now) {
+        (before::Report::Waits(a), Report::Waits(b)) => a == b,
+        (before::Report::NotBegun(a), Report::NotBegun(b)) => a == b,
+        (before::Report::Ended(a), Report::Ended(b)) => {
+            (a.outcome, a.failure, a.serves_old, a.cooldown)
+                == (b.outcome, b.failure, b.serves_old, b.cooldown)
+        }
+        _ => false,
+    }
+}
+
+fn same_phase(before: &before::Phase<Text>, now: &Phase<Text>) -> bool {
+    use before::Phase as Old;
+    match (before, now) {
+        (Old::Begun, Phase::Begun)
+        | (Old::Learning, Phase::Learning)
+        | (Old::Permitting, Phase::Permitting)
+        | (Old::Probing, Phase::Probing)
+        | (Old::Removing, Phase::Removing)
+        | (Old::Releasing, Phase::Releasing)
+        | (Old::Over, Phase::Over) => true,
+        (Old::Trying { epoch_seen: a }, Phase::Trying { epoch_seen: b }) => a == b,
+        (Old::Pausing { until: a }, Phase::Pausing { until: b }) => a == b,
+        (
+            Old::Generating {
+                lease: a,
+                as_of: x,
+                until: t,
+                gives_up: g,
+            },
+            Phase::Generating {
+                lease: b,
+                as_of: y,
+                until: u,
+                gives_up: h,
+            },
+        ) => (a, x, t, g) == (b, y, u, h),
+        (Old::Publishing(a), Phase::Publishing(b)) => {
+            let Publishing {
+                new,
+                tries,
+                shown,
+                again,
+            } = a;
+            (new, tries, shown, again) == (&b.new, &b.tries, &b.shown, &b.again)
+        }
+        (Old::Overtaken(a), Phase::Overtaken(b)) => a == b,
+        _ => false,
+    }
+}
+
+/// Changes each time of a state of the machine before.
+pub(super) fn of_before(
+    before: &mut Before,
+    change: &impl Fn(&mut crate::clock::Tick),
+    of_version: &impl Fn(&mut Version<Text>),
+) {
+    let Before { flight, shown } = before;
+    flight.newest.iter_mut().for_each(of_version);
+    change(&mut flight.held_until);
+    if let Some((until, _)) = &mut flight.cooldown {
+        change(until);
+    }
+    match &mut flight.phase {
+        before::Phase::Pausing { until } | before::Phase::Generating { until, .. } => change(until),
+        before::Phase::Publishing(Publishing { new, again, .. }) => {
+            of_version(new);
+            again.iter_mut().for_each(change);
+        }
+        before::Phase::Overtaken(new) => of_version(new),
+        _ => {}
+    }
+    match shown {
+        before::Shown::Stale { version, .. } | before::Shown::Done(Answer::Version(version)) => {
+            of_version(std::sync::Arc::make_mut(version));
+        }
+        _ => {}
+    }
+}
