@@ -13,7 +13,7 @@ use crate::{
     lock::{Lease, LockKind, LockName},
     policy::Refresh,
     resource::{
-        Generator, Metadata, Page, Pages, Shown, parts,
+        Facts, Generator, Metadata, Page, Pages, Shown, parts,
         state::{Content, Effect, Event, Flight, Found, Origin, Step, Version},
     },
     store::{NewEntry, Probe, Publish, Remove},
@@ -48,10 +48,20 @@ struct Task {
 
 impl Task {
     /// Runs to the end, also without visitors, once its own generator has begun.
-    async fn run(mut self, first: Step<Arc<Page>>) {
+    async fn run(mut self) {
+        // Memory is empty until the process knows the invalidations from before its start.
+        let begun = match self.pages.know().await {
+            Ok(()) => Event::Begun,
+            Err(_) => Event::Away,
+        };
+        self.take_permit();
+        let first = self.on(begun);
+        if matches!(first, Step::End) {
+            return;
+        }
         let mut doing = self.carry_out(first);
         loop {
-            let due = self.state.due(&self.pages.facts(&self.key, &self.policy));
+            let due = self.state.due(&self.facts());
             let (event, lease) = tokio::select! {
                 biased;
                 done = &mut doing => done,
@@ -64,11 +74,15 @@ impl Task {
             if lease.is_some() {
                 self.lease = lease;
             }
+            if self.state.is_pausing() && matches!(event, Event::Due) {
+                self.take_permit();
+            }
             let mut command = self.on(event);
             if matches!(command, Step::Leave) {
                 if self.leave() {
                     return;
                 }
+                self.take_permit();
                 command = self.on(Event::Due);
             }
             match command {
@@ -82,7 +96,10 @@ impl Task {
     /// Passes an event to the state, and publishes the effect in memory and to the visitors.
     fn on(&mut self, event: Event<Arc<Page>>) -> Step<Arc<Page>> {
         self.measure(&event);
-        let facts = self.pages.facts(&self.key, &self.policy);
+        let facts = Facts {
+            permit: self.permit.is_some(),
+            ..self.pages.facts(&self.key, &self.policy)
+        };
         let Effect {
             command,
             view,
@@ -112,16 +129,6 @@ impl Task {
             Step::Pause => {
                 self.permit = None;
                 Box::pin(std::future::pending())
-            }
-            Step::Learn => Box::pin(async move {
-                let learned = pages.know().await;
-                (learned.map_or(Event::Away, |()| Event::Learned), None)
-            }),
-            Step::Permit => {
-                let own = || Arc::clone(&pages.permits).try_acquire_owned().map(Arc::new);
-                self.permit = self.lent.clone().or_else(|| own().ok());
-                let permitted = self.permit.is_some();
-                Box::pin(async move { (Event::Permitted(permitted), None) })
             }
             Step::Probe { known } => {
                 let name = self.lock_name();
@@ -198,6 +205,17 @@ impl Task {
                 })
             }
         }
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        self.pages.facts(&self.key, &self.policy)
+    }
+
+    /// Takes a permit, if one is free. A part of a page runs on the page's permit.
+    fn take_permit(&mut self) {
+        let permits = Arc::clone(&self.pages.permits);
+        let own = || permits.try_acquire_owned().ok().map(Arc::new);
+        self.permit = self.lent.clone().or_else(own);
     }
 
     fn give_back_permit(&mut self) {

@@ -104,7 +104,6 @@ impl Pages {
         let limits = Limits {
             patience: store.patience(),
             statement: store.limit(),
-            regenerates: regenerations > 0,
             closing: false,
         };
         let memory = Memory::new(
@@ -216,6 +215,7 @@ impl Pages {
                 closing: self.is_closing(),
                 ..self.limits
             },
+            permit: false,
         }
     }
 

@@ -62,12 +62,9 @@ pub(crate) enum GenerationResult<C: Content> {
 /// An event in the course of a regeneration.
 #[derive(Debug)]
 pub(crate) enum Event<C: Content> {
-    /// A request has started the regeneration.
+    /// The process knows all invalidations that are older than the process, and the flight begins.
+    /// [`Event::Away`] in its place: the store has not told them.
     Begun,
-    /// The process has read all invalidations that are older than the process.
-    Learned,
-    /// The task has a permit (`true`), or all permits are taken.
-    Permitted(bool),
     Probed(Found<C>),
     /// The lease was acquired with this fence; `None`: the lock is taken.
     Tried(Option<i64>),
@@ -95,10 +92,6 @@ pub(crate) enum Step<C> {
     Pause,
     /// End if no visitor waits; otherwise continue as after [`Event::Due`].
     Leave,
-    /// Read all invalidations from before the process's start.
-    Learn,
-    /// Take a permit, which bounds the regenerations of a process.
-    Permit,
     /// Ask the store for a version with a greater fence than `known`, and for the state of the
     /// lock.
     Probe {
@@ -145,9 +138,8 @@ pub(crate) struct Effect<C: Content> {
 
 #[derive(Clone, Debug)]
 enum Phase<C> {
-    Begun,
-    Learning,
-    Permitting,
+    /// Not begun, or over.
+    Idle,
     Probing,
     /// `epoch_seen`: the epoch in the answer to the probe; `None`: no probe was needed.
     Trying {
@@ -168,7 +160,6 @@ enum Phase<C> {
     Overtaken(Version<C>),
     Removing,
     Releasing,
-    Over,
 }
 
 /// A regeneration of a resource in this process.
@@ -177,8 +168,6 @@ pub(crate) struct Flight<C: Content> {
     /// The newest version known, servable or not.
     newest: Option<Version<C>>,
     phase: Phase<C>,
-    /// The task has a permit for the generator.
-    permitted: bool,
     /// The number of failures in a row, as far as this process knows.
     failures: u32,
     /// The number of pauses of this regeneration.
@@ -200,8 +189,8 @@ struct Decision<'a, C: Content> {
 }
 
 impl<C: Content> Flight<C> {
-    /// Creates the state before any part of the generator has run.
-    pub(crate) fn new(view: Option<Known<C>>, facts: &Facts<'_, C>) -> Self {
+    /// Creates a flight that has not begun, and the first progress for its visitors.
+    pub(crate) fn new(view: Option<Known<C>>, facts: &Facts<'_, C>) -> (Self, Shown<C>) {
         let (newest, cooldown, failures) = match view {
             Some(Known::Version(version)) => (Some(Version::clone(&version)), None, 0),
             Some(Known::Cooldown {
@@ -215,26 +204,25 @@ impl<C: Content> Flight<C> {
             }
             _ => (None, None, 0),
         };
-        Self {
+        let mut flight = Self {
             newest,
-            phase: Phase::Begun,
-            permitted: false,
+            phase: Phase::Idle,
             failures,
             polls: 0,
             held_until: Tick(i64::MIN),
             cooldown,
+        };
+        let mut decision = Decision::new(&mut flight, facts);
+        if decision.cools_down().is_none() {
+            decision.show_stale(false);
         }
+        let shown = decision.progress.unwrap_or(Shown::Looking);
+        (flight, shown)
     }
 
     /// Takes an event and decides the next action.
     pub(crate) fn on(&mut self, facts: &Facts<'_, C>, event: Event<C>) -> Effect<C> {
-        let mut decision = Decision {
-            state: self,
-            facts,
-            view: None,
-            progress: None,
-            report: None,
-        };
+        let mut decision = Decision::new(self, facts);
         let command = decision.on(event);
         let Decision {
             view,
@@ -296,18 +284,21 @@ impl<C: Content> Flight<C> {
     }
 }
 
-impl<C: Content> Decision<'_, C> {
+impl<'a, C: Content> Decision<'a, C> {
+    fn new(state: &'a mut Flight<C>, facts: &'a Facts<'a, C>) -> Self {
+        Self {
+            state,
+            facts,
+            view: None,
+            progress: None,
+            report: None,
+        }
+    }
+
     fn on(&mut self, event: Event<C>) -> Step<C> {
-        let phase = mem::replace(&mut self.state.phase, Phase::Over);
+        let phase = mem::replace(&mut self.state.phase, Phase::Idle);
         match (phase, event) {
-            (Phase::Begun, Event::Begun) => {
-                if self.cools_down().is_none() {
-                    self.show_stale(false);
-                }
-                self.enter(Phase::Learning, Step::Learn)
-            }
-            (Phase::Learning, Event::Learned) => self.enter(Phase::Permitting, Step::Permit),
-            (Phase::Permitting, Event::Permitted(permitted)) => self.permitted(permitted),
+            (Phase::Idle, Event::Begun) => self.begin(),
             (Phase::Probing, Event::Probed(found)) => self.probed(found),
             (Phase::Probing, Event::Away) if self.facts.now < self.state.held_until => self.poll(),
             (Phase::Trying { epoch_seen }, Event::Tried(Some(fence))) => {
@@ -319,14 +310,14 @@ impl<C: Content> Decision<'_, C> {
                 true => self.skip(Outcome::Elsewhere, RECHECK),
                 false => self.poll(),
             },
-            (Phase::Learning | Phase::Probing | Phase::Trying { .. }, Event::Away) => {
+            (Phase::Idle | Phase::Probing | Phase::Trying { .. }, Event::Away) => {
                 self.without_store()
             }
             (Phase::Pausing { .. }, Event::Due | Event::LeftAlone) if self.facts.limits.closing => {
                 self.progress = Some(Shown::Done(Answer::Pass(Bypass::ShuttingDown)));
                 Step::End
             }
-            (Phase::Pausing { .. }, Event::Due) => self.enter(Phase::Permitting, Step::Permit),
+            (Phase::Pausing { .. }, Event::Due) => self.begin(),
             // A visitor of the near future joins this regeneration and costs no statement.
             (Phase::Pausing { .. }, Event::LeftAlone) if self.state.polls < LEAVE_AFTER => {
                 self.poll()

@@ -14,7 +14,7 @@ use crate::{
     policy::Refresh,
     resource::{
         Answer, Pages, Shown, Work, parts,
-        state::{Event, Flight, Next, Visitor},
+        state::{Flight, Next, Visitor},
     },
 };
 
@@ -98,13 +98,13 @@ impl Pages {
             // Only a leader has taken the generator, and a leader never returns here.
             return Err(Answer::Pass(Bypass::Purged));
         };
-        let (sender, progress) = watch::channel(Shown::Looking);
+        let facts = self.facts(key, policy);
+        let (state, shown) = Flight::new(view, &facts);
+        let (sender, progress) = watch::channel(shown);
         running.insert(key.to_owned(), sender.clone());
         drop(running);
         // The task exists before the caller's closure runs: if the closure panics, the drop of
         // the task lets another request start.
-        let facts = self.facts(key, policy);
-        let state = Flight::new(view, &facts);
         let mut driver = Task {
             measured: Measured::new(reason(state.newest(), &facts)),
             state,
@@ -121,7 +121,6 @@ impl Pages {
             retention: None,
             left: false,
         };
-        let first = driver.on(Event::Begun);
         let work = generate();
         driver.layer = work.layer;
         if work.is_requested {
@@ -130,7 +129,7 @@ impl Pages {
         driver.generator = Some(work.generator);
         (driver.readable, driver.retention) = (work.readable, work.retention);
         let run = async move {
-            driver.run(first).await;
+            driver.run().await;
             drop(token);
         };
         tokio::spawn(run.instrument(tracing::debug_span!("regeneration", key)));

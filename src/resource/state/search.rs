@@ -18,12 +18,11 @@ pub(super) fn backoff([first, longest]: [Duration; 2], tries: u32) -> Duration {
 }
 
 impl<C: Content> Decision<'_, C> {
-    /// Continues with or without a permit, which is taken before the probe. Without a permit a
-    /// stale version is served on; a first version is never held back, as a visitor waits.
-    pub(super) fn permitted(&mut self, permitted: bool) -> Step<C> {
-        self.state.permitted = permitted;
+    /// Begins to look for a newer version. Without a permit a stale version is served on; a first
+    /// version is never held back, as a visitor waits.
+    pub(super) fn begin(&mut self) -> Step<C> {
         let is_servable = self.is_servable();
-        if !permitted && is_servable && self.facts.limits.regenerates {
+        if is_servable && !self.facts.permit {
             return self.skip(Outcome::Busy, RECHECK);
         }
         if let Some(newest) = &mut self.state.newest
@@ -33,7 +32,7 @@ impl<C: Content> Decision<'_, C> {
             newest.origin = Origin::Published { latest: false };
             let (seen, valid) = (newest.fence, newest.invalidated(self.facts.list));
             self.view = Some(Known::Version(newest.clone().into()));
-            if valid == Freshness::Fresh && self.facts.limits.regenerates {
+            if valid == Freshness::Fresh {
                 // Unless another process has acquired the lock since, the lock's fence is the fence
                 // of this process's own version, and a probe is needless.
                 return self.enter(Phase::Trying { epoch_seen: None }, Step::Try { seen });
@@ -66,7 +65,7 @@ impl<C: Content> Decision<'_, C> {
             .remaining
             .min(self.facts.policy.cooldown_time().max(RECHECK));
         if lock.remaining.is_zero() {
-            if is_servable && !(self.facts.limits.regenerates && self.state.permitted) {
+            if is_servable && !self.facts.permit {
                 return self.skip(Outcome::Busy, RECHECK);
             }
             let epoch_seen = Some(found.epoch);

@@ -88,6 +88,8 @@ pub(crate) struct Facts<'a, C: Content> {
     pub(crate) policy: &'a Refresh,
     pub(crate) list: &'a C::List,
     pub(crate) limits: Limits,
+    /// The task has a permit, which bounds the regenerations of a process.
+    pub(crate) permit: bool,
 }
 
 impl<C: Content> Clone for Facts<'_, C> {
@@ -105,9 +107,6 @@ pub(crate) struct Limits {
     pub(crate) patience: Duration,
     /// The time that a statement may take.
     pub(crate) statement: Duration,
-    /// The process regenerates stale versions; otherwise the process generates missing versions
-    /// only.
-    pub(crate) regenerates: bool,
     pub(crate) closing: bool,
 }
 

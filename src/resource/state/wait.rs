@@ -161,9 +161,9 @@ mod tests {
             limits: Limits {
                 patience: Duration::from_millis(500),
                 statement: Duration::from_secs(5),
-                regenerates: true,
                 closing: false,
             },
+            permit: false,
         };
         let version = |born| Version::new(Text::default(), 1, Tick(born), Origin::Stored);
         let expired = Arc::new(version(-60_000_000));

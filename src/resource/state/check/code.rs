@@ -24,7 +24,7 @@ pub(super) fn code(world: &World) -> Vec<u8> {
         left,
         all,
         owners: _,
-        setup,
+        setup: _,
     } = world;
     // The first pass finds the fences.
     let mut code = Code {
@@ -41,8 +41,6 @@ pub(super) fn code(world: &World) -> Vec<u8> {
     code.bytes.clear();
     let mut parts = [0, 1].map(|at: usize| {
         code.process(&processes[at]);
-        // The processes differ if only one regenerates.
-        code.flags(&[at == 0 && !setup.first_regenerates]);
         std::mem::take(&mut code.bytes)
     });
     parts.sort_unstable();

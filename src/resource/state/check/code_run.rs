@@ -198,7 +198,6 @@ impl Code {
         let Flight {
             newest,
             phase,
-            permitted,
             failures,
             polls,
             held_until,
@@ -207,7 +206,7 @@ impl Code {
         self.maybe_version(newest.as_ref());
         self.byte(i64::from((*polls).min(LEAVE_AFTER)));
         self.failures(*failures);
-        self.flags(&[*permitted, held_until.0 == i64::MIN]);
+        self.flags(&[held_until.0 == i64::MIN]);
         self.until(*held_until);
         self.flags(&[cooldown.is_some()]);
         if let Some((until, metadata)) = cooldown {
@@ -215,9 +214,7 @@ impl Code {
             self.as_of(**metadata);
         }
         match phase {
-            Phase::Begun => self.byte(0),
-            Phase::Learning => self.byte(1),
-            Phase::Permitting => self.byte(2),
+            Phase::Idle => self.byte(0),
             Phase::Probing => self.byte(3),
             Phase::Trying { epoch_seen } => {
                 self.byte(4);
@@ -257,7 +254,6 @@ impl Code {
             }
             Phase::Removing => self.byte(9),
             Phase::Releasing => self.byte(10),
-            Phase::Over => self.byte(11),
         }
     }
 }

@@ -24,7 +24,6 @@ use crate::{
 const LIMITS: Limits = Limits {
     patience: Duration::from_millis(500),
     statement: Duration::from_secs(1),
-    regenerates: true,
     closing: false,
 };
 
@@ -69,6 +68,7 @@ impl Process {
             policy: &POLICY,
             list: &self.list,
             limits: self.limits,
+            permit: true,
         }
     }
 
@@ -81,19 +81,17 @@ impl Process {
         state.on(&self.facts(), event)
     }
 
-    /// Returns a regeneration that has its permit, and the step after the permit.
-    fn permitted(&self, newest: Option<Version<Text>>) -> (Flight<Text>, Effect<Text>) {
+    /// Returns a regeneration with a permit, and its first step.
+    fn begun(&self, newest: Option<Version<Text>>) -> (Flight<Text>, Effect<Text>) {
         let view = newest.map(|version| Known::Version(version.into()));
-        let mut state = Flight::new(view, &self.facts());
-        self.on(&mut state, Event::Begun);
-        self.on(&mut state, Event::Learned);
-        let step = self.on(&mut state, Event::Permitted(true));
+        let (mut state, _) = Flight::new(view, &self.facts());
+        let step = self.on(&mut state, Event::Begun);
         (state, step)
     }
 
     /// Returns a regeneration whose generator runs under the lease with the fence 2.
     fn generating(&self, newest: Option<Version<Text>>) -> Flight<Text> {
-        let (mut state, _) = self.permitted(newest);
+        let (mut state, _) = self.begun(newest);
         self.on(&mut state, found(None, LockState::default()));
         let step = self.on(&mut state, Event::Tried(Some(2)));
         assert!(matches!(step.command, Step::Generate { .. }), "{step:?}");

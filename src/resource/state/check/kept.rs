@@ -28,7 +28,6 @@ const TEXT: Text = Text {
 const LIMITS: Limits = Limits {
     patience: Duration::from_millis(500),
     statement: Duration::from_secs(1),
-    regenerates: true,
     closing: false,
 };
 
@@ -39,6 +38,7 @@ fn facts(known: &ModelList) -> Facts<'_, Text> {
         policy: &POLICY,
         list: known,
         limits: LIMITS,
+        permit: true,
     }
 }
 
@@ -54,7 +54,7 @@ fn found(version: Option<Version<Text>>) -> Event<Text> {
 fn after(events: impl IntoIterator<Item = Event<Text>>) -> (Flight<Text>, Effect<Text>) {
     let known = ModelList::default();
     let facts = facts(&known);
-    let mut state = Flight::new(None, &facts);
+    let (mut state, _) = Flight::new(None, &facts);
     let mut step = state.on(&facts, Event::Begun);
     for event in events {
         step = state.on(&facts, event);
@@ -66,8 +66,6 @@ fn after(events: impl IntoIterator<Item = Event<Text>>) -> (Flight<Text>, Effect
 fn expired_version_is_not_given_to_the_leader_that_the_other_process_has_overtaken() {
     let stored = Version::new(TEXT, 2, Tick(-5 * SECOND), Origin::Stored);
     let (state, step) = after([
-        Event::Learned,
-        Event::Permitted(true),
         found(None),
         Event::Tried(Some(1)),
         Event::Generated(GenerationResult::Content(TEXT)),

@@ -102,7 +102,10 @@ impl Process {
         let Some(run) = &self.run else { return Ok(()) };
         let facts = self.facts(setup);
         let before = code::state(&run.state);
-        let mut events = vec![Event::Begun];
+        let mut events = Vec::new();
+        if !matches!(run.state.phase, Phase::Idle) {
+            events.push(Event::Begun);
+        }
         if run.state.due(&facts).is_none() {
             events.push(Event::Due);
         }

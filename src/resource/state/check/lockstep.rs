@@ -19,10 +19,21 @@ pub(super) struct Before {
 }
 
 impl Before {
-    pub(super) fn new(view: Option<Known<Text>>, facts: &Facts<'_, Text>) -> Self {
-        Self {
-            flight: before::Flight::new(view, facts),
-            shown: before::Shown::Looking,
+    /// Begins as the other machine has begun, whose visitors see `shown`.
+    pub(super) fn new(
+        view: Option<Known<Text>>,
+        facts: &Facts<'_, Text>,
+        shown: &Shown<Text>,
+    ) -> Result<Self, Broken> {
+        let mut flight = before::Flight::new(view, facts);
+        let effect = flight.on(facts, before::Event::Begun);
+        let before = Self {
+            flight,
+            shown: effect.progress.unwrap_or(before::Shown::Looking),
+        };
+        match same_shown(&before.shown, shown) {
+            true => Ok(before),
+            false => Err("lockstep: what the first visitor sees differs"),
         }
     }
 
@@ -30,9 +41,14 @@ impl Before {
     pub(super) fn on(
         &mut self,
         facts: &Facts<'_, Text>,
-        event: before::Event<Text>,
+        event: &Event<Text>,
     ) -> before::Effect<Text> {
-        let effect = self.flight.on(facts, event);
+        let mut effect = self.flight.on(facts, old_event(event));
+        // Today the facts have the permit.
+        if matches!(effect.command, before::Step::Permit) {
+            let permitted = before::Event::Permitted(facts.permit);
+            effect = self.flight.on(facts, permitted);
+        }
         if let Some(shown) = &effect.progress {
             self.shown = shown.clone();
         }
@@ -65,7 +81,6 @@ impl Before {
         }
         if old.newest != flight.newest
             || old.failures != flight.failures
-            || old.permitted != flight.permitted
             || old.polls != flight.polls
             || old.held_until != flight.held_until
             || old.cooldown != flight.cooldown
@@ -114,11 +129,9 @@ impl Before {
 }
 
 /// Returns the event in the words of the machine before.
-pub(super) fn event(event: &Event<Text>) -> before::Event<Text> {
+fn old_event(event: &Event<Text>) -> before::Event<Text> {
     match event {
-        Event::Begun => before::Event::Begun,
-        Event::Learned => before::Event::Learned,
-        Event::Permitted(permitted) => before::Event::Permitted(*permitted),
+        Event::Begun => before::Event::Learned,
         Event::Probed(found) => before::Event::Probed(found.clone()),
         Event::Tried(fence) => before::Event::Tried(*fence),
         Event::Generated(result) => before::Event::Generated(match result {
@@ -156,8 +169,6 @@ fn same_step(before: &before::Step<Text>, now: &Step<Text>) -> bool {
         (before::Step::Continue, Step::Continue)
         | (before::Step::Pause, Step::Pause)
         | (before::Step::Leave, Step::Leave)
-        | (before::Step::Learn, Step::Learn)
-        | (before::Step::Permit, Step::Permit)
         | (before::Step::Remove, Step::Remove)
         | (before::Step::End, Step::End) => true,
         (before::Step::Probe { known: a }, Step::Probe { known: b })
@@ -257,13 +268,10 @@ fn same_report(before: &before::Report<Text>, now: &Report<Text>) -> bool {
 fn same_phase(before: &before::Phase<Text>, now: &Phase<Text>) -> bool {
     use before::Phase as Old;
     match (before, now) {
-        (Old::Begun, Phase::Begun)
-        | (Old::Learning, Phase::Learning)
-        | (Old::Permitting, Phase::Permitting)
+        (Old::Learning | Old::Over, Phase::Idle)
         | (Old::Probing, Phase::Probing)
         | (Old::Removing, Phase::Removing)
-        | (Old::Releasing, Phase::Releasing)
-        | (Old::Over, Phase::Over) => true,
+        | (Old::Releasing, Phase::Releasing) => true,
         (Old::Trying { epoch_seen: a }, Phase::Trying { epoch_seen: b }) => a == b,
         (Old::Pausing { until: a }, Phase::Pausing { until: b }) => a == b,
         (

@@ -7,9 +7,7 @@ use crate::{
 
 pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
     match phase {
-        Phase::Begun => "phase: begun",
-        Phase::Learning => "phase: learning",
-        Phase::Permitting => "phase: permitting",
+        Phase::Idle => "phase: idle",
         Phase::Probing => "phase: probing",
         Phase::Trying { epoch_seen: None } => "phase: trying without a probe",
         Phase::Trying {
@@ -24,7 +22,6 @@ pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
         Phase::Overtaken(_) => "phase: overtaken",
         Phase::Removing => "phase: removing",
         Phase::Releasing => "phase: releasing",
-        Phase::Over => "phase: over",
     }
 }
 
@@ -33,8 +30,6 @@ pub(super) fn command(command: &Step<Text>) -> &'static str {
         Step::Continue => "command: continue",
         Step::Pause => "command: pause",
         Step::Leave => "command: leave",
-        Step::Learn => "command: learn",
-        Step::Permit => "command: permit",
         Step::Probe { .. } => "command: probe",
         Step::Try { .. } => "command: try",
         Step::Generate { .. } => "command: generate",

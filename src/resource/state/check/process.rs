@@ -3,12 +3,12 @@
 use crate::{
     clock::Tick,
     resource::state::{
-        Event, Facts, Flight, Found, GenerationResult, Known, Limits, Origin, Shown, Step, Version,
-        Visitor,
+        Event, Facts, Flight, Found, GenerationResult, Known, Limits, Origin, Phase, Shown, Step,
+        Version, Visitor,
         check::{
             content::{Marks, ModelList, Text},
             database::{Database, Reply, Row, Statement},
-            lockstep::{self, Before},
+            lockstep::Before,
             setup::{Mutant, NOW, SECOND, Setup},
         },
     },
@@ -63,7 +63,7 @@ pub(super) struct Run {
     pub(super) progress: Shown<Text>,
     pub(super) doing: Doing,
     pub(super) lease: Option<Lease>,
-    /// The answer to the next step for a permit.
+    /// The next permit is free.
     pub(super) permits: bool,
     pub(super) has_permit: bool,
     /// For the properties: the store has not answered the latest statement.
@@ -100,13 +100,19 @@ pub(super) struct Around<'a> {
     pub(super) seen: &'a mut Vec<&'static str>,
 }
 
-pub(super) fn facts<'a>(setup: &Setup, known: &'a ModelList, limits: Limits) -> Facts<'a, Text> {
+pub(super) fn facts<'a>(
+    setup: &Setup,
+    known: &'a ModelList,
+    limits: Limits,
+    permit: bool,
+) -> Facts<'a, Text> {
     Facts {
         now: NOW,
         key: "key",
         policy: setup.policy(),
         list: known,
         limits,
+        permit,
     }
 }
 
@@ -133,7 +139,8 @@ impl Process {
     }
 
     pub(super) fn facts(&self, setup: &Setup) -> Facts<'_, Text> {
-        facts(setup, &self.known, setup.limits(self.number, self.closing))
+        let permit = self.run.as_ref().is_some_and(|run| run.has_permit);
+        facts(setup, &self.known, setup.limits(self.closing), permit)
     }
 
     /// Begins a regeneration with the visitor as its leader.
@@ -143,27 +150,24 @@ impl Process {
         permits: bool,
         around: &mut Around<'_>,
     ) -> Result<(), Broken> {
-        let mut run = Run {
-            state: Flight::new(self.view.clone(), &self.facts(around.setup)),
-            before: Before::new(self.view.clone(), &self.facts(around.setup)),
-            progress: Shown::Looking,
+        let facts = self.facts(around.setup);
+        let (state, progress) = Flight::new(self.view.clone(), &facts);
+        let run = Run {
+            state,
+            before: Before::new(self.view.clone(), &facts, &progress)?,
+            progress,
             doing: Doing::Nothing,
             lease: None,
             permits,
             has_permit: false,
             is_away: false,
         };
-        let facts = self.facts(around.setup);
-        let step = run.state.on(&facts, Event::Begun);
-        let old = run.before.on(&facts, lockstep::event(&Event::Begun));
-        run.before.agrees(&old, &step, &run.state, &facts)?;
-        run.progress = step.progress.unwrap_or(run.progress);
         if let Some(Known::Cooldown { until, .. }) = &self.view
             && NOW < *until
         {
             around.seen.push("the store is asked during a cooldown");
         }
-        self.run = Some(run);
+        let run = self.run.insert(run);
         self.waiting[0] = Some(Waiting {
             visitor: Visitor {
                 leads: true,
@@ -172,10 +176,12 @@ impl Process {
             anew: false,
             slept: false,
         });
-        match self.carry_out(step.command, around)? {
-            Some(event) => self.on(event, around),
-            None => self.serve(around),
+        if self.known.complete {
+            return self.on(Event::Begun, around);
         }
+        let is_new = self.known.is_new;
+        run.ask(Statement::Learn { is_new });
+        self.serve(around)
     }
 
     /// Tells the regeneration of an event, until the regeneration waits for another one.
@@ -183,9 +189,12 @@ impl Process {
         let mut next = Some(event);
         while let Some(event) = next.take() {
             self.note_failure(&event, around.setup);
-            let limits = around.setup.limits(self.number, self.closing);
+            let limits = around.setup.limits(self.closing);
             let Some(run) = &mut self.run else { break };
-            let facts = facts(around.setup, &self.known, limits);
+            if run.takes_permit(&event) {
+                run.has_permit = std::mem::replace(&mut run.permits, true);
+            }
+            let facts = facts(around.setup, &self.known, limits, run.has_permit);
             let is_due = matches!(event, Event::Due | Event::LeftAlone);
             let unsaved = match &event {
                 Event::Probed(found) => {
@@ -200,7 +209,7 @@ impl Process {
                 }
                 _ => None,
             };
-            let old = run.before.on(&facts, lockstep::event(&event));
+            let old = run.before.on(&facts, &event);
             let step = run.state.on(&facts, event);
             run.before.agrees(&old, &step, &run.state, &facts)?;
             let is_due = is_due && !matches!(step.command, Step::Leave);
@@ -306,5 +315,25 @@ impl Process {
     pub(super) fn tick(&mut self) {
         let past = |time: &mut Tick| time.0 = time.0.saturating_sub(SECOND);
         self.times(past);
+    }
+}
+
+impl Run {
+    pub(super) fn ask(&mut self, statement: Statement) {
+        self.doing = Doing::Statement {
+            statement,
+            asked: NOW,
+            reply: None,
+        };
+    }
+
+    /// Returns true if the task takes a permit before the event.
+    fn takes_permit(&self, event: &Event<Text>) -> bool {
+        match event {
+            Event::Begun => true,
+            Event::Due => self.state.is_pausing(),
+            Event::Away => matches!(self.state.phase, Phase::Idle),
+            _ => false,
+        }
     }
 }

@@ -24,7 +24,7 @@ impl Process {
         around: &mut Around<'_>,
     ) -> Result<Option<Event<Text>>, Broken> {
         around.seen.push(names::command(&command));
-        let limits = around.setup.limits(self.number, self.closing);
+        let limits = around.setup.limits(self.closing);
         let Some(run) = &mut self.run else {
             return Ok(None);
         };
@@ -48,14 +48,6 @@ impl Process {
                 run.doing = Doing::Nothing;
                 return Ok(None);
             }
-            Step::Learn if self.known.complete => return Ok(Some(Event::Learned)),
-            Step::Learn => Statement::Learn {
-                is_new: self.known.is_new,
-            },
-            Step::Permit => {
-                run.has_permit = std::mem::replace(&mut run.permits, true);
-                return Ok(Some(Event::Permitted(run.has_permit)));
-            }
             Step::Probe { known } => Statement::Probe { known },
             Step::Try { .. } if row.is_some() => {
                 return Err("S15: no lease is tried for while one is held");
@@ -68,7 +60,7 @@ impl Process {
             Step::Generate { as_of } => {
                 let read = around.database.marks.latest;
                 let newest = run.state.newest.as_ref();
-                let facts = facts(around.setup, &self.known, limits);
+                let facts = facts(around.setup, &self.known, limits, run.has_permit);
                 if !run.has_permit && newest.is_some_and(|it| it.freshness(&facts).is_servable()) {
                     return Err(
                         "S21: no generator runs without a permit while a version is servable",
@@ -113,11 +105,7 @@ impl Process {
             },
             Step::End => return self.end(around).map(|()| None),
         };
-        run.doing = Doing::Statement {
-            statement,
-            asked: NOW,
-            reply: None,
-        };
+        run.ask(statement);
         Ok(None)
     }
 
@@ -173,7 +161,7 @@ impl Process {
             (_, Reply::Learned(marks)) => {
                 self.learn(marks);
                 self.known.complete = true;
-                Event::Learned
+                Event::Begun
             }
             (_, Reply::Probed { entry, lock, epoch }) => {
                 let asked = match mutant {

@@ -94,8 +94,6 @@ pub(super) struct Setup {
     /// The number of faults in all.
     pub(super) all: u8,
     pub(super) mutant: Option<Mutant>,
-    /// The first process regenerates; otherwise that process generates missing versions only.
-    pub(super) first_regenerates: bool,
     /// The processes do not know the invalidations at the start.
     pub(super) cold: bool,
     /// Hits begin regenerations after half of the interval.
@@ -112,7 +110,6 @@ impl Setup {
             faults: [0; FAULTS],
             all,
             mutant: None,
-            first_regenerates: true,
             cold: false,
             early: false,
             long_cooldown: false,
@@ -137,11 +134,10 @@ impl Setup {
         }
     }
 
-    pub(super) fn limits(&self, process: usize, closing: bool) -> Limits {
+    pub(super) fn limits(&self, closing: bool) -> Limits {
         Limits {
             patience: Duration::from_millis(500),
             statement: Duration::from_secs(1),
-            regenerates: self.first_regenerates || process > 0,
             closing,
         }
     }

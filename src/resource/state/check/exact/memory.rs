@@ -104,21 +104,23 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
         Err(false)
     ));
     let asking = |process: &Process| {
-        let mut state = Flight::new(Some(view.clone()), &process.facts());
-        let step = process.on(&mut state, Event::Begun);
-        process.on(&mut state, Event::Learned);
-        process.on(&mut state, Event::Permitted(true));
-        (state, step)
+        let (mut state, shown) = Flight::new(Some(view.clone()), &process.facts());
+        process.on(&mut state, Event::Begun);
+        (state, shown)
     };
-    let retry_in = |step: &Effect<Text>| match step.progress {
-        Some(Shown::Done(Answer::Unavailable { retry_in })) => Some(retry_in),
+    let retry_in = |shown: Option<&Shown<Text>>| match shown {
+        Some(Shown::Done(Answer::Unavailable { retry_in })) => Some(*retry_in),
         _ => None,
     };
-    let (mut state, step) = asking(&process);
-    assert_eq!(retry_in(&step), Some(9 * S), "no visitor waits: {step:?}");
+    let (mut state, shown) = asking(&process);
+    assert_eq!(
+        retry_in(Some(&shown)),
+        Some(9 * S),
+        "no visitor waits: {shown:?}"
+    );
     let step = process.on(&mut state, Event::Away);
     assert!(matches!(step.command, Step::End), "{step:?}");
-    assert_eq!(retry_in(&step), Some(9 * S), "{step:?}");
+    assert_eq!(retry_in(step.progress.as_ref()), Some(9 * S), "{step:?}");
     let Some(Known::Cooldown {
         until: still,
         ask_again_at,
@@ -139,8 +141,8 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
 
     process.list.marks.purged = 1;
     process.list.marks.latest = 1;
-    let (mut state, step) = asking(&process);
-    assert_eq!(retry_in(&step), None, "the purge ends the cooldown");
+    let (mut state, shown) = asking(&process);
+    assert_eq!(retry_in(Some(&shown)), None, "the purge ends the cooldown");
     let step = process.on(&mut state, Event::Away);
     assert!(matches!(step.command, Step::Generate { .. }), "{step:?}");
 }

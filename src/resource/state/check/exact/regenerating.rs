@@ -3,30 +3,15 @@
 use super::*;
 
 #[test]
-fn process_without_regenerations_tries_nothing_for_a_servable_version() {
-    let mut process = Process::new();
-    process.limits.regenerates = false;
-    for origin in [Origin::Stored, Origin::Published { latest: true }] {
-        let stale = process.version(3 * S, origin);
-        let (mut state, step) = process.permitted(Some(stale));
-        assert!(matches!(step.command, Step::Probe { .. }), "{step:?}");
-        let step = process.on(&mut state, found(None, LockState::default()));
-        assert!(matches!(step.command, Step::End), "{step:?}");
-        assert!(matches!(step.report, Some(Report::NotBegun(Outcome::Busy))));
-    }
-}
-
-#[test]
 fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends() {
     let mut process = Process::new();
-    let (mut state, _) = process.permitted(None);
+    let (mut state, _) = process.begun(None);
     let step = process.on(&mut state, found(None, held(S)));
     assert!(matches!(step.report, Some(Report::Waits(time)) if time == S));
     let began = process.now;
     loop {
         process.now = state.due(&process.facts()).expect("pauses");
         process.on(&mut state, Event::Due);
-        process.on(&mut state, Event::Permitted(true));
         let step = process.on(&mut state, Event::Away);
         if process.now < began + S {
             assert!(matches!(step.command, Step::Pause), "{step:?}");
@@ -35,11 +20,10 @@ fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends
             break;
         }
     }
-    let (mut state, _) = process.permitted(None);
+    let (mut state, _) = process.begun(None);
     process.on(&mut state, found(None, held(S)));
     process.now = state.due(&process.facts()).expect("pauses");
     process.on(&mut state, Event::Due);
-    process.on(&mut state, Event::Permitted(true));
     let again = process.on(&mut state, found(None, held(S)));
     assert!(again.report.is_none(), "the wait is reported once");
 }
@@ -55,14 +39,14 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
     let mut process = Process::new();
     let stale = process.version(3 * S, Origin::Stored);
     for owned in [false, true] {
-        let (mut state, _) = process.permitted(Some(stale.clone()));
+        let (mut state, _) = process.begun(Some(stale.clone()));
         let step = process.on(&mut state, found(None, years(owned)));
         assert!(
             matches!(&step.view, Some(Known::Version(version)) if version.ask_again_at == process.now + S),
             "{step:?}"
         );
     }
-    let (mut state, _) = process.permitted(None);
+    let (mut state, _) = process.begun(None);
     let step = process.on(&mut state, found(None, years(false)));
     assert!(
         matches!(done(&step), Answer::Unavailable { retry_in } if *retry_in == S),
@@ -74,11 +58,10 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
     );
 
     // The store fails from here on. The process generates without a lease after the cooldown.
-    let (mut state, _) = process.permitted(None);
+    let (mut state, _) = process.begun(None);
     process.on(&mut state, found(None, years(true)));
     process.now = process.now + S;
     process.on(&mut state, Event::Due);
-    process.on(&mut state, Event::Permitted(true));
     let step = process.on(&mut state, Event::Away);
     assert!(matches!(step.command, Step::Generate { .. }), "{step:?}");
 }
@@ -93,7 +76,7 @@ fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
         ..process.version(age, Origin::Stored)
     };
     let newest = |process: &Process, stored| {
-        let (mut state, _) = process.permitted(Some(unsaved.clone()));
+        let (mut state, _) = process.begun(Some(unsaved.clone()));
         process.on(&mut state, found(Some(stored), LockState::default()));
         let newest = state.newest().expect("has a version");
         (newest.born, newest.origin)
@@ -115,7 +98,7 @@ fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
 #[test]
 fn regeneration_without_visitors_leaves_after_six_pauses() {
     let mut process = Process::new();
-    let (mut state, _) = process.permitted(None);
+    let (mut state, _) = process.begun(None);
     let mut step = process.on(&mut state, found(None, held(10 * S)));
     for pause in 1..=6 {
         assert!(matches!(step.command, Step::Pause), "{pause}: {step:?}");
