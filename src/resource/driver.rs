@@ -179,25 +179,17 @@ impl Task {
                 })
             }
             Step::Generate { as_of } => self.generate(as_of),
-            Step::Renew { version, known } => self.publish(version, Some(known)),
-            Step::Publish { version } => self.publish(version, None),
-            Step::Remove => {
-                self.give_back_permit();
-                let row = self.lease.as_ref().map(|lease| lease.row().clone());
-                Box::pin(async move {
-                    if let Some(row) = row {
-                        // After a failure the next regeneration removes the version.
-                        let remove = pages.store.call(Remove { lease: row });
-                        drop(remove.await);
-                    }
-                    (Event::Removed, None)
-                })
-            }
-            Step::Release { cooldown } => {
+            Step::Publish { version, renews } => self.publish(version, renews),
+            Step::Release { cooldown, removes } => {
                 self.give_back_permit();
                 let lease = self.lease.take();
                 Box::pin(async move {
                     if let Some(lease) = lease {
+                        if removes {
+                            // After a failure the next regeneration removes the version.
+                            let row = lease.row().clone();
+                            drop(pages.store.call(Remove { lease: row }).await);
+                        }
                         // An unreleased lease expires.
                         drop(lease.release_after(cooldown).await);
                     }
@@ -222,8 +214,8 @@ impl Task {
         (self.permit, self.lent) = (None, None);
     }
 
-    /// Publishes under the fence, or renews the version with the fence `known`.
-    fn publish(&mut self, version: Version<Arc<Page>>, known: Option<i64>) -> Action {
+    /// Publishes under the fence, or renews the version with the fence `renews`.
+    fn publish(&mut self, version: Version<Arc<Page>>, renews: Option<i64>) -> Action {
         // A publish may take long, and needs no permit.
         self.give_back_permit();
         let terms = version.content.terms(&self.policy);
@@ -234,14 +226,14 @@ impl Task {
         let retention = self.retention.unwrap_or(retention);
         let pages = Arc::clone(&self.pages);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());
-        let [metadata, history] = self.texts(&version, terms, known.is_none());
+        let [metadata, history] = self.texts(&version, terms, renews.is_none());
         Box::pin(async move {
             let Some(row) = row else {
                 return (Event::Away, None);
             };
             let entry = NewEntry {
                 content: version.content.response().clone(),
-                renews: known,
+                renews,
                 epoch: version.content.metadata().metadata.epoch,
                 interval: terms.interval,
                 metadata,
@@ -249,12 +241,7 @@ impl Task {
                 retention,
             };
             let published = pages.store.call(Publish { lease: row, entry });
-            let event = match (published.await, known) {
-                (Ok(done), Some(_)) => Event::Renewed(done),
-                (Ok(done), None) => Event::Published(done),
-                (Err(_), _) => Event::Away,
-            };
-            (event, None)
+            (published.await.map_or(Event::Away, Event::Published), None)
         })
     }
 

@@ -69,9 +69,8 @@ pub(crate) enum Event<C: Content> {
     /// The lease was acquired with this fence; `None`: the lock is taken.
     Tried(Option<i64>),
     Generated(GenerationResult<C>),
-    Renewed(bool),
+    /// The version is stored; `false`: the publish was refused.
     Published(bool),
-    Removed,
     Released,
     /// The store failed to answer the last step.
     Away,
@@ -94,33 +93,21 @@ pub(crate) enum Step<C> {
     Leave,
     /// Ask the store for a version with a greater fence than `known`, and for the state of the
     /// lock.
-    Probe {
-        known: i64,
-    },
+    Probe { known: i64 },
     /// Take the lease, provided that the lock's fence is still `seen`: a publish since then has
     /// changed the fence.
-    Try {
-        seen: i64,
-    },
+    Try { seen: i64 },
     /// Run the generator, with or without a lease. The version's metadata has `as_of`.
-    Generate {
-        as_of: AsOf,
-    },
-    /// Publish this version, whose content is the same as in the stored version with the fence
-    /// `known`, without sending the content.
-    Renew {
-        version: Version<C>,
-        known: i64,
-    },
+    Generate { as_of: AsOf },
+    /// Publish this version under the lease. `renews`: without sending the content, which is the
+    /// same as in the stored version with this fence.
     Publish {
         version: Version<C>,
+        renews: Option<i64>,
     },
-    /// Remove the stored version under the lease.
-    Remove,
-    /// Release the lease. No process can acquire the lock before `cooldown` is over.
-    Release {
-        cooldown: Duration,
-    },
+    /// Release the lease. No process can acquire the lock before `cooldown` is over. `removes`:
+    /// remove the stored version before the release.
+    Release { cooldown: Duration, removes: bool },
     /// The regeneration is over.
     End,
 }
@@ -158,7 +145,6 @@ enum Phase<C> {
     Publishing(Publishing<C>),
     /// The publish was refused.
     Overtaken(Version<C>),
-    Removing,
     Releasing,
 }
 
@@ -337,12 +323,11 @@ impl<'a, C: Content> Decision<'a, C> {
             (Phase::Generating { gives_up: true, .. }, Event::LeaseLost) => {
                 self.report = Some(Report::ended(Outcome::Overtaken));
                 self.serve_old_for(RECHECK);
-                self.release(Duration::ZERO)
+                self.release()
             }
             (Phase::Publishing(publishing), event) => self.publishing(publishing, &event),
             (Phase::Overtaken(new), Event::Probed(found)) => self.overtaken(&new, found.version),
             (Phase::Overtaken(new), Event::Away) => self.overtaken(&new, None),
-            (Phase::Removing, Event::Removed | Event::Away) => self.release(Duration::ZERO),
             (Phase::Releasing, Event::Released | Event::Away) => Step::End,
             // The event comes too late, or changes nothing.
             (phase, _) => self.enter(phase, Step::Continue),

@@ -148,7 +148,7 @@ fn promises_hold_with_two_faults() {
 fn promises_hold_while_content_may_not_be_shared() {
     let setup = Setup::new(&[Unshareable, Invalidation, Purge], 1, 2);
     let situations = [
-        "command: remove",
+        "command: release, removes",
         "hit-for-pass is ended by an invalidation",
     ];
     check(&setup, 100_000, &situations, &[]);
@@ -202,7 +202,7 @@ fn promises_hold_in_a_long_cooldown() {
 }
 
 /// Situations near to the beginning.
-const COMMON: [&str; 34] = [
+const COMMON: [&str; 33] = [
     "answer: failed",
     "answer: pass",
     "answer: unavailable",
@@ -215,7 +215,7 @@ const COMMON: [&str; 34] = [
     "command: publish",
     "command: release",
     "command: release with a cooldown",
-    "command: remove",
+    "command: release, removes",
     "command: try",
     "late statement does something",
     "late try takes the lock",
@@ -227,7 +227,6 @@ const COMMON: [&str; 34] = [
     "phase: probing",
     "phase: publishing",
     "phase: releasing",
-    "phase: removing",
     "phase: trying",
     "purge while a version is published",
     "report: failed",
@@ -241,7 +240,7 @@ const COMMON: [&str; 34] = [
 
 /// Situations farther from the beginning.
 const FAR: [&str; 6] = [
-    "command: renew",
+    "command: publish, renews",
     "expired version is served after an error",
     "report: not begun, busy",
     "report: not begun, database away",

@@ -15,6 +15,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Publishing<C> {
     pub(super) new: Version<C>,
+    /// The last statement renews the stored version.
+    pub(super) renews: bool,
     pub(super) tries: u32,
     /// The new version has been served unsaved.
     pub(super) shown: bool,
@@ -30,6 +32,7 @@ impl<C: Content> Decision<'_, C> {
         outcome: GenerationResult<C>,
     ) -> Step<C> {
         let policy_cooldown = self.facts.policy.cooldown_time();
+        let mut removes = false;
         let cooldown = match outcome {
             GenerationResult::Content(content) => return self.publish(lease, content),
             GenerationResult::Unshareable { why, metadata } => {
@@ -45,11 +48,9 @@ impl<C: Content> Decision<'_, C> {
                     cooldown: Duration::ZERO,
                 }));
                 self.hit_for_pass(why, time, metadata);
-                if lease.is_some() {
-                    // A stored version, if there is one, was shared before and must go. If the
-                    // removal fails, the next regeneration tries again.
-                    return self.enter(Phase::Removing, Step::Remove);
-                }
+                // A stored version, if there is one, was shared before and must go. If the removal
+                // fails, the next regeneration tries again.
+                removes = true;
                 Duration::ZERO
             }
             GenerationResult::TooLarge if !self.is_servable() => {
@@ -99,7 +100,7 @@ impl<C: Content> Decision<'_, C> {
             }
         };
         match lease {
-            Some(_) => self.release(cooldown),
+            Some(_) => self.enter(Phase::Releasing, Step::Release { cooldown, removes }),
             None => Step::End,
         }
     }
@@ -123,6 +124,7 @@ impl<C: Content> Decision<'_, C> {
         new.fence = fence;
         let publishing = Publishing {
             new,
+            renews: false,
             tries: 0,
             shown: false,
             again: None,
@@ -131,18 +133,24 @@ impl<C: Content> Decision<'_, C> {
     }
 
     /// Renews the stored version if the new content is the same, or else publishes the new version.
-    pub(super) fn send(&mut self, publishing: Publishing<C>) -> Step<C> {
+    fn send(&mut self, publishing: Publishing<C>) -> Step<C> {
+        let newest = self.state.newest.as_ref();
+        let same = newest.filter(|newest| {
+            !newest.is_unsaved() && newest.content.is_same(&publishing.new.content)
+        });
+        let renews = same.map(|newest| newest.fence);
+        self.send_as(renews, publishing)
+    }
+
+    fn send_as(&mut self, renews: Option<i64>, publishing: Publishing<C>) -> Step<C> {
         let version = publishing.new.clone();
-        let same = self
-            .state
-            .newest
-            .as_ref()
-            .filter(|newest| !newest.is_unsaved() && newest.content.is_same(&version.content));
-        let command = match same.map(|newest| newest.fence) {
-            Some(known) => Step::Renew { version, known },
-            None => Step::Publish { version },
+        let publishing = Publishing {
+            renews: renews.is_some(),
+            again: None,
+            ..publishing
         };
-        self.enter(Phase::Publishing(publishing), command)
+        let step = Step::Publish { version, renews };
+        self.enter(Phase::Publishing(publishing), step)
     }
 
     /// Continues a publish. While the store fails or is slow, the new version is served unsaved,
@@ -154,33 +162,28 @@ impl<C: Content> Decision<'_, C> {
         event: &Event<C>,
     ) -> Step<C> {
         match event {
-            Event::Renewed(true) | Event::Published(true) => {
-                self.report = Some(Report::ended(match event {
-                    Event::Renewed(_) => Outcome::Renewed,
-                    _ => Outcome::Stored,
+            Event::Published(true) => {
+                self.report = Some(Report::ended(match publishing.renews {
+                    true => Outcome::Renewed,
+                    false => Outcome::Stored,
                 }));
                 self.set_newest(publishing.new);
                 self.end_with_newest();
-                return self.release(Duration::ZERO);
+                return self.release();
             }
-            Event::Renewed(false) => {
-                let version = publishing.new.clone();
-                return self.enter(Phase::Publishing(publishing), Step::Publish { version });
-            }
+            // Another version is stored than the one with the same content.
+            Event::Published(false) if publishing.renews => return self.send_as(None, publishing),
             // Another process has published a version, or soon will.
             Event::Published(false) => {
                 self.report = Some(Report::ended(Outcome::Overtaken));
                 if publishing.shown {
-                    return self.release(Duration::ZERO);
+                    return self.release();
                 }
                 let command = self.probe();
                 self.state.phase = Phase::Overtaken(publishing.new);
                 return command;
             }
-            Event::Due if publishing.again.is_some() => {
-                publishing.again = None;
-                return self.send(publishing);
-            }
+            Event::Due if publishing.again.is_some() => return self.send(publishing),
             Event::Due if !publishing.shown => {
                 self.serve_unsaved(&publishing.new);
                 publishing.shown = true;
@@ -194,7 +197,7 @@ impl<C: Content> Decision<'_, C> {
                 let retry = self.facts.policy.lease.min(PUBLISH_RETRY);
                 if self.facts.now > publishing.new.born + retry {
                     self.report = Some(Report::ended(Outcome::Unsaved));
-                    return self.release(Duration::ZERO);
+                    return self.release();
                 }
             }
             _ => return self.enter(Phase::Publishing(publishing), Step::Continue),
@@ -202,7 +205,7 @@ impl<C: Content> Decision<'_, C> {
         if !self.is_servable() {
             // The next visitor starts another regeneration.
             self.report = Some(Report::ended(Outcome::Unsaved));
-            return self.release(Duration::ZERO);
+            return self.release();
         }
         publishing.again = Some(self.facts.now + backoff(PUBLISH_PAUSES, publishing.tries));
         publishing.tries += 1;
@@ -218,11 +221,16 @@ impl<C: Content> Decision<'_, C> {
         } else {
             self.serve_unsaved(new);
         }
-        self.release(Duration::ZERO)
+        self.release()
     }
 
-    pub(super) fn release(&mut self, cooldown: Duration) -> Step<C> {
-        self.enter(Phase::Releasing, Step::Release { cooldown })
+    /// Releases the lease without a cooldown.
+    pub(super) fn release(&mut self) -> Step<C> {
+        let step = Step::Release {
+            cooldown: Duration::ZERO,
+            removes: false,
+        };
+        self.enter(Phase::Releasing, step)
     }
 
     /// Adopts a version, here and in memory.

@@ -238,6 +238,7 @@ impl Code {
             }
             Phase::Publishing(Publishing {
                 new,
+                renews,
                 // Each pause is a second here.
                 tries: _,
                 shown,
@@ -245,14 +246,13 @@ impl Code {
             }) => {
                 self.byte(7);
                 self.version(new);
-                self.flags(&[*shown, again.is_some()]);
+                self.flags(&[*renews, *shown, again.is_some()]);
                 self.until(again.unwrap_or(NOW));
             }
             Phase::Overtaken(new) => {
                 self.byte(8);
                 self.version(new);
             }
-            Phase::Removing => self.byte(9),
             Phase::Releasing => self.byte(10),
         }
     }

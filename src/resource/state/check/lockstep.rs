@@ -16,6 +16,8 @@ use crate::{
 pub(super) struct Before {
     pub(super) flight: before::Flight<Text>,
     pub(super) shown: before::Shown<Text>,
+    /// The last publish renews.
+    renews: bool,
 }
 
 impl Before {
@@ -30,6 +32,7 @@ impl Before {
         let before = Self {
             flight,
             shown: effect.progress.unwrap_or(before::Shown::Looking),
+            renews: false,
         };
         match same_shown(&before.shown, shown) {
             true => Ok(before),
@@ -38,32 +41,42 @@ impl Before {
     }
 
     /// Passes the event to the machine before.
-    pub(super) fn on(
-        &mut self,
-        facts: &Facts<'_, Text>,
-        event: &Event<Text>,
-    ) -> before::Effect<Text> {
-        let mut effect = self.flight.on(facts, old_event(event));
+    pub(super) fn on(&mut self, facts: &Facts<'_, Text>, event: &Event<Text>) -> Decided {
+        let mut effect = self.flight.on(facts, old_event(event, self.renews));
         // Today the facts have the permit.
         if matches!(effect.command, before::Step::Permit) {
             let permitted = before::Event::Permitted(facts.permit);
             effect = self.flight.on(facts, permitted);
         }
+        // Today the release removes the version first.
+        let removes = matches!(effect.command, before::Step::Remove);
+        if removes {
+            effect.command = self.flight.on(facts, before::Event::Removed).command;
+        }
+        match effect.command {
+            before::Step::Renew { .. } => self.renews = true,
+            before::Step::Publish { .. } => self.renews = false,
+            _ => {}
+        }
         if let Some(shown) = &effect.progress {
             self.shown = shown.clone();
         }
-        effect
+        Decided { effect, removes }
     }
 
     /// Compares the effects of the same event, and the states after it.
     pub(super) fn agrees(
         &self,
-        before: &before::Effect<Text>,
+        before: &Decided,
         effect: &Effect<Text>,
         flight: &Flight<Text>,
         facts: &Facts<'_, Text>,
     ) -> Result<(), Broken> {
-        if !same_step(&before.command, &effect.command) {
+        let Decided {
+            effect: before,
+            removes,
+        } = before;
+        if !same_step(&before.command, *removes, &effect.command) {
             return Err("lockstep: the next steps differ");
         }
         if !same(&before.view, &effect.view, same_known) {
@@ -128,9 +141,16 @@ impl Before {
     }
 }
 
+/// The effect of an event on the machine before. `removes`: with the removal of the version.
+pub(super) struct Decided {
+    effect: before::Effect<Text>,
+    removes: bool,
+}
+
 /// Returns the event in the words of the machine before.
-fn old_event(event: &Event<Text>) -> before::Event<Text> {
+fn old_event(event: &Event<Text>, renews: bool) -> before::Event<Text> {
     match event {
+        Event::Published(done) if renews => before::Event::Renewed(*done),
         Event::Begun => before::Event::Learned,
         Event::Probed(found) => before::Event::Probed(found.clone()),
         Event::Tried(fence) => before::Event::Tried(*fence),
@@ -145,9 +165,7 @@ fn old_event(event: &Event<Text>) -> before::Event<Text> {
             GenerationResult::TooLarge => before::GenerationResult::TooLarge,
             GenerationResult::Failed(()) => before::GenerationResult::Failed(()),
         }),
-        Event::Renewed(done) => before::Event::Renewed(*done),
         Event::Published(done) => before::Event::Published(*done),
-        Event::Removed => before::Event::Removed,
         Event::Released => before::Event::Released,
         Event::Away => before::Event::Away,
         Event::LeaseLost => before::Event::LeaseLost,
@@ -164,12 +182,11 @@ fn same<A, B>(before: &Option<A>, now: &Option<B>, same: impl Fn(&A, &B) -> bool
     }
 }
 
-fn same_step(before: &before::Step<Text>, now: &Step<Text>) -> bool {
+fn same_step(before: &before::Step<Text>, removes: bool, now: &Step<Text>) -> bool {
     match (before, now) {
         (before::Step::Continue, Step::Continue)
         | (before::Step::Pause, Step::Pause)
         | (before::Step::Leave, Step::Leave)
-        | (before::Step::Remove, Step::Remove)
         | (before::Step::End, Step::End) => true,
         (before::Step::Probe { known: a }, Step::Probe { known: b })
         | (before::Step::Try { seen: a }, Step::Try { seen: b }) => a == b,
@@ -179,13 +196,25 @@ fn same_step(before: &before::Step<Text>, now: &Step<Text>) -> bool {
                 version: a,
                 known: x,
             },
-            Step::Renew {
+            Step::Publish {
                 version: b,
-                known: y,
+                renews: Some(y),
             },
         ) => a == b && x == y,
-        (before::Step::Publish { version: a }, Step::Publish { version: b }) => a == b,
-        (before::Step::Release { cooldown: a }, Step::Release { cooldown: b }) => a == b,
+        (
+            before::Step::Publish { version: a },
+            Step::Publish {
+                version: b,
+                renews: None,
+            },
+        ) => a == b,
+        (
+            before::Step::Release { cooldown: a },
+            Step::Release {
+                cooldown: b,
+                removes: c,
+            },
+        ) => a == b && removes == *c,
         _ => false,
     }
 }
@@ -270,7 +299,6 @@ fn same_phase(before: &before::Phase<Text>, now: &Phase<Text>) -> bool {
     match (before, now) {
         (Old::Learning | Old::Over, Phase::Idle)
         | (Old::Probing, Phase::Probing)
-        | (Old::Removing, Phase::Removing)
         | (Old::Releasing, Phase::Releasing) => true,
         (Old::Trying { epoch_seen: a }, Phase::Trying { epoch_seen: b }) => a == b,
         (Old::Pausing { until: a }, Phase::Pausing { until: b }) => a == b,
@@ -308,7 +336,7 @@ pub(super) fn of_before(
     change: &impl Fn(&mut crate::clock::Tick),
     of_version: &impl Fn(&mut Version<Text>),
 ) {
-    let Before { flight, shown } = before;
+    let Before { flight, shown, .. } = before;
     flight.newest.iter_mut().for_each(of_version);
     change(&mut flight.held_until);
     if let Some((until, _)) = &mut flight.cooldown {

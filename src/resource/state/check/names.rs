@@ -20,7 +20,6 @@ pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
         Phase::Publishing(Publishing { shown: true, .. }) => "phase: publishing, shown unsaved",
         Phase::Publishing(_) => "phase: publishing",
         Phase::Overtaken(_) => "phase: overtaken",
-        Phase::Removing => "phase: removing",
         Phase::Releasing => "phase: releasing",
     }
 }
@@ -33,10 +32,12 @@ pub(super) fn command(command: &Step<Text>) -> &'static str {
         Step::Probe { .. } => "command: probe",
         Step::Try { .. } => "command: try",
         Step::Generate { .. } => "command: generate",
-        Step::Renew { .. } => "command: renew",
-        Step::Publish { .. } => "command: publish",
-        Step::Remove => "command: remove",
-        Step::Release { cooldown } if cooldown.is_zero() => "command: release",
+        Step::Publish {
+            renews: Some(_), ..
+        } => "command: publish, renews",
+        Step::Publish { renews: None, .. } => "command: publish",
+        Step::Release { removes: true, .. } => "command: release, removes",
+        Step::Release { cooldown, .. } if cooldown.is_zero() => "command: release",
         Step::Release { .. } => "command: release with a cooldown",
         Step::End => "command: end",
     }

@@ -1,5 +1,7 @@
 //! The steps of a regeneration, and their ends.
 
+use std::time::Duration;
+
 use crate::{
     clock::Tick,
     event::Bypass,
@@ -30,9 +32,9 @@ impl Process {
         };
         let unsaved = run.state.newest.as_ref().filter(|it| it.is_unsaved());
         let command = match (around.setup.mutant, command, unsaved) {
-            (Some(Mutant::UnsavedRenews), Step::Publish { version }, Some(unsaved)) => {
-                let known = unsaved.fence;
-                Step::Renew { version, known }
+            (Some(Mutant::UnsavedRenews), Step::Publish { version, .. }, Some(unsaved)) => {
+                let renews = Some(unsaved.fence);
+                Step::Publish { version, renews }
             }
             (Some(Mutant::LeaseNeverReleased), Step::Release { .. }, _) => Step::End,
             (_, command, _) => command,
@@ -78,30 +80,26 @@ impl Process {
                 run.doing = Doing::Generating(Text { read, as_of });
                 return self.begins(around).map(|()| None);
             }
-            Step::Renew { version, known } => {
-                if run.state.newest.as_ref().is_some_and(Version::is_unsaved) {
+            Step::Publish { version, renews } => {
+                let is_unsaved = run.state.newest.as_ref().is_some_and(Version::is_unsaved);
+                if renews.is_some() && is_unsaved {
                     return Err("S11: an unsaved version is not renewed");
                 }
                 let text = version.content;
-                match row {
-                    Some(row) => Statement::Renew { row, text, known },
-                    None => return Ok(Some(Event::Away)),
+                match (row, renews) {
+                    (Some(row), Some(known)) => Statement::Renew { row, text, known },
+                    (Some(row), None) => Statement::Publish { row, text },
+                    (None, _) => return Ok(Some(Event::Away)),
                 }
             }
-            Step::Publish { version } => {
-                let text = version.content;
-                match row {
-                    Some(row) => Statement::Publish { row, text },
-                    None => return Ok(Some(Event::Away)),
+            Step::Release { cooldown, removes } => match (row, removes) {
+                // The release follows.
+                (Some(row), true) => Statement::Remove { row },
+                (Some(row), false) => {
+                    run.lease = None;
+                    Statement::Release { row, cooldown }
                 }
-            }
-            Step::Remove => match row {
-                Some(row) => Statement::Remove { row },
-                None => return Ok(Some(Event::Removed)),
-            },
-            Step::Release { cooldown } => match run.lease.take() {
-                Some(Lease { row, .. }) => Statement::Release { row, cooldown },
-                None => return Ok(Some(Event::Released)),
+                (None, _) => return Ok(Some(Event::Released)),
             },
             Step::End => return self.end(around).map(|()| None),
         };
@@ -187,9 +185,10 @@ impl Process {
                 Event::Tried(fence)
             }
             (_, Reply::Tried(fence)) => Event::Tried(fence),
-            (Statement::Renew { .. }, Reply::Done(done)) => Event::Renewed(done),
-            (Statement::Publish { .. }, Reply::Done(done)) => Event::Published(done),
-            (Statement::Remove { .. }, Reply::Done(_)) => Event::Removed,
+            (Statement::Renew { .. } | Statement::Publish { .. }, Reply::Done(done)) => {
+                Event::Published(done)
+            }
+            (Statement::Remove { .. }, Reply::Done(_)) => return self.removed(around),
             (_, Reply::Done(_)) => Event::Released,
         };
         self.on(event, around)
@@ -213,11 +212,24 @@ impl Process {
             self.stray = owner;
         }
         let event = match statement {
-            Statement::Remove { .. } => Event::Removed,
+            Statement::Remove { .. } => return self.removed(around),
             Statement::Release { .. } => Event::Released,
             _ => Event::Away,
         };
         self.on(event, around)
+    }
+
+    /// Goes on with the release.
+    fn removed(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let release = Step::Release {
+            cooldown: Duration::ZERO,
+            removes: false,
+        };
+        let event = self.carry_out(release, around)?;
+        match event {
+            Some(event) => self.on(event, around),
+            None => self.serve(around),
+        }
     }
 
     /// The generator has ended.

@@ -77,10 +77,6 @@ fn of_state(state: &mut Flight<Text>, change: &impl Fn(&mut Tick)) {
             again.iter_mut().for_each(change);
         }
         Phase::Overtaken(new) => of_version(new, change),
-        Phase::Idle
-        | Phase::Probing
-        | Phase::Trying { .. }
-        | Phase::Removing
-        | Phase::Releasing => {}
+        Phase::Idle | Phase::Probing | Phase::Trying { .. } | Phase::Releasing => {}
     }
 }

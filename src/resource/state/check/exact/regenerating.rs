@@ -120,7 +120,9 @@ fn generator_with_a_servable_version_is_cancelled_when_its_lease_is_lost() {
     assert!(state.gives_up_without_lease());
     let step = process.on(&mut state, Event::LeaseLost);
     assert_eq!(outcome(&step), Some(Outcome::Overtaken));
-    assert!(matches!(step.command, Step::Release { cooldown } if cooldown.is_zero()));
+    assert!(
+        matches!(step.command, Step::Release { cooldown, removes: false } if cooldown.is_zero())
+    );
     assert!(matches!(done(&step), Answer::Version(_)));
 }
 
@@ -133,7 +135,7 @@ fn timeout_is_a_failure_with_its_own_outcome() {
     process.now = due;
     let step = process.on(&mut state, Event::Due);
     assert_eq!(outcome(&step), Some(Outcome::TimedOut));
-    assert!(matches!(step.command, Step::Release { cooldown } if cooldown == S));
+    assert!(matches!(step.command, Step::Release { cooldown, removes: false } if cooldown == S));
 }
 
 #[test]
@@ -184,7 +186,7 @@ fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
             matches!(step.view, Some(Known::HitForPass { until, why: it, .. }) if until == process.now + time && it == why),
             "{step:?}"
         );
-        assert!(matches!(step.command, Step::Remove));
+        assert!(matches!(step.command, Step::Release { removes: true, .. }));
     }
     let step = end(None, GenerationResult::TooLarge);
     assert!(matches!(
@@ -194,14 +196,16 @@ fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
             ..
         })
     ));
-    assert!(matches!(step.command, Step::Release { cooldown } if cooldown.is_zero()));
+    assert!(
+        matches!(step.command, Step::Release { cooldown, removes: false } if cooldown.is_zero())
+    );
     let stale = process.version(3 * S, Origin::Stored);
     let step = end(Some(stale), GenerationResult::TooLarge);
     assert!(
         matches!(&step.view, Some(Known::Version(version)) if version.ask_again_at == process.now + S)
     );
     assert!(matches!(done(&step), Answer::Version(_)));
-    assert!(matches!(step.command, Step::Release { cooldown } if cooldown == S));
+    assert!(matches!(step.command, Step::Release { cooldown, removes: false } if cooldown == S));
 }
 
 #[test]
@@ -236,7 +240,7 @@ fn published_version_replaces_an_older_one_unless_that_was_purged() {
         let mut state = process.generating(newest);
         let content = Event::Generated(GenerationResult::Content(text(1)));
         match process.on(&mut state, content).command {
-            Step::Publish { version } => version.replaces,
+            Step::Publish { version, .. } => version.replaces,
             command => panic!("{command:?}"),
         }
     };
