@@ -17,6 +17,7 @@ use crate::{
         state::{Content, Effect, Event, Flight, Found, Origin, Step, Version},
     },
     store::{NewEntry, Probe, Publish, Remove},
+    timing::RECHECK,
 };
 
 use report::Measured;
@@ -65,27 +66,18 @@ impl Task {
             let (event, lease) = tokio::select! {
                 biased;
                 done = &mut doing => done,
-                () = lost(self.lease.as_ref()), if self.state.gives_up_without_lease() => (Event::LeaseLost, None),
-                () = sleep_until(due, self.pages.now()) => {
-                    let is_alone = self.state.is_pausing() && self.progress.receiver_count() == 0;
-                    (if is_alone { Event::LeftAlone } else { Event::Due }, None)
-                }
+                () = sleep_until(due, self.pages.now()) => (Event::Due, None),
             };
             if lease.is_some() {
                 self.lease = lease;
             }
-            if self.state.is_pausing() && matches!(event, Event::Due) {
-                self.take_permit();
-            }
-            let mut command = self.on(event);
-            if matches!(command, Step::Leave) {
-                if self.leave() {
+            if self.state.is_pausing() {
+                if !self.is_awaited().await {
                     return;
                 }
                 self.take_permit();
-                command = self.on(Event::Due);
             }
-            match command {
+            match self.on(event) {
                 Step::Continue => {}
                 Step::End => return,
                 command => doing = self.carry_out(command),
@@ -125,7 +117,7 @@ impl Task {
     fn carry_out(&mut self, command: Step<Arc<Page>>) -> Action {
         let (pages, key) = (Arc::clone(&self.pages), self.key.clone());
         match command {
-            Step::Continue | Step::Leave | Step::End => Box::pin(std::future::pending()),
+            Step::Continue | Step::End => Box::pin(std::future::pending()),
             Step::Pause => {
                 self.permit = None;
                 Box::pin(std::future::pending())
@@ -245,16 +237,23 @@ impl Task {
         })
     }
 
-    /// Removes the key from the list of running regenerations, unless a visitor waits. Returns true
-    /// if removed.
-    fn leave(&mut self) -> bool {
+    /// Returns true as soon as a visitor waits: a visitor of the near future joins this flight, and
+    /// costs no statement until then. If no visitor comes for a second, removes the key from the
+    /// list of running flights, and returns false.
+    async fn is_awaited(&mut self) -> bool {
+        for _ in 0..10 {
+            if self.progress.receiver_count() > 0 || self.pages.is_closing() {
+                return true;
+            }
+            tokio::time::sleep(RECHECK / 10).await;
+        }
         let mut running = self.pages.running();
         if self.progress.receiver_count() > 0 {
-            return false;
+            return true;
         }
         running.remove(&*self.key);
         self.left = true;
-        true
+        false
     }
 
     fn lock_name(&self) -> LockName {
@@ -274,13 +273,6 @@ impl Drop for Task {
 async fn sleep_until(due: Option<Tick>, now: Tick) {
     match due {
         Some(due) => tokio::time::sleep(due - now).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn lost(lease: Option<&Lease>) {
-    match lease {
-        Some(lease) => lease.lost().await,
         None => std::future::pending().await,
     }
 }

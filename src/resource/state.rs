@@ -32,10 +32,6 @@ pub(crate) use view::{
 };
 pub(crate) use wait::{Next, Shown, Visitor};
 
-/// The number of [`POLL_PAUSES`](crate::timing::POLL_PAUSES) after which a regeneration without
-/// visitors ends; one second in all.
-const LEAVE_AFTER: u32 = 6;
-
 /// The answer to a probe.
 #[derive(Clone, Debug)]
 pub(crate) struct Found<C> {
@@ -74,23 +70,18 @@ pub(crate) enum Event<C: Content> {
     Released,
     /// The store failed to answer the last step.
     Away,
-    LeaseLost,
     /// The time of [`Flight::due`] has come.
     Due,
-    /// The time has come, and no visitor waits for the version that another process generates.
-    LeftAlone,
 }
 
-/// The next action of the task. The end of the action is the next event; [`Event::Due`] and
-/// [`Event::LeaseLost`] may come before.
+/// The next action of the task. The end of the action is the next event; [`Event::Due`] may come
+/// before.
 #[derive(Clone, Debug)]
 pub(crate) enum Step<C> {
     /// Continue the running action.
     Continue,
-    /// Next for [`Event::Due`] or [`Event::LeftAlone`].
+    /// Wait for [`Event::Due`].
     Pause,
-    /// End if no visitor waits; otherwise continue as after [`Event::Due`].
-    Leave,
     /// Ask the store for a version with a greater fence than `known`, and for the state of the
     /// lock.
     Probe { known: i64 },
@@ -139,8 +130,6 @@ enum Phase<C> {
         lease: Option<i64>,
         as_of: AsOf,
         until: Tick,
-        /// A version can be served, so the generator is cancelled when the lease is lost.
-        gives_up: bool,
     },
     Publishing(Publishing<C>),
     /// The publish was refused.
@@ -238,20 +227,7 @@ impl<C: Content> Flight<C> {
         }
     }
 
-    /// Returns true if [`Event::LeaseLost`] matters now.
-    pub(crate) fn gives_up_without_lease(&self) -> bool {
-        matches!(
-            self.phase,
-            Phase::Generating {
-                lease: Some(_),
-                gives_up: true,
-                ..
-            }
-        )
-    }
-
-    /// Returns true if [`Event::LeftAlone`] takes the place of [`Event::Due`] while no visitor
-    /// waits.
+    /// Returns true while the flight waits for another process.
     pub(crate) fn is_pausing(&self) -> bool {
         matches!(self.phase, Phase::Pausing { .. })
     }
@@ -299,16 +275,11 @@ impl<'a, C: Content> Decision<'a, C> {
             (Phase::Idle | Phase::Probing | Phase::Trying { .. }, Event::Away) => {
                 self.without_store()
             }
-            (Phase::Pausing { .. }, Event::Due | Event::LeftAlone) if self.facts.limits.closing => {
+            (Phase::Pausing { .. }, Event::Due) if self.facts.limits.closing => {
                 self.progress = Some(Shown::Done(Answer::Pass(Bypass::ShuttingDown)));
                 Step::End
             }
             (Phase::Pausing { .. }, Event::Due) => self.begin(),
-            // A visitor of the near future joins this regeneration and costs no statement.
-            (Phase::Pausing { .. }, Event::LeftAlone) if self.state.polls < LEAVE_AFTER => {
-                self.poll()
-            }
-            (phase @ Phase::Pausing { .. }, Event::LeftAlone) => self.enter(phase, Step::Leave),
             (Phase::Generating { lease, as_of, .. }, Event::Generated(outcome)) => {
                 self.generated(lease, as_of, outcome)
             }
@@ -319,11 +290,6 @@ impl<'a, C: Content> Decision<'a, C> {
                     ended.outcome = Outcome::TimedOut;
                 }
                 command
-            }
-            (Phase::Generating { gives_up: true, .. }, Event::LeaseLost) => {
-                self.report = Some(Report::ended(Outcome::Overtaken));
-                self.serve_old_for(RECHECK);
-                self.release()
             }
             (Phase::Publishing(publishing), event) => self.publishing(publishing, &event),
             (Phase::Overtaken(new), Event::Probed(found)) => self.overtaken(&new, found.version),

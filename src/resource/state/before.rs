@@ -56,10 +56,12 @@ pub(in crate::resource::state) enum Event<C: Content> {
     Released,
     /// The store failed to answer the last step.
     Away,
+    #[expect(dead_code, reason = "an intended difference")]
     LeaseLost,
     /// The time of [`Flight::due`] has come.
     Due,
     /// The time has come, and no visitor waits for the version that another process generates.
+    #[expect(dead_code, reason = "an intended difference")]
     LeftAlone,
 }
 

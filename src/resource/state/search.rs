@@ -160,15 +160,13 @@ impl<C: Content> Decision<'_, C> {
     }
 
     pub(super) fn generate(&mut self, lease: Option<i64>, as_of: AsOf) -> Step<C> {
-        let gives_up = self.show_stale(true);
-        if !gives_up {
+        if !self.show_stale(true) {
             self.progress = Some(Shown::First);
         }
         let generating = Phase::Generating {
             lease,
             as_of,
             until: self.facts.now + self.facts.policy.timeout,
-            gives_up,
         };
         self.enter(generating, Step::Generate { as_of })
     }

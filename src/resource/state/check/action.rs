@@ -29,7 +29,6 @@ pub(super) enum Action {
     Reclaim(usize),
     Generated(usize, Generated),
     Due(usize),
-    LeaseLost(usize),
     Leave(usize, usize),
     Sync(usize),
     Invalidate(usize),
@@ -128,9 +127,6 @@ impl World {
             && (!matches!(run.doing, Doing::Generating(_)) || self.has(Fault::Slow))
         {
             add(Action::Due(number));
-        }
-        if process.has_lost() {
-            add(Action::LeaseLost(number));
         }
         match run.doing {
             Doing::Nothing => {}

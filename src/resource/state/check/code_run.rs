@@ -1,7 +1,7 @@
 //! The normalised form of a process.
 
 use crate::resource::state::{
-    Answer, Flight, Known, LEAVE_AFTER, Origin, Phase, Publishing, Shown, Version,
+    Answer, Flight, Known, Origin, Phase, Publishing, Shown, Version,
     check::{
         code::Code,
         content::{ModelList, Text},
@@ -204,7 +204,8 @@ impl Code {
             cooldown,
         } = state;
         self.maybe_version(newest.as_ref());
-        self.byte(i64::from((*polls).min(LEAVE_AFTER)));
+        // Each pause is a second here.
+        let _ = polls;
         self.failures(*failures);
         self.flags(&[held_until.0 == i64::MIN]);
         self.until(*held_until);
@@ -228,13 +229,11 @@ impl Code {
                 lease,
                 as_of,
                 until,
-                gives_up,
             } => {
                 self.byte(6);
                 self.fence(lease.unwrap_or(0));
                 self.as_of(*as_of);
                 self.until(*until);
-                self.flags(&[*gives_up]);
             }
             Phase::Publishing(Publishing {
                 new,

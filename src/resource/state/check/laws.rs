@@ -109,14 +109,6 @@ impl Process {
         if run.state.due(&facts).is_none() {
             events.push(Event::Due);
         }
-        if !run.state.gives_up_without_lease()
-            && !matches!(run.state.phase, Phase::Generating { gives_up: true, .. })
-        {
-            events.push(Event::LeaseLost);
-        }
-        if !run.state.is_pausing() {
-            events.push(Event::LeftAlone);
-        }
         for event in events {
             let mut state = run.state.clone();
             let step = state.on(&facts, event);

@@ -1,5 +1,12 @@
 //! The lockstep with the machine before this one (`before.rs`): both get each event of the search,
 //! and have to decide the same.
+//!
+//! Intended differences:
+//! - `Event::LeaseLost` is gone: a generator whose lease is lost runs to its end, and the fence
+//!   refuses its publish. The policy's timeout bounds it.
+//! - `Event::LeftAlone` is gone: the task ends a flight for which no visitor waits, without a
+//!   decision about the resource.
+//! - `Limits::regenerates` is gone: to open a site that may run no regeneration is an error.
 
 use crate::{
     resource::state::{
@@ -168,9 +175,7 @@ fn old_event(event: &Event<Text>, renews: bool) -> before::Event<Text> {
         Event::Published(done) => before::Event::Published(*done),
         Event::Released => before::Event::Released,
         Event::Away => before::Event::Away,
-        Event::LeaseLost => before::Event::LeaseLost,
         Event::Due => before::Event::Due,
-        Event::LeftAlone => before::Event::LeftAlone,
     }
 }
 
@@ -186,7 +191,6 @@ fn same_step(before: &before::Step<Text>, removes: bool, now: &Step<Text>) -> bo
     match (before, now) {
         (before::Step::Continue, Step::Continue)
         | (before::Step::Pause, Step::Pause)
-        | (before::Step::Leave, Step::Leave)
         | (before::Step::End, Step::End) => true,
         (before::Step::Probe { known: a }, Step::Probe { known: b })
         | (before::Step::Try { seen: a }, Step::Try { seen: b }) => a == b,
@@ -307,15 +311,14 @@ fn same_phase(before: &before::Phase<Text>, now: &Phase<Text>) -> bool {
                 lease: a,
                 as_of: x,
                 until: t,
-                gives_up: g,
+                gives_up: _,
             },
             Phase::Generating {
                 lease: b,
                 as_of: y,
                 until: u,
-                gives_up: h,
             },
-        ) => (a, x, t, g) == (b, y, u, h),
+        ) => (a, x, t) == (b, y, u),
         (Old::Publishing(a), Phase::Publishing(b)) => {
             let Publishing {
                 new,

@@ -111,9 +111,6 @@ impl World {
             match process.run.as_ref().map(|run| run.doing) {
                 Some(Doing::Statement { reply: None, .. }) => actions.push(Action::Run(number)),
                 Some(Doing::Statement { .. }) => actions.push(Action::Answer(number)),
-                Some(Doing::Generating(_)) if process.has_lost() => {
-                    actions.push(Action::LeaseLost(number));
-                }
                 Some(Doing::Generating(_)) => {
                     actions.push(Action::Generated(number, Generated::Content));
                 }
@@ -138,12 +135,6 @@ impl Process {
         due.is_some_and(|due| due <= NOW)
     }
 
-    pub(super) fn has_lost(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| {
-            run.lease.is_some_and(|lease| lease.lost) && run.state.gives_up_without_lease()
-        })
-    }
-
     /// Returns true if an action is due before time advances.
     pub(super) fn is_urgent(&self, setup: &Setup) -> bool {
         let is_overdue = |doing: &Doing| match doing {
@@ -151,9 +142,7 @@ impl Process {
             _ => false,
         };
         self.sleep.is_none()
-            && (self.is_due(setup)
-                || self.has_lost()
-                || self.run.as_ref().is_some_and(|run| is_overdue(&run.doing)))
+            && (self.is_due(setup) || self.run.as_ref().is_some_and(|run| is_overdue(&run.doing)))
     }
 
     fn is_fresh(&self, setup: &Setup) -> Option<i64> {

@@ -28,7 +28,6 @@ pub(super) fn command(command: &Step<Text>) -> &'static str {
     match command {
         Step::Continue => "command: continue",
         Step::Pause => "command: pause",
-        Step::Leave => "command: leave",
         Step::Probe { .. } => "command: probe",
         Step::Try { .. } => "command: try",
         Step::Generate { .. } => "command: generate",

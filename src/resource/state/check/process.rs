@@ -3,7 +3,7 @@
 use crate::{
     clock::Tick,
     resource::state::{
-        Event, Facts, Flight, Found, GenerationResult, Known, Limits, Origin, Phase, Shown, Step,
+        Event, Facts, Flight, Found, GenerationResult, Known, Limits, Origin, Phase, Shown,
         Version, Visitor,
         check::{
             content::{Marks, ModelList, Text},
@@ -195,7 +195,7 @@ impl Process {
                 run.has_permit = std::mem::replace(&mut run.permits, true);
             }
             let facts = facts(around.setup, &self.known, limits, run.has_permit);
-            let is_due = matches!(event, Event::Due | Event::LeftAlone);
+            let is_due = matches!(event, Event::Due);
             let unsaved = match &event {
                 Event::Probed(found) => {
                     let unsaved = run.state.newest.clone().filter(Version::is_unsaved);
@@ -212,7 +212,6 @@ impl Process {
             let old = run.before.on(&facts, &event);
             let step = run.state.on(&facts, event);
             run.before.agrees(&old, &step, &run.state, &facts)?;
-            let is_due = is_due && !matches!(step.command, Step::Leave);
             if is_due && run.state.due(&facts).is_some_and(|due| due <= NOW) {
                 return Err("S14: no deadline is in the past twice in a row");
             }
@@ -236,15 +235,17 @@ impl Process {
         self.serve(around)
     }
 
-    /// Delivers the regeneration's [`Event::Due`].
+    /// Delivers the regeneration's [`Event::Due`]. A regeneration that waits for another process
+    /// ends if no visitor waits.
     pub(super) fn due(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
         let is_alone = self.waiting.iter().all(Option::is_none);
         let is_pausing = self.run.as_ref().is_some_and(|run| run.state.is_pausing());
-        let event = match is_alone && is_pausing {
-            true => Event::LeftAlone,
-            false => Event::Due,
-        };
-        self.on(event, around)
+        if is_alone && is_pausing && !self.closing {
+            around.seen.push("no visitor waits for another process");
+            self.run = None;
+            return Ok(());
+        }
+        self.on(Event::Due, around)
     }
 
     fn replace_view(

@@ -42,10 +42,6 @@ impl Process {
         let row = run.lease.map(|lease| lease.row);
         let statement = match command {
             Step::Continue => return Ok(None),
-            Step::Leave => {
-                self.run = None;
-                return Ok(None);
-            }
             Step::Pause => {
                 run.doing = Doing::Nothing;
                 return Ok(None);

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::{
     resource::state::{
-        Event, Phase,
+        Phase,
         check::{
             action::Action,
             code::code,
@@ -180,10 +180,6 @@ impl World {
             Action::Due(number) => {
                 let (process, mut around) = self.at(number, seen);
                 return process.due(&mut around);
-            }
-            Action::LeaseLost(number) => {
-                let (process, mut around) = self.at(number, seen);
-                return process.on(Event::LeaseLost, &mut around);
             }
             Action::Leave(number, place) => {
                 let (process, mut around) = self.at(number, seen);

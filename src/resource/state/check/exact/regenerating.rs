@@ -96,37 +96,6 @@ fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
 }
 
 #[test]
-fn regeneration_without_visitors_leaves_after_six_pauses() {
-    let mut process = Process::new();
-    let (mut state, _) = process.begun(None);
-    let mut step = process.on(&mut state, found(None, held(10 * S)));
-    for pause in 1..=6 {
-        assert!(matches!(step.command, Step::Pause), "{pause}: {step:?}");
-        process.now = state.due(&process.facts()).expect("pauses");
-        step = process.on(&mut state, Event::LeftAlone);
-    }
-    assert!(matches!(step.command, Step::Leave), "{step:?}");
-}
-
-#[test]
-fn generator_with_a_servable_version_is_cancelled_when_its_lease_is_lost() {
-    let process = Process::new();
-    let first = process.generating(None);
-    assert!(
-        !first.gives_up_without_lease(),
-        "its visitors have nothing else"
-    );
-    let mut state = process.generating(Some(process.version(3 * S, Origin::Stored)));
-    assert!(state.gives_up_without_lease());
-    let step = process.on(&mut state, Event::LeaseLost);
-    assert_eq!(outcome(&step), Some(Outcome::Overtaken));
-    assert!(
-        matches!(step.command, Step::Release { cooldown, removes: false } if cooldown.is_zero())
-    );
-    assert!(matches!(done(&step), Answer::Version(_)));
-}
-
-#[test]
 fn timeout_is_a_failure_with_its_own_outcome() {
     let mut process = Process::new();
     let mut state = process.generating(None);
