@@ -32,8 +32,7 @@ words! {
         Renewed => "renewed",
         /// The new version is served and not stored, as the database is unavailable.
         Unsaved => "unsaved",
-        /// The publish was refused, or the lease was lost before: another process has taken the lock
-        /// over, or the page was purged.
+        /// The publish was refused: another process has taken the lock over, or the page was purged.
         Overtaken => "overtaken",
         /// The response is not stored.
         NotStored(why: Bypass) => "not-stored",

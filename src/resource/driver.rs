@@ -56,72 +56,73 @@ impl Task {
             Err(_) => Event::Away,
         };
         self.take_permit();
-        let first = self.on(begun);
-        if matches!(first, Step::End) {
-            return;
-        }
-        let mut doing = self.carry_out(first);
+        let (mut event, mut action) = (begun, nothing());
         loop {
+            match self.on(event) {
+                Some(Step::End) => return,
+                Some(step) => action = self.carry_out(step),
+                None => {}
+            }
             let due = self.state.due(&self.facts());
-            let (event, lease) = tokio::select! {
+            let lease;
+            (event, lease) = tokio::select! {
                 biased;
-                done = &mut doing => done,
+                done = &mut action => done,
                 () = sleep_until(due, self.pages.now()) => (Event::Due, None),
             };
             if lease.is_some() {
                 self.lease = lease;
             }
-            if self.state.is_pausing() {
+            if self.state.is_waiting() {
                 if !self.is_awaited().await {
                     return;
                 }
                 self.take_permit();
             }
-            match self.on(event) {
-                Step::Continue => {}
-                Step::End => return,
-                command => doing = self.carry_out(command),
-            }
         }
     }
 
     /// Passes an event to the state, and publishes the effect in memory and to the visitors.
-    fn on(&mut self, event: Event<Arc<Page>>) -> Step<Arc<Page>> {
+    fn on(&mut self, event: Event<Arc<Page>>) -> Option<Step<Arc<Page>>> {
         self.measure(&event);
         let facts = Facts {
             permit: self.permit.is_some(),
             ..self.pages.facts(&self.key, &self.policy)
         };
         let Effect {
-            command,
-            view,
-            progress,
-            report,
+            next,
+            known,
+            shown,
+            ended,
         } = self.state.on(&facts, event);
-        if let Some(report) = report {
-            self.report(report);
+        if let Some(ended) = ended {
+            self.ended(ended);
         }
-        if let Some(view) = view {
-            self.pages.memory.insert(&self.key, view);
+        if let Some(known) = known {
+            self.pages.memory.insert(&self.key, known);
             #[cfg(feature = "compression")]
             if let Some(newest) = self.state.newest() {
                 self.pages.compress(&newest.content);
             }
         }
-        if let Some(progress) = progress {
-            self.progress.send_replace(progress);
+        if let Some(shown) = shown {
+            let begins_to_wait = matches!(shown, Shown::Elsewhere);
+            let before = self.progress.send_replace(shown);
+            if begins_to_wait && !matches!(before, Shown::Elsewhere) {
+                self.waits();
+            }
         }
-        command
+        next
     }
 
-    fn carry_out(&mut self, command: Step<Arc<Page>>) -> Action {
+    fn carry_out(&mut self, step: Step<Arc<Page>>) -> Action {
         let (pages, key) = (Arc::clone(&self.pages), self.key.clone());
-        match command {
-            Step::Continue | Step::End => Box::pin(std::future::pending()),
-            Step::Pause => {
+        match step {
+            Step::Wait => {
                 self.permit = None;
-                Box::pin(std::future::pending())
+                nothing()
             }
+            Step::End => nothing(),
             Step::Probe { known } => {
                 let name = self.lock_name();
                 let newest = self.state.newest().cloned();
@@ -161,11 +162,14 @@ impl Task {
                     (Event::Probed(found), None)
                 })
             }
-            Step::Try { seen } => {
+            Step::Acquire { seen } => {
                 let (name, locks) = (self.lock_name(), pages.locks().lease(self.policy.lease));
                 Box::pin(async move {
                     match locks.take(&name, "", Some(seen)).await {
-                        Ok(lease) => (Event::Tried(lease.as_ref().map(|it| it.fence().0)), lease),
+                        Ok(lease) => (
+                            Event::Acquired(lease.as_ref().map(|it| it.fence().0)),
+                            lease,
+                        ),
                         Err(_) => (Event::Away, None),
                     }
                 })
@@ -268,6 +272,11 @@ impl Drop for Task {
             self.pages.running().remove(&*self.key);
         }
     }
+}
+
+/// An action without an end.
+fn nothing() -> Action {
+    Box::pin(std::future::pending())
 }
 
 async fn sleep_until(due: Option<Tick>, now: Tick) {

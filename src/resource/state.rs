@@ -11,8 +11,7 @@ mod before;
 #[cfg(test)]
 mod check;
 mod finish;
-mod report;
-mod search;
+mod look;
 mod view;
 mod wait;
 
@@ -26,7 +25,6 @@ use crate::{
 };
 
 use finish::Publishing;
-pub(crate) use report::{Ended, Report};
 pub(crate) use view::{
     Answer, AsOf, Content, Facts, Freshness, Known, Limits, List, Origin, Version,
 };
@@ -63,7 +61,7 @@ pub(crate) enum Event<C: Content> {
     Begun,
     Probed(Found<C>),
     /// The lease was acquired with this fence; `None`: the lock is taken.
-    Tried(Option<i64>),
+    Acquired(Option<i64>),
     Generated(GenerationResult<C>),
     /// The version is stored; `false`: the publish was refused.
     Published(bool),
@@ -78,16 +76,12 @@ pub(crate) enum Event<C: Content> {
 /// before.
 #[derive(Clone, Debug)]
 pub(crate) enum Step<C> {
-    /// Continue the running action.
-    Continue,
-    /// Wait for [`Event::Due`].
-    Pause,
     /// Ask the store for a version with a greater fence than `known`, and for the state of the
     /// lock.
     Probe { known: i64 },
-    /// Take the lease, provided that the lock's fence is still `seen`: a publish since then has
+    /// Acquire the lease, provided that the lock's fence is still `seen`: a publish since then has
     /// changed the fence.
-    Try { seen: i64 },
+    Acquire { seen: i64 },
     /// Run the generator, with or without a lease. The version's metadata has `as_of`.
     Generate { as_of: AsOf },
     /// Publish this version under the lease. `renews`: without sending the content, which is the
@@ -99,31 +93,49 @@ pub(crate) enum Step<C> {
     /// Release the lease. No process can acquire the lock before `cooldown` is over. `removes`:
     /// remove the stored version before the release.
     Release { cooldown: Duration, removes: bool },
-    /// The regeneration is over.
+    /// Wait for [`Event::Due`].
+    Wait,
+    /// The flight is over.
     End,
 }
 
-/// The effect of an event.
+/// The effect of an event. `None`: unchanged.
 #[derive(Clone, Debug)]
 pub(crate) struct Effect<C: Content> {
-    pub(crate) command: Step<C>,
-    /// The new contents of memory; `None`: unchanged.
-    pub(crate) view: Option<Known<C>>,
-    /// The new progress for visitors who wait; `None`: unchanged.
-    pub(crate) progress: Option<Shown<C>>,
-    pub(crate) report: Option<Report<C>>,
+    /// The next action; `None`: the running action continues.
+    pub(crate) next: Option<Step<C>>,
+    /// The new contents of memory.
+    pub(crate) known: Option<Known<C>>,
+    /// The new progress for visitors who wait.
+    pub(crate) shown: Option<Shown<C>>,
+    pub(crate) ended: Option<Ended<C>>,
+}
+
+/// The end of a regeneration, for the log, the counters and the subscribers: the result of the
+/// generator is stored, served or dropped, or no generator runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended<C: Content> {
+    pub(crate) outcome: Outcome,
+    pub(crate) failure: Option<C::Failure>,
+    pub(crate) serves_old: bool,
+    /// The time until another try, after a failure.
+    pub(crate) cooldown: Duration,
 }
 
 #[derive(Clone, Debug)]
 enum Phase<C> {
     /// Not begun, or over.
     Idle,
-    Probing,
-    /// `epoch_seen`: the epoch in the answer to the probe; `None`: no probe was needed.
-    Trying {
-        epoch_seen: Option<i64>,
+    /// The store is asked for a version. `overtaken`: the version whose publish was refused.
+    Looking {
+        overtaken: Option<Version<C>>,
     },
-    Pausing {
+    /// `probed`: the epoch in the answer to the probe; `None`: no probe was needed.
+    Acquiring {
+        probed: Option<i64>,
+    },
+    /// No version can be served, and another process holds the lease.
+    Waiting {
         until: Tick,
     },
     Generating {
@@ -132,8 +144,6 @@ enum Phase<C> {
         until: Tick,
     },
     Publishing(Publishing<C>),
-    /// The publish was refused.
-    Overtaken(Version<C>),
     Releasing,
 }
 
@@ -145,7 +155,7 @@ pub(crate) struct Flight<C: Content> {
     phase: Phase<C>,
     /// The number of failures in a row, as far as this process knows.
     failures: u32,
-    /// The number of pauses of this regeneration.
+    /// The number of waits of this flight.
     polls: u32,
     /// The end of another process's lease, as far as this process knows.
     held_until: Tick,
@@ -156,17 +166,15 @@ pub(crate) struct Flight<C: Content> {
 
 /// The decision about one event.
 struct Decision<'a, C: Content> {
-    state: &'a mut Flight<C>,
+    flight: &'a mut Flight<C>,
     facts: &'a Facts<'a, C>,
-    view: Option<Known<C>>,
-    progress: Option<Shown<C>>,
-    report: Option<Report<C>>,
+    effect: Effect<C>,
 }
 
 impl<C: Content> Flight<C> {
     /// Creates a flight that has not begun, and the first progress for its visitors.
-    pub(crate) fn new(view: Option<Known<C>>, facts: &Facts<'_, C>) -> (Self, Shown<C>) {
-        let (newest, cooldown, failures) = match view {
+    pub(crate) fn new(known: Option<Known<C>>, facts: &Facts<'_, C>) -> (Self, Shown<C>) {
+        let (newest, cooldown, failures) = match known {
             Some(Known::Version(version)) => (Some(Version::clone(&version)), None, 0),
             Some(Known::Cooldown {
                 until,
@@ -191,32 +199,21 @@ impl<C: Content> Flight<C> {
         if decision.cools_down().is_none() {
             decision.show_stale(false);
         }
-        let shown = decision.progress.unwrap_or(Shown::Looking);
+        let shown = decision.effect.shown.unwrap_or(Shown::Looking);
         (flight, shown)
     }
 
     /// Takes an event and decides the next action.
     pub(crate) fn on(&mut self, facts: &Facts<'_, C>, event: Event<C>) -> Effect<C> {
         let mut decision = Decision::new(self, facts);
-        let command = decision.on(event);
-        let Decision {
-            view,
-            progress,
-            report,
-            ..
-        } = decision;
-        Effect {
-            command,
-            view,
-            progress,
-            report,
-        }
+        decision.on(event);
+        decision.effect
     }
 
     /// Returns the time of the next [`Event::Due`].
     pub(crate) fn due(&self, facts: &Facts<'_, C>) -> Option<Tick> {
         match &self.phase {
-            Phase::Pausing { until } | Phase::Generating { until, .. } => Some(*until),
+            Phase::Waiting { until } | Phase::Generating { until, .. } => Some(*until),
             Phase::Publishing(Publishing {
                 again: Some(again), ..
             }) => Some(*again),
@@ -228,13 +225,23 @@ impl<C: Content> Flight<C> {
     }
 
     /// Returns true while the flight waits for another process.
-    pub(crate) fn is_pausing(&self) -> bool {
-        matches!(self.phase, Phase::Pausing { .. })
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waiting { .. })
+    }
+
+    /// Returns the end of another process's lease, as far as this process knows.
+    pub(crate) fn held_until(&self) -> Tick {
+        self.held_until
     }
 
     /// The newest version known, servable or not.
     pub(crate) fn newest(&self) -> Option<&Version<C>> {
         self.newest.as_ref()
+    }
+
+    /// Returns the fence of the newest version; 0 without a version.
+    fn fence(&self) -> i64 {
+        self.newest.as_ref().map_or(0, |newest| newest.fence)
     }
 
     /// Returns the latest known epoch. The epoch of the newest version was read before the
@@ -247,78 +254,96 @@ impl<C: Content> Flight<C> {
 }
 
 impl<'a, C: Content> Decision<'a, C> {
-    fn new(state: &'a mut Flight<C>, facts: &'a Facts<'a, C>) -> Self {
+    fn new(flight: &'a mut Flight<C>, facts: &'a Facts<'a, C>) -> Self {
         Self {
-            state,
+            flight,
             facts,
-            view: None,
-            progress: None,
-            report: None,
+            effect: Effect {
+                next: None,
+                known: None,
+                shown: None,
+                ended: None,
+            },
         }
     }
 
-    fn on(&mut self, event: Event<C>) -> Step<C> {
-        let phase = mem::replace(&mut self.state.phase, Phase::Idle);
+    fn on(&mut self, event: Event<C>) {
+        let phase = mem::replace(&mut self.flight.phase, Phase::Idle);
         match (phase, event) {
             (Phase::Idle, Event::Begun) => self.begin(),
-            (Phase::Probing, Event::Probed(found)) => self.probed(found),
-            (Phase::Probing, Event::Away) if self.facts.now < self.state.held_until => self.poll(),
-            (Phase::Trying { epoch_seen }, Event::Tried(Some(fence))) => {
-                let as_of = self.as_of(epoch_seen.unwrap_or(0));
-                self.generate(Some(fence), as_of)
+            (Phase::Looking { overtaken: None }, Event::Probed(found)) => self.probed(found),
+            (Phase::Looking { overtaken: None }, Event::Away)
+                if self.facts.now < self.flight.held_until =>
+            {
+                self.wait();
             }
-            (Phase::Trying { epoch_seen: None }, Event::Tried(None)) => self.probe(),
-            (Phase::Trying { .. }, Event::Tried(None)) => match self.is_servable() {
+            (Phase::Acquiring { probed }, Event::Acquired(Some(fence))) => {
+                self.generate(Some(fence), self.as_of(probed.unwrap_or(0)));
+            }
+            (Phase::Acquiring { probed: None }, Event::Acquired(None)) => self.look(None),
+            (Phase::Acquiring { .. }, Event::Acquired(None)) => match self.is_servable() {
                 true => self.skip(Outcome::Elsewhere, RECHECK),
-                false => self.poll(),
+                false => self.wait(),
             },
-            (Phase::Idle | Phase::Probing | Phase::Trying { .. }, Event::Away) => {
-                self.without_store()
+            (
+                Phase::Idle | Phase::Looking { overtaken: None } | Phase::Acquiring { .. },
+                Event::Away,
+            ) => self.without_store(),
+            (Phase::Waiting { .. }, Event::Due) if self.facts.limits.closing => {
+                self.answer(Answer::Pass(Bypass::ShuttingDown));
+                self.end();
             }
-            (Phase::Pausing { .. }, Event::Due) if self.facts.limits.closing => {
-                self.progress = Some(Shown::Done(Answer::Pass(Bypass::ShuttingDown)));
-                Step::End
-            }
-            (Phase::Pausing { .. }, Event::Due) => self.begin(),
-            (Phase::Generating { lease, as_of, .. }, Event::Generated(outcome)) => {
-                self.generated(lease, as_of, outcome)
+            (Phase::Waiting { .. }, Event::Due) => self.begin(),
+            (Phase::Generating { lease, as_of, .. }, Event::Generated(generated)) => {
+                self.generated(lease, as_of, generated);
             }
             (Phase::Generating { lease, as_of, .. }, Event::Due) => {
                 let failed = GenerationResult::Failed(C::timed_out(self.facts.policy));
-                let command = self.generated(lease, as_of, failed);
-                if let Some(Report::Ended(ended)) = &mut self.report {
+                self.generated(lease, as_of, failed);
+                if let Some(ended) = &mut self.effect.ended {
                     ended.outcome = Outcome::TimedOut;
                 }
-                command
             }
             (Phase::Publishing(publishing), event) => self.publishing(publishing, &event),
-            (Phase::Overtaken(new), Event::Probed(found)) => self.overtaken(&new, found.version),
-            (Phase::Overtaken(new), Event::Away) => self.overtaken(&new, None),
-            (Phase::Releasing, Event::Released | Event::Away) => Step::End,
+            (
+                Phase::Looking {
+                    overtaken: Some(new),
+                },
+                Event::Probed(found),
+            ) => self.overtaken(&new, found.version),
+            (
+                Phase::Looking {
+                    overtaken: Some(new),
+                },
+                Event::Away,
+            ) => self.overtaken(&new, None),
+            (Phase::Releasing, Event::Released | Event::Away) => self.end(),
             // The event comes too late, or changes nothing.
-            (phase, _) => self.enter(phase, Step::Continue),
+            (phase, _) => self.flight.phase = phase,
         }
     }
 
-    fn enter(&mut self, phase: Phase<C>, command: Step<C>) -> Step<C> {
-        self.state.phase = phase;
-        command
+    fn enter(&mut self, phase: Phase<C>, step: Step<C>) {
+        self.flight.phase = phase;
+        self.effect.next = Some(step);
     }
 
-    /// Returns the epoch and revision that a generator sees that begins now. `epoch_seen`: the epoch in the store's
-    /// last answer.
-    fn as_of(&self, epoch_seen: i64) -> AsOf {
+    fn end(&mut self) {
+        self.enter(Phase::Idle, Step::End);
+    }
+
+    /// Returns the epoch and revision that a generator sees that begins now. `probed`: the epoch in
+    /// the store's last answer.
+    fn as_of(&self, probed: i64) -> AsOf {
         AsOf {
-            epoch: self.state.latest(self.facts).max(epoch_seen),
+            epoch: self.flight.latest(self.facts).max(probed),
             revision: self.facts.list.revision(),
         }
     }
 
     fn freshness(&self) -> Option<Freshness> {
-        self.state
-            .newest
-            .as_ref()
-            .map(|version| version.freshness(self.facts))
+        let newest = self.flight.newest.as_ref();
+        newest.map(|version| version.freshness(self.facts))
     }
 
     fn is_servable(&self) -> bool {

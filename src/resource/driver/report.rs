@@ -18,7 +18,7 @@ use crate::{
         Facts, Page, Version,
         history::PastVersion,
         metadata::Description,
-        state::{Content as _, Ended, Event, Found, Freshness, GenerationResult, Report},
+        state::{Content as _, Ended, Event, Found, Freshness, GenerationResult},
     },
 };
 
@@ -65,7 +65,7 @@ impl Task {
             Event::Probed(Found { lock, .. }) => {
                 self.measured.found_expired = lock.owned && lock.remaining.is_zero();
             }
-            Event::Tried(Some(fence)) if self.measured.found_expired => {
+            Event::Acquired(Some(fence)) if self.measured.found_expired => {
                 self.emit(event::Event::LeaseTakenOver {
                     key: self.key.clone(),
                     fence: Fence(*fence),
@@ -126,23 +126,24 @@ impl Task {
         }
     }
 
-    pub(super) fn report(&mut self, report: Report<Arc<Page>>) {
-        match report {
-            Report::Waits(time) => tracing::debug!(
-                target: "perennial::regeneration",
-                key = &*self.key,
-                "no version can be served; another process holds the lock, or has crashed: its lease ends in {time:.1?}"
-            ),
-            Report::NotBegun(outcome) => self.emit(event::Event::NotRegenerated {
-                key: self.key.clone(),
-                layer: self.layer.clone(),
-                outcome,
-            }),
-            Report::Ended(ended) => self.ended(ended),
-        }
+    /// Logs the begin of a wait for another process.
+    pub(super) fn waits(&self) {
+        let time = self.state.held_until() - self.pages.now();
+        tracing::debug!(
+            target: "perennial::regeneration",
+            key = &*self.key,
+            "no version can be served; another process holds the lock, or has crashed: its lease ends in {time:.1?}"
+        );
     }
 
-    fn ended(&mut self, ended: Ended<Arc<Page>>) {
+    pub(super) fn ended(&mut self, ended: Ended<Arc<Page>>) {
+        if !ended.outcome.has_begun() {
+            return self.emit(event::Event::NotRegenerated {
+                key: self.key.clone(),
+                layer: self.layer.clone(),
+                outcome: ended.outcome,
+            });
+        }
         self.ran();
         let error = ended
             .failure

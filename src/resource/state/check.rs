@@ -121,9 +121,8 @@ fn promises_hold_with_one_fault_of_those_that_change_little() {
     let situations = [
         "answer: failed",
         "answer: pass",
-        "phase: trying without a probe",
-        "report: failed, the old version is served",
-        "report: waits",
+        "phase: acquiring without a probe",
+        "ended: failed, the old version is served",
     ];
     let full = 400_000;
     let explored = check(
@@ -143,7 +142,7 @@ fn promises_hold_with_one_fault() {
 #[test]
 fn promises_hold_with_two_faults() {
     let situations = ["late try takes the lock"];
-    let far = ["phase: overtaken", "report: overtaken"];
+    let far = ["phase: looking, overtaken", "ended: overtaken"];
     check(&Setup::new(&ALL, 2, 2), 200_000, &situations, &far);
 }
 
@@ -153,7 +152,7 @@ fn promises_hold_with_two_faults() {
 fn promises_hold_while_content_may_not_be_shared() {
     let setup = Setup::new(&[Unshareable, Invalidation, Purge], 1, 2);
     let situations = [
-        "command: release, removes",
+        "step: release, removes",
         "hit-for-pass is ended by an invalidation",
     ];
     check(&setup, 100_000, &situations, &[]);
@@ -207,48 +206,47 @@ fn promises_hold_in_a_long_cooldown() {
 }
 
 /// Situations near to the beginning.
-const COMMON: [&str; 33] = [
+const COMMON: [&str; 32] = [
     "answer: failed",
     "answer: pass",
     "answer: unavailable",
     "answer: version",
-    "command: continue",
-    "command: end",
-    "command: generate",
-    "command: pause",
-    "command: probe",
-    "command: publish",
-    "command: release",
-    "command: release with a cooldown",
-    "command: release, removes",
-    "command: try",
+    "step: end",
+    "step: generate",
+    "step: wait",
+    "step: probe",
+    "step: publish",
+    "step: release",
+    "step: release with a cooldown",
+    "step: release, removes",
+    "step: acquire",
     "late statement does something",
     "late try takes the lock",
     "phase: generating",
     "phase: generating without a lease",
     "phase: idle",
-    "phase: overtaken",
-    "phase: pausing",
-    "phase: probing",
+    "phase: looking, overtaken",
+    "phase: waiting",
+    "phase: looking",
     "phase: publishing",
     "phase: releasing",
-    "phase: trying",
+    "phase: acquiring",
     "purge while a version is published",
-    "report: failed",
-    "report: overtaken",
-    "report: not stored, too large",
-    "report: not stored",
-    "report: not begun, elsewhere",
-    "report: stored",
-    "report: unsaved",
+    "ended: failed",
+    "ended: overtaken",
+    "ended: not stored, too large",
+    "ended: not stored",
+    "ended: not begun, elsewhere",
+    "ended: stored",
+    "ended: unsaved",
 ];
 
 /// Situations farther from the beginning.
 const FAR: [&str; 6] = [
-    "command: publish, renews",
+    "step: publish, renews",
     "expired version is served after an error",
-    "report: not begun, busy",
-    "report: not begun, database away",
-    "report: renewed",
+    "ended: not begun, busy",
+    "ended: not begun, database away",
+    "ended: renewed",
     "visitor begins anew",
 ];

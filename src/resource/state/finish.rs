@@ -1,10 +1,10 @@
-//! The way from the generator's result to the end: publish, release, memory and answers.
+//! The path from the generator's result to the end: publish, release, memory and answers.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{
     Answer, AsOf, Content, Decision, Ended, Event, Freshness, GenerationResult, Known, Origin,
-    Phase, Report, Shown, Step, Version, search::backoff,
+    Phase, Shown, Step, Version, look::backoff,
 };
 use crate::{
     clock::Tick,
@@ -29,11 +29,11 @@ impl<C: Content> Decision<'_, C> {
         &mut self,
         lease: Option<i64>,
         as_of: AsOf,
-        outcome: GenerationResult<C>,
-    ) -> Step<C> {
+        generated: GenerationResult<C>,
+    ) {
         let policy_cooldown = self.facts.policy.cooldown_time();
         let mut removes = false;
-        let cooldown = match outcome {
+        let cooldown = match generated {
             GenerationResult::Content(content) => return self.publish(lease, content),
             GenerationResult::Unshareable { why, metadata } => {
                 // A status may change soon; the other reasons are properties of the route.
@@ -41,12 +41,7 @@ impl<C: Content> Decision<'_, C> {
                     Bypass::Status => policy_cooldown,
                     _ => self.facts.policy.interval,
                 };
-                self.report = Some(Report::Ended(Ended {
-                    outcome: Outcome::NotStored(why),
-                    failure: None,
-                    serves_old: false,
-                    cooldown: Duration::ZERO,
-                }));
+                self.ended(Outcome::NotStored(why));
                 self.hit_for_pass(why, time, metadata);
                 // A stored version, if there is one, was shared before and must go. If the removal
                 // fails, the next regeneration tries again.
@@ -54,59 +49,62 @@ impl<C: Content> Decision<'_, C> {
                 Duration::ZERO
             }
             GenerationResult::TooLarge if !self.is_servable() => {
-                self.report = Some(Report::ended(Outcome::NotStored(Bypass::TooLarge)));
+                self.ended(Outcome::NotStored(Bypass::TooLarge));
                 let metadata = Arc::new(C::metadata_without_content(self.facts.key, as_of));
                 self.hit_for_pass(Bypass::TooLarge, policy_cooldown, metadata);
                 // The limit of another process may be larger.
                 Duration::ZERO
             }
             GenerationResult::TooLarge => {
-                self.report = Some(Report::Ended(Ended {
+                self.effect.ended = Some(Ended {
                     outcome: Outcome::NotStored(Bypass::TooLarge),
                     failure: None,
                     serves_old: true,
                     cooldown: policy_cooldown,
-                }));
+                });
                 self.serve_old_for(policy_cooldown);
                 policy_cooldown
             }
-            GenerationResult::Failed(failure) => {
-                let serves_old =
-                    self.is_servable_for(policy_cooldown) && !self.facts.policy.shows_failures;
-                let cooldown = match serves_old {
-                    true => policy_cooldown,
-                    false => self.facts.policy.cooldown_after(self.state.failures),
-                };
-                let failure = C::retrying(failure, cooldown);
-                self.report = Some(Report::Ended(Ended {
-                    outcome: Outcome::Failed,
-                    failure: Some(failure.clone()),
-                    serves_old,
-                    cooldown,
-                }));
-                self.state.failures = self.state.failures.saturating_add(1);
-                if serves_old {
-                    self.serve_old_for(cooldown);
-                } else {
-                    let quiet = match lease {
-                        Some(_) => cooldown,
-                        // The store may have a version.
-                        None => cooldown.min(RECHECK),
-                    };
-                    self.cool_down(cooldown, quiet, as_of);
-                    self.end_with(Answer::Failed(failure));
-                }
-                cooldown
-            }
+            GenerationResult::Failed(failure) => self.failed(lease, as_of, failure),
         };
         match lease {
             Some(_) => self.enter(Phase::Releasing, Step::Release { cooldown, removes }),
-            None => Step::End,
+            None => self.end(),
         }
     }
 
-    pub(super) fn publish(&mut self, lease: Option<i64>, content: C) -> Step<C> {
-        let newest = self.state.newest.as_ref();
+    /// Answers after a failure, and returns the cooldown.
+    fn failed(&mut self, lease: Option<i64>, as_of: AsOf, failure: C::Failure) -> Duration {
+        let policy = self.facts.policy;
+        let serves_old = self.is_servable_for(policy.cooldown_time()) && !policy.shows_failures;
+        let cooldown = match serves_old {
+            true => policy.cooldown_time(),
+            false => policy.cooldown_after(self.flight.failures),
+        };
+        let failure = C::retrying(failure, cooldown);
+        self.effect.ended = Some(Ended {
+            outcome: Outcome::Failed,
+            failure: Some(failure.clone()),
+            serves_old,
+            cooldown,
+        });
+        self.flight.failures = self.flight.failures.saturating_add(1);
+        if serves_old {
+            self.serve_old_for(cooldown);
+        } else {
+            let quiet = match lease {
+                Some(_) => cooldown,
+                // The store may have a version.
+                None => cooldown.min(RECHECK),
+            };
+            self.cool_down(cooldown, quiet, as_of);
+            self.answer(Answer::Failed(failure));
+        }
+        cooldown
+    }
+
+    fn publish(&mut self, lease: Option<i64>, content: C) {
+        let newest = self.flight.newest.as_ref();
         // The age counts from the first try, whose answer may be lost.
         let mut new = Version::new(
             content,
@@ -117,32 +115,31 @@ impl<C: Content> Decision<'_, C> {
         new.replaces =
             newest.is_some_and(|newest| newest.invalidated(self.facts.list) != Freshness::Purged);
         let Some(fence) = lease else {
-            self.report = Some(Report::ended(Outcome::Unsaved));
+            self.ended(Outcome::Unsaved);
             self.serve_unsaved(&new);
-            return Step::End;
+            return self.end();
         };
         new.fence = fence;
-        let publishing = Publishing {
+        self.send(Publishing {
             new,
             renews: false,
             tries: 0,
             shown: false,
             again: None,
-        };
-        self.send(publishing)
+        });
     }
 
     /// Renews the stored version if the new content is the same, or else publishes the new version.
-    fn send(&mut self, publishing: Publishing<C>) -> Step<C> {
-        let newest = self.state.newest.as_ref();
+    fn send(&mut self, publishing: Publishing<C>) {
+        let newest = self.flight.newest.as_ref();
         let same = newest.filter(|newest| {
             !newest.is_unsaved() && newest.content.is_same(&publishing.new.content)
         });
         let renews = same.map(|newest| newest.fence);
-        self.send_as(renews, publishing)
+        self.send_as(renews, publishing);
     }
 
-    fn send_as(&mut self, renews: Option<i64>, publishing: Publishing<C>) -> Step<C> {
+    fn send_as(&mut self, renews: Option<i64>, publishing: Publishing<C>) {
         let version = publishing.new.clone();
         let publishing = Publishing {
             renews: renews.is_some(),
@@ -150,164 +147,161 @@ impl<C: Content> Decision<'_, C> {
             ..publishing
         };
         let step = Step::Publish { version, renews };
-        self.enter(Phase::Publishing(publishing), step)
+        self.enter(Phase::Publishing(publishing), step);
     }
 
     /// Continues a publish. While the store fails or is slow, the new version is served unsaved,
     /// and the publish is tried again for the length of a lease, for at most [`PUBLISH_RETRY`], and
     /// only while the version is servable.
-    pub(super) fn publishing(
-        &mut self,
-        mut publishing: Publishing<C>,
-        event: &Event<C>,
-    ) -> Step<C> {
+    pub(super) fn publishing(&mut self, mut publishing: Publishing<C>, event: &Event<C>) {
         match event {
             Event::Published(true) => {
-                self.report = Some(Report::ended(match publishing.renews {
+                self.ended(match publishing.renews {
                     true => Outcome::Renewed,
                     false => Outcome::Stored,
-                }));
+                });
                 self.set_newest(publishing.new);
-                self.end_with_newest();
-                return self.release();
+                self.answer_with_newest();
+                self.release();
             }
             // Another version is stored than the one with the same content.
-            Event::Published(false) if publishing.renews => return self.send_as(None, publishing),
+            Event::Published(false) if publishing.renews => self.send_as(None, publishing),
             // Another process has published a version, or soon will.
             Event::Published(false) => {
-                self.report = Some(Report::ended(Outcome::Overtaken));
-                if publishing.shown {
-                    return self.release();
+                self.ended(Outcome::Overtaken);
+                match publishing.shown {
+                    true => self.release(),
+                    false => self.look(Some(publishing.new)),
                 }
-                let command = self.probe();
-                self.state.phase = Phase::Overtaken(publishing.new);
-                return command;
             }
-            Event::Due if publishing.again.is_some() => return self.send(publishing),
+            Event::Due if publishing.again.is_some() => self.send(publishing),
             Event::Due if !publishing.shown => {
                 self.serve_unsaved(&publishing.new);
                 publishing.shown = true;
-                return self.enter(Phase::Publishing(publishing), Step::Continue);
-            }
-            Event::Away if !publishing.shown => {
-                self.serve_unsaved(&publishing.new);
-                publishing.shown = true;
+                self.flight.phase = Phase::Publishing(publishing);
             }
             Event::Away => {
                 let retry = self.facts.policy.lease.min(PUBLISH_RETRY);
-                if self.facts.now > publishing.new.born + retry {
-                    self.report = Some(Report::ended(Outcome::Unsaved));
+                let is_over = publishing.shown && self.facts.now > publishing.new.born + retry;
+                if !publishing.shown {
+                    self.serve_unsaved(&publishing.new);
+                    publishing.shown = true;
+                }
+                // If the version is not servable, the next visitor starts another regeneration.
+                if is_over || !self.is_servable() {
+                    self.ended(Outcome::Unsaved);
                     return self.release();
                 }
+                publishing.again = Some(self.facts.now + backoff(PUBLISH_PAUSES, publishing.tries));
+                publishing.tries += 1;
+                self.enter(Phase::Publishing(publishing), Step::Wait);
             }
-            _ => return self.enter(Phase::Publishing(publishing), Step::Continue),
+            _ => self.flight.phase = Phase::Publishing(publishing),
         }
-        if !self.is_servable() {
-            // The next visitor starts another regeneration.
-            self.report = Some(Report::ended(Outcome::Unsaved));
-            return self.release();
-        }
-        publishing.again = Some(self.facts.now + backoff(PUBLISH_PAUSES, publishing.tries));
-        publishing.tries += 1;
-        self.enter(Phase::Publishing(publishing), Step::Pause)
     }
 
     /// Answers the visitors who still wait. They get `stored`, the version that another process has
     /// published, if it is servable, and otherwise the new version.
-    pub(super) fn overtaken(&mut self, new: &Version<C>, stored: Option<Version<C>>) -> Step<C> {
+    pub(super) fn overtaken(&mut self, new: &Version<C>, stored: Option<Version<C>>) {
         self.adopt(stored);
         if self.is_servable() {
-            self.end_with_newest();
+            self.answer_with_newest();
         } else {
             self.serve_unsaved(new);
         }
-        self.release()
+        self.release();
     }
 
     /// Releases the lease without a cooldown.
-    pub(super) fn release(&mut self) -> Step<C> {
+    fn release(&mut self) {
         let step = Step::Release {
             cooldown: Duration::ZERO,
             removes: false,
         };
-        self.enter(Phase::Releasing, step)
+        self.enter(Phase::Releasing, step);
+    }
+
+    /// Reports an end without a failure.
+    pub(super) fn ended(&mut self, outcome: Outcome) {
+        self.effect.ended = Some(Ended {
+            outcome,
+            failure: None,
+            serves_old: false,
+            cooldown: Duration::ZERO,
+        });
     }
 
     /// Adopts a version, here and in memory.
     pub(super) fn set_newest(&mut self, version: Version<C>) {
-        self.view = Some(Known::Version(version.clone().into()));
-        self.state.newest = Some(version);
+        self.effect.known = Some(Known::Version(version.clone().into()));
+        self.flight.newest = Some(version);
     }
 
     /// Serves the new version without a publish. The version keeps the fence of the version before,
     /// so that the next published version replaces it.
-    pub(super) fn serve_unsaved(&mut self, new: &Version<C>) {
-        let fence = self
-            .state
-            .newest
-            .as_ref()
-            .map_or(0, |version| version.fence);
+    fn serve_unsaved(&mut self, new: &Version<C>) {
         self.set_newest(Version {
-            fence,
+            fence: self.flight.fence(),
             origin: Origin::Unsaved,
             ..new.clone()
         });
-        self.end_with_newest();
+        self.answer_with_newest();
     }
 
     /// Returns true if the old version may be served during `cooldown`.
     pub(super) fn is_servable_for(&mut self, cooldown: Duration) -> bool {
-        if let Some(newest) = &mut self.state.newest {
+        if let Some(newest) = &mut self.flight.newest {
             newest.grant_error_grace(cooldown, self.facts);
         }
         self.is_servable()
     }
 
-    /// Ends with the old version. The process asks the store nothing about the version for `time`.
+    /// Answers with the old version. The process asks the store nothing about the version for
+    /// `time`.
     pub(super) fn serve_old_for(&mut self, time: Duration) {
         let freshness = self.freshness();
-        if let Some(newest) = &mut self.state.newest
+        if let Some(newest) = &mut self.flight.newest
             && freshness != Some(Freshness::Purged)
         {
             newest.ask_again_at = self.facts.now + time;
-            self.view = Some(Known::Version(newest.clone().into()));
+            self.effect.known = Some(Known::Version(newest.clone().into()));
         }
         match freshness {
             // The version has expired since the decision to serve the version.
-            Some(Freshness::Expired) => self.end_with(Answer::Unavailable { retry_in: time }),
-            _ => self.end_with_newest(),
+            Some(Freshness::Expired) => self.answer(Answer::Unavailable { retry_in: time }),
+            _ => self.answer_with_newest(),
         }
     }
 
     /// Ends with the old version and without a regeneration.
-    pub(super) fn skip(&mut self, outcome: Outcome, time: Duration) -> Step<C> {
-        self.report = Some(Report::NotBegun(outcome));
+    pub(super) fn skip(&mut self, outcome: Outcome, time: Duration) {
+        self.ended(outcome);
         self.serve_old_for(time);
-        Step::End
+        self.end();
     }
 
     /// Runs no generator for `time`, and asks the store nothing for the time `quiet`.
     pub(super) fn cool_down(&mut self, time: Duration, quiet: Duration, as_of: AsOf) {
-        self.view = Some(Known::Cooldown {
+        self.effect.known = Some(Known::Cooldown {
             until: self.facts.now + time,
             ask_again_at: self.facts.now + quiet,
-            failures: self.state.failures,
+            failures: self.flight.failures,
             metadata: Arc::new(C::metadata_without_content(self.facts.key, as_of)),
         });
     }
 
-    pub(super) fn hit_for_pass(&mut self, why: Bypass, time: Duration, metadata: Arc<C::Metadata>) {
+    fn hit_for_pass(&mut self, why: Bypass, time: Duration, metadata: Arc<C::Metadata>) {
         let until = self.facts.now + time.max(RECHECK);
-        self.view = Some(Known::HitForPass {
+        self.effect.known = Some(Known::HitForPass {
             until,
             why,
             metadata,
         });
-        self.end_with(Answer::Pass(why));
+        self.answer(Answer::Pass(why));
     }
 
-    pub(super) fn end_with_newest(&mut self) {
-        self.end_with(match &self.state.newest {
+    pub(super) fn answer_with_newest(&mut self) {
+        self.answer(match &self.flight.newest {
             Some(version) => Answer::Version(version.clone().into()),
             None => Answer::Unavailable {
                 retry_in: self.facts.policy.cooldown_time(),
@@ -315,7 +309,7 @@ impl<C: Content> Decision<'_, C> {
         });
     }
 
-    pub(super) fn end_with(&mut self, answer: Answer<C>) {
-        self.progress = Some(Shown::Done(answer));
+    pub(super) fn answer(&mut self, answer: Answer<C>) {
+        self.effect.shown = Some(Shown::Done(answer));
     }
 }

@@ -9,7 +9,7 @@ use crate::event::Outcome;
 #[derive(Clone, Debug)]
 pub(in crate::resource::state) enum Report<C: Content> {
     /// No version can be served, and another process holds the lease for this time.
-    Waits(Duration),
+    Waits(#[expect(dead_code, reason = "the task logs the time")] Duration),
     /// The stale version is served without a regeneration.
     NotBegun(Outcome),
     /// The generator has ended, and its result is stored, served or dropped.

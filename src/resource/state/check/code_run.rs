@@ -216,12 +216,12 @@ impl Code {
         }
         match phase {
             Phase::Idle => self.byte(0),
-            Phase::Probing => self.byte(3),
-            Phase::Trying { epoch_seen } => {
+            Phase::Looking { overtaken: None } => self.byte(3),
+            Phase::Acquiring { probed } => {
                 self.byte(4);
-                self.byte(epoch_seen.map_or(0, |epoch_seen| 1 + epoch_seen));
+                self.byte(probed.map_or(0, |probed| 1 + probed));
             }
-            Phase::Pausing { until } => {
+            Phase::Waiting { until } => {
                 self.byte(5);
                 self.until(*until);
             }
@@ -248,7 +248,9 @@ impl Code {
                 self.flags(&[*renews, *shown, again.is_some()]);
                 self.until(again.unwrap_or(NOW));
             }
-            Phase::Overtaken(new) => {
+            Phase::Looking {
+                overtaken: Some(new),
+            } => {
                 self.byte(8);
                 self.version(new);
             }

@@ -12,7 +12,7 @@ use crate::{
     event::{Bypass, Outcome},
     resource::state::{
         Answer, AsOf, Effect, Event, Facts, Flight, Found, Freshness, GenerationResult, Known,
-        Limits, Next, Origin, Report, Shown, Step, Version, Visitor,
+        Limits, Next, Origin, Shown, Step, Version, Visitor,
         check::{
             content::{ModelList, Text},
             setup::{POLICY, SECOND},
@@ -93,8 +93,8 @@ impl Process {
     fn generating(&self, newest: Option<Version<Text>>) -> Flight<Text> {
         let (mut state, _) = self.begun(newest);
         self.on(&mut state, found(None, LockState::default()));
-        let step = self.on(&mut state, Event::Tried(Some(2)));
-        assert!(matches!(step.command, Step::Generate { .. }), "{step:?}");
+        let step = self.on(&mut state, Event::Acquired(Some(2)));
+        assert!(matches!(step.next, Some(Step::Generate { .. })), "{step:?}");
         state
     }
 
@@ -104,7 +104,7 @@ impl Process {
         let other = Text { read: 7, ..text(0) };
         let content = Event::Generated(GenerationResult::Content(other));
         let step = self.on(&mut state, content);
-        assert!(matches!(step.command, Step::Publish { .. }), "{step:?}");
+        assert!(matches!(step.next, Some(Step::Publish { .. })), "{step:?}");
         state
     }
 }
@@ -127,14 +127,11 @@ fn held(remaining: Duration) -> LockState {
 }
 
 fn outcome(step: &Effect<Text>) -> Option<Outcome> {
-    match &step.report {
-        Some(Report::Ended(ended)) => Some(ended.outcome),
-        _ => None,
-    }
+    step.ended.as_ref().map(|ended| ended.outcome)
 }
 
 fn done(step: &Effect<Text>) -> &Answer<Text> {
-    match &step.progress {
+    match &step.shown {
         Some(Shown::Done(answer)) => answer,
         progress => panic!("{progress:?}"),
     }

@@ -11,7 +11,7 @@ use crate::{
             content::{ModelList, Text},
             setup::{NOW, POLICY, SECOND},
         },
-        search::backoff,
+        look::backoff,
     },
     store::LockState,
     timing::{POLL_PAUSES, PUBLISH_PAUSES},
@@ -67,17 +67,17 @@ fn expired_version_is_not_given_to_the_leader_that_the_other_process_has_overtak
     let stored = Version::new(TEXT, 2, Tick(-5 * SECOND), Origin::Stored);
     let (state, step) = after([
         found(None),
-        Event::Tried(Some(1)),
+        Event::Acquired(Some(1)),
         Event::Generated(GenerationResult::Content(TEXT)),
         Event::Published(false),
         found(Some(stored)),
     ]);
-    let Some(Shown::Done(Answer::Version(version))) = step.progress else {
+    let Some(Shown::Done(Answer::Version(version))) = step.shown else {
         panic!("{step:?}");
     };
     assert_eq!((version.born, version.origin), (NOW, Origin::Unsaved));
     assert_eq!(state.newest().map(|newest| newest.fence), Some(2));
-    assert!(matches!(step.command, Step::Release { .. }));
+    assert!(matches!(step.next, Some(Step::Release { .. })));
 }
 
 #[test]

@@ -61,7 +61,10 @@ impl Process {
         let run = self.run.as_ref();
         let newest = run.and_then(|run| run.state.newest.as_ref());
         let new = run.and_then(|run| match &run.state.phase {
-            Phase::Publishing(Publishing { new, .. }) | Phase::Overtaken(new) => Some(new),
+            Phase::Publishing(Publishing { new, .. })
+            | Phase::Looking {
+                overtaken: Some(new),
+            } => Some(new),
             _ => None,
         });
         for version in [view, newest, new].into_iter().flatten() {
@@ -112,7 +115,10 @@ impl Process {
         for event in events {
             let mut state = run.state.clone();
             let step = state.on(&facts, event);
-            let is_silent = step.view.is_none() && step.progress.is_none() && step.report.is_none();
+            let is_silent = step.next.is_none()
+                && step.known.is_none()
+                && step.shown.is_none()
+                && step.ended.is_none();
             if !is_silent || code::state(&state) != before {
                 return Err("S16: an event that nobody has asked for changes nothing");
             }

@@ -8,9 +8,11 @@
 //!   decision about the resource.
 //! - `Limits::regenerates` is gone: to open a site that may run no regeneration is an error.
 
+use std::time::Duration;
+
 use crate::{
     resource::state::{
-        Answer, Effect, Event, Facts, Flight, GenerationResult, Known, Next, Phase, Report, Shown,
+        Answer, Effect, Ended, Event, Facts, Flight, GenerationResult, Known, Next, Phase, Shown,
         Step, Version, Visitor,
         before::{self, Publishing},
         check::content::Text,
@@ -83,17 +85,20 @@ impl Before {
             effect: before,
             removes,
         } = before;
-        if !same_step(&before.command, *removes, &effect.command) {
+        if !same_step(&before.command, *removes, effect.next.as_ref()) {
             return Err("lockstep: the next steps differ");
         }
-        if !same(&before.view, &effect.view, same_known) {
+        if !same(before.view.as_ref(), effect.known.as_ref(), same_known) {
             return Err("lockstep: the contents of memory differ");
         }
-        if !same(&before.progress, &effect.progress, same_shown) {
+        if !same(before.progress.as_ref(), effect.shown.as_ref(), same_shown) {
             return Err("lockstep: what visitors see differs");
         }
-        if !same(&before.report, &effect.report, same_report) {
-            return Err("lockstep: the reports differ");
+        // The task logs the begin of a wait.
+        let report = before.report.as_ref();
+        let report = report.filter(|report| !matches!(report, before::Report::Waits(_)));
+        if !same(report, effect.ended.as_ref(), same_ended) {
+            return Err("lockstep: the ends differ");
         }
         let old = &self.flight;
         if old.due(facts) != flight.due(facts) {
@@ -160,7 +165,7 @@ fn old_event(event: &Event<Text>, renews: bool) -> before::Event<Text> {
         Event::Published(done) if renews => before::Event::Renewed(*done),
         Event::Begun => before::Event::Learned,
         Event::Probed(found) => before::Event::Probed(found.clone()),
-        Event::Tried(fence) => before::Event::Tried(*fence),
+        Event::Acquired(fence) => before::Event::Tried(*fence),
         Event::Generated(result) => before::Event::Generated(match result {
             GenerationResult::Content(text) => before::GenerationResult::Content(*text),
             GenerationResult::Unshareable { why, metadata } => {
@@ -179,7 +184,7 @@ fn old_event(event: &Event<Text>, renews: bool) -> before::Event<Text> {
     }
 }
 
-fn same<A, B>(before: &Option<A>, now: &Option<B>, same: impl Fn(&A, &B) -> bool) -> bool {
+fn same<A, B>(before: Option<&A>, now: Option<&B>, same: impl Fn(&A, &B) -> bool) -> bool {
     match (before, now) {
         (Some(before), Some(now)) => same(before, now),
         (None, None) => true,
@@ -187,13 +192,14 @@ fn same<A, B>(before: &Option<A>, now: &Option<B>, same: impl Fn(&A, &B) -> bool
     }
 }
 
-fn same_step(before: &before::Step<Text>, removes: bool, now: &Step<Text>) -> bool {
+fn same_step(before: &before::Step<Text>, removes: bool, now: Option<&Step<Text>>) -> bool {
+    let Some(now) = now else {
+        return matches!(before, before::Step::Continue);
+    };
     match (before, now) {
-        (before::Step::Continue, Step::Continue)
-        | (before::Step::Pause, Step::Pause)
-        | (before::Step::End, Step::End) => true,
+        (before::Step::Pause, Step::Wait) | (before::Step::End, Step::End) => true,
         (before::Step::Probe { known: a }, Step::Probe { known: b })
-        | (before::Step::Try { seen: a }, Step::Try { seen: b }) => a == b,
+        | (before::Step::Try { seen: a }, Step::Acquire { seen: b }) => a == b,
         (before::Step::Generate { as_of: a }, Step::Generate { as_of: b }) => a == b,
         (
             before::Step::Renew {
@@ -286,15 +292,19 @@ fn same_answer(before: &Answer<Text>, now: &Answer<Text>) -> bool {
     }
 }
 
-fn same_report(before: &before::Report<Text>, now: &Report<Text>) -> bool {
-    match (before, now) {
-        (before::Report::Waits(a), Report::Waits(b)) => a == b,
-        (before::Report::NotBegun(a), Report::NotBegun(b)) => a == b,
-        (before::Report::Ended(a), Report::Ended(b)) => {
-            (a.outcome, a.failure, a.serves_old, a.cooldown)
-                == (b.outcome, b.failure, b.serves_old, b.cooldown)
+fn same_ended(before: &before::Report<Text>, now: &Ended<Text>) -> bool {
+    let now = (now.outcome, now.failure, now.serves_old, now.cooldown);
+    match before {
+        before::Report::Waits(_) => false,
+        before::Report::NotBegun(outcome) => now == (*outcome, None, false, Duration::ZERO),
+        before::Report::Ended(ended) => {
+            now == (
+                ended.outcome,
+                ended.failure,
+                ended.serves_old,
+                ended.cooldown,
+            )
         }
-        _ => false,
     }
 }
 
@@ -302,10 +312,10 @@ fn same_phase(before: &before::Phase<Text>, now: &Phase<Text>) -> bool {
     use before::Phase as Old;
     match (before, now) {
         (Old::Learning | Old::Over, Phase::Idle)
-        | (Old::Probing, Phase::Probing)
+        | (Old::Probing, Phase::Looking { overtaken: None })
         | (Old::Releasing, Phase::Releasing) => true,
-        (Old::Trying { epoch_seen: a }, Phase::Trying { epoch_seen: b }) => a == b,
-        (Old::Pausing { until: a }, Phase::Pausing { until: b }) => a == b,
+        (Old::Trying { epoch_seen: a }, Phase::Acquiring { probed: b }) => a == b,
+        (Old::Pausing { until: a }, Phase::Waiting { until: b }) => a == b,
         (
             Old::Generating {
                 lease: a,
@@ -328,7 +338,7 @@ fn same_phase(before: &before::Phase<Text>, now: &Phase<Text>) -> bool {
             } = a;
             (new, tries, shown, again) == (&b.new, &b.tries, &b.shown, &b.again)
         }
-        (Old::Overtaken(a), Phase::Overtaken(b)) => a == b,
+        (Old::Overtaken(a), Phase::Looking { overtaken: Some(b) }) => a == b,
         _ => false,
     }
 }

@@ -2,74 +2,60 @@
 
 use crate::{
     event::{Bypass, Outcome},
-    resource::state::{Answer, Ended, Phase, Publishing, Report, Step, check::content::Text},
+    resource::state::{Answer, Ended, Phase, Publishing, Step, check::content::Text},
 };
 
 pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
     match phase {
         Phase::Idle => "phase: idle",
-        Phase::Probing => "phase: probing",
-        Phase::Trying { epoch_seen: None } => "phase: trying without a probe",
-        Phase::Trying {
-            epoch_seen: Some(_),
-        } => "phase: trying",
-        Phase::Pausing { .. } => "phase: pausing",
+        Phase::Looking { overtaken: None } => "phase: looking",
+        Phase::Looking { overtaken: Some(_) } => "phase: looking, overtaken",
+        Phase::Acquiring { probed: None } => "phase: acquiring without a probe",
+        Phase::Acquiring { probed: Some(_) } => "phase: acquiring",
+        Phase::Waiting { .. } => "phase: waiting",
         Phase::Generating { lease: None, .. } => "phase: generating without a lease",
         Phase::Generating { .. } => "phase: generating",
         Phase::Publishing(Publishing { again: Some(_), .. }) => "phase: waits to publish again",
         Phase::Publishing(Publishing { shown: true, .. }) => "phase: publishing, shown unsaved",
         Phase::Publishing(_) => "phase: publishing",
-        Phase::Overtaken(_) => "phase: overtaken",
         Phase::Releasing => "phase: releasing",
     }
 }
 
-pub(super) fn command(command: &Step<Text>) -> &'static str {
-    match command {
-        Step::Continue => "command: continue",
-        Step::Pause => "command: pause",
-        Step::Probe { .. } => "command: probe",
-        Step::Try { .. } => "command: try",
-        Step::Generate { .. } => "command: generate",
+pub(super) fn step(step: &Step<Text>) -> &'static str {
+    match step {
+        Step::Probe { .. } => "step: probe",
+        Step::Acquire { .. } => "step: acquire",
+        Step::Generate { .. } => "step: generate",
         Step::Publish {
             renews: Some(_), ..
-        } => "command: publish, renews",
-        Step::Publish { renews: None, .. } => "command: publish",
-        Step::Release { removes: true, .. } => "command: release, removes",
-        Step::Release { cooldown, .. } if cooldown.is_zero() => "command: release",
-        Step::Release { .. } => "command: release with a cooldown",
-        Step::End => "command: end",
+        } => "step: publish, renews",
+        Step::Publish { renews: None, .. } => "step: publish",
+        Step::Release { removes: true, .. } => "step: release, removes",
+        Step::Release { cooldown, .. } if cooldown.is_zero() => "step: release",
+        Step::Release { .. } => "step: release with a cooldown",
+        Step::Wait => "step: wait",
+        Step::End => "step: end",
     }
 }
 
-pub(super) fn report(report: &Report<Text>) -> &'static str {
-    match report {
-        Report::Waits(_) => "report: waits",
-        Report::NotBegun(Outcome::Busy) => "report: not begun, busy",
-        Report::NotBegun(Outcome::Elsewhere) => "report: not begun, elsewhere",
-        Report::NotBegun(Outcome::Cooldown) => "report: not begun, cooldown",
-        Report::NotBegun(Outcome::DatabaseAway) => "report: not begun, database away",
-        Report::NotBegun(outcome) => panic!("{outcome} has begun"),
-        Report::Ended(Ended {
-            outcome,
-            serves_old: true,
-            ..
-        }) => match outcome {
-            Outcome::Failed => "report: failed, the old version is served",
-            Outcome::TimedOut => "report: timed out, the old version is served",
-            _ => "report: not stored, too large, the old version is served",
-        },
-        Report::Ended(Ended { outcome, .. }) => match outcome {
-            Outcome::Stored => "report: stored",
-            Outcome::Renewed => "report: renewed",
-            Outcome::Unsaved => "report: unsaved",
-            Outcome::Overtaken => "report: overtaken",
-            Outcome::NotStored(Bypass::TooLarge) => "report: not stored, too large",
-            Outcome::NotStored(_) => "report: not stored",
-            Outcome::Failed => "report: failed",
-            Outcome::TimedOut => "report: timed out",
-            outcome => panic!("{outcome} has not begun"),
-        },
+pub(super) fn ended(ended: &Ended<Text>) -> &'static str {
+    match (ended.outcome, ended.serves_old) {
+        (Outcome::Failed, true) => "ended: failed, the old version is served",
+        (Outcome::TimedOut, true) => "ended: timed out, the old version is served",
+        (_, true) => "ended: not stored, too large, the old version is served",
+        (Outcome::Stored, _) => "ended: stored",
+        (Outcome::Renewed, _) => "ended: renewed",
+        (Outcome::Unsaved, _) => "ended: unsaved",
+        (Outcome::Overtaken, _) => "ended: overtaken",
+        (Outcome::NotStored(Bypass::TooLarge), _) => "ended: not stored, too large",
+        (Outcome::NotStored(_), _) => "ended: not stored",
+        (Outcome::Failed, _) => "ended: failed",
+        (Outcome::TimedOut, _) => "ended: timed out",
+        (Outcome::Busy, _) => "ended: not begun, busy",
+        (Outcome::Elsewhere, _) => "ended: not begun, elsewhere",
+        (Outcome::Cooldown, _) => "ended: not begun, cooldown",
+        (Outcome::DatabaseAway, _) => "ended: not begun, database away",
     }
 }
 

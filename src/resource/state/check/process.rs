@@ -221,16 +221,18 @@ impl Process {
             {
                 return Err("S11: no older version replaces an unsaved one");
             }
-            if let Some(report) = &step.report {
-                around.seen.push(super::names::report(report));
+            if let Some(ended) = &step.ended {
+                around.seen.push(super::names::ended(ended));
             }
-            if let Some(view) = step.view {
+            if let Some(view) = step.known {
                 self.replace_view(view, around)?;
             }
-            if let (Some(run), Some(progress)) = (&mut self.run, step.progress) {
+            if let (Some(run), Some(progress)) = (&mut self.run, step.shown) {
                 run.progress = progress;
             }
-            next = self.carry_out(step.command, around)?;
+            if let Some(step) = step.next {
+                next = self.carry_out(step, around)?;
+            }
         }
         self.serve(around)
     }
@@ -239,8 +241,8 @@ impl Process {
     /// ends if no visitor waits.
     pub(super) fn due(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
         let is_alone = self.waiting.iter().all(Option::is_none);
-        let is_pausing = self.run.as_ref().is_some_and(|run| run.state.is_pausing());
-        if is_alone && is_pausing && !self.closing {
+        let is_waiting = self.run.as_ref().is_some_and(|run| run.state.is_waiting());
+        if is_alone && is_waiting && !self.closing {
             around.seen.push("no visitor waits for another process");
             self.run = None;
             return Ok(());
@@ -332,7 +334,7 @@ impl Run {
     fn takes_permit(&self, event: &Event<Text>) -> bool {
         match event {
             Event::Begun => true,
-            Event::Due => self.state.is_pausing(),
+            Event::Due => self.state.is_waiting(),
             Event::Away => matches!(self.state.phase, Phase::Idle),
             _ => false,
         }

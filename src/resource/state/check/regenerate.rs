@@ -22,35 +22,34 @@ impl Process {
     /// Carries out a step. Returns the event of an action that ends at once.
     pub(super) fn carry_out(
         &mut self,
-        command: Step<Text>,
+        step: Step<Text>,
         around: &mut Around<'_>,
     ) -> Result<Option<Event<Text>>, Broken> {
-        around.seen.push(names::command(&command));
+        around.seen.push(names::step(&step));
         let limits = around.setup.limits(self.closing);
         let Some(run) = &mut self.run else {
             return Ok(None);
         };
         let unsaved = run.state.newest.as_ref().filter(|it| it.is_unsaved());
-        let command = match (around.setup.mutant, command, unsaved) {
+        let step = match (around.setup.mutant, step, unsaved) {
             (Some(Mutant::UnsavedRenews), Step::Publish { version, .. }, Some(unsaved)) => {
                 let renews = Some(unsaved.fence);
                 Step::Publish { version, renews }
             }
             (Some(Mutant::LeaseNeverReleased), Step::Release { .. }, _) => Step::End,
-            (_, command, _) => command,
+            (_, step, _) => step,
         };
         let row = run.lease.map(|lease| lease.row);
-        let statement = match command {
-            Step::Continue => return Ok(None),
-            Step::Pause => {
+        let statement = match step {
+            Step::Wait => {
                 run.doing = Doing::Nothing;
                 return Ok(None);
             }
             Step::Probe { known } => Statement::Probe { known },
-            Step::Try { .. } if row.is_some() => {
+            Step::Acquire { .. } if row.is_some() => {
                 return Err("S15: no lease is tried for while one is held");
             }
-            Step::Try { seen } => {
+            Step::Acquire { seen } => {
                 *around.owners += 1;
                 let owner = *around.owners;
                 Statement::Try { seen, owner }
@@ -178,9 +177,9 @@ impl Process {
                     },
                     lost: asked + LEASE <= NOW,
                 });
-                Event::Tried(fence)
+                Event::Acquired(fence)
             }
-            (_, Reply::Tried(fence)) => Event::Tried(fence),
+            (_, Reply::Tried(fence)) => Event::Acquired(fence),
             (Statement::Renew { .. } | Statement::Publish { .. }, Reply::Done(done)) => {
                 Event::Published(done)
             }

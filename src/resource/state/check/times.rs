@@ -71,12 +71,17 @@ fn of_state(state: &mut Flight<Text>, change: &impl Fn(&mut Tick)) {
         change(until);
     }
     match &mut state.phase {
-        Phase::Pausing { until } | Phase::Generating { until, .. } => change(until),
+        Phase::Waiting { until } | Phase::Generating { until, .. } => change(until),
         Phase::Publishing(Publishing { new, again, .. }) => {
             of_version(new, change);
             again.iter_mut().for_each(change);
         }
-        Phase::Overtaken(new) => of_version(new, change),
-        Phase::Idle | Phase::Probing | Phase::Trying { .. } | Phase::Releasing => {}
+        Phase::Looking {
+            overtaken: Some(new),
+        } => of_version(new, change),
+        Phase::Idle
+        | Phase::Looking { overtaken: None }
+        | Phase::Acquiring { .. }
+        | Phase::Releasing => {}
     }
 }

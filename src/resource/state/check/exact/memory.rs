@@ -119,13 +119,13 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
         "no visitor waits: {shown:?}"
     );
     let step = process.on(&mut state, Event::Away);
-    assert!(matches!(step.command, Step::End), "{step:?}");
-    assert_eq!(retry_in(step.progress.as_ref()), Some(9 * S), "{step:?}");
+    assert!(matches!(step.next, Some(Step::End)), "{step:?}");
+    assert_eq!(retry_in(step.shown.as_ref()), Some(9 * S), "{step:?}");
     let Some(Known::Cooldown {
         until: still,
         ask_again_at,
         ..
-    }) = step.view
+    }) = step.known
     else {
         panic!("{step:?}");
     };
@@ -137,14 +137,14 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
     assert!(matches!(done(&step), Answer::Version(_)), "{step:?}");
     let (mut state, _) = asking(&process);
     let step = process.on(&mut state, found(None, LockState::default()));
-    assert!(matches!(step.command, Step::Try { .. }), "{step:?}");
+    assert!(matches!(step.next, Some(Step::Acquire { .. })), "{step:?}");
 
     process.list.marks.purged = 1;
     process.list.marks.latest = 1;
     let (mut state, shown) = asking(&process);
     assert_eq!(retry_in(Some(&shown)), None, "the purge ends the cooldown");
     let step = process.on(&mut state, Event::Away);
-    assert!(matches!(step.command, Step::Generate { .. }), "{step:?}");
+    assert!(matches!(step.next, Some(Step::Generate { .. })), "{step:?}");
 }
 
 #[test]

@@ -7,25 +7,20 @@ fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends
     let mut process = Process::new();
     let (mut state, _) = process.begun(None);
     let step = process.on(&mut state, found(None, held(S)));
-    assert!(matches!(step.report, Some(Report::Waits(time)) if time == S));
+    assert!(matches!(step.shown, Some(Shown::Elsewhere)), "{step:?}");
+    assert_eq!(state.held_until(), process.now + S);
     let began = process.now;
     loop {
         process.now = state.due(&process.facts()).expect("pauses");
         process.on(&mut state, Event::Due);
         let step = process.on(&mut state, Event::Away);
         if process.now < began + S {
-            assert!(matches!(step.command, Step::Pause), "{step:?}");
+            assert!(matches!(step.next, Some(Step::Wait)), "{step:?}");
         } else {
-            assert!(matches!(step.command, Step::Generate { .. }), "{step:?}");
+            assert!(matches!(step.next, Some(Step::Generate { .. })), "{step:?}");
             break;
         }
     }
-    let (mut state, _) = process.begun(None);
-    process.on(&mut state, found(None, held(S)));
-    process.now = state.due(&process.facts()).expect("pauses");
-    process.on(&mut state, Event::Due);
-    let again = process.on(&mut state, found(None, held(S)));
-    assert!(again.report.is_none(), "the wait is reported once");
 }
 
 #[test]
@@ -42,7 +37,7 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
         let (mut state, _) = process.begun(Some(stale.clone()));
         let step = process.on(&mut state, found(None, years(owned)));
         assert!(
-            matches!(&step.view, Some(Known::Version(version)) if version.ask_again_at == process.now + S),
+            matches!(&step.known, Some(Known::Version(version)) if version.ask_again_at == process.now + S),
             "{step:?}"
         );
     }
@@ -53,7 +48,7 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
         "{step:?}"
     );
     assert!(
-        matches!(&step.view, Some(Known::Cooldown { until, .. }) if *until == process.now + S),
+        matches!(&step.known, Some(Known::Cooldown { until, .. }) if *until == process.now + S),
         "{step:?}"
     );
 
@@ -63,7 +58,7 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
     process.now = process.now + S;
     process.on(&mut state, Event::Due);
     let step = process.on(&mut state, Event::Away);
-    assert!(matches!(step.command, Step::Generate { .. }), "{step:?}");
+    assert!(matches!(step.next, Some(Step::Generate { .. })), "{step:?}");
 }
 
 #[test]
@@ -104,7 +99,7 @@ fn timeout_is_a_failure_with_its_own_outcome() {
     process.now = due;
     let step = process.on(&mut state, Event::Due);
     assert_eq!(outcome(&step), Some(Outcome::TimedOut));
-    assert!(matches!(step.command, Step::Release { cooldown, removes: false } if cooldown == S));
+    assert!(matches!(step.next, Some(Step::Release { cooldown, removes: false }) if cooldown == S));
 }
 
 #[test]
@@ -116,15 +111,12 @@ fn new_version_is_served_unsaved_when_the_patience_ends_and_its_publish_is_repea
     process.now = born + S / 2;
     let step = process.on(&mut state, Event::Due);
     assert!(matches!(done(&step), Answer::Version(version) if version.is_unsaved()));
-    assert!(
-        matches!(step.command, Step::Continue),
-        "the publish still runs"
-    );
+    assert!(step.next.is_none(), "the publish still runs");
     let mut pauses = Vec::new();
     loop {
         let step = process.on(&mut state, Event::Away);
-        if !matches!(step.command, Step::Pause) {
-            assert!(matches!(step.command, Step::Release { .. }), "{step:?}");
+        if !matches!(step.next, Some(Step::Wait)) {
+            assert!(matches!(step.next, Some(Step::Release { .. })), "{step:?}");
             assert_eq!(outcome(&step), Some(Outcome::Unsaved));
             break;
         }
@@ -132,7 +124,7 @@ fn new_version_is_served_unsaved_when_the_patience_ends_and_its_publish_is_repea
         pauses.push((due - process.now).as_millis());
         process.now = due;
         let step = process.on(&mut state, Event::Due);
-        assert!(matches!(step.command, Step::Publish { .. }), "{step:?}");
+        assert!(matches!(step.next, Some(Step::Publish { .. })), "{step:?}");
     }
     // For the length of a lease, 2 s. The unsaved version is then stale, and still servable.
     assert_eq!(pauses, [100, 200, 400, 800, 1000]);
@@ -152,29 +144,32 @@ fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
     for (why, time) in [(Bypass::Private, 2 * S), (Bypass::Status, S)] {
         let step = end(None, unshareable(why));
         assert!(
-            matches!(step.view, Some(Known::HitForPass { until, why: it, .. }) if until == process.now + time && it == why),
+            matches!(step.known, Some(Known::HitForPass { until, why: it, .. }) if until == process.now + time && it == why),
             "{step:?}"
         );
-        assert!(matches!(step.command, Step::Release { removes: true, .. }));
+        assert!(matches!(
+            step.next,
+            Some(Step::Release { removes: true, .. })
+        ));
     }
     let step = end(None, GenerationResult::TooLarge);
     assert!(matches!(
-        step.view,
+        step.known,
         Some(Known::HitForPass {
             why: Bypass::TooLarge,
             ..
         })
     ));
     assert!(
-        matches!(step.command, Step::Release { cooldown, removes: false } if cooldown.is_zero())
+        matches!(step.next, Some(Step::Release { cooldown, removes: false }) if cooldown.is_zero())
     );
     let stale = process.version(3 * S, Origin::Stored);
     let step = end(Some(stale), GenerationResult::TooLarge);
     assert!(
-        matches!(&step.view, Some(Known::Version(version)) if version.ask_again_at == process.now + S)
+        matches!(&step.known, Some(Known::Version(version)) if version.ask_again_at == process.now + S)
     );
     assert!(matches!(done(&step), Answer::Version(_)));
-    assert!(matches!(step.command, Step::Release { cooldown, removes: false } if cooldown == S));
+    assert!(matches!(step.next, Some(Step::Release { cooldown, removes: false }) if cooldown == S));
 }
 
 #[test]
@@ -184,7 +179,7 @@ fn version_that_was_purged_while_it_was_published_answers_nobody() {
     process.list.marks.purged = 1;
     process.list.marks.latest = 1;
     let step = process.on(&mut state, Event::Published(true));
-    let progress = step.progress.expect("is the end");
+    let progress = step.shown.expect("is the end");
     let wait = |leads| {
         let visitor = Visitor {
             arrived: process.now,
@@ -208,8 +203,8 @@ fn published_version_replaces_an_older_one_unless_that_was_purged() {
     let replaces = |process: &Process, newest| {
         let mut state = process.generating(newest);
         let content = Event::Generated(GenerationResult::Content(text(1)));
-        match process.on(&mut state, content).command {
-            Step::Publish { version, .. } => version.replaces,
+        match process.on(&mut state, content).next {
+            Some(Step::Publish { version, .. }) => version.replaces,
             command => panic!("{command:?}"),
         }
     };

@@ -3,8 +3,8 @@
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use super::{
-    Answer, AsOf, Content, Decision, Found, Freshness, Known, List, Origin, Phase, Report, Shown,
-    Step, Version,
+    Answer, AsOf, Content, Decision, Found, Freshness, Known, List, Origin, Phase, Shown, Step,
+    Version,
 };
 use crate::{
     clock::Tick,
@@ -20,45 +20,42 @@ pub(super) fn backoff([first, longest]: [Duration; 2], tries: u32) -> Duration {
 impl<C: Content> Decision<'_, C> {
     /// Begins to look for a newer version. Without a permit a stale version is served on; a first
     /// version is never held back, as a visitor waits.
-    pub(super) fn begin(&mut self) -> Step<C> {
+    pub(super) fn begin(&mut self) {
         let is_servable = self.is_servable();
         if is_servable && !self.facts.permit {
             return self.skip(Outcome::Busy, RECHECK);
         }
-        if let Some(newest) = &mut self.state.newest
+        if let Some(newest) = &mut self.flight.newest
             && is_servable
             && newest.origin == (Origin::Published { latest: true })
         {
             newest.origin = Origin::Published { latest: false };
             let (seen, valid) = (newest.fence, newest.invalidated(self.facts.list));
-            self.view = Some(Known::Version(newest.clone().into()));
+            self.effect.known = Some(Known::Version(newest.clone().into()));
             if valid == Freshness::Fresh {
                 // Unless another process has acquired the lock since, the lock's fence is the fence
                 // of this process's own version, and a probe is needless.
-                return self.enter(Phase::Trying { epoch_seen: None }, Step::Try { seen });
+                return self.enter(Phase::Acquiring { probed: None }, Step::Acquire { seen });
             }
         }
-        self.probe()
+        self.look(None);
     }
 
-    pub(super) fn probe(&mut self) -> Step<C> {
-        let known = self
-            .state
-            .newest
-            .as_ref()
-            .map_or(0, |version| version.fence);
-        self.enter(Phase::Probing, Step::Probe { known })
+    /// Asks the store for a version.
+    pub(super) fn look(&mut self, overtaken: Option<Version<C>>) {
+        let known = self.flight.fence();
+        self.enter(Phase::Looking { overtaken }, Step::Probe { known });
     }
 
-    pub(super) fn probed(&mut self, found: Found<C>) -> Step<C> {
+    pub(super) fn probed(&mut self, found: Found<C>) {
         self.adopt(found.version);
         let is_servable = self.show_stale(false);
         if self.freshness() == Some(Freshness::Fresh) {
-            self.end_with_newest();
-            return Step::End;
+            self.answer_with_newest();
+            return self.end();
         }
         let lock = found.lock;
-        self.state.failures = lock.failures;
+        self.flight.failures = lock.failures;
         // The database's clock may have been ahead when the lock was released, and was then set back:
         // the cooldown seems to last for years.
         let remaining = lock
@@ -68,18 +65,18 @@ impl<C: Content> Decision<'_, C> {
             if is_servable && !self.facts.permit {
                 return self.skip(Outcome::Busy, RECHECK);
             }
-            let epoch_seen = Some(found.epoch);
-            return self.enter(Phase::Trying { epoch_seen }, Step::Try { seen: lock.fence });
+            let probed = Some(found.epoch);
+            return self.enter(
+                Phase::Acquiring { probed },
+                Step::Acquire { seen: lock.fence },
+            );
         }
         match (lock.owned, is_servable) {
             (true, true) => self.skip(Outcome::Elsewhere, remaining.min(RECHECK)),
             (false, true) => self.skip(Outcome::Cooldown, remaining),
             (true, false) => {
-                if self.state.held_until == Tick(i64::MIN) {
-                    self.report = Some(Report::Waits(lock.remaining));
-                }
-                self.state.held_until = self.facts.now + remaining;
-                self.poll()
+                self.flight.held_until = self.facts.now + remaining;
+                self.wait();
             }
             (false, false) => {
                 let as_of = self.as_of(found.epoch);
@@ -87,11 +84,11 @@ impl<C: Content> Decision<'_, C> {
                     self.serve_old_for(remaining);
                 } else {
                     self.cool_down(remaining, remaining, as_of);
-                    self.end_with(Answer::Unavailable {
+                    self.answer(Answer::Unavailable {
                         retry_in: remaining,
                     });
                 }
-                Step::End
+                self.end();
             }
         }
     }
@@ -100,7 +97,7 @@ impl<C: Content> Decision<'_, C> {
     /// and it was generated later. Fences do not decide: an unsaved version has none of its own.
     pub(super) fn adopt(&mut self, stored: Option<Version<C>>) {
         let Some(stored) = stored else { return };
-        let adopts = self.state.newest.as_ref().is_none_or(|newest| {
+        let adopts = self.flight.newest.as_ref().is_none_or(|newest| {
             let [stored_is, newest_is] =
                 [&stored, newest].map(|it| it.invalidated(self.facts.list));
             match stored_is.cmp(&newest_is) {
@@ -114,69 +111,69 @@ impl<C: Content> Decision<'_, C> {
         }
     }
 
-    /// Pauses before the next probe, as no version can be served and another process holds the
+    /// Waits before the next probe, as no version can be served and another process holds the
     /// lease.
-    pub(super) fn poll(&mut self) -> Step<C> {
-        let longest = self.state.held_until - self.facts.now;
+    pub(super) fn wait(&mut self) {
+        let longest = self.flight.held_until - self.facts.now;
         let pause = match longest.is_zero() {
-            true => backoff(POLL_PAUSES, self.state.polls),
-            false => backoff(POLL_PAUSES, self.state.polls).min(longest),
+            true => backoff(POLL_PAUSES, self.flight.polls),
+            false => backoff(POLL_PAUSES, self.flight.polls).min(longest),
         };
-        self.state.polls += 1;
-        self.progress = Some(Shown::Elsewhere);
+        self.flight.polls += 1;
+        self.effect.shown = Some(Shown::Elsewhere);
         let until = self.facts.now + pause;
-        self.enter(Phase::Pausing { until }, Step::Pause)
+        self.enter(Phase::Waiting { until }, Step::Wait);
     }
 
     /// Continues while the database is away: an old version is served on; a first version is
     /// generated without a lease and not stored.
-    pub(super) fn without_store(&mut self) -> Step<C> {
+    pub(super) fn without_store(&mut self) {
         if self.is_servable() {
             return self.skip(Outcome::DatabaseAway, RECHECK);
         }
-        if let Some((until, metadata)) = self.cools_down() {
-            self.report = Some(Report::NotBegun(Outcome::DatabaseAway));
-            self.view = Some(Known::Cooldown {
-                until,
-                ask_again_at: until.min(self.facts.now + RECHECK),
-                failures: self.state.failures,
-                metadata,
-            });
-            return Step::End;
-        }
-        self.generate(None, self.as_of(0))
+        let Some((until, metadata)) = self.cools_down() else {
+            return self.generate(None, self.as_of(0));
+        };
+        self.effect.known = Some(Known::Cooldown {
+            until,
+            ask_again_at: until.min(self.facts.now + RECHECK),
+            failures: self.flight.failures,
+            metadata,
+        });
+        self.ended(Outcome::DatabaseAway);
+        self.end();
     }
 
     /// Returns the cooldown that this process alone knows of, if it lasts, and answers visitors
     /// accordingly.
     pub(super) fn cools_down(&mut self) -> Option<(Tick, Arc<C::Metadata>)> {
-        let (until, metadata) = self.state.cooldown.clone()?;
+        let (until, metadata) = self.flight.cooldown.clone()?;
         if self.facts.now >= until || self.facts.list.judge(&metadata) == Freshness::Purged {
             return None;
         }
         let retry_in = until - self.facts.now;
-        self.end_with(Answer::Unavailable { retry_in });
+        self.answer(Answer::Unavailable { retry_in });
         Some((until, metadata))
     }
 
-    pub(super) fn generate(&mut self, lease: Option<i64>, as_of: AsOf) -> Step<C> {
+    pub(super) fn generate(&mut self, lease: Option<i64>, as_of: AsOf) {
         if !self.show_stale(true) {
-            self.progress = Some(Shown::First);
+            self.effect.shown = Some(Shown::First);
         }
         let generating = Phase::Generating {
             lease,
             as_of,
             until: self.facts.now + self.facts.policy.timeout,
         };
-        self.enter(generating, Step::Generate { as_of })
+        self.enter(generating, Step::Generate { as_of });
     }
 
     /// Offers the old version to visitors, if the version is servable. Returns true if so.
     pub(super) fn show_stale(&mut self, begun: bool) -> bool {
         let is_servable = self.is_servable();
-        if let Some(version) = self.state.newest.clone().filter(|_| is_servable) {
+        if let Some(version) = self.flight.newest.clone().filter(|_| is_servable) {
             let version = version.into();
-            self.progress = Some(Shown::Stale { version, begun });
+            self.effect.shown = Some(Shown::Stale { version, begun });
         }
         is_servable
     }
