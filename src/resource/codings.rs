@@ -58,17 +58,17 @@ impl Pages {
         page: &'a Page,
         request: &HeaderMap,
     ) -> &'a Representation {
-        let Some(codings) = &page.codings else {
-            return &page.plain;
+        let Some(codings) = &page.body.codings else {
+            return &page.body.plain;
         };
         let Some(best) = compression::best(request) else {
-            return &page.plain;
+            return &page.body.plain;
         };
         match codings.made.get() {
-            Some(made) => made[best as usize].as_ref().unwrap_or(&page.plain),
+            Some(made) => made[best as usize].as_ref().unwrap_or(&page.body.plain),
             None => {
                 self.compress(page);
-                &page.plain
+                &page.body.plain
             }
         }
     }
@@ -76,7 +76,7 @@ impl Pages {
     /// Starts the compression of a page if no other compression is running. Otherwise a later
     /// request starts it, so that no queue of pages forms.
     pub(super) fn compress(self: &Arc<Self>, page: &Page) {
-        let (Some(codings), Ok(runtime)) = (&page.codings, Handle::try_current()) else {
+        let (Some(codings), Ok(runtime)) = (&page.body.codings, Handle::try_current()) else {
             return;
         };
         if codings.made.get().is_some() || self.is_closing() {
@@ -86,7 +86,7 @@ impl Pages {
             return;
         };
         let (pages, codings) = (Arc::clone(self), Arc::clone(codings));
-        let (key, content) = (page.key().to_owned(), page.response().clone());
+        let (key, content) = (page.meta.key.to_string(), page.response().clone());
         runtime.spawn(async move {
             pages.compress_now(&key, content, &codings).await;
             drop(permit);
@@ -95,7 +95,7 @@ impl Pages {
 
     async fn compress_now(&self, key: &str, content: Response<Bytes>, codings: &Arc<Codings>) {
         let is_for = |cached: &Page| {
-            let cached = cached.codings.as_ref();
+            let cached = cached.body.codings.as_ref();
             cached.is_some_and(|cached| Arc::ptr_eq(cached, codings))
         };
         let plain = content.body().len();

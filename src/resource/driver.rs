@@ -13,8 +13,9 @@ use crate::{
     lock::{Lease, LockKind, LockName},
     policy::Refresh,
     resource::{
-        Facts, Generator, Metadata, Page, Pages, Shown, parts,
-        state::{Content, Effect, Event, Flight, Found, Origin, Step, Version},
+        Event, Facts, Generator, Metadata, Page, Pages, Representations, Shown, Step, Version,
+        parts,
+        state::{Effect, Flight, Found, Origin},
     },
     store::{NewEntry, Probe, Publish, Remove},
     timing::RECHECK,
@@ -23,7 +24,7 @@ use crate::{
 use report::Measured;
 
 /// The running action, with the lease that the action acquires.
-type Action = Pin<Box<dyn Future<Output = (Event<Arc<Page>>, Option<Lease>)> + Send>>;
+type Action = Pin<Box<dyn Future<Output = (Event, Option<Lease>)> + Send>>;
 
 /// A running regeneration.
 struct Task {
@@ -33,7 +34,7 @@ struct Task {
     layer: Arc<str>,
     policy: Refresh,
     measured: Measured,
-    state: Flight<Arc<Page>>,
+    state: Flight<Representations>,
     progress: watch::Sender<Shown>,
     generator: Option<Generator>,
     /// The permit of the regeneration that this one is a part of.
@@ -83,7 +84,7 @@ impl Task {
     }
 
     /// Passes an event to the state, and publishes the effect in memory and to the visitors.
-    fn on(&mut self, event: Event<Arc<Page>>) -> Option<Step<Arc<Page>>> {
+    fn on(&mut self, event: Event) -> Option<Step> {
         self.measure(&event);
         let facts = Facts {
             permit: self.permit.is_some(),
@@ -102,7 +103,7 @@ impl Task {
             self.pages.memory.insert(&self.key, known);
             #[cfg(feature = "compression")]
             if let Some(newest) = self.state.newest() {
-                self.pages.compress(&newest.content);
+                self.pages.compress(&newest.page);
             }
         }
         if let Some(shown) = shown {
@@ -115,7 +116,7 @@ impl Task {
         next
     }
 
-    fn carry_out(&mut self, step: Step<Arc<Page>>) -> Action {
+    fn carry_out(&mut self, step: Step) -> Action {
         let (pages, key) = (Arc::clone(&self.pages), self.key.clone());
         match step {
             Step::Wait => {
@@ -135,12 +136,10 @@ impl Task {
                         return (Event::Away, None);
                     };
                     let version = probe.entry.and_then(|entry| {
-                        let before = newest.as_ref().map(|newest| &*newest.content);
+                        let before = newest.as_ref().map(|newest| &*newest.page);
                         let metadata = Metadata::decode(entry.epoch, &entry.metadata);
-                        let page = Page::new(&key, entry.content, metadata, before).timed(
-                            &policy,
-                            [entry.fence, entry.generated],
-                        );
+                        let mut page = Page::new(&key, entry.content, metadata, before);
+                        page.meta.timed(&policy, [entry.fence, entry.generated]);
                         if readable.is_some_and(|readable| !readable(&page)) {
                             tracing::warn!(
                                 key = &*key,
@@ -211,10 +210,10 @@ impl Task {
     }
 
     /// Publishes under the fence, or renews the version with the fence `renews`.
-    fn publish(&mut self, version: Version<Arc<Page>>, renews: Option<i64>) -> Action {
+    fn publish(&mut self, version: Version, renews: Option<i64>) -> Action {
         // A publish may take long, and needs no permit.
         self.give_back_permit();
-        let terms = version.content.terms(&self.policy);
+        let terms = version.page.meta.terms(&self.policy);
         let retention = terms.interval.saturating_add(self.pages.settings.retention);
         if self.retention.is_some() {
             self.pages.stores_briefly();
@@ -228,9 +227,9 @@ impl Task {
                 return (Event::Away, None);
             };
             let entry = NewEntry {
-                content: version.content.response().clone(),
+                content: version.page.response().clone(),
                 renews,
-                epoch: version.content.metadata().metadata.epoch,
+                epoch: version.page.meta.stored.epoch,
                 interval: terms.interval,
                 metadata,
                 history,

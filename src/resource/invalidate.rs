@@ -10,7 +10,7 @@ use crate::{
     event::Event,
     lock::{LockKind, LockName},
     policy::Refresh,
-    resource::{Answer, Failure, Pages, Target, Work, entries::EntryFilter, state::Content},
+    resource::{Answer, Failure, Pages, Target, Work, entries::EntryFilter},
     store::{Invalidate, Purge},
     timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
 };
@@ -154,7 +154,7 @@ impl Pages {
         loop {
             let (answer, leads) = self.visit(key, policy, false, &generate).await;
             let is_older = match &answer {
-                Answer::Version(version) => version.content.as_of().epoch < epoch,
+                Answer::Version(version) => version.page.meta.stored.epoch < epoch,
                 Answer::Unavailable { .. } => true,
                 Answer::Failed(_) | Answer::Pass(_) => false,
             };

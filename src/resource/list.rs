@@ -172,13 +172,9 @@ impl Pages {
             if &*name < from || until.is_some_and(|until| &*name >= until) {
                 return None;
             }
-            let (state, until, metadata) = match view {
-                Known::HitForPass {
-                    until, metadata, ..
-                } => (EntryState::HitForPass, until, metadata),
-                Known::Cooldown {
-                    until, metadata, ..
-                } => (EntryState::Cooldown, until, metadata),
+            let (state, until, meta) = match view {
+                Known::HitForPass { until, meta, .. } => (EntryState::HitForPass, until, meta),
+                Known::Cooldown { until, meta, .. } => (EntryState::Cooldown, until, meta),
                 Known::Version(_) => return None,
             };
             let remaining = until - now;
@@ -192,7 +188,7 @@ impl Pages {
                     next_regeneration: remaining,
                     bytes: 0,
                     memory_bytes: self.memory.weight_of(&key),
-                    tags: metadata.metadata.tags.to_vec(),
+                    tags: meta.stored.tags.to_vec(),
                     revision: None,
                     fence: Fence(0),
                     holder: None,

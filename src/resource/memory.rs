@@ -10,10 +10,7 @@ use quick_cache::{Lifecycle, OptionsBuilder, Weighter, sync::Cache};
 
 use crate::{
     event::Observer,
-    resource::{
-        Invalidations, Known, Page, Version,
-        state::{Content, Freshness},
-    },
+    resource::{Freshness, Invalidations, Known, Page, Version},
 };
 
 /// The approximate size of an entry beside its text and content: the version, map entries, counters
@@ -95,11 +92,11 @@ impl Memory {
         let alone = Invalidations::new(None);
         alone.add(name, i64::MAX);
         self.0.iter().any(|(key, view)| {
-            let judged = match &view {
-                Known::Version(version) => version.content.metadata(),
-                Known::HitForPass { metadata, .. } | Known::Cooldown { metadata, .. } => metadata,
+            let meta = match &view {
+                Known::Version(version) => &version.page.meta,
+                Known::HitForPass { meta, .. } | Known::Cooldown { meta, .. } => meta,
             };
-            alone.judge(&key, &judged.metadata) != Freshness::Fresh
+            alone.judge(&key, &meta.stored) != Freshness::Fresh
         })
     }
 
@@ -113,7 +110,7 @@ impl Memory {
         // Without a wait: quick_cache waits only for a placeholder, and this crate makes none.
         let _ = self.0.entry(key, Some(Duration::ZERO), |_, view| {
             if let Known::Version(version) = view {
-                change(&version.content);
+                change(&version.page);
             }
             EntryAction::Retain(())
         });
@@ -131,13 +128,13 @@ impl Weighter<String, Known> for Weight {
     fn weight(&self, key: &String, view: &Known) -> u64 {
         let content = match view {
             Known::Version(version) => {
-                let page = &version.content;
-                let tags = page.metadata().metadata.tags.iter().map(String::len);
+                let (meta, body) = (&version.page.meta, &version.page.body);
+                let tags = meta.stored.tags.iter().map(String::len);
                 let metadata = tags.sum::<usize>() + key.len();
                 #[cfg(feature = "compression")]
                 let metadata =
-                    metadata + page.codings.as_ref().map_or(0, |codings| codings.weight());
-                page.plain.weight() + metadata
+                    metadata + body.codings.as_ref().map_or(0, |codings| codings.weight());
+                body.plain.weight() + metadata
             }
             Known::HitForPass { .. } | Known::Cooldown { .. } => 0,
         };
@@ -176,7 +173,7 @@ mod tests {
         let put = |size| {
             let coded = |size| Response::new(Bytes::from(vec![b'y'; size]));
             memory.change("/", |page| {
-                let codings = page.codings.as_ref().expect("is compressible");
+                let codings = page.body.codings.as_ref().expect("is compressible");
                 codings.put([Some(coded(size)), Some(coded(500))]);
             });
         };

@@ -9,6 +9,7 @@ pub(crate) mod invalidate;
 mod invalidation;
 mod list;
 mod memory;
+mod meta;
 mod metadata;
 mod names;
 mod page;
@@ -25,6 +26,8 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+use http::Response;
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
@@ -43,18 +46,23 @@ use state::Limits;
 use sync::Schedule;
 
 pub(crate) use invalidation::{Invalidations, Target};
+pub(crate) use meta::Meta;
 pub(crate) use metadata::Metadata;
-pub(crate) use page::Page;
+pub(crate) use page::Representations;
 pub(crate) use representation::Representation;
-pub(crate) use state::Freshness;
-pub(crate) use work::{Failure, Generated, Generator, Work};
+pub(crate) use state::{Facts, Freshness};
+pub(crate) use work::{Failure, Generator, Work};
 
 /// The answer to a visitor.
-pub(crate) type Answer = state::Answer<Arc<Page>>;
-pub(crate) type Facts<'a> = state::Facts<'a, Arc<Page>>;
-pub(crate) type Version = state::Version<Arc<Page>>;
-type Shown = state::Shown<Arc<Page>>;
-type Known = state::Known<Arc<Page>>;
+pub(crate) type Answer = state::Answer<Representations>;
+pub(crate) type Page = state::Page<Representations>;
+pub(crate) type Version = state::Version<Representations>;
+/// The result of a generator.
+pub(crate) type Generated = state::Generated<Response<Bytes>>;
+type Shown = state::Shown<Representations>;
+type Known = state::Known<Representations>;
+type Event = state::Event<Representations>;
+type Step = state::Step<Representations>;
 
 pub(crate) struct Pages {
     store: Store,

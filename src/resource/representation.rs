@@ -13,6 +13,7 @@ static SET: [HeaderName; 4] = [
     header::CACHE_CONTROL,
 ];
 
+#[derive(Clone)]
 pub(crate) struct Representation {
     pub(crate) content: Response<Bytes>,
     /// The headers of a hit: first the places of the headers that a hit sets, then the content's. To

@@ -20,21 +20,23 @@ use std::{mem, sync::Arc, time::Duration};
 use crate::{
     clock::Tick,
     event::{Bypass, Outcome},
+    extensions::Tags,
+    resource::{Failure, Meta},
     store::LockState,
     timing::RECHECK,
 };
 
 use finish::Publishing;
 pub(crate) use view::{
-    Answer, AsOf, Content, Facts, Freshness, Known, Limits, List, Origin, Version,
+    Answer, AsOf, Facts, Freshness, Known, Limits, Origin, Page, Verdicts, Version,
 };
 pub(crate) use wait::{Next, Shown, Visitor};
 
 /// The answer to a probe.
 #[derive(Clone, Debug)]
-pub(crate) struct Found<C> {
+pub(crate) struct Found<B> {
     /// The stored version, if its fence is greater than the fence of the newest version known.
-    pub(crate) version: Option<Version<C>>,
+    pub(crate) version: Option<Version<B>>,
     pub(crate) lock: LockState,
     /// The latest epoch.
     pub(crate) epoch: i64,
@@ -42,27 +44,24 @@ pub(crate) struct Found<C> {
 
 /// The result of a generator.
 #[derive(Debug)]
-pub(crate) enum GenerationResult<C: Content> {
-    Content(C),
-    /// A response that is not stored, with its metadata. The service itself answers each visitor.
-    Unshareable {
-        why: Bypass,
-        metadata: Arc<C::Metadata>,
-    },
-    TooLarge,
-    Failed(C::Failure),
+pub(crate) enum Generated<T> {
+    /// Content to store and to serve.
+    Content(T),
+    /// A response that is not stored, with its tags. The service itself answers each visitor.
+    NotStored(Bypass, Tags),
+    Failed(Failure),
 }
 
 /// An event in the course of a regeneration.
 #[derive(Debug)]
-pub(crate) enum Event<C: Content> {
+pub(crate) enum Event<B> {
     /// The process knows all invalidations that are older than the process, and the flight begins.
     /// [`Event::Away`] in its place: the store has not told them.
     Begun,
-    Probed(Found<C>),
+    Probed(Found<B>),
     /// The lease was acquired with this fence; `None`: the lock is taken.
     Acquired(Option<i64>),
-    Generated(GenerationResult<C>),
+    Generated(Generated<Arc<Page<B>>>),
     /// The version is stored; `false`: the publish was refused.
     Published(bool),
     Released,
@@ -75,7 +74,7 @@ pub(crate) enum Event<C: Content> {
 /// The next action of the task. The end of the action is the next event; [`Event::Due`] may come
 /// before.
 #[derive(Clone, Debug)]
-pub(crate) enum Step<C> {
+pub(crate) enum Step<B> {
     /// Ask the store for a version with a greater fence than `known`, and for the state of the
     /// lock.
     Probe { known: i64 },
@@ -87,7 +86,7 @@ pub(crate) enum Step<C> {
     /// Publish this version under the lease. `renews`: without sending the content, which is the
     /// same as in the stored version with this fence.
     Publish {
-        version: Version<C>,
+        version: Version<B>,
         renews: Option<i64>,
     },
     /// Release the lease. No process can acquire the lock before `cooldown` is over. `removes`:
@@ -101,34 +100,34 @@ pub(crate) enum Step<C> {
 
 /// The effect of an event. `None`: unchanged.
 #[derive(Clone, Debug)]
-pub(crate) struct Effect<C: Content> {
+pub(crate) struct Effect<B> {
     /// The next action; `None`: the running action continues.
-    pub(crate) next: Option<Step<C>>,
+    pub(crate) next: Option<Step<B>>,
     /// The new contents of memory.
-    pub(crate) known: Option<Known<C>>,
+    pub(crate) known: Option<Known<B>>,
     /// The new progress for visitors who wait.
-    pub(crate) shown: Option<Shown<C>>,
-    pub(crate) ended: Option<Ended<C>>,
+    pub(crate) shown: Option<Shown<B>>,
+    pub(crate) ended: Option<Ended>,
 }
 
 /// The end of a regeneration, for the log, the counters and the subscribers: the result of the
 /// generator is stored, served or dropped, or no generator runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Ended<C: Content> {
+pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
-    pub(crate) failure: Option<C::Failure>,
+    pub(crate) failure: Option<Failure>,
     pub(crate) serves_old: bool,
     /// The time until another try, after a failure.
     pub(crate) cooldown: Duration,
 }
 
 #[derive(Clone, Debug)]
-enum Phase<C> {
+enum Phase<B> {
     /// Not begun, or over.
     Idle,
     /// The store is asked for a version. `overtaken`: the version whose publish was refused.
     Looking {
-        overtaken: Option<Version<C>>,
+        overtaken: Option<Version<B>>,
     },
     /// `probed`: the epoch in the answer to the probe; `None`: no probe was needed.
     Acquiring {
@@ -143,16 +142,16 @@ enum Phase<C> {
         as_of: AsOf,
         until: Tick,
     },
-    Publishing(Publishing<C>),
+    Publishing(Publishing<B>),
     Releasing,
 }
 
 /// A regeneration of a resource in this process.
 #[derive(Clone, Debug)]
-pub(crate) struct Flight<C: Content> {
+pub(crate) struct Flight<B> {
     /// The newest version known, servable or not.
-    newest: Option<Version<C>>,
-    phase: Phase<C>,
+    newest: Option<Version<B>>,
+    phase: Phase<B>,
     /// The number of failures in a row, as far as this process knows.
     failures: u32,
     /// The number of waits of this flight.
@@ -161,28 +160,28 @@ pub(crate) struct Flight<C: Content> {
     held_until: Tick,
     /// The end of a cooldown that began while the store did not answer. Until then, the generator
     /// runs only if the store answers.
-    cooldown: Option<(Tick, Arc<C::Metadata>)>,
+    cooldown: Option<(Tick, Arc<Meta>)>,
 }
 
 /// The decision about one event.
-struct Decision<'a, C: Content> {
-    flight: &'a mut Flight<C>,
-    facts: &'a Facts<'a, C>,
-    effect: Effect<C>,
+struct Decision<'a, B> {
+    flight: &'a mut Flight<B>,
+    facts: &'a Facts<'a>,
+    effect: Effect<B>,
 }
 
-impl<C: Content> Flight<C> {
+impl<B: Clone + PartialEq> Flight<B> {
     /// Creates a flight that has not begun, and the first progress for its visitors.
-    pub(crate) fn new(known: Option<Known<C>>, facts: &Facts<'_, C>) -> (Self, Shown<C>) {
+    pub(crate) fn new(known: Option<Known<B>>, facts: &Facts<'_>) -> (Self, Shown<B>) {
         let (newest, cooldown, failures) = match known {
             Some(Known::Version(version)) => (Some(Version::clone(&version)), None, 0),
             Some(Known::Cooldown {
                 until,
                 failures,
-                metadata,
+                meta,
                 ..
             }) => {
-                let cooldown = Some((until, metadata)).filter(|_| facts.now < until);
+                let cooldown = Some((until, meta)).filter(|_| facts.now < until);
                 (None, cooldown, failures)
             }
             _ => (None, None, 0),
@@ -204,14 +203,14 @@ impl<C: Content> Flight<C> {
     }
 
     /// Takes an event and decides the next action.
-    pub(crate) fn on(&mut self, facts: &Facts<'_, C>, event: Event<C>) -> Effect<C> {
+    pub(crate) fn on(&mut self, facts: &Facts<'_>, event: Event<B>) -> Effect<B> {
         let mut decision = Decision::new(self, facts);
         decision.on(event);
         decision.effect
     }
 
     /// Returns the time of the next [`Event::Due`].
-    pub(crate) fn due(&self, facts: &Facts<'_, C>) -> Option<Tick> {
+    pub(crate) fn due(&self, facts: &Facts<'_>) -> Option<Tick> {
         match &self.phase {
             Phase::Waiting { until } | Phase::Generating { until, .. } => Some(*until),
             Phase::Publishing(Publishing {
@@ -235,7 +234,7 @@ impl<C: Content> Flight<C> {
     }
 
     /// The newest version known, servable or not.
-    pub(crate) fn newest(&self) -> Option<&Version<C>> {
+    pub(crate) fn newest(&self) -> Option<&Version<B>> {
         self.newest.as_ref()
     }
 
@@ -246,15 +245,15 @@ impl<C: Content> Flight<C> {
 
     /// Returns the latest known epoch. The epoch of the newest version was read before the
     /// generator of that version began, and so before this regeneration's generator.
-    fn latest(&self, facts: &Facts<'_, C>) -> i64 {
+    fn latest(&self, facts: &Facts<'_>) -> i64 {
         let newest = self.newest.as_ref();
-        let newest = newest.map_or(0, |newest| newest.content.as_of().epoch);
+        let newest = newest.map_or(0, |newest| newest.page.meta.as_of().epoch);
         facts.list.latest().max(newest)
     }
 }
 
-impl<'a, C: Content> Decision<'a, C> {
-    fn new(flight: &'a mut Flight<C>, facts: &'a Facts<'a, C>) -> Self {
+impl<'a, B: Clone + PartialEq> Decision<'a, B> {
+    fn new(flight: &'a mut Flight<B>, facts: &'a Facts<'a>) -> Self {
         Self {
             flight,
             facts,
@@ -267,7 +266,7 @@ impl<'a, C: Content> Decision<'a, C> {
         }
     }
 
-    fn on(&mut self, event: Event<C>) {
+    fn on(&mut self, event: Event<B>) {
         let phase = mem::replace(&mut self.flight.phase, Phase::Idle);
         match (phase, event) {
             (Phase::Idle, Event::Begun) => self.begin(),
@@ -298,7 +297,7 @@ impl<'a, C: Content> Decision<'a, C> {
                 self.generated(lease, as_of, generated);
             }
             (Phase::Generating { lease, as_of, .. }, Event::Due) => {
-                let failed = GenerationResult::Failed(C::timed_out(self.facts.policy));
+                let failed = Generated::Failed(Failure::timed_out(self.facts.policy));
                 self.generated(lease, as_of, failed);
                 if let Some(ended) = &mut self.effect.ended {
                     ended.outcome = Outcome::TimedOut;
@@ -323,7 +322,7 @@ impl<'a, C: Content> Decision<'a, C> {
         }
     }
 
-    fn enter(&mut self, phase: Phase<C>, step: Step<C>) {
+    fn enter(&mut self, phase: Phase<B>, step: Step<B>) {
         self.flight.phase = phase;
         self.effect.next = Some(step);
     }

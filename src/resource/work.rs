@@ -3,9 +3,13 @@
 use std::{error::Error as StdError, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, header};
 
-use crate::{event::Bypass, extensions::Tags, resource::Page};
+use crate::{
+    http::fields::seconds,
+    policy::Refresh,
+    resource::{Generated, Page},
+};
 
 /// A run of the generator.
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
@@ -22,20 +26,6 @@ pub(crate) struct Work {
     /// The time for which the row is retained; `None`: as long as the interval and the site's
     /// retention.
     pub(crate) retention: Option<Duration>,
-}
-
-/// The result of a generator.
-#[derive(Debug)]
-pub(crate) enum Generated {
-    /// Content to store and to serve.
-    Content(Response<Bytes>),
-    /// A response that is not stored: the service answers each visitor itself, as for
-    /// [`Bypass::TooLarge`] too.
-    Unshareable { why: Bypass, tags: Tags },
-    /// Content that is too large to store.
-    TooLarge,
-    /// The generator failed.
-    Failed(Failure),
 }
 
 /// A failed regeneration, for the waiting visitors. Cheap to clone.
@@ -55,5 +45,24 @@ impl Failure {
             response: None,
             retry_in: Duration::ZERO,
         }
+    }
+
+    /// The failure of a generator that has taken longer than the policy's timeout.
+    pub(super) fn timed_out(policy: &Refresh) -> Self {
+        Self::new(format!(
+            "the generator took longer than {:?}",
+            policy.timeout
+        ))
+    }
+
+    /// Adds the time until another try.
+    pub(super) fn retrying(mut self, retry_in: Duration) -> Self {
+        self.retry_in = retry_in;
+        if let Some(response) = &mut self.response {
+            let headers = Arc::make_mut(response).headers_mut();
+            let retry_after = headers.entry(header::RETRY_AFTER);
+            retry_after.or_insert_with(|| seconds(retry_in).into());
+        }
+        self
     }
 }

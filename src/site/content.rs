@@ -231,7 +231,7 @@ impl Perennial {
         };
         let readable: fn(&Page) -> bool = |page| page.decoded(decode::<T>).is_ok();
         let version = self.version(key, policy.into(), generate, Some(readable), false);
-        let value = version.await?.content.decoded(decode::<T>);
+        let value = version.await?.page.decoded(decode::<T>);
         value.map_err(|error| {
             Error::generator(format!(
                 "the value cannot be decoded ({error}): perhaps two types share its key"
@@ -297,7 +297,7 @@ impl Perennial {
         provisional(|| match &version {
             Ok(version) => {
                 let facts = pages.facts(key, &policy);
-                version.content.is_provisional() || version.freshness(&facts) > Freshness::Early
+                version.page.is_provisional() || version.freshness(&facts) > Freshness::Early
             }
             Err(_) => true,
         });
@@ -306,7 +306,7 @@ impl Perennial {
 }
 
 fn content_of(version: &Version) -> Content {
-    Content(version.content.response().body().clone())
+    Content(version.page.response().body().clone())
 }
 
 /// Returns the result of a generator, if its size allows storing.

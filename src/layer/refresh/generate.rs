@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     error::BoxError,
+    event::Bypass,
     extensions::{RefreshAfter, Tags},
     http::stored,
     layer::{
@@ -71,10 +72,10 @@ where
         failed(status.into(), response)
     };
     match disposition {
-        Disposition::Pass(why) => return Generated::Unshareable { why, tags },
+        Disposition::Pass(why) => return Generated::NotStored(why, tags),
         Disposition::Failure { shareable: false } => return answered(None),
         Disposition::Content if stored::size(&head.headers) > settings.max_headers => {
-            return Generated::TooLarge;
+            return Generated::NotStored(Bypass::TooLarge, tags);
         }
         Disposition::Failure { shareable: true } | Disposition::Content => {}
     }
@@ -84,7 +85,9 @@ where
             let error = "the Content-Length or Transfer-Encoding does not match the body";
             return failed(error.into(), None);
         }
-        Ok(Read::TooLarge(_)) if disposition == Disposition::Content => return Generated::TooLarge,
+        Ok(Read::TooLarge(_)) if disposition == Disposition::Content => {
+            return Generated::NotStored(Bypass::TooLarge, tags);
+        }
         Ok(Read::TooLarge(_)) => return answered(None),
         Err(error) => return failed(error.into(), None),
     };

@@ -88,14 +88,14 @@ impl RefreshLayer {
         now: Tick,
         made: Option<Handling>,
     ) -> Response<ResponseBody<B>> {
-        let page = &version.content;
+        let page = &version.page;
         #[cfg(feature = "compression")]
         let representation = self.pages.represent(page, &parts.headers);
         #[cfg(not(feature = "compression"))]
-        let representation = &page.plain;
+        let representation = &page.body.plain;
         let stored = &representation.content;
         let head = parts.method == Method::HEAD;
-        let made_at = match page.age_before {
+        let made_at = match page.body.age_before {
             0 => version.born,
             before => version.born - Duration::from_secs(before),
         };

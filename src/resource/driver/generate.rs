@@ -8,13 +8,10 @@ use tracing::Instrument;
 use super::{Action, Task};
 use crate::{
     clock::micros,
-    event::Bypass,
     extensions::{RefreshAfter, Tags},
     resource::{
-        Answer, Failure, Generated, Generator, Metadata, Page, Pages, Version,
-        page::JudgedMetadata,
-        parts,
-        state::{AsOf, Event, GenerationResult, Origin},
+        Answer, Event, Failure, Generator, Metadata, Page, Pages, Version, parts,
+        state::{AsOf, Generated, Origin},
     },
 };
 
@@ -28,8 +25,7 @@ impl Pages {
                 Answer::Version(version.into())
             }
             Generated::Failed(failure) => Answer::Failed(failure),
-            Generated::Unshareable { why, .. } => Answer::Pass(why),
-            Generated::TooLarge => Answer::Pass(Bypass::TooLarge),
+            Generated::NotStored(why, _) => Answer::Pass(why),
         }
     }
 }
@@ -45,10 +41,7 @@ impl Task {
         let task = tokio::spawn(run.in_current_span());
         let mut task = AbortOnDropHandle::new(task);
         let key = self.key.clone();
-        let before = self
-            .state
-            .newest()
-            .map(|newest| Arc::clone(&newest.content));
+        let before = self.state.newest().map(|newest| Arc::clone(&newest.page));
         let fence = self.lease.as_ref().map(|lease| lease.fence().0);
         self.started(fence);
         let (pages, policy) = (Arc::clone(&self.pages), self.policy);
@@ -61,36 +54,33 @@ impl Task {
                 Err(panic) => (Generated::Failed(Failure::new(panic)), false),
             };
             let took = pages.now() - started;
-            let AsOf { epoch, revision } = as_of;
-            let metadata = |Tags(tags), after: Option<RefreshAfter>| Metadata {
-                epoch,
-                revision,
-                tags,
-                refresh_after: after.map(|after| after.0),
-                is_provisional,
-                took,
-            };
-            let outcome = match generated {
+            let generated = match generated {
                 Generated::Content(mut response) => {
                     let before = before.as_deref();
                     if let Some(fence) = fence {
                         response = Page::dated(response, fence, before);
                     }
+                    let AsOf { epoch, revision } = as_of;
                     let said = response.extensions();
-                    let tags = said.get().cloned().unwrap_or_default();
-                    let metadata = metadata(tags, said.get().copied());
-                    let page = Page::new(&key, response, metadata, before);
+                    let Tags(tags) = said.get().cloned().unwrap_or_default();
+                    let refresh_after = said.get().map(|RefreshAfter(after)| *after);
+                    let metadata = Metadata {
+                        epoch,
+                        revision,
+                        tags,
+                        refresh_after,
+                        is_provisional,
+                        took,
+                    };
+                    let mut page = Page::new(&key, response, metadata, before);
                     let times = [began, began.saturating_add(micros(took))];
-                    GenerationResult::Content(Arc::new(page.timed(&policy, times)))
+                    page.meta.timed(&policy, times);
+                    Generated::Content(Arc::new(page))
                 }
-                Generated::Unshareable { why, tags } => GenerationResult::Unshareable {
-                    why,
-                    metadata: Arc::new(JudgedMetadata::new(&key, metadata(tags, None))),
-                },
-                Generated::TooLarge => GenerationResult::TooLarge,
-                Generated::Failed(failure) => GenerationResult::Failed(failure),
+                Generated::NotStored(why, tags) => Generated::NotStored(why, tags),
+                Generated::Failed(failure) => Generated::Failed(failure),
             };
-            (Event::Generated(outcome), None)
+            (Event::Generated(generated), None)
         })
     }
 }

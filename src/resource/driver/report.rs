@@ -1,9 +1,6 @@
 //! The events of a regeneration.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use super::Task;
 use crate::{
@@ -15,10 +12,10 @@ use crate::{
     lock::Lease,
     name::bounded,
     resource::{
-        Facts, Page, Version,
+        Event, Facts, Version,
         history::PastVersion,
         metadata::Description,
-        state::{Content as _, Ended, Event, Found, Freshness, GenerationResult},
+        state::{Ended, Found, Freshness, Generated},
     },
 };
 
@@ -60,7 +57,7 @@ pub(super) fn reason(newest: Option<&Version>, facts: &Facts<'_>) -> Reason {
 
 impl Task {
     /// Measures an event before the state decides about the event.
-    pub(super) fn measure(&mut self, event: &Event<Arc<Page>>) {
+    pub(super) fn measure(&mut self, event: &Event) {
         match event {
             Event::Probed(Found { lock, .. }) => {
                 self.measured.found_expired = lock.owned && lock.remaining.is_zero();
@@ -73,7 +70,7 @@ impl Task {
             }
             Event::Generated(result) => {
                 self.ran();
-                if let GenerationResult::Content(page) = result {
+                if let Generated::Content(page) = result {
                     self.measured.bytes = page.response().body().len();
                 }
             }
@@ -91,7 +88,7 @@ impl Task {
             code: self.pages.settings.revision.clone(),
             key: (bounded(&self.key) != *self.key).then(|| self.key.to_string()),
         };
-        let metadata = &version.content.metadata().metadata;
+        let metadata = &version.page.meta.stored;
         let generation = PastVersion {
             fence: self.lease.as_ref().map_or(Fence(0), Lease::fence),
             began: SystemTime::UNIX_EPOCH,
@@ -136,7 +133,7 @@ impl Task {
         );
     }
 
-    pub(super) fn ended(&mut self, ended: Ended<Arc<Page>>) {
+    pub(super) fn ended(&mut self, ended: Ended) {
         if !ended.outcome.has_begun() {
             return self.emit(event::Event::NotRegenerated {
                 key: self.key.clone(),

@@ -11,10 +11,11 @@ use std::{mem, sync::Arc, time::Duration};
 use crate::{
     clock::Tick,
     event::{Bypass, Outcome},
+    resource::{Failure, Meta},
     timing::RECHECK,
 };
 
-use super::{Answer, AsOf, Content, Facts, Found, Freshness, Known, List, Origin, Version};
+use super::{Answer, AsOf, Facts, Found, Freshness, Known, Origin, Page, Version};
 
 pub(in crate::resource::state) use finish::Publishing;
 pub(in crate::resource::state) use report::{Ended, Report};
@@ -26,30 +27,30 @@ const LEAVE_AFTER: u32 = 6;
 
 /// The result of a generator.
 #[derive(Debug)]
-pub(in crate::resource::state) enum GenerationResult<C: Content> {
-    Content(C),
+pub(in crate::resource::state) enum GenerationResult<B> {
+    Content(Arc<Page<B>>),
     /// A response that is not stored, with its metadata. The service itself answers each visitor.
     Unshareable {
         why: Bypass,
-        metadata: Arc<C::Metadata>,
+        metadata: Arc<Meta>,
     },
     TooLarge,
-    Failed(C::Failure),
+    Failed(Failure),
 }
 
 /// An event in the course of a regeneration.
 #[derive(Debug)]
-pub(in crate::resource::state) enum Event<C: Content> {
+pub(in crate::resource::state) enum Event<B> {
     /// A request has started the regeneration.
     Begun,
     /// The process has read all invalidations that are older than the process.
     Learned,
     /// The task has a permit (`true`), or all permits are taken.
     Permitted(bool),
-    Probed(Found<C>),
+    Probed(Found<B>),
     /// The lease was acquired with this fence; `None`: the lock is taken.
     Tried(Option<i64>),
-    Generated(GenerationResult<C>),
+    Generated(GenerationResult<B>),
     Renewed(bool),
     Published(bool),
     Removed,
@@ -68,7 +69,7 @@ pub(in crate::resource::state) enum Event<C: Content> {
 /// The next action of the task. The end of the action is the next event; [`Event::Due`] and
 /// [`Event::LeaseLost`] may come before.
 #[derive(Clone, Debug)]
-pub(in crate::resource::state) enum Step<C> {
+pub(in crate::resource::state) enum Step<B> {
     /// Continue the running action.
     Continue,
     /// Next for [`Event::Due`] or [`Event::LeftAlone`].
@@ -96,11 +97,11 @@ pub(in crate::resource::state) enum Step<C> {
     /// Publish this version, whose content is the same as in the stored version with the fence
     /// `known`, without sending the content.
     Renew {
-        version: Version<C>,
+        version: Version<B>,
         known: i64,
     },
     Publish {
-        version: Version<C>,
+        version: Version<B>,
     },
     /// Remove the stored version under the lease.
     Remove,
@@ -114,17 +115,17 @@ pub(in crate::resource::state) enum Step<C> {
 
 /// The effect of an event.
 #[derive(Clone, Debug)]
-pub(in crate::resource::state) struct Effect<C: Content> {
-    pub(in crate::resource::state) command: Step<C>,
+pub(in crate::resource::state) struct Effect<B> {
+    pub(in crate::resource::state) command: Step<B>,
     /// The new contents of memory; `None`: unchanged.
-    pub(in crate::resource::state) view: Option<Known<C>>,
+    pub(in crate::resource::state) view: Option<Known<B>>,
     /// The new progress for visitors who wait; `None`: unchanged.
-    pub(in crate::resource::state) progress: Option<Shown<C>>,
-    pub(in crate::resource::state) report: Option<Report<C>>,
+    pub(in crate::resource::state) progress: Option<Shown<B>>,
+    pub(in crate::resource::state) report: Option<Report>,
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::resource::state) enum Phase<C> {
+pub(in crate::resource::state) enum Phase<B> {
     Begun,
     Learning,
     Permitting,
@@ -143,9 +144,9 @@ pub(in crate::resource::state) enum Phase<C> {
         /// A version can be served, so the generator is cancelled when the lease is lost.
         gives_up: bool,
     },
-    Publishing(Publishing<C>),
+    Publishing(Publishing<B>),
     /// The publish was refused.
-    Overtaken(Version<C>),
+    Overtaken(Version<B>),
     Removing,
     Releasing,
     Over,
@@ -153,10 +154,10 @@ pub(in crate::resource::state) enum Phase<C> {
 
 /// A regeneration of a resource in this process.
 #[derive(Clone, Debug)]
-pub(in crate::resource::state) struct Flight<C: Content> {
+pub(in crate::resource::state) struct Flight<B> {
     /// The newest version known, servable or not.
-    pub(in crate::resource::state) newest: Option<Version<C>>,
-    pub(in crate::resource::state) phase: Phase<C>,
+    pub(in crate::resource::state) newest: Option<Version<B>>,
+    pub(in crate::resource::state) phase: Phase<B>,
     /// The task has a permit for the generator.
     pub(in crate::resource::state) permitted: bool,
     /// The number of failures in a row, as far as this process knows.
@@ -167,30 +168,30 @@ pub(in crate::resource::state) struct Flight<C: Content> {
     pub(in crate::resource::state) held_until: Tick,
     /// The end of a cooldown that began while the store did not answer. Until then, the generator
     /// runs only if the store answers.
-    pub(in crate::resource::state) cooldown: Option<(Tick, Arc<C::Metadata>)>,
+    pub(in crate::resource::state) cooldown: Option<(Tick, Arc<Meta>)>,
 }
 
 /// The decision about one event.
-struct Decision<'a, C: Content> {
-    state: &'a mut Flight<C>,
-    facts: &'a Facts<'a, C>,
-    view: Option<Known<C>>,
-    progress: Option<Shown<C>>,
-    report: Option<Report<C>>,
+struct Decision<'a, B> {
+    state: &'a mut Flight<B>,
+    facts: &'a Facts<'a>,
+    view: Option<Known<B>>,
+    progress: Option<Shown<B>>,
+    report: Option<Report>,
 }
 
-impl<C: Content> Flight<C> {
+impl<B: Clone + PartialEq> Flight<B> {
     /// Creates the state before any part of the generator has run.
-    pub(in crate::resource::state) fn new(view: Option<Known<C>>, facts: &Facts<'_, C>) -> Self {
+    pub(in crate::resource::state) fn new(view: Option<Known<B>>, facts: &Facts<'_>) -> Self {
         let (newest, cooldown, failures) = match view {
             Some(Known::Version(version)) => (Some(Version::clone(&version)), None, 0),
             Some(Known::Cooldown {
                 until,
                 failures,
-                metadata,
+                meta,
                 ..
             }) => {
-                let cooldown = Some((until, metadata)).filter(|_| facts.now < until);
+                let cooldown = Some((until, meta)).filter(|_| facts.now < until);
                 (None, cooldown, failures)
             }
             _ => (None, None, 0),
@@ -209,9 +210,9 @@ impl<C: Content> Flight<C> {
     /// Takes an event and decides the next action.
     pub(in crate::resource::state) fn on(
         &mut self,
-        facts: &Facts<'_, C>,
-        event: Event<C>,
-    ) -> Effect<C> {
+        facts: &Facts<'_>,
+        event: Event<B>,
+    ) -> Effect<B> {
         let mut decision = Decision {
             state: self,
             facts,
@@ -235,7 +236,7 @@ impl<C: Content> Flight<C> {
     }
 
     /// Returns the time of the next [`Event::Due`].
-    pub(in crate::resource::state) fn due(&self, facts: &Facts<'_, C>) -> Option<Tick> {
+    pub(in crate::resource::state) fn due(&self, facts: &Facts<'_>) -> Option<Tick> {
         match &self.phase {
             Phase::Pausing { until } | Phase::Generating { until, .. } => Some(*until),
             Phase::Publishing(Publishing {
@@ -250,15 +251,15 @@ impl<C: Content> Flight<C> {
 
     /// Returns the latest known epoch. The epoch of the newest version was read before the
     /// generator of that version began, and so before this regeneration's generator.
-    fn latest(&self, facts: &Facts<'_, C>) -> i64 {
+    fn latest(&self, facts: &Facts<'_>) -> i64 {
         let newest = self.newest.as_ref();
-        let newest = newest.map_or(0, |newest| newest.content.as_of().epoch);
+        let newest = newest.map_or(0, |newest| newest.page.meta.as_of().epoch);
         facts.list.latest().max(newest)
     }
 }
 
-impl<C: Content> Decision<'_, C> {
-    fn on(&mut self, event: Event<C>) -> Step<C> {
+impl<B: Clone + PartialEq> Decision<'_, B> {
+    fn on(&mut self, event: Event<B>) -> Step<B> {
         let phase = mem::replace(&mut self.state.phase, Phase::Over);
         match (phase, event) {
             (Phase::Begun, Event::Begun) => {
@@ -297,7 +298,7 @@ impl<C: Content> Decision<'_, C> {
                 self.generated(lease, as_of, outcome)
             }
             (Phase::Generating { lease, as_of, .. }, Event::Due) => {
-                let failed = GenerationResult::Failed(C::timed_out(self.facts.policy));
+                let failed = GenerationResult::Failed(Failure::timed_out(self.facts.policy));
                 let command = self.generated(lease, as_of, failed);
                 if let Some(Report::Ended(ended)) = &mut self.report {
                     ended.outcome = Outcome::TimedOut;
@@ -319,7 +320,7 @@ impl<C: Content> Decision<'_, C> {
         }
     }
 
-    fn enter(&mut self, phase: Phase<C>, command: Step<C>) -> Step<C> {
+    fn enter(&mut self, phase: Phase<B>, command: Step<B>) -> Step<B> {
         self.state.phase = phase;
         command
     }

@@ -34,7 +34,7 @@ mod visit;
 mod world;
 
 pub(super) use self::{
-    content::{ModelList, Text},
+    content::{ModelList, Read, Text},
     setup::POLICY,
 };
 

@@ -3,18 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Answer, AsOf, Content, Decision, Ended, Event, Freshness, GenerationResult, Known, Origin,
-    Phase, Shown, Step, Version, look::backoff,
+    Answer, AsOf, Decision, Ended, Event, Freshness, Generated, Known, Origin, Page, Phase, Shown,
+    Step, Version, look::backoff,
 };
 use crate::{
     clock::Tick,
     event::{Bypass, Outcome},
+    extensions::Tags,
+    resource::{Failure, Meta},
     timing::{PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
 };
 
 #[derive(Clone, Debug)]
-pub(super) struct Publishing<C> {
-    pub(super) new: Version<C>,
+pub(super) struct Publishing<B> {
+    pub(super) new: Version<B>,
     /// The last statement renews the stored version.
     pub(super) renews: bool,
     pub(super) tries: u32,
@@ -24,48 +26,42 @@ pub(super) struct Publishing<C> {
     pub(super) again: Option<Tick>,
 }
 
-impl<C: Content> Decision<'_, C> {
+impl<B: Clone + PartialEq> Decision<'_, B> {
     pub(super) fn generated(
         &mut self,
         lease: Option<i64>,
         as_of: AsOf,
-        generated: GenerationResult<C>,
+        generated: Generated<Arc<Page<B>>>,
     ) {
-        let policy_cooldown = self.facts.policy.cooldown_time();
-        let mut removes = false;
-        let cooldown = match generated {
-            GenerationResult::Content(content) => return self.publish(lease, content),
-            GenerationResult::Unshareable { why, metadata } => {
-                // A status may change soon; the other reasons are properties of the route.
-                let time = match why {
-                    Bypass::Status => policy_cooldown,
-                    _ => self.facts.policy.interval,
-                };
-                self.ended(Outcome::NotStored(why));
-                self.hit_for_pass(why, time, metadata);
-                // A stored version, if there is one, was shared before and must go. If the removal
-                // fails, the next regeneration tries again.
-                removes = true;
-                Duration::ZERO
-            }
-            GenerationResult::TooLarge if !self.is_servable() => {
-                self.ended(Outcome::NotStored(Bypass::TooLarge));
-                let metadata = Arc::new(C::metadata_without_content(self.facts.key, as_of));
-                self.hit_for_pass(Bypass::TooLarge, policy_cooldown, metadata);
-                // The limit of another process may be larger.
-                Duration::ZERO
-            }
-            GenerationResult::TooLarge => {
+        let policy = self.facts.policy;
+        let (cooldown, removes) = match generated {
+            Generated::Content(page) => return self.publish(lease, page),
+            Generated::NotStored(Bypass::TooLarge, _) if self.is_servable() => {
+                let cooldown = policy.cooldown_time();
                 self.effect.ended = Some(Ended {
                     outcome: Outcome::NotStored(Bypass::TooLarge),
                     failure: None,
                     serves_old: true,
-                    cooldown: policy_cooldown,
+                    cooldown,
                 });
-                self.serve_old_for(policy_cooldown);
-                policy_cooldown
+                self.serve_old_for(cooldown);
+                (cooldown, false)
             }
-            GenerationResult::Failed(failure) => self.failed(lease, as_of, failure),
+            Generated::NotStored(why, tags) => {
+                // A status and a size may change soon; the other reasons are properties of the
+                // route.
+                let time = match why {
+                    Bypass::Status | Bypass::TooLarge => policy.cooldown_time(),
+                    _ => policy.interval,
+                };
+                self.ended(Outcome::NotStored(why));
+                self.hit_for_pass(why, time, as_of, tags);
+                // A stored version, if there is one, was shared before and must go. If the removal
+                // fails, the next regeneration tries again. The limit of another process's size may
+                // be larger.
+                (Duration::ZERO, why != Bypass::TooLarge)
+            }
+            Generated::Failed(failure) => (self.failed(lease, as_of, failure), false),
         };
         match lease {
             Some(_) => self.enter(Phase::Releasing, Step::Release { cooldown, removes }),
@@ -74,14 +70,14 @@ impl<C: Content> Decision<'_, C> {
     }
 
     /// Answers after a failure, and returns the cooldown.
-    fn failed(&mut self, lease: Option<i64>, as_of: AsOf, failure: C::Failure) -> Duration {
+    fn failed(&mut self, lease: Option<i64>, as_of: AsOf, failure: Failure) -> Duration {
         let policy = self.facts.policy;
         let serves_old = self.is_servable_for(policy.cooldown_time()) && !policy.shows_failures;
         let cooldown = match serves_old {
             true => policy.cooldown_time(),
             false => policy.cooldown_after(self.flight.failures),
         };
-        let failure = C::retrying(failure, cooldown);
+        let failure = failure.retrying(cooldown);
         self.effect.ended = Some(Ended {
             outcome: Outcome::Failed,
             failure: Some(failure.clone()),
@@ -103,15 +99,10 @@ impl<C: Content> Decision<'_, C> {
         cooldown
     }
 
-    fn publish(&mut self, lease: Option<i64>, content: C) {
+    fn publish(&mut self, lease: Option<i64>, page: Arc<Page<B>>) {
         let newest = self.flight.newest.as_ref();
         // The age counts from the first try, whose answer may be lost.
-        let mut new = Version::new(
-            content,
-            0,
-            self.facts.now,
-            Origin::Published { latest: true },
-        );
+        let mut new = Version::new(page, 0, self.facts.now, Origin::Published { latest: true });
         new.replaces =
             newest.is_some_and(|newest| newest.invalidated(self.facts.list) != Freshness::Purged);
         let Some(fence) = lease else {
@@ -130,16 +121,15 @@ impl<C: Content> Decision<'_, C> {
     }
 
     /// Renews the stored version if the new content is the same, or else publishes the new version.
-    fn send(&mut self, publishing: Publishing<C>) {
+    fn send(&mut self, publishing: Publishing<B>) {
         let newest = self.flight.newest.as_ref();
-        let same = newest.filter(|newest| {
-            !newest.is_unsaved() && newest.content.is_same(&publishing.new.content)
-        });
+        let same = newest
+            .filter(|newest| !newest.is_unsaved() && newest.page.body == publishing.new.page.body);
         let renews = same.map(|newest| newest.fence);
         self.send_as(renews, publishing);
     }
 
-    fn send_as(&mut self, renews: Option<i64>, publishing: Publishing<C>) {
+    fn send_as(&mut self, renews: Option<i64>, publishing: Publishing<B>) {
         let version = publishing.new.clone();
         let publishing = Publishing {
             renews: renews.is_some(),
@@ -153,7 +143,7 @@ impl<C: Content> Decision<'_, C> {
     /// Continues a publish. While the store fails or is slow, the new version is served unsaved,
     /// and the publish is tried again for the length of a lease, for at most [`PUBLISH_RETRY`], and
     /// only while the version is servable.
-    pub(super) fn publishing(&mut self, mut publishing: Publishing<C>, event: &Event<C>) {
+    pub(super) fn publishing(&mut self, mut publishing: Publishing<B>, event: &Event<B>) {
         match event {
             Event::Published(true) => {
                 self.ended(match publishing.renews {
@@ -202,7 +192,7 @@ impl<C: Content> Decision<'_, C> {
 
     /// Answers the visitors who still wait. They get `stored`, the version that another process has
     /// published, if it is servable, and otherwise the new version.
-    pub(super) fn overtaken(&mut self, new: &Version<C>, stored: Option<Version<C>>) {
+    pub(super) fn overtaken(&mut self, new: &Version<B>, stored: Option<Version<B>>) {
         self.adopt(stored);
         if self.is_servable() {
             self.answer_with_newest();
@@ -232,14 +222,14 @@ impl<C: Content> Decision<'_, C> {
     }
 
     /// Adopts a version, here and in memory.
-    pub(super) fn set_newest(&mut self, version: Version<C>) {
+    pub(super) fn set_newest(&mut self, version: Version<B>) {
         self.effect.known = Some(Known::Version(version.clone().into()));
         self.flight.newest = Some(version);
     }
 
     /// Serves the new version without a publish. The version keeps the fence of the version before,
     /// so that the next published version replaces it.
-    fn serve_unsaved(&mut self, new: &Version<C>) {
+    fn serve_unsaved(&mut self, new: &Version<B>) {
         self.set_newest(Version {
             fence: self.flight.fence(),
             origin: Origin::Unsaved,
@@ -286,16 +276,19 @@ impl<C: Content> Decision<'_, C> {
             until: self.facts.now + time,
             ask_again_at: self.facts.now + quiet,
             failures: self.flight.failures,
-            metadata: Arc::new(C::metadata_without_content(self.facts.key, as_of)),
+            meta: Arc::new(Meta::without_version(
+                self.facts.key,
+                as_of,
+                Tags::default(),
+            )),
         });
     }
 
-    fn hit_for_pass(&mut self, why: Bypass, time: Duration, metadata: Arc<C::Metadata>) {
-        let until = self.facts.now + time.max(RECHECK);
+    fn hit_for_pass(&mut self, why: Bypass, time: Duration, as_of: AsOf, tags: Tags) {
         self.effect.known = Some(Known::HitForPass {
-            until,
+            until: self.facts.now + time.max(RECHECK),
             why,
-            metadata,
+            meta: Arc::new(Meta::without_version(self.facts.key, as_of, tags)),
         });
         self.answer(Answer::Pass(why));
     }
@@ -309,7 +302,7 @@ impl<C: Content> Decision<'_, C> {
         });
     }
 
-    pub(super) fn answer(&mut self, answer: Answer<C>) {
+    pub(super) fn answer(&mut self, answer: Answer<B>) {
         self.effect.shown = Some(Shown::Done(answer));
     }
 }

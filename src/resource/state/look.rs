@@ -2,13 +2,11 @@
 
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
-use super::{
-    Answer, AsOf, Content, Decision, Found, Freshness, Known, List, Origin, Phase, Shown, Step,
-    Version,
-};
+use super::{Answer, AsOf, Decision, Found, Freshness, Known, Origin, Phase, Shown, Step, Version};
 use crate::{
     clock::Tick,
     event::Outcome,
+    resource::Meta,
     timing::{POLL_PAUSES, RECHECK},
 };
 
@@ -17,7 +15,7 @@ pub(super) fn backoff([first, longest]: [Duration; 2], tries: u32) -> Duration {
     (first * 2_u32.saturating_pow(tries.min(10))).min(longest)
 }
 
-impl<C: Content> Decision<'_, C> {
+impl<B: Clone + PartialEq> Decision<'_, B> {
     /// Begins to look for a newer version. Without a permit a stale version is served on; a first
     /// version is never held back, as a visitor waits.
     pub(super) fn begin(&mut self) {
@@ -42,12 +40,12 @@ impl<C: Content> Decision<'_, C> {
     }
 
     /// Asks the store for a version.
-    pub(super) fn look(&mut self, overtaken: Option<Version<C>>) {
+    pub(super) fn look(&mut self, overtaken: Option<Version<B>>) {
         let known = self.flight.fence();
         self.enter(Phase::Looking { overtaken }, Step::Probe { known });
     }
 
-    pub(super) fn probed(&mut self, found: Found<C>) {
+    pub(super) fn probed(&mut self, found: Found<B>) {
         self.adopt(found.version);
         let is_servable = self.show_stale(false);
         if self.freshness() == Some(Freshness::Fresh) {
@@ -95,7 +93,7 @@ impl<C: Content> Decision<'_, C> {
 
     /// Adopts a stored version if the invalidations judge it better than the newest one, or as well
     /// and it was generated later. Fences do not decide: an unsaved version has none of its own.
-    pub(super) fn adopt(&mut self, stored: Option<Version<C>>) {
+    pub(super) fn adopt(&mut self, stored: Option<Version<B>>) {
         let Some(stored) = stored else { return };
         let adopts = self.flight.newest.as_ref().is_none_or(|newest| {
             let [stored_is, newest_is] =
@@ -131,14 +129,14 @@ impl<C: Content> Decision<'_, C> {
         if self.is_servable() {
             return self.skip(Outcome::DatabaseAway, RECHECK);
         }
-        let Some((until, metadata)) = self.cools_down() else {
+        let Some((until, meta)) = self.cools_down() else {
             return self.generate(None, self.as_of(0));
         };
         self.effect.known = Some(Known::Cooldown {
             until,
             ask_again_at: until.min(self.facts.now + RECHECK),
             failures: self.flight.failures,
-            metadata,
+            meta,
         });
         self.ended(Outcome::DatabaseAway);
         self.end();
@@ -146,14 +144,14 @@ impl<C: Content> Decision<'_, C> {
 
     /// Returns the cooldown that this process alone knows of, if it lasts, and answers visitors
     /// accordingly.
-    pub(super) fn cools_down(&mut self) -> Option<(Tick, Arc<C::Metadata>)> {
-        let (until, metadata) = self.flight.cooldown.clone()?;
-        if self.facts.now >= until || self.facts.list.judge(&metadata) == Freshness::Purged {
+    pub(super) fn cools_down(&mut self) -> Option<(Tick, Arc<Meta>)> {
+        let (until, meta) = self.flight.cooldown.clone()?;
+        if self.facts.now >= until || self.facts.list.judge(&meta) == Freshness::Purged {
             return None;
         }
         let retry_in = until - self.facts.now;
         self.answer(Answer::Unavailable { retry_in });
-        Some((until, metadata))
+        Some((until, meta))
     }
 
     pub(super) fn generate(&mut self, lease: Option<i64>, as_of: AsOf) {

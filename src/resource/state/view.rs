@@ -2,38 +2,22 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{clock::Tick, event::Bypass, http::terms::Terms, policy::Refresh};
-
-/// The content of a version, as far as decisions need to know.
-pub(crate) trait Content: Clone {
-    /// The metadata beside the content: the [`AsOf`] and the tags.
-    type Metadata: fmt::Debug;
-    /// The failure of a generator.
-    type Failure: Clone + fmt::Debug;
-    /// The invalidation list of a process.
-    type List: List<Self::Metadata>;
-
-    fn metadata(&self) -> &Self::Metadata;
-    fn as_of(&self) -> AsOf;
-    fn terms(&self, policy: &Refresh) -> Terms;
-    fn is_same(&self, other: &Self) -> bool;
-    /// Returns metadata for a key without content.
-    fn metadata_without_content(key: &str, as_of: AsOf) -> Self::Metadata;
-    /// Returns the failure of a generator that has taken longer than the policy's timeout.
-    fn timed_out(policy: &Refresh) -> Self::Failure;
-
-    /// Adds the time until another try to a failure.
-    fn retrying(failure: Self::Failure, retry_in: Duration) -> Self::Failure;
-}
+use crate::{
+    clock::Tick,
+    event::Bypass,
+    http::terms::Terms,
+    policy::Refresh,
+    resource::{Failure, Meta},
+};
 
 /// The invalidation list, as far as decisions need to know.
-pub(crate) trait List<N> {
+pub(crate) trait Verdicts: fmt::Debug + Sync {
     /// The latest epoch that this process knows.
     fn latest(&self) -> i64;
     /// The epoch in which the revision of this process was first seen; 0 without a revision.
     fn revision(&self) -> i64;
     /// Returns [`Freshness::Fresh`] if no invalidation applies, or else `Stale` or `Purged`.
-    fn judge(&self, metadata: &N) -> Freshness;
+    fn judge(&self, meta: &Meta) -> Freshness;
 }
 
 /// The epoch and the revision that a process knew before a generator began. Content stores these
@@ -81,24 +65,16 @@ impl Freshness {
 }
 
 /// The surroundings of a decision.
-#[derive(Debug)]
-pub(crate) struct Facts<'a, C: Content> {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts<'a> {
     pub(crate) now: Tick,
     pub(crate) key: &'a str,
     pub(crate) policy: &'a Refresh,
-    pub(crate) list: &'a C::List,
+    pub(crate) list: &'a dyn Verdicts,
     pub(crate) limits: Limits,
     /// The task has a permit, which bounds the regenerations of a process.
     pub(crate) permit: bool,
 }
-
-impl<C: Content> Clone for Facts<'_, C> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<C: Content> Copy for Facts<'_, C> {}
 
 /// The settings of a process, and whether it shuts down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -122,10 +98,17 @@ pub(crate) enum Origin {
     Unsaved,
 }
 
+/// Generated content with its metadata. `B`: the content.
+#[derive(Debug)]
+pub(crate) struct Page<B> {
+    pub(crate) meta: Meta,
+    pub(crate) body: B,
+}
+
 /// A version in memory. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Version<C> {
-    pub(crate) content: C,
+#[derive(Clone, Debug)]
+pub(crate) struct Version<B> {
+    pub(crate) page: Arc<Page<B>>,
     /// The fence of the publish; of an unsaved version, the fence of the version before.
     pub(crate) fence: i64,
     /// The time of the publish.
@@ -141,10 +124,10 @@ pub(crate) struct Version<C> {
     pub(crate) error_grace_until: Tick,
 }
 
-impl<C: Content> Version<C> {
-    pub(crate) fn new(content: C, fence: i64, born: Tick, origin: Origin) -> Self {
+impl<B> Version<B> {
+    pub(crate) fn new(page: Arc<Page<B>>, fence: i64, born: Tick, origin: Origin) -> Self {
         Self {
-            content,
+            page,
             fence,
             born,
             origin,
@@ -170,17 +153,17 @@ impl<C: Content> Version<C> {
     }
 
     /// Returns the effect of the invalidations on the version.
-    pub(crate) fn invalidated(&self, list: &C::List) -> Freshness {
+    pub(crate) fn invalidated(&self, list: &dyn Verdicts) -> Freshness {
         let undated = if self.undated {
             Freshness::Stale
         } else {
             Freshness::Fresh
         };
-        list.judge(self.content.metadata()).max(undated)
+        list.judge(&self.page.meta).max(undated)
     }
 
-    pub(crate) fn freshness(&self, facts: &Facts<'_, C>) -> Freshness {
-        let terms = self.content.terms(facts.policy);
+    pub(crate) fn freshness(&self, facts: &Facts<'_>) -> Freshness {
+        let terms = self.page.meta.terms(facts.policy);
         let age = self.age(facts.now);
         let by_age = match Freshness::by_age(age, &terms) {
             Freshness::Fresh | Freshness::Early
@@ -196,8 +179,8 @@ impl<C: Content> Version<C> {
 
     /// Returns the seconds until the version is stale, negative for a stale version. Of an
     /// invalidated version, the time of the invalidation is unknown, and the result is at most −1.
-    pub(crate) fn ttl(&self, now: Tick, policy: &Refresh, list: &C::List) -> i64 {
-        let stale = self.born + self.content.terms(policy).interval;
+    pub(crate) fn ttl(&self, now: Tick, policy: &Refresh, list: &dyn Verdicts) -> i64 {
+        let stale = self.born + self.page.meta.terms(policy).interval;
         let ttl = (stale.0 - now.0).div_euclid(1_000_000);
         match self.invalidated(list) {
             Freshness::Fresh => ttl,
@@ -207,8 +190,8 @@ impl<C: Content> Version<C> {
 
     /// Lets an expired version be served for `cooldown` after a failed regeneration, if the
     /// response has `stale-if-error` (RFC 5861 §4).
-    pub(super) fn grant_error_grace(&mut self, cooldown: Duration, facts: &Facts<'_, C>) {
-        let terms = self.content.terms(facts.policy);
+    pub(super) fn grant_error_grace(&mut self, cooldown: Duration, facts: &Facts<'_>) {
+        let terms = self.page.meta.terms(facts.policy);
         if !terms.stale_if_error.is_zero()
             && self.age(facts.now) < terms.interval.saturating_add(terms.stale_if_error)
         {
@@ -217,21 +200,17 @@ impl<C: Content> Version<C> {
     }
 }
 
-/// The metadata of a key without a version. (An alias, as the derives would otherwise ask that the
-/// metadata be `Clone`.)
-type NoContent<C> = Arc<<C as Content>::Metadata>;
-
 /// Everything that a process knows of a key between two regenerations. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) enum Known<C: Content> {
+pub(crate) enum Known<B> {
     /// A version, servable or not.
-    Version(Arc<Version<C>>),
+    Version(Arc<Version<B>>),
     /// Hit-for-pass: the service itself answers each request before `until`, as the responses are
     /// not stored.
     HitForPass {
         until: Tick,
         why: Bypass,
-        metadata: NoContent<C>,
+        meta: Arc<Meta>,
     },
     /// Cooldown after a failure: no version can be served, and this process runs no generator
     /// before `until`, unless the key is purged.
@@ -242,25 +221,25 @@ pub(crate) enum Known<C: Content> {
         ask_again_at: Tick,
         /// The number of failures in a row.
         failures: u32,
-        metadata: NoContent<C>,
+        meta: Arc<Meta>,
     },
 }
 
 /// The answer to a visitor.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer<C: Content> {
-    Version(Arc<Version<C>>),
+pub(crate) enum Answer<B> {
+    Version(Arc<Version<B>>),
     /// The service itself answers the request, for the reason given.
     Pass(Bypass),
     /// The response of the failed generator, or the failure.
-    Failed(C::Failure),
+    Failed(Failure),
     /// No content yet. The visitor may try again after this time.
     Unavailable {
         retry_in: Duration,
     },
 }
 
-impl<C: Content> Known<C> {
+impl<B> Known<B> {
     /// Answers a request from memory. `Err`: the request starts or joins a regeneration; `true`:
     /// memory has a version that is not purged.
     ///
@@ -268,9 +247,9 @@ impl<C: Content> Known<C> {
     #[inline]
     pub(crate) fn look(
         self,
-        facts: &Facts<'_, C>,
+        facts: &Facts<'_>,
         is_busy: impl FnOnce() -> bool,
-    ) -> Result<Answer<C>, bool> {
+    ) -> Result<Answer<B>, bool> {
         match self {
             Self::Version(version) => match version.freshness(facts) {
                 Freshness::Fresh => Ok(Answer::Version(version)),
@@ -282,19 +261,17 @@ impl<C: Content> Known<C> {
                 }
                 freshness => Err(freshness != Freshness::Purged),
             },
-            Self::HitForPass {
-                until,
-                why,
-                metadata,
-            } if facts.now < until && facts.list.judge(&metadata) == Freshness::Fresh => {
+            Self::HitForPass { until, why, meta }
+                if facts.now < until && facts.list.judge(&meta) == Freshness::Fresh =>
+            {
                 Ok(Answer::Pass(why))
             }
             Self::Cooldown {
                 until,
                 ask_again_at,
-                metadata,
+                meta,
                 ..
-            } if facts.now < ask_again_at && facts.list.judge(&metadata) != Freshness::Purged => {
+            } if facts.now < ask_again_at && facts.list.judge(&meta) != Freshness::Purged => {
                 let retry_in = until - facts.now;
                 Ok(Answer::Unavailable { retry_in })
             }

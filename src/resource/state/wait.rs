@@ -2,17 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::view::{Answer, Content, Facts, Freshness, Version};
+use super::view::{Answer, Facts, Freshness, Version};
 use crate::{clock::Tick, event::Bypass};
 
 /// The progress of a regeneration, for the visitors who wait.
 #[derive(Clone, Debug)]
-pub(crate) enum Shown<C: Content> {
+pub(crate) enum Shown<B> {
     /// The process asks the store for a version.
     Looking,
     /// A version that may be served meanwhile. `begun`: the generator runs in this process.
     Stale {
-        version: Arc<Version<C>>,
+        version: Arc<Version<B>>,
         begun: bool,
     },
     /// No version can be served yet. The generator runs in this process.
@@ -20,7 +20,7 @@ pub(crate) enum Shown<C: Content> {
     /// No version can be served yet. Another process holds the lease.
     Elsewhere,
     /// The answer is known. The regeneration may still be publishing or releasing.
-    Done(Answer<C>),
+    Done(Answer<B>),
 }
 
 /// A visitor who waits for a regeneration.
@@ -35,17 +35,17 @@ pub(crate) struct Visitor {
 
 /// The next action of a visitor.
 #[derive(Clone, Debug)]
-pub(crate) enum Next<C: Content> {
-    Answer(Answer<C>),
+pub(crate) enum Next<B> {
+    Answer(Answer<B>),
     /// Decide again at the next progress, or at this time.
     Until(Tick),
     /// Start again when the regeneration has ended; decide again at this time.
     Restart(Tick),
 }
 
-impl<C: Content> Shown<C> {
+impl<B: Clone + PartialEq> Shown<B> {
     /// Decides the next action of a visitor, within the limits of the policy.
-    pub(crate) fn wait(&self, visitor: Visitor, facts: &Facts<'_, C>) -> Next<C> {
+    pub(crate) fn wait(&self, visitor: Visitor, facts: &Facts<'_>) -> Next<B> {
         let Facts { policy, limits, .. } = facts;
         let limit = |limit| visitor.arrived + limit;
         let first = match visitor.has_placeholder {
@@ -123,7 +123,7 @@ impl<C: Content> Shown<C> {
     }
 
     /// Returns the answer after a panic of the regeneration's task.
-    pub(crate) fn lost(self, facts: &Facts<'_, C>) -> Answer<C> {
+    pub(crate) fn lost(self, facts: &Facts<'_>) -> Answer<B> {
         match self {
             Self::Done(answer) => answer,
             Self::Stale { version, .. } if version.freshness(facts).is_servable() => {
@@ -136,7 +136,7 @@ impl<C: Content> Shown<C> {
     }
 }
 
-fn unavailable<C: Content>(facts: &Facts<'_, C>) -> Next<C> {
+fn unavailable<B>(facts: &Facts<'_>) -> Next<B> {
     Next::Answer(Answer::Unavailable {
         retry_in: facts.policy.cooldown_time(),
     })
@@ -147,13 +147,13 @@ mod tests {
     use super::*;
     use crate::resource::state::{
         Facts, Limits, Origin,
-        check::{ModelList, POLICY, Text},
+        check::{ModelList, POLICY, Read, Text},
     };
 
     #[test]
     fn visitor_with_a_placeholder_waits_for_the_store_alone() {
         let list = ModelList::default();
-        let facts = |now| Facts::<Text> {
+        let facts = |now| Facts {
             now: Tick(now),
             key: "key",
             policy: &POLICY,
@@ -165,7 +165,7 @@ mod tests {
             },
             permit: false,
         };
-        let version = |born| Version::new(Text::default(), 1, Tick(born), Origin::Stored);
+        let version = |born| Version::new(Text::default().page(), 1, Tick(born), Origin::Stored);
         let expired = Arc::new(version(-60_000_000));
         let servable = Arc::new(version(-3_000_000));
         for leads in [false, true] {
@@ -174,7 +174,7 @@ mod tests {
                 leads,
                 has_placeholder: true,
             };
-            let wait = |progress: Shown<Text>, now| progress.wait(visitor, &facts(now));
+            let wait = |progress: Shown<Read>, now| progress.wait(visitor, &facts(now));
             assert!(matches!(
                 wait(Shown::Looking, 0),
                 Next::Until(Tick(500_000))
@@ -203,7 +203,7 @@ mod tests {
             has_placeholder: false,
         };
         assert!(matches!(
-            Shown::<Text>::First.wait(other, &facts(0)),
+            Shown::<Read>::First.wait(other, &facts(0)),
             Next::Until(_)
         ));
     }

@@ -3,18 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Answer, AsOf, Content, Decision, Ended, Event, Freshness, GenerationResult, Known, Origin,
-    Phase, Report, Shown, Step, Version, search::backoff,
+    Answer, AsOf, Decision, Ended, Event, Freshness, GenerationResult, Known, Origin, Page, Phase,
+    Report, Shown, Step, Version, search::backoff,
 };
 use crate::{
     clock::Tick,
     event::{Bypass, Outcome},
+    extensions::Tags,
+    resource::Meta,
     timing::{PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
 };
 
 #[derive(Clone, Debug)]
-pub(in crate::resource::state) struct Publishing<C> {
-    pub(in crate::resource::state) new: Version<C>,
+pub(in crate::resource::state) struct Publishing<B> {
+    pub(in crate::resource::state) new: Version<B>,
     pub(in crate::resource::state) tries: u32,
     /// The new version has been served unsaved.
     pub(in crate::resource::state) shown: bool,
@@ -22,16 +24,16 @@ pub(in crate::resource::state) struct Publishing<C> {
     pub(in crate::resource::state) again: Option<Tick>,
 }
 
-impl<C: Content> Decision<'_, C> {
+impl<B: Clone + PartialEq> Decision<'_, B> {
     pub(super) fn generated(
         &mut self,
         lease: Option<i64>,
         as_of: AsOf,
-        outcome: GenerationResult<C>,
-    ) -> Step<C> {
+        outcome: GenerationResult<B>,
+    ) -> Step<B> {
         let policy_cooldown = self.facts.policy.cooldown_time();
         let cooldown = match outcome {
-            GenerationResult::Content(content) => return self.publish(lease, content),
+            GenerationResult::Content(page) => return self.publish(lease, page),
             GenerationResult::Unshareable { why, metadata } => {
                 // A status may change soon; the other reasons are properties of the route.
                 let time = match why {
@@ -54,7 +56,11 @@ impl<C: Content> Decision<'_, C> {
             }
             GenerationResult::TooLarge if !self.is_servable() => {
                 self.report = Some(Report::ended(Outcome::NotStored(Bypass::TooLarge)));
-                let metadata = Arc::new(C::metadata_without_content(self.facts.key, as_of));
+                let metadata = Arc::new(Meta::without_version(
+                    self.facts.key,
+                    as_of,
+                    Tags::default(),
+                ));
                 self.hit_for_pass(Bypass::TooLarge, policy_cooldown, metadata);
                 // The limit of another process may be larger.
                 Duration::ZERO
@@ -76,7 +82,7 @@ impl<C: Content> Decision<'_, C> {
                     true => policy_cooldown,
                     false => self.facts.policy.cooldown_after(self.state.failures),
                 };
-                let failure = C::retrying(failure, cooldown);
+                let failure = failure.retrying(cooldown);
                 self.report = Some(Report::Ended(Ended {
                     outcome: Outcome::Failed,
                     failure: Some(failure.clone()),
@@ -104,15 +110,10 @@ impl<C: Content> Decision<'_, C> {
         }
     }
 
-    pub(super) fn publish(&mut self, lease: Option<i64>, content: C) -> Step<C> {
+    pub(super) fn publish(&mut self, lease: Option<i64>, page: Arc<Page<B>>) -> Step<B> {
         let newest = self.state.newest.as_ref();
         // The age counts from the first try, whose answer may be lost.
-        let mut new = Version::new(
-            content,
-            0,
-            self.facts.now,
-            Origin::Published { latest: true },
-        );
+        let mut new = Version::new(page, 0, self.facts.now, Origin::Published { latest: true });
         new.replaces =
             newest.is_some_and(|newest| newest.invalidated(self.facts.list) != Freshness::Purged);
         let Some(fence) = lease else {
@@ -131,13 +132,13 @@ impl<C: Content> Decision<'_, C> {
     }
 
     /// Renews the stored version if the new content is the same, or else publishes the new version.
-    pub(super) fn send(&mut self, publishing: Publishing<C>) -> Step<C> {
+    pub(super) fn send(&mut self, publishing: Publishing<B>) -> Step<B> {
         let version = publishing.new.clone();
         let same = self
             .state
             .newest
             .as_ref()
-            .filter(|newest| !newest.is_unsaved() && newest.content.is_same(&version.content));
+            .filter(|newest| !newest.is_unsaved() && newest.page.body == version.page.body);
         let command = match same.map(|newest| newest.fence) {
             Some(known) => Step::Renew { version, known },
             None => Step::Publish { version },
@@ -150,9 +151,9 @@ impl<C: Content> Decision<'_, C> {
     /// only while the version is servable.
     pub(super) fn publishing(
         &mut self,
-        mut publishing: Publishing<C>,
-        event: &Event<C>,
-    ) -> Step<C> {
+        mut publishing: Publishing<B>,
+        event: &Event<B>,
+    ) -> Step<B> {
         match event {
             Event::Renewed(true) | Event::Published(true) => {
                 self.report = Some(Report::ended(match event {
@@ -211,7 +212,7 @@ impl<C: Content> Decision<'_, C> {
 
     /// Answers the visitors who still wait. They get `stored`, the version that another process has
     /// published, if it is servable, and otherwise the new version.
-    pub(super) fn overtaken(&mut self, new: &Version<C>, stored: Option<Version<C>>) -> Step<C> {
+    pub(super) fn overtaken(&mut self, new: &Version<B>, stored: Option<Version<B>>) -> Step<B> {
         self.adopt(stored);
         if self.is_servable() {
             self.end_with_newest();
@@ -221,19 +222,19 @@ impl<C: Content> Decision<'_, C> {
         self.release(Duration::ZERO)
     }
 
-    pub(super) fn release(&mut self, cooldown: Duration) -> Step<C> {
+    pub(super) fn release(&mut self, cooldown: Duration) -> Step<B> {
         self.enter(Phase::Releasing, Step::Release { cooldown })
     }
 
     /// Adopts a version, here and in memory.
-    pub(super) fn set_newest(&mut self, version: Version<C>) {
+    pub(super) fn set_newest(&mut self, version: Version<B>) {
         self.view = Some(Known::Version(version.clone().into()));
         self.state.newest = Some(version);
     }
 
     /// Serves the new version without a publish. The version keeps the fence of the version before,
     /// so that the next published version replaces it.
-    pub(super) fn serve_unsaved(&mut self, new: &Version<C>) {
+    pub(super) fn serve_unsaved(&mut self, new: &Version<B>) {
         let fence = self
             .state
             .newest
@@ -272,7 +273,7 @@ impl<C: Content> Decision<'_, C> {
     }
 
     /// Ends with the old version and without a regeneration.
-    pub(super) fn skip(&mut self, outcome: Outcome, time: Duration) -> Step<C> {
+    pub(super) fn skip(&mut self, outcome: Outcome, time: Duration) -> Step<B> {
         self.report = Some(Report::NotBegun(outcome));
         self.serve_old_for(time);
         Step::End
@@ -284,17 +285,17 @@ impl<C: Content> Decision<'_, C> {
             until: self.facts.now + time,
             ask_again_at: self.facts.now + quiet,
             failures: self.state.failures,
-            metadata: Arc::new(C::metadata_without_content(self.facts.key, as_of)),
+            meta: Arc::new(Meta::without_version(
+                self.facts.key,
+                as_of,
+                Tags::default(),
+            )),
         });
     }
 
-    pub(super) fn hit_for_pass(&mut self, why: Bypass, time: Duration, metadata: Arc<C::Metadata>) {
+    pub(super) fn hit_for_pass(&mut self, why: Bypass, time: Duration, meta: Arc<Meta>) {
         let until = self.facts.now + time.max(RECHECK);
-        self.view = Some(Known::HitForPass {
-            until,
-            why,
-            metadata,
-        });
+        self.view = Some(Known::HitForPass { until, why, meta });
         self.end_with(Answer::Pass(why));
     }
 
@@ -307,7 +308,7 @@ impl<C: Content> Decision<'_, C> {
         });
     }
 
-    pub(super) fn end_with(&mut self, answer: Answer<C>) {
+    pub(super) fn end_with(&mut self, answer: Answer<B>) {
         self.progress = Some(Shown::Done(answer));
     }
 }

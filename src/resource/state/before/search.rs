@@ -3,12 +3,12 @@
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use super::{
-    Answer, AsOf, Content, Decision, Found, Freshness, Known, List, Origin, Phase, Report, Shown,
-    Step, Version,
+    Answer, AsOf, Decision, Found, Freshness, Known, Origin, Phase, Report, Shown, Step, Version,
 };
 use crate::{
     clock::Tick,
     event::Outcome,
+    resource::Meta,
     timing::{POLL_PAUSES, RECHECK},
 };
 
@@ -17,10 +17,10 @@ pub(super) fn backoff([first, longest]: [Duration; 2], tries: u32) -> Duration {
     (first * 2_u32.saturating_pow(tries.min(10))).min(longest)
 }
 
-impl<C: Content> Decision<'_, C> {
+impl<B: Clone + PartialEq> Decision<'_, B> {
     /// Continues with or without a permit, which is taken before the probe. Without a permit a
     /// stale version is served on; a first version is never held back, as a visitor waits.
-    pub(super) fn permitted(&mut self, permitted: bool) -> Step<C> {
+    pub(super) fn permitted(&mut self, permitted: bool) -> Step<B> {
         self.state.permitted = permitted;
         let is_servable = self.is_servable();
         if !permitted && is_servable {
@@ -42,7 +42,7 @@ impl<C: Content> Decision<'_, C> {
         self.probe()
     }
 
-    pub(super) fn probe(&mut self) -> Step<C> {
+    pub(super) fn probe(&mut self) -> Step<B> {
         let known = self
             .state
             .newest
@@ -51,7 +51,7 @@ impl<C: Content> Decision<'_, C> {
         self.enter(Phase::Probing, Step::Probe { known })
     }
 
-    pub(super) fn probed(&mut self, found: Found<C>) -> Step<C> {
+    pub(super) fn probed(&mut self, found: Found<B>) -> Step<B> {
         self.adopt(found.version);
         let is_servable = self.show_stale(false);
         if self.freshness() == Some(Freshness::Fresh) {
@@ -99,7 +99,7 @@ impl<C: Content> Decision<'_, C> {
 
     /// Adopts a stored version if the invalidations judge it better than the newest one, or as well
     /// and it was generated later. Fences do not decide: an unsaved version has none of its own.
-    pub(super) fn adopt(&mut self, stored: Option<Version<C>>) {
+    pub(super) fn adopt(&mut self, stored: Option<Version<B>>) {
         let Some(stored) = stored else { return };
         let adopts = self.state.newest.as_ref().is_none_or(|newest| {
             let [stored_is, newest_is] =
@@ -117,7 +117,7 @@ impl<C: Content> Decision<'_, C> {
 
     /// Pauses before the next probe, as no version can be served and another process holds the
     /// lease.
-    pub(super) fn poll(&mut self) -> Step<C> {
+    pub(super) fn poll(&mut self) -> Step<B> {
         let longest = self.state.held_until - self.facts.now;
         let pause = match longest.is_zero() {
             true => backoff(POLL_PAUSES, self.state.polls),
@@ -131,17 +131,17 @@ impl<C: Content> Decision<'_, C> {
 
     /// Continues while the database is away: an old version is served on; a first version is
     /// generated without a lease and not stored.
-    pub(super) fn without_store(&mut self) -> Step<C> {
+    pub(super) fn without_store(&mut self) -> Step<B> {
         if self.is_servable() {
             return self.skip(Outcome::DatabaseAway, RECHECK);
         }
-        if let Some((until, metadata)) = self.cools_down() {
+        if let Some((until, meta)) = self.cools_down() {
             self.report = Some(Report::NotBegun(Outcome::DatabaseAway));
             self.view = Some(Known::Cooldown {
                 until,
                 ask_again_at: until.min(self.facts.now + RECHECK),
                 failures: self.state.failures,
-                metadata,
+                meta,
             });
             return Step::End;
         }
@@ -150,17 +150,17 @@ impl<C: Content> Decision<'_, C> {
 
     /// Returns the cooldown that this process alone knows of, if it lasts, and answers visitors
     /// accordingly.
-    pub(super) fn cools_down(&mut self) -> Option<(Tick, Arc<C::Metadata>)> {
-        let (until, metadata) = self.state.cooldown.clone()?;
-        if self.facts.now >= until || self.facts.list.judge(&metadata) == Freshness::Purged {
+    pub(super) fn cools_down(&mut self) -> Option<(Tick, Arc<Meta>)> {
+        let (until, meta) = self.state.cooldown.clone()?;
+        if self.facts.now >= until || self.facts.list.judge(&meta) == Freshness::Purged {
             return None;
         }
         let retry_in = until - self.facts.now;
         self.end_with(Answer::Unavailable { retry_in });
-        Some((until, metadata))
+        Some((until, meta))
     }
 
-    pub(super) fn generate(&mut self, lease: Option<i64>, as_of: AsOf) -> Step<C> {
+    pub(super) fn generate(&mut self, lease: Option<i64>, as_of: AsOf) -> Step<B> {
         let gives_up = self.show_stale(true);
         if !gives_up {
             self.progress = Some(Shown::First);

@@ -2,17 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Answer, Content, Facts, Freshness, Version};
+use super::{Answer, Facts, Freshness, Version};
 use crate::{clock::Tick, event::Bypass};
 
 /// The progress of a regeneration, for the visitors who wait.
 #[derive(Clone, Debug)]
-pub(in crate::resource::state) enum Shown<C: Content> {
+pub(in crate::resource::state) enum Shown<B> {
     /// The process asks the store for a version.
     Looking,
     /// A version that may be served meanwhile. `begun`: the generator runs in this process.
     Stale {
-        version: Arc<Version<C>>,
+        version: Arc<Version<B>>,
         begun: bool,
     },
     /// No version can be served yet. The generator runs in this process.
@@ -20,7 +20,7 @@ pub(in crate::resource::state) enum Shown<C: Content> {
     /// No version can be served yet. Another process holds the lease.
     Elsewhere,
     /// The answer is known. The regeneration may still be publishing or releasing.
-    Done(Answer<C>),
+    Done(Answer<B>),
 }
 
 /// A visitor who waits for a regeneration.
@@ -35,21 +35,17 @@ pub(in crate::resource::state) struct Visitor {
 
 /// The next action of a visitor.
 #[derive(Clone, Debug)]
-pub(in crate::resource::state) enum Next<C: Content> {
-    Answer(Answer<C>),
+pub(in crate::resource::state) enum Next<B> {
+    Answer(Answer<B>),
     /// Decide again at the next progress, or at this time.
     Until(Tick),
     /// Start again when the regeneration has ended; decide again at this time.
     Restart(Tick),
 }
 
-impl<C: Content> Shown<C> {
+impl<B: Clone + PartialEq> Shown<B> {
     /// Decides the next action of a visitor, within the limits of the policy.
-    pub(in crate::resource::state) fn wait(
-        &self,
-        visitor: Visitor,
-        facts: &Facts<'_, C>,
-    ) -> Next<C> {
+    pub(in crate::resource::state) fn wait(&self, visitor: Visitor, facts: &Facts<'_>) -> Next<B> {
         let Facts { policy, limits, .. } = facts;
         let limit = |limit| visitor.arrived + limit;
         let first = match visitor.has_placeholder {
@@ -127,7 +123,7 @@ impl<C: Content> Shown<C> {
     }
 
     /// Returns the answer after a panic of the regeneration's task.
-    pub(in crate::resource::state) fn lost(self, facts: &Facts<'_, C>) -> Answer<C> {
+    pub(in crate::resource::state) fn lost(self, facts: &Facts<'_>) -> Answer<B> {
         match self {
             Self::Done(answer) => answer,
             Self::Stale { version, .. } if version.freshness(facts).is_servable() => {
@@ -140,7 +136,7 @@ impl<C: Content> Shown<C> {
     }
 }
 
-fn unavailable<C: Content>(facts: &Facts<'_, C>) -> Next<C> {
+fn unavailable<B>(facts: &Facts<'_>) -> Next<B> {
     Next::Answer(Answer::Unavailable {
         retry_in: facts.policy.cooldown_time(),
     })

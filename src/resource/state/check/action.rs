@@ -4,7 +4,7 @@ use crate::{
     event::Bypass,
     resource::state::check::{
         process::{Doing, Process, Sleep},
-        regenerate::Generated,
+        regenerate::Ran,
         setup::Fault,
         visit::Request,
         world::World,
@@ -27,7 +27,7 @@ pub(super) enum Action {
     DropLate(usize),
     /// A try without an answer is found to have taken the lock.
     Reclaim(usize),
-    Generated(usize, Generated),
+    Generated(usize, Ran),
     Due(usize),
     Leave(usize, usize),
     Sync(usize),
@@ -146,14 +146,13 @@ impl World {
                 }
             }
             Doing::Generating(_) => {
-                add(Action::Generated(number, Generated::Content));
+                add(Action::Generated(number, Ran::Content));
                 if self.has(Fault::Failing) {
-                    add(Action::Generated(number, Generated::Failed));
+                    add(Action::Generated(number, Ran::Failed));
                 }
                 if self.has(Fault::Unshareable) {
-                    add(Action::Generated(number, Generated::TooLarge));
-                    for why in [Bypass::Private, Bypass::Status] {
-                        add(Action::Generated(number, Generated::Unshareable(why)));
+                    for why in [Bypass::TooLarge, Bypass::Private, Bypass::Status] {
+                        add(Action::Generated(number, Ran::NotStored(why)));
                     }
                 }
             }
@@ -168,10 +167,8 @@ impl World {
                 _ => Fault::Refused,
             },
             Action::GiveUp(_) => Fault::Late,
-            Action::Generated(_, Generated::Failed) => Fault::Failing,
-            Action::Generated(_, Generated::TooLarge | Generated::Unshareable(_)) => {
-                Fault::Unshareable
-            }
+            Action::Generated(_, Ran::Failed) => Fault::Failing,
+            Action::Generated(_, Ran::NotStored(_)) => Fault::Unshareable,
             Action::Due(number) => {
                 let run = self.processes[number].run.as_ref();
                 run.filter(|run| matches!(run.doing, Doing::Generating(_)))?;

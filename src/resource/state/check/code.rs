@@ -8,7 +8,7 @@ use crate::{
     resource::state::{
         AsOf, Flight,
         check::{
-            content::{Marks, Text},
+            content::{Marks, Read, Text},
             database::{Database, Entry, FREE, Lock, Reply, Row, Statement, Stored},
             setup::{NOW, OLDEST, SECOND},
             world::World,
@@ -53,7 +53,7 @@ pub(super) fn code(world: &World) -> Vec<u8> {
 }
 
 /// Returns the normalised form of a regeneration, and its fences.
-pub(super) fn state(state: &Flight<Text>) -> (Vec<u8>, Vec<i64>) {
+pub(super) fn state(state: &Flight<Read>) -> (Vec<u8>, Vec<i64>) {
     let mut code = Code::default();
     code.state(state);
     (code.bytes, code.fences)

@@ -4,7 +4,7 @@ use crate::resource::state::{
     Answer, Flight, Known, Origin, Phase, Publishing, Shown, Version,
     check::{
         code::Code,
-        content::{ModelList, Text},
+        content::{ModelList, Read, Text},
         database::Statement,
         process::{Doing, Lease, Process, Run, Waiting},
         setup::{NOW, SECOND},
@@ -12,9 +12,9 @@ use crate::resource::state::{
 };
 
 impl Code {
-    fn version(&mut self, version: &Version<Text>) {
+    fn version(&mut self, version: &Version<Read>) {
         let Version {
-            content,
+            page: _,
             fence,
             born,
             origin,
@@ -23,7 +23,7 @@ impl Code {
             ask_again_at,
             error_grace_until,
         } = version;
-        self.text(*content);
+        self.text(Text::of(version));
         self.fence(*fence);
         self.time(*born);
         let origin = match origin {
@@ -39,7 +39,7 @@ impl Code {
         self.until(*error_grace_until);
     }
 
-    fn maybe_version(&mut self, version: Option<&Version<Text>>) {
+    fn maybe_version(&mut self, version: Option<&Version<Read>>) {
         self.flags(&[version.is_some()]);
         if let Some(version) = version {
             self.version(version);
@@ -80,26 +80,22 @@ impl Code {
                 self.byte(1);
                 self.version(version);
             }
-            Some(Known::HitForPass {
-                until,
-                why,
-                metadata,
-            }) => {
+            Some(Known::HitForPass { until, why, meta }) => {
                 self.byte(2 + *why as i64);
                 self.until(*until);
-                self.as_of(**metadata);
+                self.as_of(meta.as_of());
             }
             Some(Known::Cooldown {
                 until,
                 ask_again_at,
                 failures,
-                metadata,
+                meta,
             }) => {
                 self.byte(100);
                 self.failures(*failures);
                 self.until(*until);
                 self.until(*ask_again_at);
-                self.as_of(**metadata);
+                self.as_of(meta.as_of());
             }
         }
         for waiting in waiting {
@@ -171,7 +167,7 @@ impl Code {
         }
     }
 
-    fn progress(&mut self, progress: &Shown<Text>) {
+    fn progress(&mut self, progress: &Shown<Read>) {
         match progress {
             Shown::Looking => self.byte(0),
             Shown::Stale { version, begun } => {
@@ -186,7 +182,7 @@ impl Code {
                 self.version(version);
             }
             Shown::Done(Answer::Pass(why)) => self.byte(10 + *why as i64),
-            Shown::Done(Answer::Failed(())) => self.byte(5),
+            Shown::Done(Answer::Failed(_)) => self.byte(5),
             Shown::Done(Answer::Unavailable { retry_in }) => {
                 self.byte(6);
                 self.byte(retry_in.as_secs() as i64);
@@ -194,7 +190,7 @@ impl Code {
         }
     }
 
-    pub(super) fn state(&mut self, state: &Flight<Text>) {
+    pub(super) fn state(&mut self, state: &Flight<Read>) {
         let Flight {
             newest,
             phase,
@@ -210,9 +206,9 @@ impl Code {
         self.flags(&[held_until.0 == i64::MIN]);
         self.until(*held_until);
         self.flags(&[cooldown.is_some()]);
-        if let Some((until, metadata)) = cooldown {
+        if let Some((until, meta)) = cooldown {
             self.until(*until);
-            self.as_of(**metadata);
+            self.as_of(meta.as_of());
         }
         match phase {
             Phase::Idle => self.byte(0),

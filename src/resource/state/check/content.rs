@@ -1,57 +1,43 @@
 //! The smallest content and invalidation list that the decisions accept.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use crate::{
-    http::terms::Terms,
-    policy::Refresh,
-    resource::state::{AsOf, Content, Freshness, List},
+    extensions::Tags,
+    resource::{
+        Meta,
+        state::{AsOf, Freshness, Page, Verdicts, Version},
+    },
 };
-
-/// The time after the interval for which a version may be served after a failed regeneration.
-pub(super) const IF_ERROR: Duration = Duration::from_secs(4);
 
 /// Generated content. Two contents that have read the same data are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(in crate::resource::state) struct Text {
     /// The latest epoch in the database when the generator read the data.
-    pub(super) read: i64,
+    pub(super) read: Read,
     pub(super) as_of: AsOf,
 }
 
-impl Content for Text {
-    type Metadata = AsOf;
-    type Failure = ();
-    type List = ModelList;
+pub(in crate::resource::state) type Read = i64;
 
-    fn metadata(&self) -> &AsOf {
-        &self.as_of
+impl Text {
+    pub(in crate::resource::state) fn page(self) -> Arc<Page<Read>> {
+        Arc::new(Page {
+            meta: meta(self.as_of),
+            body: self.read,
+        })
     }
 
-    fn as_of(&self) -> AsOf {
-        self.as_of
-    }
-
-    fn terms(&self, policy: &Refresh) -> Terms {
-        Terms {
-            interval: policy.interval,
-            early: policy.early_after(policy.interval, Duration::ZERO),
-            stale_while_revalidate: policy.stale_while_revalidate,
-            stale_if_error: IF_ERROR,
+    pub(super) fn of(version: &Version<Read>) -> Self {
+        Self {
+            read: version.page.body,
+            as_of: version.page.meta.as_of(),
         }
     }
+}
 
-    fn is_same(&self, other: &Self) -> bool {
-        self.read == other.read
-    }
-
-    fn metadata_without_content(_: &str, as_of: AsOf) -> AsOf {
-        as_of
-    }
-
-    fn timed_out(_: &Refresh) {}
-
-    fn retrying((): (), _: Duration) {}
+pub(super) fn meta(as_of: AsOf) -> Meta {
+    Meta::without_version("key", as_of, Tags::default())
 }
 
 /// The epochs of the invalidations of the one key; 0: there is none.
@@ -91,7 +77,7 @@ pub(in crate::resource::state) struct ModelList {
     pub(super) ignores_purges: bool,
 }
 
-impl List<AsOf> for ModelList {
+impl Verdicts for ModelList {
     fn latest(&self) -> i64 {
         self.marks.latest
     }
@@ -100,7 +86,8 @@ impl List<AsOf> for ModelList {
         if self.is_new { self.marks.revision } else { 0 }
     }
 
-    fn judge(&self, metadata: &AsOf) -> Freshness {
+    fn judge(&self, meta: &Meta) -> Freshness {
+        let metadata = meta.as_of();
         let Marks {
             stale,
             purged,

@@ -10,12 +10,16 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     clock::{Tick, YEAR},
     event::{Bypass, Outcome},
-    resource::state::{
-        Answer, AsOf, Effect, Event, Facts, Flight, Found, Freshness, GenerationResult, Known,
-        Limits, Next, Origin, Shown, Step, Version, Visitor,
-        check::{
-            content::{ModelList, Text},
-            setup::{POLICY, SECOND},
+    extensions::Tags,
+    resource::{
+        Failure,
+        state::{
+            Answer, AsOf, Effect, Event, Facts, Flight, Found, Freshness, Generated, Known, Limits,
+            Next, Origin, Shown, Step, Version, Visitor,
+            check::{
+                content::{ModelList, Read, Text, meta},
+                setup::{POLICY, SECOND},
+            },
         },
     },
     store::LockState,
@@ -61,7 +65,7 @@ impl Process {
         process
     }
 
-    fn facts(&self) -> Facts<'_, Text> {
+    fn facts(&self) -> Facts<'_> {
         Facts {
             now: self.now,
             key: "key",
@@ -73,16 +77,16 @@ impl Process {
     }
 
     /// Returns a version of this age.
-    fn version(&self, age: Duration, origin: Origin) -> Version<Text> {
-        Version::new(text(0), 1, self.now - age, origin)
+    fn version(&self, age: Duration, origin: Origin) -> Version<Read> {
+        Version::new(text(0).page(), 1, self.now - age, origin)
     }
 
-    fn on(&self, state: &mut Flight<Text>, event: Event<Text>) -> Effect<Text> {
+    fn on(&self, state: &mut Flight<Read>, event: Event<Read>) -> Effect<Read> {
         state.on(&self.facts(), event)
     }
 
     /// Returns a regeneration with a permit, and its first step.
-    fn begun(&self, newest: Option<Version<Text>>) -> (Flight<Text>, Effect<Text>) {
+    fn begun(&self, newest: Option<Version<Read>>) -> (Flight<Read>, Effect<Read>) {
         let view = newest.map(|version| Known::Version(version.into()));
         let (mut state, _) = Flight::new(view, &self.facts());
         let step = self.on(&mut state, Event::Begun);
@@ -90,7 +94,7 @@ impl Process {
     }
 
     /// Returns a regeneration whose generator runs under the lease with the fence 2.
-    fn generating(&self, newest: Option<Version<Text>>) -> Flight<Text> {
+    fn generating(&self, newest: Option<Version<Read>>) -> Flight<Read> {
         let (mut state, _) = self.begun(newest);
         self.on(&mut state, found(None, LockState::default()));
         let step = self.on(&mut state, Event::Acquired(Some(2)));
@@ -99,17 +103,17 @@ impl Process {
     }
 
     /// Returns a regeneration that publishes.
-    fn publishing(&self, newest: Option<Version<Text>>) -> Flight<Text> {
+    fn publishing(&self, newest: Option<Version<Read>>) -> Flight<Read> {
         let mut state = self.generating(newest);
         let other = Text { read: 7, ..text(0) };
-        let content = Event::Generated(GenerationResult::Content(other));
+        let content = Event::Generated(Generated::Content(other.page()));
         let step = self.on(&mut state, content);
         assert!(matches!(step.next, Some(Step::Publish { .. })), "{step:?}");
         state
     }
 }
 
-fn found(version: Option<Version<Text>>, lock: LockState) -> Event<Text> {
+fn found(version: Option<Version<Read>>, lock: LockState) -> Event<Read> {
     Event::Probed(Found {
         version,
         lock,
@@ -126,11 +130,11 @@ fn held(remaining: Duration) -> LockState {
     }
 }
 
-fn outcome(step: &Effect<Text>) -> Option<Outcome> {
+fn outcome(step: &Effect<Read>) -> Option<Outcome> {
     step.ended.as_ref().map(|ended| ended.outcome)
 }
 
-fn done(step: &Effect<Text>) -> &Answer<Text> {
+fn done(step: &Effect<Read>) -> &Answer<Read> {
     match &step.shown {
         Some(Shown::Done(answer)) => answer,
         progress => panic!("{progress:?}"),

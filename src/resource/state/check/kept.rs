@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::{
     clock::Tick,
     resource::state::{
-        Answer, AsOf, Effect, Event, Facts, Flight, Found, GenerationResult, Limits, Origin, Shown,
-        Step, Version,
+        Answer, AsOf, Effect, Event, Facts, Flight, Found, Generated, Limits, Origin, Shown, Step,
+        Version,
         check::{
-            content::{ModelList, Text},
+            content::{ModelList, Read, Text},
             setup::{NOW, POLICY, SECOND},
         },
         look::backoff,
@@ -31,7 +31,7 @@ const LIMITS: Limits = Limits {
     closing: false,
 };
 
-fn facts(known: &ModelList) -> Facts<'_, Text> {
+fn facts(known: &ModelList) -> Facts<'_> {
     Facts {
         now: NOW,
         key: "key",
@@ -42,7 +42,7 @@ fn facts(known: &ModelList) -> Facts<'_, Text> {
     }
 }
 
-fn found(version: Option<Version<Text>>) -> Event<Text> {
+fn found(version: Option<Version<Read>>) -> Event<Read> {
     Event::Probed(Found {
         version,
         lock: LockState::default(),
@@ -51,7 +51,7 @@ fn found(version: Option<Version<Text>>) -> Event<Text> {
 }
 
 /// Returns a regeneration of a first version after these events, and its last step.
-fn after(events: impl IntoIterator<Item = Event<Text>>) -> (Flight<Text>, Effect<Text>) {
+fn after(events: impl IntoIterator<Item = Event<Read>>) -> (Flight<Read>, Effect<Read>) {
     let known = ModelList::default();
     let facts = facts(&known);
     let (mut state, _) = Flight::new(None, &facts);
@@ -64,11 +64,11 @@ fn after(events: impl IntoIterator<Item = Event<Text>>) -> (Flight<Text>, Effect
 
 #[test]
 fn expired_version_is_not_given_to_the_leader_that_the_other_process_has_overtaken() {
-    let stored = Version::new(TEXT, 2, Tick(-5 * SECOND), Origin::Stored);
+    let stored = Version::new(TEXT.page(), 2, Tick(-5 * SECOND), Origin::Stored);
     let (state, step) = after([
         found(None),
         Event::Acquired(Some(1)),
-        Event::Generated(GenerationResult::Content(TEXT)),
+        Event::Generated(Generated::Content(TEXT.page())),
         Event::Published(false),
         found(Some(stored)),
     ]);
@@ -96,7 +96,7 @@ fn seconds_until_a_version_is_stale_are_rounded_down_and_negative_after_an_inval
     let ttl = |known: &ModelList, age: i64| {
         // Not zero: a time with the wrong sign would not be noticed.
         let now = Tick(1000 * SECOND);
-        let version = Version::new(TEXT, 1, Tick(now.0 - age), Origin::Stored);
+        let version = Version::new(TEXT.page(), 1, Tick(now.0 - age), Origin::Stored);
         version.ttl(now, &POLICY, known)
     };
     for (age, expected) in [

@@ -7,7 +7,7 @@ use crate::{
         Event, Known, Phase, Publishing, Version,
         check::{
             code,
-            content::Text,
+            content::{Read, Text},
             database::Database,
             process::Process,
             setup::{Fault, NOW, POLICY, Setup},
@@ -75,11 +75,11 @@ impl Process {
 
     fn version(
         &self,
-        version: &Version<Text>,
+        version: &Version<Read>,
         setup: &Setup,
         database: &Database,
     ) -> Result<(), Broken> {
-        let Text { read, as_of, .. } = version.content;
+        let Text { read, as_of, .. } = Text::of(version);
         if as_of.epoch > read {
             return Err("S10: the epoch of a version was known before its generator began");
         }

@@ -8,14 +8,18 @@
 //!   decision about the resource.
 //! - `Limits::regenerates` is gone: to open a site that may run no regeneration is an error.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
-    resource::state::{
-        Answer, Effect, Ended, Event, Facts, Flight, GenerationResult, Known, Next, Phase, Shown,
-        Step, Version, Visitor,
-        before::{self, Publishing},
-        check::content::Text,
+    event::Bypass,
+    resource::{
+        Failure,
+        state::{
+            Answer, AsOf, Effect, Ended, Event, Facts, Flight, Generated, Known, Next, Phase,
+            Shown, Step, Version, Visitor,
+            before::{self, Publishing},
+            check::content::{Read, meta},
+        },
     },
     search::Broken,
 };
@@ -23,8 +27,8 @@ use crate::{
 /// The machine before, and what its visitors see.
 #[derive(Clone, Debug)]
 pub(super) struct Before {
-    pub(super) flight: before::Flight<Text>,
-    pub(super) shown: before::Shown<Text>,
+    pub(super) flight: before::Flight<Read>,
+    pub(super) shown: before::Shown<Read>,
     /// The last publish renews.
     renews: bool,
 }
@@ -32,9 +36,9 @@ pub(super) struct Before {
 impl Before {
     /// Begins as the other machine has begun, whose visitors see `shown`.
     pub(super) fn new(
-        view: Option<Known<Text>>,
-        facts: &Facts<'_, Text>,
-        shown: &Shown<Text>,
+        view: Option<Known<Read>>,
+        facts: &Facts<'_>,
+        shown: &Shown<Read>,
     ) -> Result<Self, Broken> {
         let mut flight = before::Flight::new(view, facts);
         let effect = flight.on(facts, before::Event::Begun);
@@ -50,8 +54,13 @@ impl Before {
     }
 
     /// Passes the event to the machine before.
-    pub(super) fn on(&mut self, facts: &Facts<'_, Text>, event: &Event<Text>) -> Decided {
-        let mut effect = self.flight.on(facts, old_event(event, self.renews));
+    pub(super) fn on(&mut self, facts: &Facts<'_>, event: &Event<Read>) -> Decided {
+        let as_of = match self.flight.phase {
+            before::Phase::Generating { as_of, .. } => as_of,
+            _ => AsOf::default(),
+        };
+        let event = old_event(event, self.renews, as_of);
+        let mut effect = self.flight.on(facts, event);
         // Today the facts have the permit.
         if matches!(effect.command, before::Step::Permit) {
             let permitted = before::Event::Permitted(facts.permit);
@@ -77,9 +86,9 @@ impl Before {
     pub(super) fn agrees(
         &self,
         before: &Decided,
-        effect: &Effect<Text>,
-        flight: &Flight<Text>,
-        facts: &Facts<'_, Text>,
+        effect: &Effect<Read>,
+        flight: &Flight<Read>,
+        facts: &Facts<'_>,
     ) -> Result<(), Broken> {
         let Decided {
             effect: before,
@@ -104,11 +113,13 @@ impl Before {
         if old.due(facts) != flight.due(facts) {
             return Err("lockstep: the deadlines differ");
         }
-        if old.newest != flight.newest
+        let [before, now] = [&old.cooldown, &flight.cooldown]
+            .map(|it| it.as_ref().map(|(until, meta)| (*until, meta.as_of())));
+        if !same(old.newest.as_ref(), flight.newest.as_ref(), same_version)
             || old.failures != flight.failures
             || old.polls != flight.polls
             || old.held_until != flight.held_until
-            || old.cooldown != flight.cooldown
+            || before != now
             || !same_phase(&old.phase, &flight.phase)
         {
             return Err("lockstep: the states differ");
@@ -120,8 +131,8 @@ impl Before {
     pub(super) fn waits(
         &self,
         visitor: Visitor,
-        facts: &Facts<'_, Text>,
-        next: &Next<Text>,
+        facts: &Facts<'_>,
+        next: &Next<Read>,
     ) -> Result<(), Broken> {
         let before = before::Visitor {
             arrived: visitor.arrived,
@@ -141,11 +152,7 @@ impl Before {
     }
 
     /// Compares the answers after the end without an answer.
-    pub(super) fn loses(
-        &self,
-        facts: &Facts<'_, Text>,
-        answer: &Answer<Text>,
-    ) -> Result<(), Broken> {
+    pub(super) fn loses(&self, facts: &Facts<'_>, answer: &Answer<Read>) -> Result<(), Broken> {
         match same_answer(&self.shown.clone().lost(facts), answer) {
             true => Ok(()),
             false => Err("lockstep: the answers differ"),
@@ -155,27 +162,25 @@ impl Before {
 
 /// The effect of an event on the machine before. `removes`: with the removal of the version.
 pub(super) struct Decided {
-    effect: before::Effect<Text>,
+    effect: before::Effect<Read>,
     removes: bool,
 }
 
 /// Returns the event in the words of the machine before.
-fn old_event(event: &Event<Text>, renews: bool) -> before::Event<Text> {
+fn old_event(event: &Event<Read>, renews: bool, as_of: AsOf) -> before::Event<Read> {
     match event {
         Event::Published(done) if renews => before::Event::Renewed(*done),
         Event::Begun => before::Event::Learned,
         Event::Probed(found) => before::Event::Probed(found.clone()),
         Event::Acquired(fence) => before::Event::Tried(*fence),
-        Event::Generated(result) => before::Event::Generated(match result {
-            GenerationResult::Content(text) => before::GenerationResult::Content(*text),
-            GenerationResult::Unshareable { why, metadata } => {
-                before::GenerationResult::Unshareable {
-                    why: *why,
-                    metadata: metadata.clone(),
-                }
-            }
-            GenerationResult::TooLarge => before::GenerationResult::TooLarge,
-            GenerationResult::Failed(()) => before::GenerationResult::Failed(()),
+        Event::Generated(generated) => before::Event::Generated(match generated {
+            Generated::Content(page) => before::GenerationResult::Content(page.clone()),
+            Generated::NotStored(Bypass::TooLarge, _) => before::GenerationResult::TooLarge,
+            Generated::NotStored(why, _) => before::GenerationResult::Unshareable {
+                why: *why,
+                metadata: meta(as_of).into(),
+            },
+            Generated::Failed(failure) => before::GenerationResult::Failed(failure.clone()),
         }),
         Event::Published(done) => before::Event::Published(*done),
         Event::Released => before::Event::Released,
@@ -192,7 +197,7 @@ fn same<A, B>(before: Option<&A>, now: Option<&B>, same: impl Fn(&A, &B) -> bool
     }
 }
 
-fn same_step(before: &before::Step<Text>, removes: bool, now: Option<&Step<Text>>) -> bool {
+fn same_step(before: &before::Step<Read>, removes: bool, now: Option<&Step<Read>>) -> bool {
     let Some(now) = now else {
         return matches!(before, before::Step::Continue);
     };
@@ -210,14 +215,14 @@ fn same_step(before: &before::Step<Text>, removes: bool, now: Option<&Step<Text>
                 version: b,
                 renews: Some(y),
             },
-        ) => a == b && x == y,
+        ) => same_version(a, b) && x == y,
         (
             before::Step::Publish { version: a },
             Step::Publish {
                 version: b,
                 renews: None,
             },
-        ) => a == b,
+        ) => same_version(a, b),
         (
             before::Step::Release { cooldown: a },
             Step::Release {
@@ -229,40 +234,40 @@ fn same_step(before: &before::Step<Text>, removes: bool, now: Option<&Step<Text>
     }
 }
 
-fn same_known(before: &Known<Text>, now: &Known<Text>) -> bool {
+fn same_known(before: &Known<Read>, now: &Known<Read>) -> bool {
     match (before, now) {
-        (Known::Version(a), Known::Version(b)) => a == b,
+        (Known::Version(a), Known::Version(b)) => same_version(a, b),
         (
             Known::HitForPass {
                 until: a,
                 why: x,
-                metadata: m,
+                meta: m,
             },
             Known::HitForPass {
                 until: b,
                 why: y,
-                metadata: n,
+                meta: n,
             },
-        ) => (a, x, m) == (b, y, n),
+        ) => (a, x, m.as_of()) == (b, y, n.as_of()),
         (
             Known::Cooldown {
                 until: a,
                 ask_again_at: x,
                 failures: f,
-                metadata: m,
+                meta: m,
             },
             Known::Cooldown {
                 until: b,
                 ask_again_at: y,
                 failures: g,
-                metadata: n,
+                meta: n,
             },
-        ) => (a, x, f, m) == (b, y, g, n),
+        ) => (a, x, f, m.as_of()) == (b, y, g, n.as_of()),
         _ => false,
     }
 }
 
-fn same_shown(before: &before::Shown<Text>, now: &Shown<Text>) -> bool {
+fn same_shown(before: &before::Shown<Read>, now: &Shown<Read>) -> bool {
     match (before, now) {
         (before::Shown::Looking, Shown::Looking)
         | (before::Shown::First, Shown::First)
@@ -276,39 +281,52 @@ fn same_shown(before: &before::Shown<Text>, now: &Shown<Text>) -> bool {
                 version: b,
                 begun: y,
             },
-        ) => a == b && x == y,
+        ) => same_version(a, b) && x == y,
         (before::Shown::Done(a), Shown::Done(b)) => same_answer(a, b),
         _ => false,
     }
 }
 
-fn same_answer(before: &Answer<Text>, now: &Answer<Text>) -> bool {
+fn same_answer(before: &Answer<Read>, now: &Answer<Read>) -> bool {
     match (before, now) {
-        (Answer::Version(a), Answer::Version(b)) => a == b,
+        (Answer::Version(a), Answer::Version(b)) => same_version(a, b),
         (Answer::Pass(a), Answer::Pass(b)) => a == b,
-        (Answer::Failed(()), Answer::Failed(())) => true,
+        (Answer::Failed(a), Answer::Failed(b)) => same_failure(a, b),
         (Answer::Unavailable { retry_in: a }, Answer::Unavailable { retry_in: b }) => a == b,
         _ => false,
     }
 }
 
-fn same_ended(before: &before::Report<Text>, now: &Ended<Text>) -> bool {
-    let now = (now.outcome, now.failure, now.serves_old, now.cooldown);
+fn same_ended(before: &before::Report, now: &Ended) -> bool {
+    let failure = now.failure.as_ref();
+    let is_same = (now.outcome, now.serves_old, now.cooldown);
     match before {
         before::Report::Waits(_) => false,
-        before::Report::NotBegun(outcome) => now == (*outcome, None, false, Duration::ZERO),
+        before::Report::NotBegun(outcome) => {
+            failure.is_none() && is_same == (*outcome, false, Duration::ZERO)
+        }
         before::Report::Ended(ended) => {
-            now == (
-                ended.outcome,
-                ended.failure,
-                ended.serves_old,
-                ended.cooldown,
-            )
+            same(ended.failure.as_ref(), failure, same_failure)
+                && is_same == (ended.outcome, ended.serves_old, ended.cooldown)
         }
     }
 }
 
-fn same_phase(before: &before::Phase<Text>, now: &Phase<Text>) -> bool {
+fn same_failure(before: &Failure, now: &Failure) -> bool {
+    before.retry_in == now.retry_in && before.error.to_string() == now.error.to_string()
+}
+
+/// Both machines get the same content by the same pointer.
+fn same_version(before: &Version<Read>, now: &Version<Read>) -> bool {
+    let rest = |version: &Version<Read>| {
+        let flags = (version.origin, version.undated, version.replaces);
+        let times = (version.ask_again_at, version.error_grace_until);
+        (version.fence, version.born, flags, times)
+    };
+    Arc::ptr_eq(&before.page, &now.page) && rest(before) == rest(now)
+}
+
+fn same_phase(before: &before::Phase<Read>, now: &Phase<Read>) -> bool {
     use before::Phase as Old;
     match (before, now) {
         (Old::Learning | Old::Over, Phase::Idle)
@@ -336,9 +354,9 @@ fn same_phase(before: &before::Phase<Text>, now: &Phase<Text>) -> bool {
                 shown,
                 again,
             } = a;
-            (new, tries, shown, again) == (&b.new, &b.tries, &b.shown, &b.again)
+            same_version(new, &b.new) && (tries, shown, again) == (&b.tries, &b.shown, &b.again)
         }
-        (Old::Overtaken(a), Phase::Looking { overtaken: Some(b) }) => a == b,
+        (Old::Overtaken(a), Phase::Looking { overtaken: Some(b) }) => same_version(a, b),
         _ => false,
     }
 }
@@ -347,7 +365,7 @@ fn same_phase(before: &before::Phase<Text>, now: &Phase<Text>) -> bool {
 pub(super) fn of_before(
     before: &mut Before,
     change: &impl Fn(&mut crate::clock::Tick),
-    of_version: &impl Fn(&mut Version<Text>),
+    of_version: &impl Fn(&mut Version<Read>),
 ) {
     let Before { flight, shown, .. } = before;
     flight.newest.iter_mut().for_each(of_version);
@@ -366,7 +384,7 @@ pub(super) fn of_before(
     }
     match shown {
         before::Shown::Stale { version, .. } | before::Shown::Done(Answer::Version(version)) => {
-            of_version(std::sync::Arc::make_mut(version));
+            of_version(Arc::make_mut(version));
         }
         _ => {}
     }

@@ -7,7 +7,7 @@ use crate::{
             action::Action,
             names,
             process::{Doing, Process},
-            regenerate::Generated,
+            regenerate::Ran,
             setup::{NOW, SECOND, Setup},
             visit::Request,
             world::World,
@@ -112,7 +112,7 @@ impl World {
                 Some(Doing::Statement { reply: None, .. }) => actions.push(Action::Run(number)),
                 Some(Doing::Statement { .. }) => actions.push(Action::Answer(number)),
                 Some(Doing::Generating(_)) => {
-                    actions.push(Action::Generated(number, Generated::Content));
+                    actions.push(Action::Generated(number, Ran::Content));
                 }
                 Some(Doing::Nothing) if process.is_due(self.setup) => {
                     actions.push(Action::Due(number));

@@ -2,10 +2,10 @@
 
 use crate::{
     event::{Bypass, Outcome},
-    resource::state::{Answer, Ended, Phase, Publishing, Step, check::content::Text},
+    resource::state::{Answer, Ended, Phase, Publishing, Step, check::content::Read},
 };
 
-pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
+pub(super) fn phase(phase: &Phase<Read>) -> &'static str {
     match phase {
         Phase::Idle => "phase: idle",
         Phase::Looking { overtaken: None } => "phase: looking",
@@ -22,7 +22,7 @@ pub(super) fn phase(phase: &Phase<Text>) -> &'static str {
     }
 }
 
-pub(super) fn step(step: &Step<Text>) -> &'static str {
+pub(super) fn step(step: &Step<Read>) -> &'static str {
     match step {
         Step::Probe { .. } => "step: probe",
         Step::Acquire { .. } => "step: acquire",
@@ -39,7 +39,7 @@ pub(super) fn step(step: &Step<Text>) -> &'static str {
     }
 }
 
-pub(super) fn ended(ended: &Ended<Text>) -> &'static str {
+pub(super) fn ended(ended: &Ended) -> &'static str {
     match (ended.outcome, ended.serves_old) {
         (Outcome::Failed, true) => "ended: failed, the old version is served",
         (Outcome::TimedOut, true) => "ended: timed out, the old version is served",
@@ -59,11 +59,11 @@ pub(super) fn ended(ended: &Ended<Text>) -> &'static str {
     }
 }
 
-pub(super) fn answer(answer: &Answer<Text>) -> &'static str {
+pub(super) fn answer(answer: &Answer<Read>) -> &'static str {
     match answer {
         Answer::Version(_) => "answer: version",
         Answer::Pass(_) => "answer: pass",
-        Answer::Failed(()) => "answer: failed",
+        Answer::Failed(_) => "answer: failed",
         Answer::Unavailable { .. } => "answer: unavailable",
     }
 }

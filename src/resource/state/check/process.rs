@@ -3,10 +3,10 @@
 use crate::{
     clock::Tick,
     resource::state::{
-        Event, Facts, Flight, Found, GenerationResult, Known, Limits, Origin, Phase, Shown,
-        Version, Visitor,
+        Event, Facts, Flight, Found, Generated, Known, Limits, Origin, Phase, Shown, Version,
+        Visitor,
         check::{
-            content::{Marks, ModelList, Text},
+            content::{Marks, ModelList, Read, Text},
             database::{Database, Reply, Row, Statement},
             lockstep::Before,
             setup::{Mutant, NOW, SECOND, Setup},
@@ -19,7 +19,7 @@ use crate::{
 pub(super) struct Process {
     pub(super) number: usize,
     pub(super) known: ModelList,
-    pub(super) view: Option<Known<Text>>,
+    pub(super) view: Option<Known<Read>>,
     pub(super) run: Option<Run>,
     /// The leader, and a follower.
     pub(super) waiting: [Option<Waiting>; 2],
@@ -57,10 +57,10 @@ pub(super) struct Waiting {
 /// A regeneration.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
-    pub(super) state: Flight<Text>,
+    pub(super) state: Flight<Read>,
     /// The machine before, which gets the same events.
     pub(super) before: Before,
-    pub(super) progress: Shown<Text>,
+    pub(super) progress: Shown<Read>,
     pub(super) doing: Doing,
     pub(super) lease: Option<Lease>,
     /// The next permit is free.
@@ -105,7 +105,7 @@ pub(super) fn facts<'a>(
     known: &'a ModelList,
     limits: Limits,
     permit: bool,
-) -> Facts<'a, Text> {
+) -> Facts<'a> {
     Facts {
         now: NOW,
         key: "key",
@@ -138,7 +138,7 @@ impl Process {
         }
     }
 
-    pub(super) fn facts(&self, setup: &Setup) -> Facts<'_, Text> {
+    pub(super) fn facts(&self, setup: &Setup) -> Facts<'_> {
         let permit = self.run.as_ref().is_some_and(|run| run.has_permit);
         facts(setup, &self.known, setup.limits(self.closing), permit)
     }
@@ -185,7 +185,7 @@ impl Process {
     }
 
     /// Tells the regeneration of an event, until the regeneration waits for another one.
-    pub(super) fn on(&mut self, event: Event<Text>, around: &mut Around<'_>) -> Result<(), Broken> {
+    pub(super) fn on(&mut self, event: Event<Read>, around: &mut Around<'_>) -> Result<(), Broken> {
         let mut next = Some(event);
         while let Some(event) = next.take() {
             self.note_failure(&event, around.setup);
@@ -252,7 +252,7 @@ impl Process {
 
     fn replace_view(
         &mut self,
-        mut view: Known<Text>,
+        mut view: Known<Read>,
         around: &mut Around<'_>,
     ) -> Result<(), Broken> {
         if around.setup.mutant == Some(Mutant::CooldownEndsEarly)
@@ -278,7 +278,7 @@ impl Process {
         }
         if let (Some(Known::Version(before)), Known::Version(after)) = (&self.view, &view)
             && before.is_unsaved()
-            && before.content == after.content
+            && before.page.body == after.page.body
             && !after.is_unsaved()
         {
             around.seen.push("unsaved version is stored after all");
@@ -288,7 +288,7 @@ impl Process {
     }
 
     /// Records the time until which a failure excuses an expired version, and the cooldown.
-    fn note_failure(&mut self, event: &Event<Text>, setup: &Setup) {
+    fn note_failure(&mut self, event: &Event<Read>, setup: &Setup) {
         let generating = match self.run.as_ref().map(|run| run.doing) {
             Some(Doing::Generating(text)) => Some(text),
             _ => None,
@@ -296,7 +296,7 @@ impl Process {
         let cooldown = setup.policy().cooldown_time();
         let failures = self.run.as_ref().map_or(0, |run| run.state.failures);
         let grace = match event {
-            Event::Generated(GenerationResult::Failed(())) => cooldown,
+            Event::Generated(Generated::Failed(_)) => cooldown,
             Event::Due if generating.is_some() => cooldown,
             Event::Probed(Found { lock, .. }) if !lock.owned => lock.remaining.min(cooldown),
             _ => return,
@@ -331,7 +331,7 @@ impl Run {
     }
 
     /// Returns true if the task takes a permit before the event.
-    fn takes_permit(&self, event: &Event<Text>) -> bool {
+    fn takes_permit(&self, event: &Event<Read>) -> bool {
         match event {
             Event::Begun => true,
             Event::Due => self.state.is_waiting(),

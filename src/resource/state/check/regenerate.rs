@@ -5,14 +5,18 @@ use std::time::Duration;
 use crate::{
     clock::Tick,
     event::Bypass,
-    resource::state::{
-        Event, Found, GenerationResult, Known, Origin, Step, Version,
-        check::{
-            content::Text,
-            database::{Reply, Row, Statement, Stored},
-            names,
-            process::{Around, Doing, Lease, Process, facts},
-            setup::{LEASE, Mutant, NOW},
+    extensions::Tags,
+    resource::{
+        Failure,
+        state::{
+            Event, Found, Generated, Known, Origin, Step, Version,
+            check::{
+                content::{Read, Text},
+                database::{Reply, Row, Statement, Stored},
+                names,
+                process::{Around, Doing, Lease, Process, facts},
+                setup::{LEASE, Mutant, NOW},
+            },
         },
     },
     search::Broken,
@@ -22,9 +26,9 @@ impl Process {
     /// Carries out a step. Returns the event of an action that ends at once.
     pub(super) fn carry_out(
         &mut self,
-        step: Step<Text>,
+        step: Step<Read>,
         around: &mut Around<'_>,
-    ) -> Result<Option<Event<Text>>, Broken> {
+    ) -> Result<Option<Event<Read>>, Broken> {
         around.seen.push(names::step(&step));
         let limits = around.setup.limits(self.closing);
         let Some(run) = &mut self.run else {
@@ -63,7 +67,7 @@ impl Process {
                         "S21: no generator runs without a permit while a version is servable",
                     );
                 }
-                let newest = newest.map_or(0, |newest| newest.content.as_of.epoch);
+                let newest = newest.map_or(0, |newest| newest.page.meta.stored.epoch);
                 if as_of.epoch > read {
                     return Err("S10: the epoch of a version was known before its generator began");
                 }
@@ -80,7 +84,7 @@ impl Process {
                 if renews.is_some() && is_unsaved {
                     return Err("S11: an unsaved version is not renewed");
                 }
-                let text = version.content;
+                let text = Text::of(&version);
                 match (row, renews) {
                     (Some(row), Some(known)) => Statement::Renew { row, text, known },
                     (Some(row), None) => Statement::Publish { row, text },
@@ -228,41 +232,37 @@ impl Process {
     }
 
     /// The generator has ended.
-    pub(super) fn generated(
-        &mut self,
-        result: Generated,
-        around: &mut Around<'_>,
-    ) -> Result<(), Broken> {
+    pub(super) fn generated(&mut self, result: Ran, around: &mut Around<'_>) -> Result<(), Broken> {
         let Some(Doing::Generating(mut text)) = self.run.as_ref().map(|run| run.doing) else {
             return Ok(());
         };
         if around.setup.mutant == Some(Mutant::EpochRaisedAfterGenerating) {
             text.as_of.epoch = self.known.marks.latest.max(text.as_of.epoch);
         }
-        let outcome = match result {
-            Generated::Content => GenerationResult::Content(text),
-            Generated::Failed => GenerationResult::Failed(()),
-            Generated::TooLarge => GenerationResult::TooLarge,
-            Generated::Unshareable(why) => GenerationResult::Unshareable {
-                why,
-                metadata: text.as_of.into(),
-            },
+        let generated = match result {
+            Ran::Content => Generated::Content(text.page()),
+            Ran::Failed => Generated::Failed(Failure::new("it failed")),
+            Ran::NotStored(why) => Generated::NotStored(why, Tags::default()),
         };
-        self.on(Event::Generated(outcome), around)
+        self.on(Event::Generated(generated), around)
     }
 }
 
 /// The result of the generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Generated {
+pub(super) enum Ran {
     Content,
     Failed,
-    TooLarge,
-    Unshareable(Bypass),
+    NotStored(Bypass),
 }
 
-fn found(entry: Stored, asked: Tick) -> Version<Text> {
-    let mut version = Version::new(entry.text, entry.fence, asked - entry.age, Origin::Stored);
+fn found(entry: Stored, asked: Tick) -> Version<Read> {
+    let mut version = Version::new(
+        entry.text.page(),
+        entry.fence,
+        asked - entry.age,
+        Origin::Stored,
+    );
     version.undated = entry.undated;
     version
 }

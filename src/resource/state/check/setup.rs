@@ -21,7 +21,11 @@ pub(in crate::resource::state) const POLICY: Refresh = Refresh::every(Duration::
     .timeout(Duration::from_secs(2))
     .lease(LEASE)
     .cooldown(Duration::from_secs(1))
-    .stale_while_revalidate(Duration::from_secs(2));
+    .stale_while_revalidate(Duration::from_secs(2))
+    .stale_if_error(IF_ERROR);
+
+/// The time after the interval for which a version may be served after a failed regeneration.
+pub(super) const IF_ERROR: Duration = Duration::from_secs(4);
 
 /// An event that a check bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

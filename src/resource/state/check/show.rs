@@ -7,7 +7,7 @@ use crate::{
     resource::state::{
         Answer, Freshness, Known, Shown, Version,
         check::{
-            content::{Marks, Text},
+            content::{Marks, Read, Text},
             names,
             process::{Doing, Lease, Process, Run, Waiting},
             setup::SECOND,
@@ -124,11 +124,11 @@ impl World {
     fn version(
         &self,
         process: &Process,
-        version: &Version<Text>,
+        version: &Version<Read>,
         f: &mut fmt::Formatter<'_>,
     ) -> fmt::Result {
         let Version {
-            content,
+            page: _,
             fence,
             born,
             origin,
@@ -143,7 +143,7 @@ impl World {
             seconds(*error_grace_until),
         );
         write!(f, "{fence} {origin:?} {freshness:?} {age} s old ")?;
-        text(f, *content)?;
+        text(f, Text::of(version))?;
         if quiet > 0 {
             write!(f, " quiet {quiet} s")?;
         }

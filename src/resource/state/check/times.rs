@@ -7,7 +7,7 @@ use crate::{
     resource::state::{
         Answer, Flight, Known, Phase, Publishing, Shown, Version,
         check::{
-            content::Text,
+            content::Read,
             lockstep,
             process::{Doing, Process},
         },
@@ -56,13 +56,13 @@ impl Process {
     }
 }
 
-fn of_version(version: &mut Version<Text>, change: &impl Fn(&mut Tick)) {
+fn of_version(version: &mut Version<Read>, change: &impl Fn(&mut Tick)) {
     change(&mut version.born);
     change(&mut version.ask_again_at);
     change(&mut version.error_grace_until);
 }
 
-fn of_state(state: &mut Flight<Text>, change: &impl Fn(&mut Tick)) {
+fn of_state(state: &mut Flight<Read>, change: &impl Fn(&mut Tick)) {
     if let Some(newest) = &mut state.newest {
         of_version(newest, change);
     }

@@ -6,11 +6,11 @@ use crate::{
     clock::Tick,
     event::Bypass,
     resource::state::{
-        Answer, Facts, Freshness, Known, List, Next, Origin, Version, Visitor,
+        Answer, Facts, Freshness, Known, Next, Origin, Verdicts, Version, Visitor,
         check::{
-            content::{IF_ERROR, Marks, Text},
+            content::{Marks, Read, Text},
             process::{Around, Process, Run, Waiting},
-            setup::{Mutant, NOW, POLICY, Setup},
+            setup::{IF_ERROR, Mutant, NOW, POLICY, Setup},
         },
     },
     search::Broken,
@@ -34,7 +34,7 @@ impl Process {
         };
         // A version that was generated at this instant of the model counts as older than the
         // visitor.
-        let is_new = |version: &Version<Text>| version.born == NOW;
+        let is_new = |version: &Version<Read>| version.born == NOW;
         let seen = self.run.as_ref().and_then(Run::version);
         let visitor = Visitor {
             arrived: Tick(i64::from(seen.is_some_and(is_new))),
@@ -153,7 +153,7 @@ impl Process {
     /// Tests the visitor's answer.
     fn answered(
         &self,
-        answer: &Answer<Text>,
+        answer: &Answer<Read>,
         visitor: Option<Visitor>,
         around: &mut Around<'_>,
     ) -> Result<(), Broken> {
@@ -176,7 +176,7 @@ impl Process {
                 }
                 self.may_serve(version, &facts)
             }
-            Answer::Unavailable { .. } | Answer::Failed(()) => match &self.view {
+            Answer::Unavailable { .. } | Answer::Failed(_) => match &self.view {
                 Some(Known::Version(version)) if version.freshness(&facts).is_servable() => {
                     Err("no visitor gets an error while there is a servable version")
                 }
@@ -193,8 +193,8 @@ impl Process {
     /// has read.
     pub(super) fn may_serve(
         &self,
-        version: &Version<Text>,
-        facts: &Facts<'_, Text>,
+        version: &Version<Read>,
+        facts: &Facts<'_>,
     ) -> Result<(), Broken> {
         self.may_share(version)?;
         let cooldown = facts.policy.cooldown_time();
@@ -208,8 +208,8 @@ impl Process {
         Ok(())
     }
 
-    fn may_share(&self, version: &Version<Text>) -> Result<(), Broken> {
-        match version.content.read < self.known.marks.purged {
+    fn may_share(&self, version: &Version<Read>) -> Result<(), Broken> {
+        match version.page.body < self.known.marks.purged {
             true => Err("S6: no version is served whose purge is known"),
             false => Ok(()),
         }
@@ -218,8 +218,8 @@ impl Process {
     /// Tests a version that the decisions call fresh.
     pub(super) fn may_be_fresh(
         &self,
-        version: &Version<Text>,
-        facts: &Facts<'_, Text>,
+        version: &Version<Read>,
+        facts: &Facts<'_>,
     ) -> Result<(), Broken> {
         let age = version.age(facts.now);
         let Marks {
@@ -228,7 +228,7 @@ impl Process {
             revision,
             ..
         } = self.known.marks;
-        let Text { read, as_of, .. } = version.content;
+        let Text { read, as_of, .. } = Text::of(version);
         if age >= POLICY.interval || version.undated {
             return Err("S8: no version older than its interval is fresh");
         }
@@ -278,7 +278,7 @@ impl Process {
 
 impl Run {
     /// Returns the version that visitors see.
-    fn version(&self) -> Option<&Version<Text>> {
+    fn version(&self) -> Option<&Version<Read>> {
         self.state.newest.as_ref()
     }
 }

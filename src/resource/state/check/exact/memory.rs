@@ -27,7 +27,10 @@ fn expired_version_is_served_for_the_cooldown_after_a_failure_within_stale_if_er
         let mut process = Process::new();
         let expired = process.version(age, Origin::Stored);
         let mut state = process.generating(Some(expired));
-        let step = process.on(&mut state, Event::Generated(GenerationResult::Failed(())));
+        let step = process.on(
+            &mut state,
+            Event::Generated(Generated::Failed(Failure::new("it failed"))),
+        );
         assert_eq!(outcome(&step), Some(Outcome::Failed));
         match done(&step) {
             Answer::Version(version) if is_served => {
@@ -36,7 +39,7 @@ fn expired_version_is_served_for_the_cooldown_after_a_failure_within_stale_if_er
                 process.now = process.now + Duration::from_micros(1);
                 assert_eq!(version.freshness(&process.facts()), Freshness::Expired);
             }
-            Answer::Failed(()) if !is_served => {}
+            Answer::Failed(_) if !is_served => {}
             answer => panic!("{age:?}: {answer:?}"),
         }
     }
@@ -45,10 +48,10 @@ fn expired_version_is_served_for_the_cooldown_after_a_failure_within_stale_if_er
 #[test]
 fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
     let mut process = Process::new();
-    let view = || Known::<Text>::HitForPass {
+    let view = || Known::<Read>::HitForPass {
         until: Tick(1001 * SECOND),
         why: Bypass::Private,
-        metadata: Arc::new(AsOf::default()),
+        meta: Arc::new(meta(AsOf::default())),
     };
     let look = |process: &Process| view().look(&process.facts(), || false);
     assert!(matches!(look(&process), Ok(Answer::Pass(Bypass::Private))));
@@ -75,11 +78,11 @@ fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
 #[test]
 fn cooldown_lasts_until_its_end_or_a_purge() {
     let mut process = Process::new();
-    let view = || Known::<Text>::Cooldown {
+    let view = || Known::<Read>::Cooldown {
         until: Tick(1001 * SECOND),
         ask_again_at: Tick(1001 * SECOND),
         failures: 1,
-        metadata: Arc::new(AsOf::default()),
+        meta: Arc::new(meta(AsOf::default())),
     };
     let look = |process: &Process| view().look(&process.facts(), || false);
     assert!(matches!(look(&process), Ok(Answer::Unavailable { retry_in }) if retry_in == S));
@@ -92,11 +95,11 @@ fn cooldown_lasts_until_its_end_or_a_purge() {
 fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generator_runs() {
     let mut process = Process::new();
     let until = process.now + 10 * S;
-    let view = Known::<Text>::Cooldown {
+    let view = Known::<Read>::Cooldown {
         until,
         ask_again_at: process.now + S,
         failures: 1,
-        metadata: Arc::new(AsOf::default()),
+        meta: Arc::new(meta(AsOf::default())),
     };
     process.now = process.now + S;
     assert!(matches!(
@@ -108,7 +111,7 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
         process.on(&mut state, Event::Begun);
         (state, shown)
     };
-    let retry_in = |shown: Option<&Shown<Text>>| match shown {
+    let retry_in = |shown: Option<&Shown<Read>>| match shown {
         Some(Shown::Done(Answer::Unavailable { retry_in })) => Some(*retry_in),
         _ => None,
     };

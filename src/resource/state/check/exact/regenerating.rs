@@ -67,7 +67,7 @@ fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
     let unsaved = process.version(3 * S / 2, Origin::Unsaved);
     let stored = |age, epoch| Version {
         fence: 2,
-        content: text(epoch),
+        page: text(epoch).page(),
         ..process.version(age, Origin::Stored)
     };
     let newest = |process: &Process, stored| {
@@ -133,16 +133,13 @@ fn new_version_is_served_unsaved_when_the_patience_ends_and_its_publish_is_repea
 #[test]
 fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
     let process = Process::new();
-    let end = |newest: Option<Version<Text>>, result| {
+    let end = |newest: Option<Version<Read>>, result| {
         let mut state = process.generating(newest);
         process.on(&mut state, Event::Generated(result))
     };
-    let unshareable = |why| GenerationResult::Unshareable {
-        why,
-        metadata: Arc::new(AsOf::default()),
-    };
+    let not_stored = |why| Generated::NotStored(why, Tags::default());
     for (why, time) in [(Bypass::Private, 2 * S), (Bypass::Status, S)] {
-        let step = end(None, unshareable(why));
+        let step = end(None, not_stored(why));
         assert!(
             matches!(step.known, Some(Known::HitForPass { until, why: it, .. }) if until == process.now + time && it == why),
             "{step:?}"
@@ -152,7 +149,7 @@ fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
             Some(Step::Release { removes: true, .. })
         ));
     }
-    let step = end(None, GenerationResult::TooLarge);
+    let step = end(None, not_stored(Bypass::TooLarge));
     assert!(matches!(
         step.known,
         Some(Known::HitForPass {
@@ -164,7 +161,7 @@ fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
         matches!(step.next, Some(Step::Release { cooldown, removes: false }) if cooldown.is_zero())
     );
     let stale = process.version(3 * S, Origin::Stored);
-    let step = end(Some(stale), GenerationResult::TooLarge);
+    let step = end(Some(stale), not_stored(Bypass::TooLarge));
     assert!(
         matches!(&step.known, Some(Known::Version(version)) if version.ask_again_at == process.now + S)
     );
@@ -202,7 +199,7 @@ fn version_that_was_purged_while_it_was_published_answers_nobody() {
 fn published_version_replaces_an_older_one_unless_that_was_purged() {
     let replaces = |process: &Process, newest| {
         let mut state = process.generating(newest);
-        let content = Event::Generated(GenerationResult::Content(text(1)));
+        let content = Event::Generated(Generated::Content(text(1).page()));
         match process.on(&mut state, content).next {
             Some(Step::Publish { version, .. }) => version.replaces,
             command => panic!("{command:?}"),

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns the wait of a visitor who arrived this long ago.
-fn wait(process: &Process, progress: &Shown<Text>, leads: bool, ago: Duration) -> Next<Text> {
+fn wait(process: &Process, progress: &Shown<Read>, leads: bool, ago: Duration) -> Next<Read> {
     let visitor = Visitor {
         arrived: process.now - ago,
         leads,
@@ -15,7 +15,7 @@ fn wait(process: &Process, progress: &Shown<Text>, leads: bool, ago: Duration) -
 #[test]
 fn waits_end_at_the_limits_of_the_policy() {
     let process = Process::new();
-    let until = |wait: Next<Text>| match wait {
+    let until = |wait: Next<Read>| match wait {
         Next::Until(until) if until.0 < i64::MAX => Some(until - process.now),
         Next::Until(_) => None,
         wait => panic!("{wait:?}"),
@@ -123,7 +123,7 @@ fn visitors_get_a_servable_version_after_a_panic_of_the_regeneration() {
         |answer: &_| matches!(answer, Answer::Unavailable { retry_in } if *retry_in == S);
     assert!(unavailable(&lost(5 * S)));
     assert!(unavailable(&Shown::First.lost(&process.facts())));
-    let known = Shown::Done(Answer::Pass(Bypass::TooLarge));
+    let known = Shown::<Read>::Done(Answer::Pass(Bypass::TooLarge));
     let answer = known.lost(&process.facts());
     assert!(matches!(answer, Answer::Pass(Bypass::TooLarge)));
 }
