@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use crate::{
     clock::Tick,
+    event::Reason,
     lock::{Lease, LockKind, LockName},
     policy::Refresh,
     resource::{
@@ -21,8 +22,6 @@ use crate::{
     timing::RECHECK,
 };
 
-use report::Measured;
-
 /// The running action, with the lease that the action acquires.
 type Action = Pin<Box<dyn Future<Output = (Event, Option<Lease>)> + Send>>;
 
@@ -33,19 +32,27 @@ struct Task {
     /// The name of the layer, for events.
     layer: Arc<str>,
     policy: Refresh,
-    measured: Measured,
-    state: Flight<Representations>,
-    progress: watch::Sender<Shown>,
+    flight: Flight<Representations>,
+    shown: watch::Sender<Shown>,
     generator: Option<Generator>,
     /// The permit of the regeneration that this one is a part of.
     lent: Option<parts::Permit>,
     permit: Option<parts::Permit>,
     lease: Option<Lease>,
     readable: Option<fn(&Page) -> bool>,
-    /// See [`Work::retention`](crate::resource::Work::retention).
+    /// See [`Generate::retention`](crate::resource::Generate::retention).
     retention: Option<Duration>,
-    /// The key has left the list of running regenerations.
+    /// The key has left the list of running flights.
     left: bool,
+    reason: Reason,
+    /// The begin of the generator, while the generator runs.
+    began: Option<Tick>,
+    /// The time of the generator.
+    took: Duration,
+    /// The size of the generated body.
+    bytes: usize,
+    /// The last probe found the expired lease of another holder.
+    found_expired: bool,
 }
 
 impl Task {
@@ -64,7 +71,7 @@ impl Task {
                 Some(step) => action = self.carry_out(step),
                 None => {}
             }
-            let due = self.state.due(&self.facts());
+            let due = self.flight.due(&self.facts());
             let lease;
             (event, lease) = tokio::select! {
                 biased;
@@ -74,7 +81,7 @@ impl Task {
             if lease.is_some() {
                 self.lease = lease;
             }
-            if self.state.is_waiting() {
+            if self.flight.is_waiting() {
                 if !self.is_awaited().await {
                     return;
                 }
@@ -95,20 +102,20 @@ impl Task {
             known,
             shown,
             ended,
-        } = self.state.on(&facts, event);
+        } = self.flight.on(&facts, event);
         if let Some(ended) = ended {
             self.ended(ended);
         }
         if let Some(known) = known {
             self.pages.memory.insert(&self.key, known);
             #[cfg(feature = "compression")]
-            if let Some(newest) = self.state.newest() {
+            if let Some(newest) = self.flight.newest() {
                 self.pages.compress(&newest.page);
             }
         }
         if let Some(shown) = shown {
             let begins_to_wait = matches!(shown, Shown::Elsewhere);
-            let before = self.progress.send_replace(shown);
+            let before = self.shown.send_replace(shown);
             if begins_to_wait && !matches!(before, Shown::Elsewhere) {
                 self.waits();
             }
@@ -126,7 +133,7 @@ impl Task {
             Step::End => nothing(),
             Step::Probe { known } => {
                 let name = self.lock_name();
-                let newest = self.state.newest().cloned();
+                let newest = self.flight.newest().cloned();
                 let (policy, readable) = (self.policy, self.readable);
                 Box::pin(async move {
                     // The age counts from before the statement, as the answer may be late.
@@ -245,13 +252,13 @@ impl Task {
     /// list of running flights, and returns false.
     async fn is_awaited(&mut self) -> bool {
         for _ in 0..10 {
-            if self.progress.receiver_count() > 0 || self.pages.is_closing() {
+            if self.shown.receiver_count() > 0 || self.pages.is_closing() {
                 return true;
             }
             tokio::time::sleep(RECHECK / 10).await;
         }
         let mut running = self.pages.running();
-        if self.progress.receiver_count() > 0 {
+        if self.shown.receiver_count() > 0 {
             return true;
         }
         running.remove(&*self.key);

@@ -10,7 +10,7 @@ use crate::{
     event::Event,
     lock::{LockKind, LockName},
     policy::Refresh,
-    resource::{Answer, Failure, Pages, Target, Work, entries::EntryFilter},
+    resource::{Answer, Failure, Generate, Pages, Target, entries::EntryFilter},
     store::{Invalidate, Purge},
     timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
 };
@@ -143,7 +143,7 @@ impl Pages {
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        generate: impl Fn() -> Work,
+        generate: impl Fn() -> Generate,
         has_failed: impl Fn() -> bool,
     ) -> (Answer, bool) {
         let epoch = match self.invalidate(Target::Key(key)).await {

@@ -42,7 +42,6 @@ use crate::{
 };
 
 use memory::Memory;
-use state::Limits;
 use sync::Schedule;
 
 pub(crate) use invalidation::{Invalidations, Target};
@@ -51,7 +50,7 @@ pub(crate) use metadata::Metadata;
 pub(crate) use page::Representations;
 pub(crate) use representation::Representation;
 pub(crate) use state::{Facts, Freshness};
-pub(crate) use work::{Failure, Generator, Work};
+pub(crate) use work::{Failure, Generate, Generator};
 
 /// The answer to a visitor.
 pub(crate) type Answer = state::Answer<Representations>;
@@ -77,7 +76,6 @@ pub(crate) struct Pages {
     pub(crate) settings: Settings,
     /// The keys that this process regenerates, with the progress that visitors watch.
     running: Mutex<Running>,
-    limits: Limits,
     /// The name in events, in place of a layer's, of what
     /// [`Perennial::content`](crate::Perennial::content) returns.
     pub(crate) content_layer: Arc<str>,
@@ -109,11 +107,6 @@ type Running = HashMap<String, watch::Sender<Shown>>;
 impl Pages {
     pub(crate) fn new(store: Store, settings: Settings) -> Self {
         let regenerations = settings.max_regenerations.min(Semaphore::MAX_PERMITS);
-        let limits = Limits {
-            patience: store.patience(),
-            statement: store.limit(),
-            closing: false,
-        };
         let memory = Memory::new(
             settings.memory_capacity,
             settings.max_body,
@@ -129,7 +122,6 @@ impl Pages {
             brief_until: AtomicI64::new(i64::MIN),
             settings,
             running: Mutex::default(),
-            limits,
             content_layer: "content".into(),
             permits: Arc::new(Semaphore::new(regenerations)),
             #[cfg(feature = "compression")]
@@ -219,10 +211,9 @@ impl Pages {
             key,
             policy,
             list: &self.invalidations,
-            limits: Limits {
-                closing: self.is_closing(),
-                ..self.limits
-            },
+            patience: self.store.patience(),
+            statement: self.store.limit(),
+            closing: self.is_closing(),
             permit: false,
         }
     }

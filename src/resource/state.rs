@@ -27,9 +27,7 @@ use crate::{
 };
 
 use finish::Publishing;
-pub(crate) use view::{
-    Answer, AsOf, Facts, Freshness, Known, Limits, Origin, Page, Verdicts, Version,
-};
+pub(crate) use view::{Answer, AsOf, Facts, Freshness, Known, Origin, Page, Verdicts, Version};
 pub(crate) use wait::{Next, Shown, Visitor};
 
 /// The answer to a probe.
@@ -218,7 +216,7 @@ impl<B: Clone + PartialEq> Flight<B> {
             }) => Some(*again),
             Phase::Publishing(Publishing {
                 shown: false, new, ..
-            }) => Some(new.born + facts.limits.patience),
+            }) => Some(new.born + facts.patience),
             _ => None,
         }
     }
@@ -288,7 +286,7 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
                 Phase::Idle | Phase::Looking { overtaken: None } | Phase::Acquiring { .. },
                 Event::Away,
             ) => self.without_store(),
-            (Phase::Waiting { .. }, Event::Due) if self.facts.limits.closing => {
+            (Phase::Waiting { .. }, Event::Due) if self.facts.closing => {
                 self.answer(Answer::Pass(Bypass::ShuttingDown));
                 self.end();
             }

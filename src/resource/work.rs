@@ -15,8 +15,8 @@ use crate::{
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
 
 /// The generator that a request brings.
-pub(crate) struct Work {
-    pub(crate) generator: Generator,
+pub(crate) struct Generate {
+    pub(crate) run: Generator,
     /// The name of the layer, for events.
     pub(crate) layer: Arc<str>,
     /// The application has requested the regeneration.

@@ -1,6 +1,6 @@
 //! Content that is smaller than a whole response, and typed values.
 
-use std::{borrow::Cow, fmt, future::Future, sync::Arc};
+use std::{borrow::Cow, fmt, future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
@@ -11,7 +11,8 @@ use crate::{
     error::{BoxError, Error, ErrorKind},
     policy::Refresh,
     resource::{
-        Answer, Failure, Freshness, Generated, Generator, Page, Version, Work, parts::provisional,
+        Answer, Failure, Freshness, Generate, Generated, Generator, Page, Version,
+        parts::provisional,
     },
     timing::RECHECK,
 };
@@ -266,7 +267,10 @@ impl Perennial {
         has_placeholder: bool,
     ) -> Result<Arc<Version>, Error> {
         let pages = &self.pages;
-        let policy = pages.applied(policy);
+        let policy = match has_placeholder {
+            true => pages.applied(policy).first_wait(Duration::ZERO),
+            false => pages.applied(policy),
+        };
         if key.is_empty() || key.starts_with('/') {
             return Err(Error::invalid(format!(
                 "the key {key:?} cannot be used for content: write a name that does not begin with `/`, as in \
@@ -278,14 +282,14 @@ impl Perennial {
         } else if let Ok(answer) = pages.look(key, &policy, pages.now()) {
             answer
         } else {
-            let work = || Work {
-                generator: generate(),
+            let generate = || Generate {
+                run: generate(),
                 layer: Arc::clone(&pages.content_layer),
                 is_requested: false,
                 readable,
                 retention: None,
             };
-            pages.visit(key, &policy, has_placeholder, work).await.0
+            pages.visit(key, &policy, has_placeholder, generate).await.0
         };
         let version = match answer {
             Answer::Version(version) => Ok(version),

@@ -24,7 +24,7 @@ use crate::{
         future::oneshot as call,
         invalidate::{Change, is_safe},
     },
-    resource::{Target, Work},
+    resource::{Generate, Target},
     timing::BRIEF_RETENTION,
 };
 
@@ -194,7 +194,7 @@ where
 }
 
 /// Answers a request that memory cannot answer. `retention`: see
-/// [`Work::retention`].
+/// [`Generate::retention`].
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     parts: Parts,
@@ -223,8 +223,8 @@ where
     let make = || {
         let request = generating.clone().map(|()| ReqBody::default());
         let generator = generate(Arc::clone(&shared), request);
-        Work {
-            generator: Box::pin(warm::watched(generator)),
+        Generate {
+            run: Box::pin(warm::watched(generator)),
             layer: Arc::clone(&name),
             is_requested: warm::forces(),
             readable: None,

@@ -41,7 +41,7 @@ impl Task {
         let task = tokio::spawn(run.in_current_span());
         let mut task = AbortOnDropHandle::new(task);
         let key = self.key.clone();
-        let before = self.state.newest().map(|newest| Arc::clone(&newest.page));
+        let before = self.flight.newest().map(|newest| Arc::clone(&newest.page));
         let fence = self.lease.as_ref().map(|lease| lease.fence().0);
         self.started(fence);
         let (pages, policy) = (Arc::clone(&self.pages), self.policy);

@@ -1,10 +1,9 @@
 //! The events of a regeneration.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use super::Task;
 use crate::{
-    clock::Tick,
     error::with_causes,
     event::{self, Outcome, Reason, Regeneration},
     extensions::Fence,
@@ -18,28 +17,6 @@ use crate::{
         state::{Ended, Found, Freshness, Generated},
     },
 };
-
-/// The part of a regeneration's events that the task measures.
-pub(super) struct Measured {
-    pub(super) reason: Reason,
-    began: Option<Tick>,
-    took: Duration,
-    bytes: usize,
-    /// The last probe found the expired lease of another holder.
-    found_expired: bool,
-}
-
-impl Measured {
-    pub(super) fn new(reason: Reason) -> Self {
-        Self {
-            reason,
-            began: None,
-            took: Duration::ZERO,
-            bytes: 0,
-            found_expired: false,
-        }
-    }
-}
 
 /// Returns the reason for a regeneration, from the newest version before.
 pub(super) fn reason(newest: Option<&Version>, facts: &Facts<'_>) -> Reason {
@@ -60,19 +37,17 @@ impl Task {
     pub(super) fn measure(&mut self, event: &Event) {
         match event {
             Event::Probed(Found { lock, .. }) => {
-                self.measured.found_expired = lock.owned && lock.remaining.is_zero();
+                self.found_expired = lock.owned && lock.remaining.is_zero();
             }
-            Event::Acquired(Some(fence)) if self.measured.found_expired => {
+            Event::Acquired(Some(fence)) if self.found_expired => {
                 self.emit(event::Event::LeaseTakenOver {
                     key: self.key.clone(),
                     fence: Fence(*fence),
                 });
             }
-            Event::Generated(result) => {
+            Event::Generated(Generated::Content(page)) => {
                 self.ran();
-                if let Generated::Content(page) = result {
-                    self.measured.bytes = page.response().body().len();
-                }
+                self.bytes = page.response().body().len();
             }
             _ => {}
         }
@@ -92,9 +67,9 @@ impl Task {
         let generation = PastVersion {
             fence: self.lease.as_ref().map_or(Fence(0), Lease::fence),
             began: SystemTime::UNIX_EPOCH,
-            reason: self.measured.reason,
-            took: self.measured.took,
-            bytes: self.measured.bytes as u64,
+            reason: self.reason,
+            took: self.took,
+            bytes: self.bytes as u64,
             changed,
             process: self.pages.locks.shown_label().to_owned(),
         };
@@ -102,30 +77,30 @@ impl Task {
     }
 
     pub(super) fn started(&mut self, fence: Option<i64>) {
-        self.measured.began = Some(self.pages.now());
-        if self.measured.reason != Reason::Requested {
+        self.began = Some(self.pages.now());
+        if self.reason != Reason::Requested {
             // The probe may have found a version that this process did not have in memory.
             let facts = self.pages.facts(&self.key, &self.policy);
-            self.measured.reason = reason(self.state.newest(), &facts);
+            self.reason = reason(self.flight.newest(), &facts);
         }
         self.emit(event::Event::Regenerating {
             key: self.key.clone(),
             layer: self.layer.clone(),
-            reason: self.measured.reason,
+            reason: self.reason,
             fence: fence.map(Fence),
         });
     }
 
     /// Sets the time of the generator, once.
     fn ran(&mut self) {
-        if let Some(began) = self.measured.began.take() {
-            self.measured.took = self.pages.now() - began;
+        if let Some(began) = self.began.take() {
+            self.took = self.pages.now() - began;
         }
     }
 
     /// Logs the begin of a wait for another process.
     pub(super) fn waits(&self) {
-        let time = self.state.held_until() - self.pages.now();
+        let time = self.flight.held_until() - self.pages.now();
         tracing::debug!(
             target: "perennial::regeneration",
             key = &*self.key,
@@ -152,10 +127,10 @@ impl Task {
         let regeneration = Regeneration {
             key: self.key.clone(),
             layer: self.layer.clone(),
-            reason: self.measured.reason,
+            reason: self.reason,
             outcome: ended.outcome,
-            took: self.measured.took,
-            bytes: if has_content { self.measured.bytes } else { 0 },
+            took: self.took,
+            bytes: if has_content { self.bytes } else { 0 },
             fence: self.lease.as_ref().map(Lease::fence),
             error,
             serves_old: ended.serves_old,

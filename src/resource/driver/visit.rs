@@ -1,19 +1,16 @@
 //! Requests that start a regeneration or join one.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tracing::Instrument;
 
-use super::{
-    Task,
-    report::{Measured, reason},
-};
+use super::{Task, report::reason};
 use crate::{
     event::{Bypass, Reason},
     policy::Refresh,
     resource::{
-        Answer, Pages, Shown, Work, parts,
+        Answer, Generate, Pages, Shown, parts,
         state::{Flight, Next, Visitor},
     },
 };
@@ -23,7 +20,8 @@ impl Pages {
     /// regeneration, and waits within the limits of the policy. `generate` returns the generator if
     /// this request is the leader. The result is the answer, and true for the leader.
     ///
-    /// `has_placeholder`: see [`Visitor`].
+    /// `has_placeholder`: the visitor has content of its own in place of a first version, and waits
+    /// only for a newer version than a servable one.
     ///
     /// Cancel safe: a regeneration that has started continues.
     pub(crate) async fn visit(
@@ -31,7 +29,7 @@ impl Pages {
         key: &str,
         policy: &Refresh,
         has_placeholder: bool,
-        generate: impl FnOnce() -> Work,
+        generate: impl FnOnce() -> Generate,
     ) -> (Answer, bool) {
         let arrived = self.now();
         self.synced().await;
@@ -41,14 +39,14 @@ impl Pages {
                 Ok(joined) => joined,
                 Err(answer) => return (answer, false),
             };
-            let visitor = Visitor {
-                arrived,
-                leads,
-                has_placeholder,
-            };
             loop {
                 let seen = progress.borrow_and_update().clone();
                 let facts = self.facts(key, policy);
+                let waits = !has_placeholder || seen.has_servable(&facts);
+                let visitor = Visitor {
+                    arrived,
+                    leads: leads && waits,
+                };
                 match seen.wait(visitor, &facts) {
                     Next::Answer(answer) => return (answer, leads),
                     Next::Until(until) => {
@@ -74,7 +72,7 @@ impl Pages {
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        generate: &mut Option<impl FnOnce() -> Work>,
+        generate: &mut Option<impl FnOnce() -> Generate>,
     ) -> Result<(watch::Receiver<Shown>, bool), Answer> {
         let mut running = self.running();
         if let Some(progress) = running.get(key) {
@@ -99,20 +97,20 @@ impl Pages {
             return Err(Answer::Pass(Bypass::Purged));
         };
         let facts = self.facts(key, policy);
-        let (state, shown) = Flight::new(view, &facts);
+        let (flight, shown) = Flight::new(view, &facts);
         let (sender, progress) = watch::channel(shown);
         running.insert(key.to_owned(), sender.clone());
         drop(running);
         // The task exists before the caller's closure runs: if the closure panics, the drop of
         // the task lets another request start.
-        let mut driver = Task {
-            measured: Measured::new(reason(state.newest(), &facts)),
-            state,
+        let mut task = Task {
+            reason: reason(flight.newest(), &facts),
+            flight,
             pages: Arc::clone(self),
             key: key.into(),
             layer: Arc::from(""),
             policy: *policy,
-            progress: sender,
+            shown: sender,
             generator: None,
             lent: parts::permit(),
             permit: None,
@@ -120,16 +118,20 @@ impl Pages {
             readable: None,
             retention: None,
             left: false,
+            began: None,
+            took: Duration::ZERO,
+            bytes: 0,
+            found_expired: false,
         };
-        let work = generate();
-        driver.layer = work.layer;
-        if work.is_requested {
-            driver.measured.reason = Reason::Requested;
+        let generate = generate();
+        task.layer = generate.layer;
+        if generate.is_requested {
+            task.reason = Reason::Requested;
         }
-        driver.generator = Some(work.generator);
-        (driver.readable, driver.retention) = (work.readable, work.retention);
+        task.generator = Some(generate.run);
+        (task.readable, task.retention) = (generate.readable, generate.retention);
         let run = async move {
-            driver.run().await;
+            task.run().await;
             drop(token);
         };
         tokio::spawn(run.instrument(tracing::debug_span!("regeneration", key)));

@@ -244,7 +244,7 @@ impl<B: Clone + PartialEq> Flight<B> {
             }) => Some(*again),
             Phase::Publishing(Publishing {
                 shown: false, new, ..
-            }) => Some(new.born + facts.limits.patience),
+            }) => Some(new.born + facts.patience),
             _ => None,
         }
     }
@@ -284,7 +284,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             (Phase::Learning | Phase::Probing | Phase::Trying { .. }, Event::Away) => {
                 self.without_store()
             }
-            (Phase::Pausing { .. }, Event::Due | Event::LeftAlone) if self.facts.limits.closing => {
+            (Phase::Pausing { .. }, Event::Due | Event::LeftAlone) if self.facts.closing => {
                 self.progress = Some(Shown::Done(Answer::Pass(Bypass::ShuttingDown)));
                 Step::End
             }

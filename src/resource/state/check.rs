@@ -35,6 +35,7 @@ mod world;
 
 pub(super) use self::{
     content::{ModelList, Read, Text},
+    process::facts,
     setup::POLICY,
 };
 

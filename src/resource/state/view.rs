@@ -71,19 +71,14 @@ pub(crate) struct Facts<'a> {
     pub(crate) key: &'a str,
     pub(crate) policy: &'a Refresh,
     pub(crate) list: &'a dyn Verdicts,
-    pub(crate) limits: Limits,
-    /// The task has a permit, which bounds the regenerations of a process.
-    pub(crate) permit: bool,
-}
-
-/// The settings of a process, and whether it shuts down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Limits {
     /// The time that a request waits for the database although there is a version.
     pub(crate) patience: Duration,
     /// The time that a statement may take.
     pub(crate) statement: Duration,
+    /// The process shuts down.
     pub(crate) closing: bool,
+    /// The task has a permit, which bounds the regenerations of a process.
+    pub(crate) permit: bool,
 }
 
 /// The origin of a version in memory.

@@ -29,8 +29,6 @@ pub(crate) struct Visitor {
     pub(crate) arrived: Tick,
     /// The visitor is the leader, whose request started the regeneration.
     pub(crate) leads: bool,
-    /// The visitor has content of its own in place of a first version, and waits for none.
-    pub(crate) has_placeholder: bool,
 }
 
 /// The next action of a visitor.
@@ -46,12 +44,9 @@ pub(crate) enum Next<B> {
 impl<B: Clone + PartialEq> Shown<B> {
     /// Decides the next action of a visitor, within the limits of the policy.
     pub(crate) fn wait(&self, visitor: Visitor, facts: &Facts<'_>) -> Next<B> {
-        let Facts { policy, limits, .. } = facts;
+        let policy = facts.policy;
         let limit = |limit| visitor.arrived + limit;
-        let first = match visitor.has_placeholder {
-            true => visitor.arrived,
-            false => limit(policy.first_wait),
-        };
+        let first = limit(policy.first_wait);
         let until = match self {
             Self::Done(Answer::Version(version)) => {
                 // The version may have expired or been purged since the generator began.
@@ -73,22 +68,15 @@ impl<B: Clone + PartialEq> Shown<B> {
                 };
             }
             Self::Done(answer) => return Next::Answer(answer.clone()),
-            Self::Stale { version, .. }
-                if visitor.has_placeholder && !version.freshness(facts).is_servable() =>
-            {
-                first
-            }
-            Self::First if visitor.has_placeholder => first,
-            // The store may have a version.
-            Self::Looking if visitor.has_placeholder => limit(limits.patience),
             // The statement's limit ends the probe, unless the runtime of the leader has stopped.
-            Self::Looking if visitor.leads => limit(policy.timeout.max(limits.statement)),
-            Self::Looking => first.max(limit(limits.statement)),
+            Self::Looking if visitor.leads => limit(policy.timeout.max(facts.statement)),
+            // The store may have a version.
+            Self::Looking => limit(policy.first_wait.max(facts.patience)),
             Self::Stale { version, begun } => {
                 let patience = if *begun {
                     Duration::MAX
                 } else {
-                    limits.patience
+                    facts.patience
                 };
                 let soft = limit(policy.soft_timeout.min(patience));
                 match (version.freshness(facts), visitor.leads) {
@@ -122,6 +110,11 @@ impl<B: Clone + PartialEq> Shown<B> {
         }
     }
 
+    /// Returns true if visitors see a version that may be served.
+    pub(crate) fn has_servable(&self, facts: &Facts<'_>) -> bool {
+        matches!(self, Self::Stale { version, .. } if version.freshness(facts).is_servable())
+    }
+
     /// Returns the answer after a panic of the regeneration's task.
     pub(crate) fn lost(self, facts: &Facts<'_>) -> Answer<B> {
         match self {
@@ -146,65 +139,51 @@ fn unavailable<B>(facts: &Facts<'_>) -> Next<B> {
 mod tests {
     use super::*;
     use crate::resource::state::{
-        Facts, Limits, Origin,
-        check::{ModelList, POLICY, Read, Text},
+        Origin,
+        check::{ModelList, POLICY, Read, Text, facts},
     };
 
     #[test]
-    fn visitor_with_a_placeholder_waits_for_the_store_alone() {
-        let list = ModelList::default();
+    fn visitor_who_does_not_wait_for_a_first_version_waits_for_the_store_alone() {
+        let (list, policy) = (ModelList::default(), POLICY.first_wait(Duration::ZERO));
         let facts = |now| Facts {
             now: Tick(now),
-            key: "key",
-            policy: &POLICY,
-            list: &list,
-            limits: Limits {
-                patience: Duration::from_millis(500),
-                statement: Duration::from_secs(5),
-                closing: false,
-            },
-            permit: false,
+            policy: &policy,
+            ..facts(&list)
         };
         let version = |born| Version::new(Text::default().page(), 1, Tick(born), Origin::Stored);
-        let expired = Arc::new(version(-60_000_000));
-        let servable = Arc::new(version(-3_000_000));
-        for leads in [false, true] {
-            let visitor = Visitor {
-                arrived: Tick(0),
-                leads,
-                has_placeholder: true,
-            };
-            let wait = |progress: Shown<Read>, now| progress.wait(visitor, &facts(now));
-            assert!(matches!(
-                wait(Shown::Looking, 0),
-                Next::Until(Tick(500_000))
-            ));
-            let nothing_yet = |wait| matches!(wait, Next::Answer(Answer::Unavailable { .. }));
-            assert!(nothing_yet(wait(Shown::Looking, 500_000)));
-            assert!(nothing_yet(wait(Shown::First, 0)));
-            assert!(nothing_yet(wait(Shown::Elsewhere, 0)));
-            let stale = |version: &Arc<_>| Shown::Stale {
-                version: Arc::clone(version),
-                begun: true,
-            };
-            assert!(nothing_yet(wait(stale(&expired), 0)));
-            assert!(matches!(
-                wait(stale(&servable), 1_000_000),
-                Next::Answer(Answer::Version(_))
-            ));
-            assert!(
-                nothing_yet(wait(Shown::Done(Answer::Version(Arc::clone(&expired))), 0)) || leads
-            );
-        }
-        // Another visitor waits.
-        let other = Visitor {
+        let stale = |born| Shown::Stale {
+            version: Arc::new(version(born)),
+            begun: true,
+        };
+        let (expired, servable) = (stale(-60_000_000), stale(-3_000_000));
+        assert!(!expired.has_servable(&facts(0)) && servable.has_servable(&facts(0)));
+        let visitor = Visitor {
             arrived: Tick(0),
             leads: false,
-            has_placeholder: false,
         };
-        assert!(matches!(
-            Shown::<Read>::First.wait(other, &facts(0)),
-            Next::Until(_)
-        ));
+        let wait = |shown: &Shown<Read>, now| shown.wait(visitor, &facts(now));
+        let looking = wait(&Shown::Looking, 0);
+        assert!(matches!(looking, Next::Until(Tick(500_000))));
+        let done = Shown::Done(Answer::Version(Arc::new(version(-60_000_000))));
+        for (shown, now) in [
+            (&Shown::Looking, 500_000),
+            (&Shown::First, 0),
+            (&Shown::Elsewhere, 0),
+            (&expired, 0),
+            (&done, 0),
+        ] {
+            let next = wait(shown, now);
+            assert!(matches!(next, Next::Answer(Answer::Unavailable { .. })));
+        }
+        let next = wait(&servable, 0);
+        assert!(matches!(next, Next::Answer(Answer::Version(_))));
+        let waiting = POLICY;
+        let waiting = Facts {
+            policy: &waiting,
+            ..facts(0)
+        };
+        let next = Shown::<Read>::First.wait(visitor, &waiting);
+        assert!(matches!(next, Next::Until(_)));
     }
 }

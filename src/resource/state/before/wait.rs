@@ -46,7 +46,7 @@ pub(in crate::resource::state) enum Next<B> {
 impl<B: Clone + PartialEq> Shown<B> {
     /// Decides the next action of a visitor, within the limits of the policy.
     pub(in crate::resource::state) fn wait(&self, visitor: Visitor, facts: &Facts<'_>) -> Next<B> {
-        let Facts { policy, limits, .. } = facts;
+        let Facts { policy, .. } = facts;
         let limit = |limit| visitor.arrived + limit;
         let first = match visitor.has_placeholder {
             true => visitor.arrived,
@@ -80,15 +80,15 @@ impl<B: Clone + PartialEq> Shown<B> {
             }
             Self::First if visitor.has_placeholder => first,
             // The store may have a version.
-            Self::Looking if visitor.has_placeholder => limit(limits.patience),
+            Self::Looking if visitor.has_placeholder => limit(facts.patience),
             // The statement's limit ends the probe, unless the runtime of the leader has stopped.
-            Self::Looking if visitor.leads => limit(policy.timeout.max(limits.statement)),
-            Self::Looking => first.max(limit(limits.statement)),
+            Self::Looking if visitor.leads => limit(policy.timeout.max(facts.statement)),
+            Self::Looking => first.max(limit(facts.statement)),
             Self::Stale { version, begun } => {
                 let patience = if *begun {
                     Duration::MAX
                 } else {
-                    limits.patience
+                    facts.patience
                 };
                 let soft = limit(policy.soft_timeout.min(patience));
                 match (version.freshness(facts), visitor.leads) {

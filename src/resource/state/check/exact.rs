@@ -14,21 +14,16 @@ use crate::{
     resource::{
         Failure,
         state::{
-            Answer, AsOf, Effect, Event, Facts, Flight, Found, Freshness, Generated, Known, Limits,
-            Next, Origin, Shown, Step, Version, Visitor,
+            Answer, AsOf, Effect, Event, Facts, Flight, Found, Freshness, Generated, Known, Next,
+            Origin, Shown, Step, Version, Visitor,
             check::{
                 content::{ModelList, Read, Text, meta},
-                setup::{POLICY, SECOND},
+                process::facts,
+                setup::SECOND,
             },
         },
     },
     store::LockState,
-};
-
-const LIMITS: Limits = Limits {
-    patience: Duration::from_millis(500),
-    statement: Duration::from_secs(1),
-    closing: false,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -45,7 +40,6 @@ fn text(epoch: i64) -> Text {
 struct Process {
     now: Tick,
     list: ModelList,
-    limits: Limits,
 }
 
 impl Process {
@@ -54,7 +48,6 @@ impl Process {
             // Not zero: a time with the wrong sign would not be noticed.
             now: Tick(1000 * SECOND),
             list: ModelList::default(),
-            limits: LIMITS,
         }
     }
 
@@ -68,11 +61,7 @@ impl Process {
     fn facts(&self) -> Facts<'_> {
         Facts {
             now: self.now,
-            key: "key",
-            policy: &POLICY,
-            list: &self.list,
-            limits: self.limits,
-            permit: true,
+            ..facts(&self.list)
         }
     }
 

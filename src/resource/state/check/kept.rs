@@ -1,14 +1,12 @@
 //! Former defects, and properties below the check's unit of time, a second.
 
-use std::time::Duration;
-
 use crate::{
     clock::Tick,
     resource::state::{
-        Answer, AsOf, Effect, Event, Facts, Flight, Found, Generated, Limits, Origin, Shown, Step,
-        Version,
+        Answer, AsOf, Effect, Event, Flight, Found, Generated, Origin, Shown, Step, Version,
         check::{
             content::{ModelList, Read, Text},
+            process::facts,
             setup::{NOW, POLICY, SECOND},
         },
         look::backoff,
@@ -24,23 +22,6 @@ const TEXT: Text = Text {
         revision: 0,
     },
 };
-
-const LIMITS: Limits = Limits {
-    patience: Duration::from_millis(500),
-    statement: Duration::from_secs(1),
-    closing: false,
-};
-
-fn facts(known: &ModelList) -> Facts<'_> {
-    Facts {
-        now: NOW,
-        key: "key",
-        policy: &POLICY,
-        list: known,
-        limits: LIMITS,
-        permit: true,
-    }
-}
 
 fn found(version: Option<Version<Read>>) -> Event<Read> {
     Event::Probed(Found {

@@ -6,6 +6,9 @@
 //!   refuses its publish. The policy's timeout bounds it.
 //! - `Event::LeftAlone` is gone: the task ends a flight for which no visitor waits, without a
 //!   decision about the resource.
+//! - `Visitor::has_placeholder` is gone: such a visitor does not lead, and has a policy that waits for
+//!   no first version. A follower waits for a silent store for the site's patience, and no longer for
+//!   the limit of a statement.
 //! - `Limits::regenerates` is gone: to open a site that may run no regeneration is an error.
 
 use std::{sync::Arc, time::Duration};
@@ -137,7 +140,7 @@ impl Before {
         let before = before::Visitor {
             arrived: visitor.arrived,
             leads: visitor.leads,
-            has_placeholder: visitor.has_placeholder,
+            has_placeholder: false,
         };
         let is_same = match (self.shown.wait(before, facts), next) {
             (before::Next::Answer(before), Next::Answer(answer)) => same_answer(&before, answer),

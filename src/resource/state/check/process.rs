@@ -1,15 +1,16 @@
 //! A process, which carries out the steps as `resource/driver.rs` does.
 
+use std::time::Duration;
+
 use crate::{
     clock::Tick,
     resource::state::{
-        Event, Facts, Flight, Found, Generated, Known, Limits, Origin, Phase, Shown, Version,
-        Visitor,
+        Event, Facts, Flight, Found, Generated, Known, Origin, Phase, Shown, Version, Visitor,
         check::{
             content::{Marks, ModelList, Read, Text},
             database::{Database, Reply, Row, Statement},
             lockstep::Before,
-            setup::{Mutant, NOW, SECOND, Setup},
+            setup::{Mutant, NOW, POLICY, SECOND, Setup},
         },
     },
     search::Broken,
@@ -100,19 +101,17 @@ pub(super) struct Around<'a> {
     pub(super) seen: &'a mut Vec<&'static str>,
 }
 
-pub(super) fn facts<'a>(
-    setup: &Setup,
-    known: &'a ModelList,
-    limits: Limits,
-    permit: bool,
-) -> Facts<'a> {
+/// Returns the facts of a process that does not shut down.
+pub(in crate::resource::state) fn facts(known: &ModelList) -> Facts<'_> {
     Facts {
         now: NOW,
         key: "key",
-        policy: setup.policy(),
+        policy: &POLICY,
         list: known,
-        limits,
-        permit,
+        patience: Duration::from_millis(500),
+        statement: Duration::from_secs(1),
+        closing: false,
+        permit: true,
     }
 }
 
@@ -139,8 +138,12 @@ impl Process {
     }
 
     pub(super) fn facts(&self, setup: &Setup) -> Facts<'_> {
-        let permit = self.run.as_ref().is_some_and(|run| run.has_permit);
-        facts(setup, &self.known, setup.limits(self.closing), permit)
+        Facts {
+            policy: setup.policy(),
+            closing: self.closing,
+            permit: self.run.as_ref().is_some_and(|run| run.has_permit),
+            ..facts(&self.known)
+        }
     }
 
     /// Begins a regeneration with the visitor as its leader.
@@ -189,12 +192,16 @@ impl Process {
         let mut next = Some(event);
         while let Some(event) = next.take() {
             self.note_failure(&event, around.setup);
-            let limits = around.setup.limits(self.closing);
             let Some(run) = &mut self.run else { break };
             if run.takes_permit(&event) {
                 run.has_permit = std::mem::replace(&mut run.permits, true);
             }
-            let facts = facts(around.setup, &self.known, limits, run.has_permit);
+            let facts = Facts {
+                policy: around.setup.policy(),
+                closing: self.closing,
+                permit: run.has_permit,
+                ..facts(&self.known)
+            };
             let is_due = matches!(event, Event::Due);
             let unsaved = match &event {
                 Event::Probed(found) => {

@@ -9,7 +9,7 @@ use crate::{
     resource::{
         Failure,
         state::{
-            Event, Found, Generated, Known, Origin, Step, Version,
+            Event, Facts, Found, Generated, Known, Origin, Step, Version,
             check::{
                 content::{Read, Text},
                 database::{Reply, Row, Statement, Stored},
@@ -30,7 +30,6 @@ impl Process {
         around: &mut Around<'_>,
     ) -> Result<Option<Event<Read>>, Broken> {
         around.seen.push(names::step(&step));
-        let limits = around.setup.limits(self.closing);
         let Some(run) = &mut self.run else {
             return Ok(None);
         };
@@ -61,7 +60,10 @@ impl Process {
             Step::Generate { as_of } => {
                 let read = around.database.marks.latest;
                 let newest = run.state.newest.as_ref();
-                let facts = facts(around.setup, &self.known, limits, run.has_permit);
+                let facts = Facts {
+                    policy: around.setup.policy(),
+                    ..facts(&self.known)
+                };
                 if !run.has_permit && newest.is_some_and(|it| it.freshness(&facts).is_servable()) {
                     return Err(
                         "S21: no generator runs without a permit while a version is servable",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{clock::Tick, policy::Refresh, resource::state::Limits};
+use crate::{clock::Tick, policy::Refresh};
 
 /// The time on each clock; all other times are relative to this one.
 pub(super) const NOW: Tick = Tick(0);
@@ -135,14 +135,6 @@ impl Setup {
             _ if self.early => &EARLY,
             _ if self.long_cooldown => &LONG_COOLDOWN,
             _ => &POLICY,
-        }
-    }
-
-    pub(super) fn limits(&self, closing: bool) -> Limits {
-        Limits {
-            patience: Duration::from_millis(500),
-            statement: Duration::from_secs(1),
-            closing,
         }
     }
 }

@@ -39,7 +39,6 @@ impl Process {
         let visitor = Visitor {
             arrived: Tick(i64::from(seen.is_some_and(is_new))),
             leads: false,
-            has_placeholder: false,
         };
         if let Some(Known::HitForPass { until, .. }) = &self.view
             && *until > NOW

@@ -181,7 +181,6 @@ fn version_that_was_purged_while_it_was_published_answers_nobody() {
         let visitor = Visitor {
             arrived: process.now,
             leads,
-            has_placeholder: false,
         };
         progress.wait(visitor, &process.facts())
     };

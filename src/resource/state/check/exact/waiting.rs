@@ -7,7 +7,6 @@ fn wait(process: &Process, progress: &Shown<Read>, leads: bool, ago: Duration) -
     let visitor = Visitor {
         arrived: process.now - ago,
         leads,
-        has_placeholder: false,
     };
     progress.wait(visitor, &process.facts())
 }
