@@ -7,8 +7,6 @@
 //! carries the steps out.
 
 #[cfg(test)]
-mod before;
-#[cfg(test)]
 mod check;
 mod finish;
 mod look;

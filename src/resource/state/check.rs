@@ -21,7 +21,6 @@ mod database;
 mod exact;
 mod kept;
 mod laws;
-mod lockstep;
 mod model;
 mod mutants;
 mod names;

@@ -130,8 +130,6 @@ impl Code {
     fn run(&mut self, run: &Run) {
         let Run {
             state,
-            // The lockstep compares the whole state with the state before.
-            before: _,
             progress,
             doing,
             lease,

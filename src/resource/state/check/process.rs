@@ -9,7 +9,6 @@ use crate::{
         check::{
             content::{Marks, ModelList, Read, Text},
             database::{Database, Reply, Row, Statement},
-            lockstep::Before,
             setup::{Mutant, NOW, POLICY, SECOND, Setup},
         },
     },
@@ -59,8 +58,6 @@ pub(super) struct Waiting {
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) state: Flight<Read>,
-    /// The machine before, which gets the same events.
-    pub(super) before: Before,
     pub(super) progress: Shown<Read>,
     pub(super) doing: Doing,
     pub(super) lease: Option<Lease>,
@@ -157,7 +154,6 @@ impl Process {
         let (state, progress) = Flight::new(self.view.clone(), &facts);
         let run = Run {
             state,
-            before: Before::new(self.view.clone(), &facts, &progress)?,
             progress,
             doing: Doing::Nothing,
             lease: None,
@@ -216,9 +212,7 @@ impl Process {
                 }
                 _ => None,
             };
-            let old = run.before.on(&facts, &event);
             let step = run.state.on(&facts, event);
-            run.before.agrees(&old, &step, &run.state, &facts)?;
             if is_due && run.state.due(&facts).is_some_and(|due| due <= NOW) {
                 return Err("S14: no deadline is in the past twice in a row");
             }

@@ -8,7 +8,6 @@ use crate::{
         Answer, Flight, Known, Phase, Publishing, Shown, Version,
         check::{
             content::Read,
-            lockstep,
             process::{Doing, Process},
         },
     },
@@ -37,9 +36,6 @@ impl Process {
         }
         if let Some(run) = &mut self.run {
             of_state(&mut run.state, &change);
-            lockstep::of_before(&mut run.before, &change, &|version| {
-                of_version(version, &change);
-            });
             match &mut run.progress {
                 Shown::Stale { version, .. } | Shown::Done(Answer::Version(version)) => {
                     of_version(Arc::make_mut(version), &change);

@@ -89,9 +89,7 @@ impl Process {
             if waiting.anew && !is_late {
                 continue;
             }
-            let wait = run.progress.wait(waiting.visitor, &facts);
-            run.before.waits(waiting.visitor, &facts, &wait)?;
-            let wait = match wait {
+            let wait = match run.progress.wait(waiting.visitor, &facts) {
                 Next::Restart(_) if around.setup.mutant == Some(Mutant::EachGeneratesAlone) => {
                     Next::Answer(Answer::Pass(Bypass::Purged))
                 }
@@ -131,7 +129,6 @@ impl Process {
     ) -> Result<(), Broken> {
         let facts = self.facts(around.setup);
         let wait = run.progress.wait(waiting.visitor, &facts);
-        run.before.waits(waiting.visitor, &facts, &wait)?;
         match wait {
             Next::Answer(answer) if !waiting.anew => {
                 self.answered(&answer, Some(waiting.visitor), around)
@@ -139,7 +136,6 @@ impl Process {
             Next::Until(_) if !waiting.anew => {
                 around.seen.push("regeneration ends without an answer");
                 let answer = run.progress.clone().lost(&facts);
-                run.before.loses(&facts, &answer)?;
                 self.answered(&answer, Some(waiting.visitor), around)
             }
             _ => {
