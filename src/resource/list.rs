@@ -9,7 +9,7 @@ use super::{
     Known, Metadata, Pages,
     entries::{Entry, EntryFilter, EntryPage, EntryState},
     history::PastVersion,
-    metadata::Description,
+    meta::Description,
     state::Freshness,
 };
 use crate::{

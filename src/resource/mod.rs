@@ -10,9 +10,7 @@ mod invalidation;
 mod list;
 mod memory;
 mod meta;
-mod metadata;
 mod names;
-mod page;
 pub(crate) mod parts;
 mod prune;
 mod representation;
@@ -45,10 +43,8 @@ use memory::Memory;
 use sync::Schedule;
 
 pub(crate) use invalidation::{Invalidations, Target};
-pub(crate) use meta::Meta;
-pub(crate) use metadata::Metadata;
-pub(crate) use page::Representations;
-pub(crate) use representation::Representation;
+pub(crate) use meta::{Meta, Metadata};
+pub(crate) use representation::{Representation, Representations};
 pub(crate) use state::{Facts, Freshness};
 pub(crate) use work::{Failure, Generate, Generator};
 

@@ -13,7 +13,7 @@ use crate::{
     resource::{
         Event, Facts, Version,
         history::PastVersion,
-        metadata::Description,
+        meta::Description,
         state::{Ended, Found, Freshness, Generated},
     },
 };
