@@ -116,7 +116,7 @@ pub mod layer; // the Tower layers
 
 pub mod event; // what a site reports: events, counters
 
-mod resource; // the heart: a resource between memory, generator and store
+mod page; // the heart: a resource between memory, generator and store
 
 mod lock; // leases by name, waiting, once, session locks, claims
 
@@ -160,7 +160,7 @@ pub mod entries {
     //! the version.
 
     pub use crate::name::visible;
-    pub use crate::resource::{
+    pub use crate::page::{
         entries::{Entry, EntryFilter, EntryPage, EntryState},
         history::PastVersion,
     };

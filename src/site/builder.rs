@@ -10,7 +10,7 @@ use crate::{
     layer::refresh::extensions::KnownTypes,
     mode::Mode,
     name::TABLE_PREFIX,
-    resource::{Pages, Settings},
+    page::{Pages, Settings},
     store::{Backend, Store},
     timing::{DATABASE_PATIENCE, RETENTION},
 };

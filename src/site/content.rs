@@ -9,11 +9,11 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::Perennial;
 use crate::{
     error::{BoxError, Error, ErrorKind},
-    policy::Refresh,
-    resource::{
+    page::{
         Answer, Failure, Freshness, Generate, Generated, Generator, Page, Version,
         parts::provisional,
     },
+    policy::Refresh,
     timing::RECHECK,
 };
 

@@ -19,8 +19,8 @@ use crate::{
     key,
     layer::{InvalidateLayer, RefreshLayer, refresh::extensions::KnownTypes},
     lock::{Lease, Locks, Process},
+    page::{Pages, Target},
     policy::Refresh,
-    resource::{Pages, Target},
 };
 
 pub use builder::Builder;

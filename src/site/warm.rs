@@ -12,7 +12,7 @@ use super::Perennial;
 use crate::{
     event::{Bypass, Event, Served},
     layer::{future::oneshot, refresh::warm},
-    resource::Pages,
+    page::Pages,
     timing::WARMING_AT_ONCE,
 };
 

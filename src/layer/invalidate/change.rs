@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{Method, Response};
 
-use crate::resource::{Pages, Target};
+use crate::page::{Pages, Target};
 
 /// Returns true for methods that change nothing (RFC 9110 §9.2.1).
 pub(in crate::layer) fn is_safe(method: &Method) -> bool {

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use tower_layer::Layer;
 
 use super::InvalidateService;
-use crate::{extensions::Tags, resource::Pages};
+use crate::{extensions::Tags, page::Pages};
 
 /// Invalidates its tags, and the [`Tags`] in the response's extensions, after each change; from
 /// [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success).

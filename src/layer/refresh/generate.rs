@@ -21,7 +21,7 @@ use crate::{
         body::{Read, read},
         future::oneshot as call,
     },
-    resource::{Failure, Generated},
+    page::{Failure, Generated},
 };
 
 /// One run of the service as a generator.

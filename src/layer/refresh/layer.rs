@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use http::request::Parts;
 use tower_layer::Layer;
 
-use crate::{extensions::Tags, policy::Refresh, resource::Pages};
+use crate::{extensions::Tags, page::Pages, policy::Refresh};
 
 use super::{
     admission::Admission, extensions::KnownTypes, hints::Hints, keying::Key,

@@ -20,7 +20,7 @@ use crate::{
         fields::ascii,
     },
     layer::{RefreshLayer, ResponseBody},
-    resource::{Answer, Failure, Version},
+    page::{Answer, Failure, Version},
 };
 
 impl RefreshLayer {

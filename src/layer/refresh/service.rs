@@ -24,7 +24,7 @@ use crate::{
         future::oneshot as call,
         invalidate::{Change, is_safe},
     },
-    resource::{Generate, Target},
+    page::{Generate, Target},
     timing::BRIEF_RETENTION,
 };
 

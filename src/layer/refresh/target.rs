@@ -4,7 +4,7 @@ use http::{HeaderMap, Uri, header, request::Parts, uri::Authority};
 
 use crate::{
     layer::refresh::{keying::Key, request::host},
-    resource::Target,
+    page::Target,
 };
 
 /// The host of such a request. `None`: a request of HTTP/1.0 without a host.

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{event::Served, policy::Refresh, resource::Generated};
+use crate::{event::Served, page::Generated, policy::Refresh};
 
 tokio::task_local! {
     /// The request of this task, if the application sends it.

@@ -21,7 +21,7 @@
 //! | S16 | an answer that comes too late changes nothing (only counted here) |
 //! | S18 | a process generates without a lease only while the database is away |
 //!
-//! `src/resource/state/check` explores the decisions for the same list without S9, and with three
+//! `src/page/flight/check` explores the decisions for the same list without S9, and with three
 //! more:
 //!
 //! | | promise |

@@ -1,0 +1,105 @@
+//! The smallest content and invalidation list that the decisions accept.
+
+use std::sync::Arc;
+
+use crate::{
+    extensions::Tags,
+    page::{
+        Meta,
+        flight::{AsOf, Freshness, Page, Verdicts, Version},
+    },
+};
+
+/// Generated content. Two contents that have read the same data are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(in crate::page::flight) struct Text {
+    /// The latest epoch in the database when the generator read the data.
+    pub(super) read: Read,
+    pub(super) as_of: AsOf,
+}
+
+pub(in crate::page::flight) type Read = i64;
+
+impl Text {
+    pub(in crate::page::flight) fn page(self) -> Arc<Page<Read>> {
+        Arc::new(Page {
+            meta: meta(self.as_of),
+            body: self.read,
+        })
+    }
+
+    pub(super) fn of(version: &Version<Read>) -> Self {
+        Self {
+            read: version.page.body,
+            as_of: version.page.meta.as_of(),
+        }
+    }
+}
+
+pub(super) fn meta(as_of: AsOf) -> Meta {
+    Meta::without_version("key", as_of, Tags::default())
+}
+
+/// The epochs of the invalidations of the one key; 0: there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Marks {
+    pub(super) stale: i64,
+    pub(super) purged: i64,
+    /// The epoch in which the new revision of the code was first seen.
+    pub(super) revision: i64,
+    pub(super) latest: i64,
+}
+
+impl Marks {
+    /// Takes in the epochs of another list.
+    pub(super) fn learn(&mut self, other: Self) {
+        self.stale = self.stale.max(other.stale);
+        self.purged = self.purged.max(other.purged);
+        self.revision = self.revision.max(other.revision);
+        self.latest = self.latest.max(other.latest);
+    }
+
+    pub(super) fn next(&mut self) -> i64 {
+        self.latest += 1;
+        self.latest
+    }
+}
+
+/// The invalidation list of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(in crate::page::flight) struct ModelList {
+    pub(super) marks: Marks,
+    /// All invalidations from before the process began are known.
+    pub(super) complete: bool,
+    /// The process has the new revision of the code.
+    pub(super) is_new: bool,
+    /// A mutant: purges have no effect.
+    pub(super) ignores_purges: bool,
+}
+
+impl Verdicts for ModelList {
+    fn latest(&self) -> i64 {
+        self.marks.latest
+    }
+
+    fn revision(&self) -> i64 {
+        if self.is_new { self.marks.revision } else { 0 }
+    }
+
+    fn judge(&self, meta: &Meta) -> Freshness {
+        let metadata = meta.as_of();
+        let Marks {
+            stale,
+            purged,
+            revision,
+            ..
+        } = self.marks;
+        if purged > metadata.epoch && !self.ignores_purges {
+            Freshness::Purged
+        } else if stale.max(revision) > metadata.epoch || metadata.revision < self.revision() {
+            Freshness::Stale
+        } else {
+            Freshness::Fresh
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The store of the check: each statement is one atomic step, by the contract of the trait `Store`.
+//!
+//! Times are relative: the database's clock always shows `Tick(0)`.
+
+use std::time::Duration;
+
+use crate::{
+    clock::Tick,
+    page::flight::check::{
+        content::{Marks, Text},
+        setup::{LEASE, Mutant, NOW, OLDEST, SECOND},
+    },
+    search::Broken,
+    store::LockState,
+};
+
+/// An entry from further in the future is from before the clock was set back.
+const SET_BACK: Duration = Duration::from_secs(5);
+
+/// The expiry of a lock that was released without a cooldown.
+pub(super) const FREE: Tick = Tick(i64::MIN);
+
+#[derive(Clone, Debug)]
+pub(super) struct Database {
+    pub(super) lock: Lock,
+    pub(super) entry: Option<Entry>,
+    pub(super) marks: Marks,
+    /// For the properties: the end of the cooldown.
+    pub(super) cooling: Tick,
+    /// For the properties: the fence of the lock when it was last taken from its holder.
+    pub(super) broken: i64,
+    /// For the properties: the number of regenerations under a lease for the present version and
+    /// invalidations.
+    pub(super) begun: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lock {
+    pub(super) fence: i64,
+    /// 0: none.
+    pub(super) owner: u32,
+    pub(super) acquired: Tick,
+    pub(super) expires: Tick,
+    pub(super) failures: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) fence: i64,
+    pub(super) made: Tick,
+    pub(super) text: Text,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) owner: u32,
+    pub(super) fence: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Statement {
+    Learn { is_new: bool },
+    Probe { known: i64 },
+    Try { seen: i64, owner: u32 },
+    Renew { row: Row, text: Text, known: i64 },
+    Publish { row: Row, text: Text },
+    Remove { row: Row },
+    Release { row: Row, cooldown: Duration },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reply {
+    Learned(Marks),
+    Probed {
+        entry: Option<Stored>,
+        lock: LockState,
+        epoch: i64,
+    },
+    Tried(Option<i64>),
+    Done(bool),
+}
+
+/// An entry in the answer to a probe.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored {
+    pub(super) fence: i64,
+    pub(super) age: Duration,
+    pub(super) undated: bool,
+    pub(super) text: Text,
+}
+
+impl Database {
+    pub(super) fn new() -> Self {
+        Self {
+            lock: Lock {
+                fence: 0,
+                owner: 0,
+                acquired: NOW,
+                expires: FREE,
+                failures: 0,
+            },
+            entry: None,
+            marks: Marks::default(),
+            cooling: NOW,
+            broken: 0,
+            begun: 0,
+        }
+    }
+
+    /// Runs a statement. The error is a property that the statement violates.
+    pub(super) fn run(
+        &mut self,
+        statement: Statement,
+        mutant: Option<Mutant>,
+    ) -> Result<Reply, Broken> {
+        Ok(match statement {
+            Statement::Learn { is_new } => {
+                if is_new && self.marks.revision == 0 {
+                    self.marks.revision = self.marks.next();
+                    self.begun = 0;
+                }
+                Reply::Learned(self.marks)
+            }
+            Statement::Probe { known } => {
+                let entry = self.entry.filter(|entry| entry.fence > known);
+                let lock = LockState {
+                    fence: self.lock.fence,
+                    owned: self.lock.owner != 0,
+                    remaining: self.remaining(mutant),
+                    failures: self.lock.failures,
+                };
+                let entry = entry.map(|entry| Stored {
+                    fence: entry.fence,
+                    age: NOW - entry.made,
+                    undated: entry.made > NOW + SET_BACK,
+                    text: entry.text,
+                });
+                let epoch = self.marks.latest;
+                Reply::Probed { entry, lock, epoch }
+            }
+            Statement::Try { seen, owner } => Reply::Tried(self.try_lock(seen, owner, mutant)?),
+            Statement::Renew { row, text, known } => {
+                let stored = self.entry.map_or(0, |entry| entry.fence);
+                let renews = stored == known || stored == row.fence;
+                Reply::Done(renews && self.publish(row, text, mutant)?)
+            }
+            Statement::Publish { row, text } => Reply::Done(self.publish(row, text, mutant)?),
+            Statement::Remove { row } => {
+                let is_holder = self.is_held_by(row) || mutant == Some(Mutant::RemoveWithoutFence);
+                let removes = self.entry.is_some() && is_holder;
+                if removes {
+                    self.under_the_fence(row)?;
+                    self.entry = None;
+                    self.begun = 0;
+                }
+                Reply::Done(removes)
+            }
+            Statement::Release { row, cooldown } => {
+                let Lock { fence, owner, .. } = self.lock;
+                let is_owner = owner == row.owner || owner == 0;
+                let releases =
+                    fence == row.fence && is_owner || mutant == Some(Mutant::ReleaseWithoutOwner);
+                if releases {
+                    self.cooling = NOW + cooldown;
+                    self.lock.failures = match cooldown.is_zero() {
+                        true => 0,
+                        false => self.lock.failures + u32::from(owner != 0),
+                    };
+                    self.lock.owner = 0;
+                    self.lock.expires = match mutant {
+                        Some(Mutant::ReleaseWithoutCooldown) => FREE,
+                        _ if cooldown.is_zero() => FREE,
+                        _ => NOW + cooldown,
+                    };
+                }
+                Reply::Done(releases)
+            }
+        })
+    }
+
+    fn remaining(&self, mutant: Option<Mutant>) -> Duration {
+        match mutant {
+            Some(Mutant::CooldownIgnored) if self.lock.owner == 0 => Duration::ZERO,
+            _ => self.lock.expires - NOW,
+        }
+    }
+
+    fn try_lock(
+        &mut self,
+        seen: i64,
+        owner: u32,
+        mutant: Option<Mutant>,
+    ) -> Result<Option<i64>, Broken> {
+        let is_new = self.lock.fence == 0;
+        let is_free = self.remaining(mutant).is_zero();
+        let is_seen = self.lock.fence == seen || mutant == Some(Mutant::TryWithoutFence);
+        if !(is_new || is_free && is_seen) {
+            return Ok(None);
+        }
+        let stored = self.entry.map_or(0, |entry| entry.fence);
+        if !is_new && stored > seen {
+            return Err("S3: a try succeeds only for a process that has seen the stored version");
+        }
+        if self.cooling > NOW {
+            return Err("S12: no try succeeds in a cooldown");
+        }
+        self.lock = Lock {
+            fence: self.lock.fence + 1,
+            owner,
+            acquired: NOW,
+            expires: NOW + LEASE,
+            ..self.lock
+        };
+        Ok(Some(self.lock.fence))
+    }
+
+    pub(super) fn is_held_by(&self, row: Row) -> bool {
+        self.lock.owner == row.owner && self.lock.fence == row.fence
+    }
+
+    fn under_the_fence(&self, row: Row) -> Result<(), Broken> {
+        match self.lock.fence == row.fence {
+            true => Ok(()),
+            false => Err("S2: what is stored changes only while the lock's fence is the lease's"),
+        }
+    }
+
+    fn publish(&mut self, row: Row, text: Text, mutant: Option<Mutant>) -> Result<bool, Broken> {
+        let stored = self.entry.map_or(0, |entry| entry.fence);
+        let is_holder = self.is_held_by(row) || mutant == Some(Mutant::PublishWithoutFence);
+        if stored == row.fence {
+            // An earlier try has stored the entry, and the answer was lost.
+            return Ok(true);
+        }
+        if !is_holder || (stored > row.fence && mutant != Some(Mutant::PublishWithoutFence)) {
+            return Ok(false);
+        }
+        if row.fence < stored {
+            return Err("S1: fences of what is stored grow");
+        }
+        self.under_the_fence(row)?;
+        let goes_back = self.entry.is_some_and(|entry| text.read < entry.text.read);
+        if goes_back {
+            return Err("stored content never goes backwards");
+        }
+        self.entry = Some(Entry {
+            fence: row.fence,
+            made: NOW,
+            text,
+        });
+        self.begun = 0;
+        Ok(true)
+    }
+
+    /// Returns true if the statement can do nothing any more, as fences only grow.
+    pub(super) fn is_over(&self, statement: Statement) -> bool {
+        match statement {
+            Statement::Learn { .. } | Statement::Probe { .. } => true,
+            Statement::Try { seen, .. } => self.lock.fence != 0 && self.lock.fence != seen,
+            Statement::Renew { row, .. }
+            | Statement::Publish { row, .. }
+            | Statement::Remove { row }
+            | Statement::Release { row, .. } => self.lock.fence != row.fence,
+        }
+    }
+
+    /// Extends a lease; `false`: the lease is lost.
+    pub(super) fn extend(&mut self, row: Row) -> bool {
+        let extends = self.is_held_by(row) && self.lock.expires > NOW;
+        if extends {
+            self.lock.acquired = self.lock.acquired.min(NOW);
+            self.lock.expires = NOW + LEASE;
+        }
+        extends
+    }
+
+    /// Takes the lock from its holder.
+    pub(super) fn break_lock(&mut self) {
+        if self.lock.fence > 0 {
+            self.lock.fence += 1;
+            self.broken = self.lock.fence;
+            (self.lock.owner, self.lock.expires, self.cooling) = (0, FREE, NOW);
+        }
+    }
+
+    pub(super) fn purge(&mut self) {
+        self.break_lock();
+        self.entry = None;
+        self.begun = 0;
+    }
+
+    /// Lets a second go by.
+    pub(super) fn tick(&mut self) {
+        self.change_times(|time| time.0.saturating_sub(SECOND));
+    }
+
+    /// Sets the clock back by ten seconds.
+    pub(super) fn set_back(&mut self) {
+        let is_cooling = self.cooling > NOW;
+        self.change_times(|time| match time {
+            FREE => FREE.0,
+            time => time.0.max(OLDEST) + 10 * SECOND,
+        });
+        if !is_cooling {
+            self.cooling = NOW;
+        }
+    }
+
+    fn change_times(&mut self, change: impl Fn(Tick) -> i64) {
+        let lock = &mut self.lock;
+        let times = [&mut lock.acquired, &mut lock.expires, &mut self.cooling];
+        let made = self.entry.as_mut().map(|entry| &mut entry.made);
+        for time in times.into_iter().chain(made) {
+            time.0 = change(*time);
+        }
+    }
+}

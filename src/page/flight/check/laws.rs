@@ -1,0 +1,161 @@
+//! The properties of a process in a single state.
+
+use std::time::Duration;
+
+use crate::{
+    page::flight::{
+        Event, Known, Phase, Publishing, Version,
+        check::{
+            code,
+            content::{Read, Text},
+            database::Database,
+            process::Process,
+            setup::{Fault, NOW, POLICY, Setup},
+            world::World,
+        },
+    },
+    search::Broken,
+    timing::RECHECK,
+};
+
+/// No visitor waits longer: for the first version, and then for three statements, the generator and
+/// the publish.
+const LONGEST: Duration = Duration::from_secs(9);
+
+impl Process {
+    /// Tests for how long visitors wait.
+    pub(super) fn patience(&self, setup: &Setup) -> Result<(), Broken> {
+        let facts = self.facts(setup);
+        let is_servable = match &self.view {
+            Some(Known::Version(version)) => version.freshness(&facts).is_servable(),
+            _ => false,
+        };
+        if self.sleep.is_some() {
+            return Ok(());
+        }
+        for waiting in self.waiting.iter().flatten().filter(|it| !it.slept) {
+            let waited = NOW - waiting.visitor.arrived;
+            if is_servable && !waiting.visitor.leads {
+                return Err(
+                    "no visitor waits for another one's regeneration while there is a servable version",
+                );
+            }
+            if is_servable && waited >= POLICY.soft_timeout {
+                return Err(
+                    "S13: no leader waits longer than the soft timeout while there is a servable version",
+                );
+            }
+            if waited > LONGEST {
+                return Err("S13: each visitor is answered in time");
+            }
+        }
+        Ok(())
+    }
+
+    /// Tests the versions of the process.
+    pub(super) fn versions(&self, setup: &Setup, database: &Database) -> Result<(), Broken> {
+        let view = match &self.view {
+            Some(Known::Version(version)) => Some(&**version),
+            _ => None,
+        };
+        let run = self.run.as_ref();
+        let newest = run.and_then(|run| run.state.newest.as_ref());
+        let new = run.and_then(|run| match &run.state.phase {
+            Phase::Publishing(Publishing { new, .. })
+            | Phase::Looking {
+                overtaken: Some(new),
+            } => Some(new),
+            _ => None,
+        });
+        for version in [view, newest, new].into_iter().flatten() {
+            self.version(version, setup, database)?;
+        }
+        self.is_deaf(setup)
+    }
+
+    fn version(
+        &self,
+        version: &Version<Read>,
+        setup: &Setup,
+        database: &Database,
+    ) -> Result<(), Broken> {
+        let Text { read, as_of, .. } = Text::of(version);
+        if as_of.epoch > read {
+            return Err("S10: the epoch of a version was known before its generator began");
+        }
+        if version.ask_again_at > NOW + RECHECK.max(setup.policy().cooldown_time()) {
+            return Err("S14: a process asks again after a second or the cooldown");
+        }
+        let stored = database
+            .entry
+            .filter(|stored| stored.fence == version.fence);
+        if let Some(stored) = stored
+            && !version.is_unsaved()
+            && !self.suspended
+            && setup.faults[Fault::ClockBack as usize] == 0
+            && version.born > stored.made
+        {
+            return Err("a version is at least as old in memory as in the store");
+        }
+        Ok(())
+    }
+
+    /// Tests that an unexpected event changes nothing.
+    fn is_deaf(&self, setup: &Setup) -> Result<(), Broken> {
+        let Some(run) = &self.run else { return Ok(()) };
+        let facts = self.facts(setup);
+        let before = code::state(&run.state);
+        let mut events = Vec::new();
+        if !matches!(run.state.phase, Phase::Idle) {
+            events.push(Event::Begun);
+        }
+        if run.state.due(&facts).is_none() {
+            events.push(Event::Due);
+        }
+        for event in events {
+            let mut state = run.state.clone();
+            let step = state.on(&facts, event);
+            let is_silent = step.next.is_none()
+                && step.known.is_none()
+                && step.shown.is_none()
+                && step.ended.is_none();
+            if !is_silent || code::state(&state) != before {
+                return Err("S16: an event that nobody has asked for changes nothing");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl World {
+    /// Tests the properties of this state.
+    pub(super) fn laws(&self) -> Result<(), Broken> {
+        for process in &self.processes {
+            process.memory(self.setup)?;
+            process.patience(self.setup)?;
+            process.versions(self.setup, &self.database)?;
+        }
+        let lock = self.database.lock;
+        let mut holders = 0;
+        for process in &self.processes {
+            let lease = process.run.as_ref().and_then(|run| run.lease);
+            let Some(lease) = lease.filter(|lease| !lease.lost && lease.until > NOW) else {
+                continue;
+            };
+            if process.suspended || lease.row.fence < self.database.broken {
+                continue;
+            }
+            holders += 1;
+            if !self.database.is_held_by(lease.row) {
+                return Err("the lock is its holder's while the lease is valid");
+            }
+            if lock.expires < lease.until {
+                return Err("a lease is not valid for longer than the lock");
+            }
+        }
+        match holders {
+            0 | 1 => Ok(()),
+            _ => Err("S4: one process at a time has a valid lease"),
+        }
+    }
+}

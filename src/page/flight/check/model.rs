@@ -1,0 +1,157 @@
+//! The check as a model of the search, and the schedule without faults.
+
+use crate::{
+    page::flight::{
+        Freshness, Known,
+        check::{
+            action::Action,
+            names,
+            process::{Doing, Process},
+            regenerate::Ran,
+            setup::{NOW, SECOND, Setup},
+            visit::Request,
+            world::World,
+        },
+    },
+    search::{Broken, Model, Steps},
+};
+
+impl Model for Setup {
+    type State = World;
+    type Action = Action;
+
+    /// A lease, a cooldown, a second, the time of a hit-for-pass, and the timeout of the generator.
+    const PATIENCE: u16 = 8;
+
+    fn start(&self) -> World {
+        World::new(Box::leak(Box::new(self.clone())))
+    }
+
+    fn steps(&self, world: &World, steps: &mut Steps<Self>) {
+        let mut seen = Vec::new();
+        world.actions(&mut |action| match world.after(action, &mut seen) {
+            Ok(next) => steps.to(action, next),
+            Err(property) => steps.broken(action, property),
+        });
+        for process in &world.processes {
+            if let Some(run) = &process.run {
+                seen.push(names::phase(&run.state.phase));
+            }
+        }
+        seen.into_iter()
+            .for_each(|situation| steps.sometimes(situation));
+    }
+
+    fn invariant(&self, world: &World) -> Result<(), Broken> {
+        let verdict = world.laws();
+        if self.swaps {
+            let mut swapped = world.clone();
+            swapped.processes.swap(0, 1);
+            if swapped != *world || swapped.laws() != verdict {
+                return Err("the processes may change places");
+            }
+        }
+        verdict
+    }
+
+    fn settle(&self, world: &World) -> Option<(u16, World)> {
+        let mut seen = Vec::new();
+        for action in world.settling() {
+            let mut next = world.clone();
+            // A violation is found by the steps.
+            next.act(action, &mut seen).ok()?;
+            next.forget_late();
+            // An answer from memory changes nothing.
+            if !matches!(action, Action::Ask(..)) || *world != next {
+                // A lock from before the clock was set back lasts until the clock has caught up.
+                let counts = world.database.lock.acquired <= NOW;
+                let costs = counts && action == Action::Tick(None);
+                return Some((u16::from(costs), next));
+            }
+        }
+        None
+    }
+}
+
+impl World {
+    /// The actions without faults, in the order of their turn. Empty if all is done.
+    fn settling(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let [first, second] = &self.processes;
+        let is_free = self.database.lock.owner == 0 || self.database.lock.expires <= NOW;
+        let is_idle = |process: &Process| {
+            process.run.is_none() && process.sleep.is_none() && process.late.is_none()
+        };
+        let fresh = [first, second].map(|process| process.is_fresh(self.setup));
+        // Each revision of the code has a version of its own.
+        let agree = fresh[0] == fresh[1] || first.known.is_new != second.known.is_new;
+        let are_fresh = fresh.iter().all(Option::is_some) && agree;
+        if are_fresh && is_free && is_idle(first) && is_idle(second) {
+            return actions;
+        }
+        for process in &self.processes {
+            let number = process.number;
+            if process.sleep.is_some() {
+                actions.push(Action::Wake(number));
+                continue;
+            }
+            if process.late.is_some() {
+                actions.push(Action::DropLate(number));
+            }
+            if process.closing && process.run.is_none() {
+                actions.push(Action::Crash(number));
+                continue;
+            }
+            if process.purging {
+                actions.push(Action::EndPurge(number));
+            }
+            if process.known.marks != self.database.marks || !process.known.complete {
+                actions.push(Action::Sync(number));
+            }
+            match process.run.as_ref().map(|run| run.doing) {
+                Some(Doing::Statement { reply: None, .. }) => actions.push(Action::Run(number)),
+                Some(Doing::Statement { .. }) => actions.push(Action::Answer(number)),
+                Some(Doing::Generating(_)) => {
+                    actions.push(Action::Generated(number, Ran::Content));
+                }
+                Some(Doing::Nothing) if process.is_due(self.setup) => {
+                    actions.push(Action::Due(number));
+                }
+                Some(Doing::Nothing) => {}
+                None => actions.push(Action::Ask(number, Request::Ordinary)),
+            }
+        }
+        actions.push(Action::Tick(None));
+        actions
+    }
+}
+
+impl Process {
+    pub(super) fn is_due(&self, setup: &Setup) -> bool {
+        let due = self
+            .run
+            .as_ref()
+            .and_then(|run| run.state.due(&self.facts(setup)));
+        due.is_some_and(|due| due <= NOW)
+    }
+
+    /// Returns true if an action is due before time advances.
+    pub(super) fn is_urgent(&self, setup: &Setup) -> bool {
+        let is_overdue = |doing: &Doing| match doing {
+            Doing::Statement { asked, .. } => asked.0 <= -SECOND,
+            _ => false,
+        };
+        self.sleep.is_none()
+            && (self.is_due(setup) || self.run.as_ref().is_some_and(|run| is_overdue(&run.doing)))
+    }
+
+    fn is_fresh(&self, setup: &Setup) -> Option<i64> {
+        match &self.view {
+            Some(Known::Version(version)) if !version.is_unsaved() => {
+                let freshness = version.freshness(&self.facts(setup));
+                (freshness == Freshness::Fresh).then_some(version.fence)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! A process, which carries out the steps as `page/task.rs` does.
+
+use std::time::Duration;
+
+use crate::{
+    clock::Tick,
+    page::flight::{
+        Event, Facts, Flight, Found, Generated, Known, Origin, Phase, Shown, Version, Visitor,
+        check::{
+            content::{Marks, ModelList, Read, Text},
+            database::{Database, Reply, Row, Statement},
+            setup::{Mutant, NOW, POLICY, SECOND, Setup},
+        },
+    },
+    search::Broken,
+};
+
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) number: usize,
+    pub(super) known: ModelList,
+    pub(super) view: Option<Known<Read>>,
+    pub(super) run: Option<Run>,
+    /// The leader, and a follower.
+    pub(super) waiting: [Option<Waiting>; 2],
+    pub(super) sleep: Option<Sleep>,
+    /// A purge is in the invalidation list, and the stored version is not removed yet.
+    pub(super) purging: bool,
+    pub(super) closing: bool,
+    /// A statement that its caller has given up.
+    pub(super) late: Option<Statement>,
+    /// The owner of the latest try without an answer; 0: none.
+    pub(super) stray: u32,
+    /// For the properties: a failure is known until then.
+    pub(super) error_grace: Tick,
+    /// For the properties: the end of the cooldown after the latest failure, unless a purge ends it.
+    pub(super) cooling: Tick,
+    /// For the properties: the clock of this process has stood still.
+    pub(super) suspended: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sleep {
+    Paused,
+    Suspended,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) visitor: Visitor,
+    /// The visitor begins anew when the regeneration is over.
+    pub(super) anew: bool,
+    /// For the properties: the process has slept meanwhile.
+    pub(super) slept: bool,
+}
+
+/// A regeneration.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) state: Flight<Read>,
+    pub(super) progress: Shown<Read>,
+    pub(super) doing: Doing,
+    pub(super) lease: Option<Lease>,
+    /// The next permit is free.
+    pub(super) permits: bool,
+    pub(super) has_permit: bool,
+    /// For the properties: the store has not answered the latest statement.
+    pub(super) is_away: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Doing {
+    Nothing,
+    Statement {
+        statement: Statement,
+        asked: Tick,
+        reply: Option<Reply>,
+    },
+    Generating(Text),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    pub(super) row: Row,
+    pub(super) until: Tick,
+    pub(super) lost: bool,
+}
+
+/// The surroundings of a process.
+pub(super) struct Around<'a> {
+    pub(super) setup: &'a Setup,
+    pub(super) database: &'a mut Database,
+    /// The latest owner of a try.
+    pub(super) owners: &'a mut u32,
+    /// The faults so far.
+    pub(super) spent: u8,
+    /// The situations that have occurred.
+    pub(super) seen: &'a mut Vec<&'static str>,
+}
+
+/// Returns the facts of a process that does not shut down.
+pub(in crate::page::flight) fn facts(known: &ModelList) -> Facts<'_> {
+    Facts {
+        now: NOW,
+        key: "key",
+        policy: &POLICY,
+        list: known,
+        patience: Duration::from_millis(500),
+        statement: Duration::from_secs(1),
+        closing: false,
+        permit: true,
+    }
+}
+
+impl Process {
+    pub(super) fn new(number: usize, is_new: bool, late: Option<Statement>) -> Self {
+        Self {
+            number,
+            known: ModelList {
+                is_new,
+                ..ModelList::default()
+            },
+            view: None,
+            run: None,
+            waiting: [None, None],
+            sleep: None,
+            purging: false,
+            closing: false,
+            late,
+            stray: 0,
+            error_grace: NOW,
+            cooling: NOW,
+            suspended: false,
+        }
+    }
+
+    pub(super) fn facts(&self, setup: &Setup) -> Facts<'_> {
+        Facts {
+            policy: setup.policy(),
+            closing: self.closing,
+            permit: self.run.as_ref().is_some_and(|run| run.has_permit),
+            ..facts(&self.known)
+        }
+    }
+
+    /// Begins a regeneration with the visitor as its leader.
+    pub(super) fn start(
+        &mut self,
+        visitor: Visitor,
+        permits: bool,
+        around: &mut Around<'_>,
+    ) -> Result<(), Broken> {
+        let facts = self.facts(around.setup);
+        let (state, progress) = Flight::new(self.view.clone(), &facts);
+        let run = Run {
+            state,
+            progress,
+            doing: Doing::Nothing,
+            lease: None,
+            permits,
+            has_permit: false,
+            is_away: false,
+        };
+        if let Some(Known::Cooldown { until, .. }) = &self.view
+            && NOW < *until
+        {
+            around.seen.push("the store is asked during a cooldown");
+        }
+        let run = self.run.insert(run);
+        self.waiting[0] = Some(Waiting {
+            visitor: Visitor {
+                leads: true,
+                ..visitor
+            },
+            anew: false,
+            slept: false,
+        });
+        if self.known.complete {
+            return self.on(Event::Begun, around);
+        }
+        let is_new = self.known.is_new;
+        run.ask(Statement::Learn { is_new });
+        self.serve(around)
+    }
+
+    /// Tells the regeneration of an event, until the regeneration waits for another one.
+    pub(super) fn on(&mut self, event: Event<Read>, around: &mut Around<'_>) -> Result<(), Broken> {
+        let mut next = Some(event);
+        while let Some(event) = next.take() {
+            self.note_failure(&event, around.setup);
+            let Some(run) = &mut self.run else { break };
+            if run.takes_permit(&event) {
+                run.has_permit = std::mem::replace(&mut run.permits, true);
+            }
+            let facts = Facts {
+                policy: around.setup.policy(),
+                closing: self.closing,
+                permit: run.has_permit,
+                ..facts(&self.known)
+            };
+            let is_due = matches!(event, Event::Due);
+            let unsaved = match &event {
+                Event::Probed(found) => {
+                    let unsaved = run.state.newest.clone().filter(Version::is_unsaved);
+                    let stored = found.version.as_ref().zip(unsaved.as_ref());
+                    if stored.is_some_and(|(stored, unsaved)| stored.born < unsaved.born) {
+                        around
+                            .seen
+                            .push("a stored version is older than the unsaved one");
+                    }
+                    unsaved
+                }
+                _ => None,
+            };
+            let step = run.state.on(&facts, event);
+            if is_due && run.state.due(&facts).is_some_and(|due| due <= NOW) {
+                return Err("S14: no deadline is in the past twice in a row");
+            }
+            if let (Some(before), Some(after)) = (&unsaved, &run.state.newest)
+                && after.born < before.born
+                && after.invalidated(&self.known) >= before.invalidated(&self.known)
+            {
+                return Err("S11: no older version replaces an unsaved one");
+            }
+            if let Some(ended) = &step.ended {
+                around.seen.push(super::names::ended(ended));
+            }
+            if let Some(view) = step.known {
+                self.replace_view(view, around)?;
+            }
+            if let (Some(run), Some(progress)) = (&mut self.run, step.shown) {
+                run.progress = progress;
+            }
+            if let Some(step) = step.next {
+                next = self.carry_out(step, around)?;
+            }
+        }
+        self.serve(around)
+    }
+
+    /// Delivers the regeneration's [`Event::Due`]. A regeneration that waits for another process
+    /// ends if no visitor waits.
+    pub(super) fn due(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let is_alone = self.waiting.iter().all(Option::is_none);
+        let is_waiting = self.run.as_ref().is_some_and(|run| run.state.is_waiting());
+        if is_alone && is_waiting && !self.closing {
+            around.seen.push("no visitor waits for another process");
+            self.run = None;
+            return Ok(());
+        }
+        self.on(Event::Due, around)
+    }
+
+    fn replace_view(
+        &mut self,
+        mut view: Known<Read>,
+        around: &mut Around<'_>,
+    ) -> Result<(), Broken> {
+        if around.setup.mutant == Some(Mutant::CooldownEndsEarly)
+            && let Known::Cooldown {
+                until,
+                ask_again_at,
+                ..
+            } = &mut view
+        {
+            *until = *ask_again_at;
+        }
+        if let (Some(Known::Version(before)), Known::Version(after)) = (&self.view, &view)
+            && before.fence > after.fence
+        {
+            return Err("the fences of the version in memory never fall");
+        }
+        if let (Some(Known::Version(before)), Known::Version(after)) = (&self.view, &view)
+            && before.is_unsaved()
+            && matches!(after.origin, Origin::Published { .. })
+            && before.fence >= after.fence
+        {
+            return Err("S11: a version published after an unsaved one has a greater fence");
+        }
+        if let (Some(Known::Version(before)), Known::Version(after)) = (&self.view, &view)
+            && before.is_unsaved()
+            && before.page.body == after.page.body
+            && !after.is_unsaved()
+        {
+            around.seen.push("unsaved version is stored after all");
+        }
+        self.view = Some(view);
+        Ok(())
+    }
+
+    /// Records the time until which a failure excuses an expired version, and the cooldown.
+    fn note_failure(&mut self, event: &Event<Read>, setup: &Setup) {
+        let generating = match self.run.as_ref().map(|run| run.doing) {
+            Some(Doing::Generating(text)) => Some(text),
+            _ => None,
+        };
+        let cooldown = setup.policy().cooldown_time();
+        let failures = self.run.as_ref().map_or(0, |run| run.state.failures);
+        let grace = match event {
+            Event::Generated(Generated::Failed(_)) => cooldown,
+            Event::Due if generating.is_some() => cooldown,
+            Event::Probed(Found { lock, .. }) if !lock.owned => lock.remaining.min(cooldown),
+            _ => return,
+        };
+        self.error_grace = self.error_grace.max(NOW + grace);
+        if generating.is_some_and(|text| text.as_of.epoch >= self.known.marks.purged) {
+            self.cooling = NOW + setup.policy().cooldown_after(failures);
+        }
+    }
+
+    pub(super) fn learn(&mut self, marks: Marks) {
+        if marks.purged > self.known.marks.purged {
+            self.cooling = NOW;
+        }
+        self.known.marks.learn(marks);
+    }
+
+    /// Advances the clock of this process by a second.
+    pub(super) fn tick(&mut self) {
+        let past = |time: &mut Tick| time.0 = time.0.saturating_sub(SECOND);
+        self.times(past);
+    }
+}
+
+impl Run {
+    pub(super) fn ask(&mut self, statement: Statement) {
+        self.doing = Doing::Statement {
+            statement,
+            asked: NOW,
+            reply: None,
+        };
+    }
+
+    /// Returns true if the task takes a permit before the event.
+    fn takes_permit(&self, event: &Event<Read>) -> bool {
+        match event {
+            Event::Begun => true,
+            Event::Due => self.state.is_waiting(),
+            Event::Away => matches!(self.state.phase, Phase::Idle),
+            _ => false,
+        }
+    }
+}

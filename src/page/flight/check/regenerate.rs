@@ -1,0 +1,270 @@
+//! The steps of a regeneration, and their ends.
+
+use std::time::Duration;
+
+use crate::{
+    clock::Tick,
+    event::Bypass,
+    extensions::Tags,
+    page::{
+        Failure,
+        flight::{
+            Event, Facts, Found, Generated, Known, Origin, Step, Version,
+            check::{
+                content::{Read, Text},
+                database::{Reply, Row, Statement, Stored},
+                names,
+                process::{Around, Doing, Lease, Process, facts},
+                setup::{LEASE, Mutant, NOW},
+            },
+        },
+    },
+    search::Broken,
+};
+
+impl Process {
+    /// Carries out a step. Returns the event of an action that ends at once.
+    pub(super) fn carry_out(
+        &mut self,
+        step: Step<Read>,
+        around: &mut Around<'_>,
+    ) -> Result<Option<Event<Read>>, Broken> {
+        around.seen.push(names::step(&step));
+        let Some(run) = &mut self.run else {
+            return Ok(None);
+        };
+        let unsaved = run.state.newest.as_ref().filter(|it| it.is_unsaved());
+        let step = match (around.setup.mutant, step, unsaved) {
+            (Some(Mutant::UnsavedRenews), Step::Publish { version, .. }, Some(unsaved)) => {
+                let renews = Some(unsaved.fence);
+                Step::Publish { version, renews }
+            }
+            (Some(Mutant::LeaseNeverReleased), Step::Release { .. }, _) => Step::End,
+            (_, step, _) => step,
+        };
+        let row = run.lease.map(|lease| lease.row);
+        let statement = match step {
+            Step::Wait => {
+                run.doing = Doing::Nothing;
+                return Ok(None);
+            }
+            Step::Probe { known } => Statement::Probe { known },
+            Step::Acquire { .. } if row.is_some() => {
+                return Err("S15: no lease is tried for while one is held");
+            }
+            Step::Acquire { seen } => {
+                *around.owners += 1;
+                let owner = *around.owners;
+                Statement::Try { seen, owner }
+            }
+            Step::Generate { as_of } => {
+                let read = around.database.marks.latest;
+                let newest = run.state.newest.as_ref();
+                let facts = Facts {
+                    policy: around.setup.policy(),
+                    ..facts(&self.known)
+                };
+                if !run.has_permit && newest.is_some_and(|it| it.freshness(&facts).is_servable()) {
+                    return Err(
+                        "S21: no generator runs without a permit while a version is servable",
+                    );
+                }
+                let newest = newest.map_or(0, |newest| newest.page.meta.stored.epoch);
+                if as_of.epoch > read {
+                    return Err("S10: the epoch of a version was known before its generator began");
+                }
+                if as_of.epoch < newest {
+                    return Err(
+                        "S10: a version metadata no older epoch than the one that it replaces",
+                    );
+                }
+                run.doing = Doing::Generating(Text { read, as_of });
+                return self.begins(around).map(|()| None);
+            }
+            Step::Publish { version, renews } => {
+                let is_unsaved = run.state.newest.as_ref().is_some_and(Version::is_unsaved);
+                if renews.is_some() && is_unsaved {
+                    return Err("S11: an unsaved version is not renewed");
+                }
+                let text = Text::of(&version);
+                match (row, renews) {
+                    (Some(row), Some(known)) => Statement::Renew { row, text, known },
+                    (Some(row), None) => Statement::Publish { row, text },
+                    (None, _) => return Ok(Some(Event::Away)),
+                }
+            }
+            Step::Release { cooldown, removes } => match (row, removes) {
+                // The release follows.
+                (Some(row), true) => Statement::Remove { row },
+                (Some(row), false) => {
+                    run.lease = None;
+                    Statement::Release { row, cooldown }
+                }
+                (None, _) => return Ok(Some(Event::Released)),
+            },
+            Step::End => return self.end(around).map(|()| None),
+        };
+        run.ask(statement);
+        Ok(None)
+    }
+
+    fn begins(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = &self.run else { return Ok(()) };
+        if run.lease.is_none() {
+            around.seen.push("generates without a lease");
+            if NOW < self.cooling && matches!(self.view, Some(Known::Cooldown { .. })) {
+                return Err("S12: no generator runs in a cooldown that began without the store");
+            }
+            return match run.is_away {
+                true => Ok(()),
+                false => Err("S18: without a lease it is generated only where the store is away"),
+            };
+        }
+        around.database.begun += 1;
+        if around.database.begun > 1 + around.spent {
+            return Err("S5: one regeneration for one stale version, and one more for each fault");
+        }
+        Ok(())
+    }
+
+    /// Ends the regeneration. Waiting visitors get the last answer, or start again.
+    fn end(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = self.run.take() else {
+            return Ok(());
+        };
+        if run.lease.is_some() {
+            return Err("S15: a regeneration that has ended holds no lease");
+        }
+        for waiting in std::mem::take(&mut self.waiting).into_iter().flatten() {
+            self.leave_ended(&run, waiting, around)?;
+        }
+        Ok(())
+    }
+
+    /// Delivers the answer of the statement.
+    pub(super) fn answer(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = &mut self.run else {
+            return Ok(());
+        };
+        let Doing::Statement {
+            statement,
+            asked,
+            reply: Some(reply),
+        } = run.doing
+        else {
+            return Ok(());
+        };
+        let mutant = around.setup.mutant;
+        run.is_away = false;
+        let event = match (statement, reply) {
+            (_, Reply::Learned(marks)) => {
+                self.learn(marks);
+                self.known.complete = true;
+                Event::Begun
+            }
+            (_, Reply::Probed { entry, lock, epoch }) => {
+                let asked = match mutant {
+                    Some(Mutant::AgeCountsFromAnswer) => NOW,
+                    _ => asked,
+                };
+                let version = entry.map(|entry| found(entry, asked));
+                Event::Probed(Found {
+                    version,
+                    lock,
+                    epoch,
+                })
+            }
+            (Statement::Try { owner, .. }, Reply::Tried(fence)) => {
+                run.lease = fence.map(|fence| Lease {
+                    row: Row { owner, fence },
+                    until: match mutant {
+                        Some(Mutant::LeaseCountsFromAnswer) => NOW + LEASE,
+                        _ => asked + LEASE,
+                    },
+                    lost: asked + LEASE <= NOW,
+                });
+                Event::Acquired(fence)
+            }
+            (_, Reply::Tried(fence)) => Event::Acquired(fence),
+            (Statement::Renew { .. } | Statement::Publish { .. }, Reply::Done(done)) => {
+                Event::Published(done)
+            }
+            (Statement::Remove { .. }, Reply::Done(_)) => return self.removed(around),
+            (_, Reply::Done(_)) => Event::Released,
+        };
+        self.on(event, around)
+    }
+
+    /// The store does not answer the statement. `late`: the database may run the statement later.
+    pub(super) fn give_up(&mut self, late: bool, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = &mut self.run else {
+            return Ok(());
+        };
+        let Doing::Statement { statement, .. } = run.doing else {
+            return Ok(());
+        };
+        run.is_away = true;
+        // A failed release is tried once more.
+        let is_release = matches!(statement, Statement::Release { .. });
+        if self.late.is_none() && (late || is_release) {
+            self.late = Some(statement);
+        }
+        if let Statement::Try { owner, .. } = statement {
+            self.stray = owner;
+        }
+        let event = match statement {
+            Statement::Remove { .. } => return self.removed(around),
+            Statement::Release { .. } => Event::Released,
+            _ => Event::Away,
+        };
+        self.on(event, around)
+    }
+
+    /// Goes on with the release.
+    fn removed(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let release = Step::Release {
+            cooldown: Duration::ZERO,
+            removes: false,
+        };
+        let event = self.carry_out(release, around)?;
+        match event {
+            Some(event) => self.on(event, around),
+            None => self.serve(around),
+        }
+    }
+
+    /// The generator has ended.
+    pub(super) fn generated(&mut self, result: Ran, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(Doing::Generating(mut text)) = self.run.as_ref().map(|run| run.doing) else {
+            return Ok(());
+        };
+        if around.setup.mutant == Some(Mutant::EpochRaisedAfterGenerating) {
+            text.as_of.epoch = self.known.marks.latest.max(text.as_of.epoch);
+        }
+        let generated = match result {
+            Ran::Content => Generated::Content(text.page()),
+            Ran::Failed => Generated::Failed(Failure::new("it failed")),
+            Ran::NotStored(why) => Generated::NotStored(why, Tags::default()),
+        };
+        self.on(Event::Generated(generated), around)
+    }
+}
+
+/// The result of the generator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ran {
+    Content,
+    Failed,
+    NotStored(Bypass),
+}
+
+fn found(entry: Stored, asked: Tick) -> Version<Read> {
+    let mut version = Version::new(
+        entry.text.page(),
+        entry.fence,
+        asked - entry.age,
+        Origin::Stored,
+    );
+    version.undated = entry.undated;
+    version
+}

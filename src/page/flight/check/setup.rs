@@ -1,0 +1,140 @@
+//! The policy, the faults and the mutants of a check.
+
+use std::time::Duration;
+
+use crate::{clock::Tick, policy::Refresh};
+
+/// The time on each clock; all other times are relative to this one.
+pub(super) const NOW: Tick = Tick(0);
+
+/// In the unit of a [`Tick`].
+pub(super) const SECOND: i64 = 1_000_000;
+
+/// The oldest time that decisions tell apart.
+pub(super) const OLDEST: i64 = -7 * SECOND;
+
+pub(super) const LEASE: Duration = Duration::from_secs(2);
+
+pub(in crate::page::flight) const POLICY: Refresh = Refresh::every(Duration::from_secs(2))
+    .soft_timeout(Duration::from_secs(1))
+    .first_wait(Duration::from_secs(3))
+    .timeout(Duration::from_secs(2))
+    .lease(LEASE)
+    .cooldown(Duration::from_secs(1))
+    .stale_while_revalidate(Duration::from_secs(2))
+    .stale_if_error(IF_ERROR);
+
+/// The time after the interval for which a version may be served after a failed regeneration.
+pub(super) const IF_ERROR: Duration = Duration::from_secs(4);
+
+/// An event that a check bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// A process crashes, and another one starts.
+    Crash,
+    /// A process with a new revision of the code takes the place of one.
+    Deploy,
+    /// A process shuts down.
+    Close,
+    /// A process does nothing while time goes by.
+    Pause,
+    /// The process is paused, and its clock stands still.
+    Suspend,
+    /// The answer of a completed statement is lost.
+    Lost,
+    /// A statement runs after its caller has given up.
+    Late,
+    /// A statement does not run.
+    Refused,
+    /// A statement takes a second.
+    SlowStore,
+    /// A lease is not extended.
+    Unextended,
+    /// The generator fails.
+    Failing,
+    /// The generator takes longer than its timeout.
+    Slow,
+    /// The content may not be shared, or is too large.
+    Unshareable,
+    /// There is no permit.
+    NoPermit,
+    Invalidation,
+    Purge,
+    /// An operator breaks the lock.
+    Break,
+    /// The database's clock is set back.
+    ClockBack,
+    /// A visitor leaves.
+    Leave,
+}
+
+pub(super) const FAULTS: usize = Fault::Leave as usize + 1;
+
+/// A defect in the surroundings of the decisions, so that a property has to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mutant {
+    PublishWithoutFence,
+    RemoveWithoutFence,
+    TryWithoutFence,
+    ReleaseWithoutOwner,
+    ReleaseWithoutCooldown,
+    CooldownIgnored,
+    CooldownEndsEarly,
+    LeaseCountsFromAnswer,
+    AgeCountsFromAnswer,
+    EpochRaisedAfterGenerating,
+    ExpiredServed,
+    PurgedServed,
+    EachGeneratesAlone,
+    UnsavedRenews,
+    LeaseNeverReleased,
+}
+
+/// The bounds of an exploration.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    /// The number of times that each fault may occur.
+    pub(super) faults: [u8; FAULTS],
+    /// The number of faults in all.
+    pub(super) all: u8,
+    pub(super) mutant: Option<Mutant>,
+    /// The processes do not know the invalidations at the start.
+    pub(super) cold: bool,
+    /// Hits begin regenerations after half of the interval.
+    pub(super) early: bool,
+    /// The cooldown is longer than the time after which the store is asked again.
+    pub(super) long_cooldown: bool,
+    /// Each state is compared with the same state after the processes have changed places.
+    pub(super) swaps: bool,
+}
+
+impl Setup {
+    pub(super) fn new(faults: &[Fault], each: u8, all: u8) -> Self {
+        let mut setup = Self {
+            faults: [0; FAULTS],
+            all,
+            mutant: None,
+            cold: false,
+            early: false,
+            long_cooldown: false,
+            swaps: false,
+        };
+        for fault in faults {
+            setup.faults[*fault as usize] = each;
+        }
+        setup
+    }
+
+    /// Returns the policy of all decisions.
+    pub(super) fn policy(&self) -> &'static Refresh {
+        const WITHOUT_END: Refresh = POLICY.stale_while_revalidate(Duration::MAX);
+        const EARLY: Refresh = POLICY.early(0.5);
+        const LONG_COOLDOWN: Refresh = POLICY.cooldown(Duration::from_secs(3));
+        match self.mutant {
+            Some(Mutant::ExpiredServed) => &WITHOUT_END,
+            _ if self.early => &EARLY,
+            _ if self.long_cooldown => &LONG_COOLDOWN,
+            _ => &POLICY,
+        }
+    }
+}

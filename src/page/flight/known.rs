@@ -1,0 +1,276 @@
+//! The knowledge of a process about a key, and the decisions of a request.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{
+    clock::Tick,
+    event::Bypass,
+    http::terms::Terms,
+    page::{Failure, Meta},
+    policy::Refresh,
+};
+
+/// The invalidation list, as far as decisions need to know.
+pub(crate) trait Verdicts: fmt::Debug + Sync {
+    /// The latest epoch that this process knows.
+    fn latest(&self) -> i64;
+    /// The epoch in which the revision of this process was first seen; 0 without a revision.
+    fn revision(&self) -> i64;
+    /// Returns [`Freshness::Fresh`] if no invalidation applies, or else `Stale` or `Purged`.
+    fn judge(&self, meta: &Meta) -> Freshness;
+}
+
+/// The epoch and the revision that a process knew before a generator began. Content stores these
+/// two and nothing later, as the generator may have read data from before a later invalidation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct AsOf {
+    pub(crate) epoch: i64,
+    pub(crate) revision: i64,
+}
+
+/// The freshness of a version. Of two verdicts on a version, the greater one holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Freshness {
+    /// Younger than the interval.
+    Fresh,
+    /// Younger than the interval and old enough for the next regeneration, of which no visitor
+    /// waits for the end.
+    Early,
+    /// Served while a regeneration runs.
+    Stale,
+    /// Beyond `stale_while_revalidate`: not served.
+    Expired,
+    /// Not served, and the next generator has to begin after the purge.
+    Purged,
+}
+
+impl Freshness {
+    pub(crate) fn is_servable(self) -> bool {
+        self <= Self::Stale
+    }
+
+    pub(crate) fn by_age(age: Duration, terms: &Terms) -> Self {
+        if age < terms.early {
+            return Self::Fresh;
+        }
+        match (
+            age.checked_sub(terms.interval),
+            terms.stale_while_revalidate,
+        ) {
+            (None, _) => Self::Early,
+            (Some(over), Some(limit)) if over > limit => Self::Expired,
+            _ => Self::Stale,
+        }
+    }
+}
+
+/// The surroundings of a decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) now: Tick,
+    pub(crate) key: &'a str,
+    pub(crate) policy: &'a Refresh,
+    pub(crate) list: &'a dyn Verdicts,
+    /// The time that a request waits for the database although there is a version.
+    pub(crate) patience: Duration,
+    /// The time that a statement may take.
+    pub(crate) statement: Duration,
+    /// The process shuts down.
+    pub(crate) closing: bool,
+    /// The task has a permit, which bounds the regenerations of a process.
+    pub(crate) permit: bool,
+}
+
+/// The origin of a version in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Origin {
+    /// The store.
+    Stored,
+    /// This process has published the version. `latest`: as far as this process knows, no other
+    /// process has taken the lock since.
+    Published { latest: bool },
+    /// This process has generated the version and could not publish the version.
+    Unsaved,
+}
+
+/// Generated content with its metadata. `B`: the content.
+#[derive(Debug)]
+pub(crate) struct Page<B> {
+    pub(crate) meta: Meta,
+    pub(crate) body: B,
+}
+
+/// A version in memory. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Version<B> {
+    pub(crate) page: Arc<Page<B>>,
+    /// The fence of the publish; of an unsaved version, the fence of the version before.
+    pub(crate) fence: i64,
+    /// The time of the publish.
+    pub(crate) born: Tick,
+    pub(crate) origin: Origin,
+    /// The age is unknown, as the database's clock was set back.
+    pub(crate) undated: bool,
+    /// The version replaced a servable version.
+    pub(crate) replaces: bool,
+    /// The time before which this process asks the store nothing about the version.
+    pub(crate) ask_again_at: Tick,
+    /// The expired version may be served until this time, as a regeneration has failed.
+    pub(crate) error_grace_until: Tick,
+}
+
+impl<B> Version<B> {
+    pub(crate) fn new(page: Arc<Page<B>>, fence: i64, born: Tick, origin: Origin) -> Self {
+        Self {
+            page,
+            fence,
+            born,
+            origin,
+            undated: false,
+            replaces: false,
+            ask_again_at: Tick(i64::MIN),
+            error_grace_until: Tick(i64::MIN),
+        }
+    }
+
+    pub(crate) fn age(&self, now: Tick) -> Duration {
+        now - self.born
+    }
+
+    /// Returns true if this process has generated the version since `then`.
+    pub(crate) fn is_made_since(&self, then: Tick) -> bool {
+        self.origin != Origin::Stored && self.born >= then
+    }
+
+    /// Returns true if this process could not publish the version.
+    pub(crate) fn is_unsaved(&self) -> bool {
+        self.origin == Origin::Unsaved
+    }
+
+    /// Returns the effect of the invalidations on the version.
+    pub(crate) fn invalidated(&self, list: &dyn Verdicts) -> Freshness {
+        let undated = if self.undated {
+            Freshness::Stale
+        } else {
+            Freshness::Fresh
+        };
+        list.judge(&self.page.meta).max(undated)
+    }
+
+    pub(crate) fn freshness(&self, facts: &Facts<'_>) -> Freshness {
+        let terms = self.page.meta.terms(facts.policy);
+        let age = self.age(facts.now);
+        let by_age = match Freshness::by_age(age, &terms) {
+            Freshness::Fresh | Freshness::Early
+                if self.is_unsaved() && age >= facts.policy.cooldown_time() =>
+            {
+                Freshness::Stale
+            }
+            Freshness::Expired if facts.now < self.error_grace_until => Freshness::Stale,
+            by_age => by_age,
+        };
+        by_age.max(self.invalidated(facts.list))
+    }
+
+    /// Returns the seconds until the version is stale, negative for a stale version. Of an
+    /// invalidated version, the time of the invalidation is unknown, and the result is at most −1.
+    pub(crate) fn ttl(&self, now: Tick, policy: &Refresh, list: &dyn Verdicts) -> i64 {
+        let stale = self.born + self.page.meta.terms(policy).interval;
+        let ttl = (stale.0 - now.0).div_euclid(1_000_000);
+        match self.invalidated(list) {
+            Freshness::Fresh => ttl,
+            _ => ttl.min(-1),
+        }
+    }
+
+    /// Lets an expired version be served for `cooldown` after a failed regeneration, if the
+    /// response has `stale-if-error` (RFC 5861 §4).
+    pub(super) fn grant_error_grace(&mut self, cooldown: Duration, facts: &Facts<'_>) {
+        let terms = self.page.meta.terms(facts.policy);
+        if !terms.stale_if_error.is_zero()
+            && self.age(facts.now) < terms.interval.saturating_add(terms.stale_if_error)
+        {
+            self.error_grace_until = facts.now + cooldown;
+        }
+    }
+}
+
+/// Everything that a process knows of a key between two regenerations. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) enum Known<B> {
+    /// A version, servable or not.
+    Version(Arc<Version<B>>),
+    /// Hit-for-pass: the service itself answers each request before `until`, as the responses are
+    /// not stored.
+    HitForPass {
+        until: Tick,
+        why: Bypass,
+        meta: Arc<Meta>,
+    },
+    /// Cooldown after a failure: no version can be served, and this process runs no generator
+    /// before `until`, unless the key is purged.
+    Cooldown {
+        until: Tick,
+        /// The time before which this process asks the store nothing. Earlier than `until` if the
+        /// store did not answer: the store may have a version.
+        ask_again_at: Tick,
+        /// The number of failures in a row.
+        failures: u32,
+        meta: Arc<Meta>,
+    },
+}
+
+/// The answer to a visitor.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer<B> {
+    Version(Arc<Version<B>>),
+    /// The service itself answers the request, for the reason given.
+    Pass(Bypass),
+    /// The response of the failed generator, or the failure.
+    Failed(Failure),
+    /// No content yet. The visitor may try again after this time.
+    Unavailable {
+        retry_in: Duration,
+    },
+}
+
+impl<B> Known<B> {
+    /// Answers a request from memory. `Err`: the request starts or joins a regeneration; `true`:
+    /// memory has a version that is not purged.
+    ///
+    /// `is_busy`: this process already regenerates the key, or shuts down.
+    #[inline]
+    pub(crate) fn look(
+        self,
+        facts: &Facts<'_>,
+        is_busy: impl FnOnce() -> bool,
+    ) -> Result<Answer<B>, bool> {
+        match self {
+            Self::Version(version) => match version.freshness(facts) {
+                Freshness::Fresh => Ok(Answer::Version(version)),
+                freshness
+                    if freshness.is_servable()
+                        && (facts.now < version.ask_again_at || is_busy()) =>
+                {
+                    Ok(Answer::Version(version))
+                }
+                freshness => Err(freshness != Freshness::Purged),
+            },
+            Self::HitForPass { until, why, meta }
+                if facts.now < until && facts.list.judge(&meta) == Freshness::Fresh =>
+            {
+                Ok(Answer::Pass(why))
+            }
+            Self::Cooldown {
+                until,
+                ask_again_at,
+                meta,
+                ..
+            } if facts.now < ask_again_at && facts.list.judge(&meta) != Freshness::Purged => {
+                let retry_in = until - facts.now;
+                Ok(Answer::Unavailable { retry_in })
+            }
+            Self::HitForPass { .. } | Self::Cooldown { .. } => Err(false),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The waits of visitors for a regeneration.
+
+use std::{sync::Arc, time::Duration};
+
+use super::known::{Answer, Facts, Freshness, Version};
+use crate::{clock::Tick, event::Bypass};
+
+/// The progress of a regeneration, for the visitors who wait.
+#[derive(Clone, Debug)]
+pub(crate) enum Shown<B> {
+    /// The process asks the store for a version.
+    Looking,
+    /// A version that may be served meanwhile. `begun`: the generator runs in this process.
+    Stale {
+        version: Arc<Version<B>>,
+        begun: bool,
+    },
+    /// No version can be served yet. The generator runs in this process.
+    First,
+    /// No version can be served yet. Another process holds the lease.
+    Elsewhere,
+    /// The answer is known. The regeneration may still be publishing or releasing.
+    Done(Answer<B>),
+}
+
+/// A visitor who waits for a regeneration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Visitor {
+    pub(crate) arrived: Tick,
+    /// The visitor is the leader, whose request started the regeneration.
+    pub(crate) leads: bool,
+}
+
+/// The next action of a visitor.
+#[derive(Clone, Debug)]
+pub(crate) enum Next<B> {
+    Answer(Answer<B>),
+    /// Decide again at the next progress, or at this time.
+    Until(Tick),
+    /// Start again when the regeneration has ended; decide again at this time.
+    Restart(Tick),
+}
+
+impl<B: Clone + PartialEq> Shown<B> {
+    /// Decides the next action of a visitor, within the limits of the policy.
+    pub(crate) fn wait(&self, visitor: Visitor, facts: &Facts<'_>) -> Next<B> {
+        let policy = facts.policy;
+        let limit = |limit| visitor.arrived + limit;
+        let first = limit(policy.first_wait);
+        let until = match self {
+            Self::Done(Answer::Version(version)) => {
+                // The version may have expired or been purged since the generator began.
+                let is_awaited = visitor.leads || version.is_made_since(visitor.arrived);
+                return match version.freshness(facts) {
+                    // One visitor runs a generator of its own; the others share the next
+                    // regeneration.
+                    Freshness::Purged if visitor.leads => {
+                        Next::Answer(Answer::Pass(Bypass::Purged))
+                    }
+                    Freshness::Expired if is_awaited => {
+                        Next::Answer(Answer::Version(version.clone()))
+                    }
+                    Freshness::Purged | Freshness::Expired if facts.now >= first => {
+                        unavailable(facts)
+                    }
+                    Freshness::Purged | Freshness::Expired => Next::Restart(first),
+                    _ => Next::Answer(Answer::Version(version.clone())),
+                };
+            }
+            Self::Done(answer) => return Next::Answer(answer.clone()),
+            // The statement's limit ends the probe, unless the runtime of the leader has stopped.
+            Self::Looking if visitor.leads => limit(policy.timeout.max(facts.statement)),
+            // The store may have a version.
+            Self::Looking => limit(policy.first_wait.max(facts.patience)),
+            Self::Stale { version, begun } => {
+                let patience = if *begun {
+                    Duration::MAX
+                } else {
+                    facts.patience
+                };
+                let soft = limit(policy.soft_timeout.min(patience));
+                match (version.freshness(facts), visitor.leads) {
+                    // No visitor waits for a regeneration before its time.
+                    (Freshness::Early, _) => return Next::Answer(Answer::Version(version.clone())),
+                    (Freshness::Fresh | Freshness::Stale, leads) => {
+                        if !leads || facts.now >= soft {
+                            return Next::Answer(Answer::Version(version.clone()));
+                        }
+                        soft
+                    }
+                    // The purge applies to the version that is being generated, too.
+                    (Freshness::Purged, true) if *begun => {
+                        if facts.now >= soft {
+                            return Next::Answer(Answer::Pass(Bypass::Purged));
+                        }
+                        soft
+                    }
+                    (Freshness::Expired | Freshness::Purged, true) => Tick(i64::MAX),
+                    (Freshness::Expired | Freshness::Purged, false) => first,
+                }
+            }
+            // The policy's timeout bounds the leader's own generator.
+            Self::First if visitor.leads => Tick(i64::MAX),
+            Self::First | Self::Elsewhere => first,
+        };
+        if facts.now < until {
+            Next::Until(until)
+        } else {
+            unavailable(facts)
+        }
+    }
+
+    /// Returns true if visitors see a version that may be served.
+    pub(crate) fn has_servable(&self, facts: &Facts<'_>) -> bool {
+        matches!(self, Self::Stale { version, .. } if version.freshness(facts).is_servable())
+    }
+
+    /// Returns the answer after a panic of the regeneration's task.
+    pub(crate) fn lost(self, facts: &Facts<'_>) -> Answer<B> {
+        match self {
+            Self::Done(answer) => answer,
+            Self::Stale { version, .. } if version.freshness(facts).is_servable() => {
+                Answer::Version(version)
+            }
+            _ => Answer::Unavailable {
+                retry_in: facts.policy.cooldown_time(),
+            },
+        }
+    }
+}
+
+fn unavailable<B>(facts: &Facts<'_>) -> Next<B> {
+    Next::Answer(Answer::Unavailable {
+        retry_in: facts.policy.cooldown_time(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::flight::{
+        Origin,
+        check::{ModelList, POLICY, Read, Text, facts},
+    };
+
+    #[test]
+    fn visitor_who_does_not_wait_for_a_first_version_waits_for_the_store_alone() {
+        let (list, policy) = (ModelList::default(), POLICY.first_wait(Duration::ZERO));
+        let facts = |now| Facts {
+            now: Tick(now),
+            policy: &policy,
+            ..facts(&list)
+        };
+        let version = |born| Version::new(Text::default().page(), 1, Tick(born), Origin::Stored);
+        let stale = |born| Shown::Stale {
+            version: Arc::new(version(born)),
+            begun: true,
+        };
+        let (expired, servable) = (stale(-60_000_000), stale(-3_000_000));
+        assert!(!expired.has_servable(&facts(0)) && servable.has_servable(&facts(0)));
+        let visitor = Visitor {
+            arrived: Tick(0),
+            leads: false,
+        };
+        let wait = |shown: &Shown<Read>, now| shown.wait(visitor, &facts(now));
+        let looking = wait(&Shown::Looking, 0);
+        assert!(matches!(looking, Next::Until(Tick(500_000))));
+        let done = Shown::Done(Answer::Version(Arc::new(version(-60_000_000))));
+        for (shown, now) in [
+            (&Shown::Looking, 500_000),
+            (&Shown::First, 0),
+            (&Shown::Elsewhere, 0),
+            (&expired, 0),
+            (&done, 0),
+        ] {
+            let next = wait(shown, now);
+            assert!(matches!(next, Next::Answer(Answer::Unavailable { .. })));
+        }
+        let next = wait(&servable, 0);
+        assert!(matches!(next, Next::Answer(Answer::Version(_))));
+        let waiting = POLICY;
+        let waiting = Facts {
+            policy: &waiting,
+            ..facts(0)
+        };
+        let next = Shown::<Read>::First.wait(visitor, &waiting);
+        assert!(matches!(next, Next::Until(_)));
+    }
+}

@@ -1,0 +1,68 @@
+//! Generators and their results.
+
+use std::{error::Error as StdError, pin::Pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Response, header};
+
+use crate::{
+    http::fields::seconds,
+    page::{Generated, Page},
+    policy::Refresh,
+};
+
+/// A run of the generator.
+pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
+
+/// The generator that a request brings.
+pub(crate) struct Generate {
+    pub(crate) run: Generator,
+    /// The name of the layer, for events.
+    pub(crate) layer: Arc<str>,
+    /// The application has requested the regeneration.
+    pub(crate) is_requested: bool,
+    /// Returns false for a stored version that counts as missing, as the caller cannot read it.
+    pub(crate) readable: Option<fn(&Page) -> bool>,
+    /// The time for which the row is retained; `None`: as long as the interval and the site's
+    /// retention.
+    pub(crate) retention: Option<Duration>,
+}
+
+/// A failed regeneration, for the waiting visitors. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Arc<dyn StdError + Send + Sync>,
+    /// The generator's response, if there is one.
+    pub(crate) response: Option<Arc<Response<Bytes>>>,
+    /// The time until another try, which follows from the failures before.
+    pub(crate) retry_in: Duration,
+}
+
+impl Failure {
+    pub(crate) fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self {
+            error: Arc::from(error.into()),
+            response: None,
+            retry_in: Duration::ZERO,
+        }
+    }
+
+    /// The failure of a generator that has taken longer than the policy's timeout.
+    pub(super) fn timed_out(policy: &Refresh) -> Self {
+        Self::new(format!(
+            "the generator took longer than {:?}",
+            policy.timeout
+        ))
+    }
+
+    /// Adds the time until another try.
+    pub(super) fn retrying(mut self, retry_in: Duration) -> Self {
+        self.retry_in = retry_in;
+        if let Some(response) = &mut self.response {
+            let headers = Arc::make_mut(response).headers_mut();
+            let retry_after = headers.entry(header::RETRY_AFTER);
+            retry_after.or_insert_with(|| seconds(retry_in).into());
+        }
+        self
+    }
+}

@@ -1,0 +1,173 @@
+//! The site's commands: invalidate, purge, regenerate.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tracing::Instrument;
+
+use crate::{
+    error::{Error, with_causes},
+    event::Event,
+    lock::{LockKind, LockName},
+    page::{Answer, Failure, Generate, Pages, Target, entries::EntryFilter},
+    policy::Refresh,
+    store::{Invalidate, Purge},
+    timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
+};
+
+/// The number of entries that one step of a purge removes.
+const PURGED_AT_ONCE: usize = 1000;
+
+impl Pages {
+    /// Stores an invalidation for all processes, and returns its epoch.
+    pub(crate) async fn invalidate(&self, target: Target<'_>) -> Result<i64, Error> {
+        self.invalidate_name(&target.name()?).await
+    }
+
+    /// Stores the invalidation of a name. Logs at DEBUG if the invalidation applies to nothing in
+    /// this process's memory, as the name may be misspelt.
+    async fn invalidate_name(&self, name: &str) -> Result<i64, Error> {
+        let epoch = self.note(name).await?;
+        let invalidated = Event::Invalidated {
+            name: name.into(),
+            epoch,
+        };
+        self.store.observer().emit(invalidated);
+        // The check reads all of memory, and only a reader of the log needs the check.
+        if tracing::enabled!(tracing::Level::DEBUG) && !self.memory.has(name) {
+            tracing::debug!(
+                name,
+                "the invalidation applies to nothing in this process's memory; the database and other processes may have such pages"
+            );
+        }
+        Ok(epoch)
+    }
+
+    async fn note(&self, name: &str) -> Result<i64, Error> {
+        let epoch = self.store.call(Invalidate::new(name)).await?;
+        self.invalidations.add(name, epoch);
+        Ok(epoch)
+    }
+
+    /// Invalidates these [names](Target::name), and tries failed ones again for a minute. Returns
+    /// after the first try of each, or after 5 s.
+    ///
+    /// Cancel safe: the tries continue.
+    pub(crate) async fn invalidate_names(self: &Arc<Self>, names: Vec<String>) {
+        let pages = Arc::clone(self);
+        let token = self.locks.tasks().token();
+        let (trying, tried) = oneshot::channel::<()>();
+        let run = async move {
+            let _token = token;
+            let backoff = Backoff::new(INVALIDATE_PAUSES);
+            let mut backoff = backoff.limit(INVALIDATE_RETRY);
+            let mut trying = Some(trying);
+            let mut left = names;
+            loop {
+                let mut failed = Vec::new();
+                let mut why = None;
+                for name in left {
+                    if let Err(error) = pages.invalidate_name(&name).await {
+                        failed.push(name);
+                        why = Some(error);
+                    }
+                }
+                drop(trying.take());
+                let Some(error) = why else {
+                    return;
+                };
+                if pages.is_closing() || !backoff.pause().await {
+                    tracing::error!(
+                        names = ?failed,
+                        error = with_causes(&error),
+                        "an invalidation could not be stored: pages with the changed data stay fresh until their interval ends"
+                    );
+                    return;
+                }
+                left = failed;
+            }
+        };
+        tokio::spawn(run.in_current_span());
+        // The channel closes after the first try of each name.
+        let _ = tokio::time::timeout(INVALIDATE_WAIT, tried).await;
+    }
+
+    /// Removes a resource and its variants for good, with any version that is being generated.
+    pub(crate) async fn purge(&self, key: &str) -> Result<(), Error> {
+        self.invalidate(Target::Purged(key)).await?;
+        self.memory.remove(key);
+        self.store.call(Purge::new(key)).await?;
+        let purged = Event::Purged { key: key.into() };
+        self.store.observer().emit(purged);
+        // Once more: since the first invalidation a regeneration may have read a cooldown that the
+        // purge ended only now, and memory would keep that cooldown as if it were later.
+        self.note(&Target::Purged(key).name()?).await.map(drop)
+    }
+
+    /// Removes the resources of a prefix or a tag for good, with any version that is being
+    /// generated: first from what processes serve, then row by row.
+    pub(crate) async fn purge_all(
+        self: &Arc<Self>,
+        target: Target<'_>,
+        filter: EntryFilter,
+    ) -> Result<(), Error> {
+        self.invalidate(target).await?;
+        let mut from = None::<String>;
+        loop {
+            let filter = filter.clone().limit(PURGED_AT_ONCE);
+            let filter = match &from {
+                Some(from) => filter.start_at(from),
+                None => filter,
+            };
+            let page = self.entries(&filter).await?;
+            for entry in page.entries {
+                let key = &*entry.key;
+                self.memory.remove(key);
+                self.store.call(Purge::new(key)).await?;
+                let key = entry.key.as_str().into();
+                self.store.observer().emit(Event::Purged { key });
+            }
+            match page.next {
+                Some(next) => from = Some(next),
+                None => break,
+            }
+        }
+        // Once more, as in `purge`.
+        self.note(&target.name()?).await.map(drop)
+    }
+
+    /// Invalidates a resource, and visits until the version is newer than the invalidation. Returns
+    /// an older answer after a failure, after the policy's `timeout`, and where a cooldown or a
+    /// shutdown permits no regeneration. `has_failed`: the generator of the last visit has failed.
+    pub(crate) async fn regenerate(
+        self: &Arc<Self>,
+        key: &str,
+        policy: &Refresh,
+        generate: impl Fn() -> Generate,
+        has_failed: impl Fn() -> bool,
+    ) -> (Answer, bool) {
+        let epoch = match self.invalidate(Target::Key(key)).await {
+            Ok(epoch) => epoch,
+            Err(error) => return (Answer::Failed(Failure::new(error)), true),
+        };
+        let mut backoff = Backoff::new(POLL_PAUSES).limit(policy.timeout);
+        loop {
+            let (answer, leads) = self.visit(key, policy, false, &generate).await;
+            let is_older = match &answer {
+                Answer::Version(version) => version.page.meta.stored.epoch < epoch,
+                Answer::Unavailable { .. } => true,
+                Answer::Failed(_) | Answer::Pass(_) => false,
+            };
+            // Otherwise an earlier regeneration, of this process or another one, is still running.
+            let ends = !is_older || has_failed() || self.is_closing();
+            if ends || self.cools_down(key).await || !backoff.pause().await {
+                return (answer, leads);
+            }
+        }
+    }
+
+    async fn cools_down(&self, key: &str) -> bool {
+        let lock = self.locks.inspect(LockName::of(LockKind::Page, key)).await;
+        lock.is_ok_and(|lock| lock.is_some_and(|lock| lock.cools_down()))
+    }
+}

@@ -1,0 +1,626 @@
+//! The invalidation list (Varnish calls it the ban list) as this process knows it, and the verdict
+//! on a version.
+//!
+//! An invalidation is a name with an epoch. The database numbers the epochs: each invalidation has
+//! a greater epoch than all invalidations before, and becomes visible in this order, whatever the
+//! clocks say and however late the commit is. A version stores the latest epoch that was known
+//! before its generator began. Invalidations with a later epoch apply to the version.
+
+use std::{
+    borrow::Cow,
+    sync::{
+        PoisonError, RwLock,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Release},
+        },
+    },
+};
+
+use crate::{
+    error::Error,
+    name::bounded,
+    page::{Metadata, flight::Freshness, names::Names},
+};
+
+/// The number of names of one effect above which a process folds the older half of the names: one
+/// epoch takes their place.
+pub(super) const MOST: usize = 100_000;
+
+/// The revision of versions whose process could not store its revision yet. The epoch of the
+/// revision, once it is stored, makes them stale.
+const UNSAID: i64 = i64::MAX;
+
+/// The target of an invalidation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target<'a> {
+    /// The resource of this key and its variants, whose keys continue with a `#`.
+    Key(&'a str),
+    /// All resources whose keys begin with this text.
+    Prefix(&'a str),
+    /// All resources with this tag.
+    Tag(&'a str),
+    /// The resource of this key and its variants, whose versions are not served any more.
+    Purged(&'a str),
+    /// The resources whose keys begin with this text, whose versions are not served any more.
+    PurgedPrefix(&'a str),
+    /// The resources with this tag, whose versions are not served any more.
+    PurgedTag(&'a str),
+    /// All resources, as this revision of the site's code was seen for the first time.
+    Revision(&'a str),
+}
+
+impl<'a> Target<'a> {
+    /// Returns the name of the target for all processes, of at most 255 bytes.
+    ///
+    /// # Errors
+    ///
+    /// A prefix is longer than 180 bytes or has a NUL: a prefix cannot be shortened as other names
+    /// are.
+    pub(crate) fn name(self) -> Result<String, Error> {
+        if let Self::Prefix(text) | Self::PurgedPrefix(text) = self
+            && !text.is_empty()
+            && bounded(text) != text
+        {
+            return Err(Error::invalid(format!(
+                "the prefix {text:?} cannot be used: write one of at most 180 bytes, without a NUL"
+            )));
+        }
+        Ok(match self {
+            Self::Key(key) => format!("key:{}", bounded(key)),
+            Self::Prefix(prefix) => format!("prefix:{prefix}"),
+            Self::Tag(tag) => format!("tag:{}", bounded(tag)),
+            Self::Purged(key) => format!("purged:{}", bounded(key)),
+            Self::PurgedPrefix(prefix) => format!("purged_prefix:{prefix}"),
+            Self::PurgedTag(tag) => format!("purged_tag:{}", bounded(tag)),
+            Self::Revision(revision) => format!("revision:{}", bounded(revision)),
+        })
+    }
+
+    fn parse(name: &'a str) -> Option<Self> {
+        let (kind, text) = name.split_once(':')?;
+        Some(match kind {
+            "key" => Self::Key(text),
+            "prefix" => Self::Prefix(text),
+            "tag" => Self::Tag(text),
+            "purged" => Self::Purged(text),
+            "purged_prefix" => Self::PurgedPrefix(text),
+            "purged_tag" => Self::PurgedTag(text),
+            "revision" => Self::Revision(text),
+            // A newer release has written the name.
+            _ => return None,
+        })
+    }
+}
+
+/// The invalidation list of this process.
+#[derive(Debug)]
+pub(crate) struct Invalidations {
+    list: RwLock<List>,
+    /// Grows with each change, so that a version is compared again only then.
+    changes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    /// The epoch up to which this process knows all invalidations.
+    seen: i64,
+    /// The latest epoch that this process knows.
+    latest: i64,
+    /// This process knows all invalidations from before its start.
+    complete: bool,
+    stale: Effect,
+    purged: Effect,
+    /// The name of the revision of the site's code, if the builder was given one.
+    revision: Option<String>,
+    /// The epoch in which that revision was first seen, or seen again after another one; 0 before.
+    revised: i64,
+    /// The name by which this process is the first to say its revision, until the name is stored.
+    unsaid: Option<String>,
+    /// The latest epoch of another revision; 0: there is none.
+    other_revised: i64,
+}
+
+/// The invalidations of one effect: names with the epochs of their latest invalidation.
+#[derive(Debug, Default)]
+struct Effect {
+    keys: Names,
+    prefixes: Names,
+    tags: Names,
+    /// The epoch before which all versions are affected: that of an invalidation of everything, or
+    /// of names that were folded.
+    before: i64,
+}
+
+impl Invalidations {
+    pub(crate) fn new(revision: Option<String>) -> Self {
+        let revision = revision.and_then(|revision| Target::Revision(&revision).name().ok());
+        let list = List {
+            revision,
+            ..List::default()
+        };
+        Self {
+            list: RwLock::new(list),
+            changes: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the count of changes. A verdict that was computed at the same count is still valid.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Acquire)
+    }
+
+    /// Returns the epoch up to which this process knows all invalidations.
+    pub(super) fn seen(&self) -> i64 {
+        self.read(|list| list.seen)
+    }
+
+    /// Returns the latest epoch that this process knows. A generator that begins now sees all data
+    /// from before that epoch.
+    pub(super) fn latest(&self) -> i64 {
+        self.read(|list| list.latest)
+    }
+
+    /// Returns true if this process knows all invalidations from before its start.
+    pub(super) fn is_complete(&self) -> bool {
+        self.read(|list| list.complete)
+    }
+
+    pub(super) fn complete(&self) {
+        if !self.is_complete() {
+            self.change(|list| list.complete = true);
+        }
+    }
+
+    /// Decides whether the process, which has read all invalidations from before its start, is the
+    /// first to say its revision: the database has never seen the revision, or has seen another one
+    /// later. The processes that come back together have one name: the name has the other
+    /// revision's epoch.
+    pub(super) fn say_revision(&self) {
+        let unsaid = self.read(|list| {
+            let name = list.revision.as_ref()?;
+            if list.revised == 0 {
+                return Some(name.clone());
+            }
+            let returns = list.other_revised > list.revised;
+            returns.then(|| format!("{name};{}", list.other_revised))
+        });
+        if unsaid.is_some() {
+            self.change(|list| list.unsaid = unsaid);
+        }
+    }
+
+    /// Returns the name of the revision that is to be stored. Until then, the versions of other
+    /// processes count as stale, as older code may have generated them.
+    pub(super) fn unsaid_revision(&self) -> Option<String> {
+        self.read(|list| list.unsaid.clone())
+    }
+
+    /// Returns the latest epoch in which this process's revision was seen; 0 without a revision.
+    /// [`UNSAID`]: the revision is not stored yet.
+    pub(crate) fn revision(&self) -> i64 {
+        self.read(List::revision)
+    }
+
+    /// Adds an invalidation by this process.
+    pub(super) fn add(&self, name: &str, epoch: i64) {
+        self.change(|list| list.add(name, epoch));
+    }
+
+    /// Adds the invalidations that follow [`seen`](Self::seen) without a gap.
+    pub(super) fn learn(&self, invalidated: &[(String, i64)]) {
+        let Some(latest) = invalidated.iter().map(|(_, epoch)| *epoch).max() else {
+            return;
+        };
+        self.change(|list| {
+            list.add_all(invalidated);
+            list.seen = list.seen.max(latest);
+        });
+    }
+
+    /// Takes in invalidations out of their order.
+    pub(super) fn add_all(&self, invalidated: &[(String, i64)]) {
+        if !invalidated.is_empty() {
+            self.change(|list| list.add_all(invalidated));
+        }
+    }
+
+    /// Skips the names up to `epoch`: all versions from before are stale in their place. The caller
+    /// has added all purges and revisions up to that epoch.
+    pub(super) fn skip_to(&self, epoch: i64) {
+        if epoch > self.seen() {
+            self.change(|list| {
+                list.stale.affect_all(epoch);
+                list.seen = epoch;
+                list.latest = list.latest.max(epoch);
+            });
+        }
+    }
+
+    /// The effect of the invalidations on the version of this key with these metadata:
+    /// [`Freshness::Fresh`], `Stale` or `Purged`.
+    pub(crate) fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
+        self.read(|list| {
+            let judged = list.judge(key, metadata);
+            if judged == Freshness::Fresh && metadata.revision < list.revision() {
+                // Older code generated the version after this process's revision was first seen.
+                return Freshness::Stale;
+            }
+            judged
+        })
+    }
+
+    fn read<T>(&self, what: impl FnOnce(&List) -> T) -> T {
+        what(&self.list.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change(&self, what: impl FnOnce(&mut List)) {
+        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        what(&mut list);
+        // Under the lock: a reader that sees the number sees the change.
+        self.changes.fetch_add(1, Release);
+    }
+}
+
+impl List {
+    fn revision(&self) -> i64 {
+        match self.unsaid {
+            Some(_) => UNSAID,
+            None => self.revised,
+        }
+    }
+
+    fn add_all(&mut self, invalidated: &[(String, i64)]) {
+        for (name, epoch) in invalidated {
+            self.add(name, *epoch);
+        }
+        self.stale.fold();
+        self.purged.fold();
+    }
+
+    fn add(&mut self, name: &str, epoch: i64) {
+        self.latest = self.latest.max(epoch);
+        match Target::parse(name) {
+            Some(Target::Key(key)) => self.stale.add(epoch, key, |names| &mut names.keys),
+            Some(Target::Tag(tag)) => self.stale.add(epoch, tag, |names| &mut names.tags),
+            Some(Target::Prefix("")) => self.stale.affect_all(epoch),
+            Some(Target::Prefix(text)) => self.stale.add(epoch, text, |names| &mut names.prefixes),
+            Some(Target::Purged(key)) => self.purged.add(epoch, key, |names| &mut names.keys),
+            Some(Target::PurgedTag(tag)) => self.purged.add(epoch, tag, |names| &mut names.tags),
+            Some(Target::PurgedPrefix("")) => self.purged.affect_all(epoch),
+            Some(Target::PurgedPrefix(text)) => {
+                self.purged.add(epoch, text, |names| &mut names.prefixes);
+            }
+            Some(Target::Revision(_)) => self.revise(name, epoch),
+            None => {}
+        }
+    }
+
+    fn revise(&mut self, name: &str, epoch: i64) {
+        let is_own = self.revision.as_ref().is_some_and(|own| {
+            let rest = name.strip_prefix(&**own);
+            rest.is_some_and(|rest| rest.is_empty() || is_return(rest))
+        });
+        let revised = match is_own {
+            true => &mut self.revised,
+            false => &mut self.other_revised,
+        };
+        *revised = (*revised).max(epoch);
+        if self.unsaid.as_deref() == Some(name) {
+            self.unsaid = None;
+        }
+        self.stale.affect_all(epoch);
+    }
+
+    fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
+        // The key itself, and the part before each `#`: the keys that have this key as a variant.
+        let ends = key.match_indices('#').map(|(at, _)| at);
+        let names: Vec<_> = ends
+            .chain([key.len()])
+            .map(|end| bounded(&key[..end]))
+            .collect();
+        let applies = |effect: &Effect| effect.latest_on(key, &names, metadata) > metadata.epoch;
+        if applies(&self.purged) {
+            Freshness::Purged
+        } else if applies(&self.stale) {
+            Freshness::Stale
+        } else {
+            Freshness::Fresh
+        }
+    }
+}
+
+impl Effect {
+    fn add(&mut self, epoch: i64, name: &str, kind: impl FnOnce(&mut Self) -> &mut Names) {
+        if epoch > self.before {
+            kind(self).add(name, epoch);
+        }
+    }
+
+    /// Affects all versions from before `epoch`, in place of the names up to then.
+    fn affect_all(&mut self, epoch: i64) {
+        if epoch > self.before {
+            self.before = epoch;
+            for names in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
+                names.drop_older(epoch);
+            }
+        }
+    }
+
+    fn names(&self) -> [&Names; 3] {
+        [&self.keys, &self.prefixes, &self.tags]
+    }
+
+    /// Folds the older half of the names if there are more than [`MOST`]. Few versions in use are
+    /// that old.
+    fn fold(&mut self) {
+        let names = self.names();
+        if names.iter().map(|names| names.len()).sum::<usize>() > MOST {
+            let mut epochs: Vec<_> = names.iter().flat_map(|names| names.epochs()).collect();
+            let middle = epochs.len() / 2;
+            let median = *epochs.select_nth_unstable(middle).1;
+            self.affect_all(median);
+        }
+    }
+
+    /// Returns the latest epoch of an invalidation of this resource, whose key has these `names`.
+    fn latest_on(&self, key: &str, names: &[Cow<'_, str>], metadata: &Metadata) -> i64 {
+        let keys = names.iter().filter_map(|name| self.keys.get(name));
+        let tags = metadata.tags.iter();
+        let tags = tags.filter_map(|tag| self.tags.get(&bounded(tag)));
+        let latest = keys.chain(tags).chain(self.prefixes.latest_prefix_of(key));
+        latest.max().unwrap_or(0).max(self.before)
+    }
+}
+
+/// Returns true for the end of the name of a revision that has returned: `;` and an epoch.
+fn is_return(rest: &str) -> bool {
+    let epoch = rest.strip_prefix(';');
+    epoch.is_some_and(|epoch| !epoch.is_empty() && epoch.bytes().all(|it| it.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(epoch: i64, tags: &[&str]) -> Metadata {
+        Metadata {
+            epoch,
+            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            ..Metadata::default()
+        }
+    }
+
+    fn known(list: &[(Target<'_>, i64)]) -> Invalidations {
+        let invalidations = Invalidations::new(None);
+        let named = |(target, epoch): &(Target<'_>, i64)| (target.name().expect("fits"), *epoch);
+        let list: Vec<_> = list.iter().map(named).collect();
+        invalidations.learn(&list);
+        invalidations
+    }
+
+    #[test]
+    fn invalidation_applies_to_older_versions_only() {
+        let long = "/l".repeat(200);
+        let long_variant = format!("{long}#&accept=x");
+        let table: &[(Target<'_>, &str, &[&str], Freshness)] = &[
+            (Target::Key("/a"), "/a", &[], Freshness::Stale),
+            (Target::Key("/a"), "/a#&accept=x", &[], Freshness::Stale),
+            (Target::Key("/a"), "/a#/b", &[], Freshness::Stale),
+            (Target::Key("/a#/b"), "/a#/b", &[], Freshness::Stale),
+            (
+                Target::Key("/a#/b"),
+                "/a#/b#&accept=x",
+                &[],
+                Freshness::Stale,
+            ),
+            (Target::Key("/a#/b"), "/a", &[], Freshness::Fresh),
+            (Target::Key("/a"), "/a?b=1", &[], Freshness::Fresh),
+            (Target::Key("/a"), "/ab", &[], Freshness::Fresh),
+            (Target::Key(""), "/a", &[], Freshness::Fresh),
+            (Target::Key(&long), &long, &[], Freshness::Stale),
+            (Target::Key(&long), &long_variant, &[], Freshness::Stale),
+            (Target::Key(&long), &long[..398], &[], Freshness::Fresh),
+            (Target::Prefix("/a"), "/ab?c", &[], Freshness::Stale),
+            (Target::Prefix("/a"), "/b/a", &[], Freshness::Fresh),
+            (Target::Prefix(""), "anything", &[], Freshness::Stale),
+            (Target::Tag("t"), "/a", &["s", "t"], Freshness::Stale),
+            (Target::Tag("t"), "/a", &["tt", "T"], Freshness::Fresh),
+            (Target::Tag("t"), "t", &[], Freshness::Fresh),
+            (Target::Tag("a:b\n#%"), "/", &["a:b\n#%"], Freshness::Stale),
+            (Target::Purged("/a"), "/a", &[], Freshness::Purged),
+            (Target::Purged("/a"), "/a#x", &[], Freshness::Purged),
+            (Target::Purged("/a"), "/b", &[], Freshness::Fresh),
+            (Target::PurgedPrefix("/a"), "/a/b", &[], Freshness::Purged),
+            (Target::PurgedPrefix(""), "/a", &[], Freshness::Purged),
+            (Target::PurgedPrefix("/a"), "/b/a", &[], Freshness::Fresh),
+            (Target::PurgedTag("t"), "/a", &["s", "t"], Freshness::Purged),
+            (Target::PurgedTag("t"), "t", &["tt"], Freshness::Fresh),
+            (Target::Revision("x"), "/a", &[], Freshness::Stale),
+        ];
+        for (target, key, tags, void) in table {
+            let known = known(&[(*target, 7)]);
+            assert_eq!(
+                known.judge(key, &metadata(6, tags)),
+                *void,
+                "{target:?} {key}"
+            );
+            assert_eq!(
+                known.judge(key, &metadata(7, tags)),
+                Freshness::Fresh,
+                "{target:?} {key}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_invalidation_of_everything_takes_the_place_of_older_ones() {
+        let all = known(&[
+            (Target::Key("/a"), 1),
+            (Target::Tag("t"), 2),
+            (Target::Purged("/p"), 3),
+            (Target::Prefix(""), 4),
+            (Target::Key("/b"), 5),
+        ]);
+        assert_eq!(
+            all.read(|list| list.stale.names().map(Names::len)),
+            [1, 0, 0]
+        );
+        assert_eq!((all.seen(), all.latest()), (5, 5));
+        assert_eq!(all.judge("/p", &metadata(0, &[])), Freshness::Purged);
+        assert_eq!(all.judge("/a", &metadata(3, &[])), Freshness::Stale);
+        assert_eq!(all.judge("/b", &metadata(4, &[])), Freshness::Stale);
+        assert_eq!(all.judge("/a", &metadata(4, &[])), Freshness::Fresh);
+    }
+
+    /// Returns the name that a process says which has just begun.
+    fn said(process: &Invalidations) -> Option<String> {
+        process.say_revision();
+        process.unsaid_revision()
+    }
+
+    #[test]
+    fn a_revision_that_returns_counts_as_new_once() {
+        let seen = |names: &[(&str, i64)]| {
+            let process = Invalidations::new(Some("1".into()));
+            let names = names
+                .iter()
+                .map(|(name, epoch)| ((*name).to_owned(), *epoch));
+            process.learn(&names.collect::<Vec<_>>());
+            process
+        };
+        let both = [("revision:1", 3), ("revision:2", 7)];
+        let began = seen(&both);
+        assert_eq!(said(&began).as_deref(), Some("revision:1;7"));
+        // Until the name is stored, versions of others count as stale, and own ones do not.
+        let version = |revision| Metadata {
+            revision,
+            ..metadata(10, &[])
+        };
+        assert_eq!(began.judge("/", &version(8)), Freshness::Stale);
+        let own = version(began.revision());
+        assert_eq!(began.judge("/", &own), Freshness::Fresh);
+        began.learn(&[("revision:1;7".to_owned(), 12)]);
+        assert_eq!(began.unsaid_revision(), None);
+        assert_eq!(began.judge("/", &own), Freshness::Stale);
+        let returned = seen(&[both[0], both[1], ("revision:1;7", 9)]);
+        assert_eq!((said(&returned), returned.revision()), (None, 9));
+        assert_eq!(returned.judge("/", &version(7)), Freshness::Stale);
+        assert_eq!(returned.judge("/", &version(9)), Freshness::Fresh);
+        // Another revision, whose name only begins in the same way.
+        let other = seen(&[both[0], ("revision:1;", 4), ("revision:1;x", 5)]);
+        assert_eq!(said(&other).as_deref(), Some("revision:1;5"));
+    }
+
+    #[test]
+    fn newer_revision_replaces_pages_of_the_older_one_only() {
+        let [old, new] = ["old", "new"].map(|name| Invalidations::new(Some(name.to_owned())));
+        assert_eq!(said(&old), Some("revision:old".to_owned()));
+        let seen = [
+            ("revision:old".to_owned(), 3),
+            ("revision:new".to_owned(), 7),
+        ];
+        for process in [&old, &new] {
+            process.learn(&seen);
+            assert_eq!(process.unsaid_revision(), None);
+        }
+        assert_eq!((old.revision(), new.revision()), (3, 7));
+        let made = |epoch, revision| Metadata {
+            epoch,
+            revision,
+            ..Metadata::default()
+        };
+        let voids = |metadata: &Metadata| [&old, &new].map(|process| process.judge("/", metadata));
+        let (stale, fine) = (Freshness::Stale, Freshness::Fresh);
+        assert_eq!(voids(&made(3, 3)), [stale, stale], "before the deploy");
+        assert_eq!(voids(&made(7, 3)), [fine, stale], "by old code after it");
+        assert_eq!(voids(&made(7, 7)), [fine, fine], "by new code");
+    }
+
+    #[test]
+    fn names_are_short_and_come_back() {
+        let long = "x".repeat(10_000);
+        for text in ["", "a", "a:b", &long, "a\0b"] {
+            for target in [
+                Target::Key(text),
+                Target::Tag(text),
+                Target::Purged(text),
+                Target::Revision(text),
+            ] {
+                let name = target.name().expect("fits");
+                assert!(name.len() <= 255 && !name.contains('\0'), "{name}");
+                assert!(Target::parse(&name).is_some());
+            }
+        }
+        assert_eq!(Target::parse("prefix:/a:b"), Some(Target::Prefix("/a:b")));
+        assert!(Target::Prefix(&long).name().is_err());
+        assert!(Target::Prefix("a\0").name().is_err());
+        assert_eq!(Target::Prefix("").name().expect("fits"), "prefix:");
+        assert_eq!(Target::parse("*"), None);
+        assert_eq!(Target::parse("sparkle:a"), None);
+    }
+
+    #[test]
+    fn skipped_names_count_as_everything_up_to_their_end() {
+        let all = known(&[(Target::Tag("t"), 1), (Target::Purged("/p"), 2)]);
+        all.skip_to(2);
+        assert_eq!(all.judge("/a", &metadata(1, &[])), Freshness::Fresh);
+        all.skip_to(9);
+        assert_eq!((all.seen(), all.latest()), (9, 9));
+        assert_eq!(all.judge("/a", &metadata(8, &[])), Freshness::Stale);
+        assert_eq!(all.judge("/a", &metadata(9, &[])), Freshness::Fresh);
+        assert_eq!(all.judge("/p", &metadata(1, &[])), Freshness::Purged);
+    }
+
+    #[test]
+    fn older_half_of_too_many_names_counts_as_everything_of_its_effect() {
+        for (kinds, effect) in [
+            (["key:", "tag:", "prefix:/"], Freshness::Stale),
+            (
+                ["purged:", "purged_tag:", "purged_prefix:/"],
+                Freshness::Purged,
+            ),
+        ] {
+            let names = |range: std::ops::Range<i64>| {
+                let kinds = kinds.iter().cycle();
+                let names = range.zip(kinds).map(|(n, kind)| (format!("{kind}{n}"), n));
+                names.collect::<Vec<_>>()
+            };
+            let all = Invalidations::new(None);
+            let most = i64::try_from(MOST).expect("fits");
+            all.learn(&names(1..most + 1));
+            assert_eq!(all.judge("?", &metadata(0, &[])), Freshness::Fresh);
+            all.learn(&names(most + 1..most + 2));
+            let left = all.read(|list| {
+                let effects = [&list.stale, &list.purged].map(Effect::names);
+                effects
+                    .as_flattened()
+                    .iter()
+                    .map(|names| names.len())
+                    .sum::<usize>()
+            });
+            assert!(left <= MOST / 2, "{left}");
+            assert_eq!(all.judge("?", &metadata(0, &[])), effect);
+            assert_eq!(
+                all.judge("?", &metadata(most / 2 + 1, &[])),
+                Freshness::Fresh
+            );
+            let last = format!("{}", most + 1);
+            assert_eq!(all.judge(&last, &metadata(most, &[])), effect);
+        }
+    }
+
+    #[test]
+    fn invalidation_learned_twice_or_late_changes_nothing() {
+        let known = known(&[(Target::Key("/a"), 9)]);
+        known.add("key:/a", 4);
+        assert_eq!(known.judge("/a", &metadata(8, &[])), Freshness::Stale);
+        known.learn(&[]);
+        assert_eq!(known.seen(), 9);
+        // The process adds its own invalidation of epoch 12 before it learns the epochs 10 and 11
+        // of other processes.
+        known.add("key:/b", 12);
+        assert_eq!((known.seen(), known.latest()), (9, 12));
+        assert_eq!(known.judge("/b", &metadata(9, &[])), Freshness::Stale);
+    }
+}

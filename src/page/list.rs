@@ -1,0 +1,209 @@
+//! The list of resources in the store, with the knowledge of this process about each.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+
+use super::{
+    Known, Metadata, Pages,
+    entries::{Entry, EntryFilter, EntryPage, EntryState},
+    flight::Freshness,
+    history::PastVersion,
+    meta::Description,
+};
+use crate::{
+    error::Error,
+    extensions::Fence,
+    http::terms::Terms,
+    lock::{LockInfo, LockKind, LockName},
+    name::bounded,
+    store::{self, EntryRow, Probe},
+};
+
+/// The number of rows that one statement reads.
+const STEP: usize = 200;
+
+/// The number of statements of one call. A filter that few entries pass does not read the whole
+/// table in one call.
+const STEPS: usize = 10;
+
+impl Pages {
+    /// Returns the entries that pass the filter, after this process has learned of all
+    /// invalidations.
+    pub(crate) async fn entries(
+        self: &Arc<Self>,
+        filter: &EntryFilter,
+    ) -> Result<EntryPage, Error> {
+        self.know_latest().await?;
+        let (mut entries, mut from) = (Vec::new(), filter.first_name());
+        for _ in 0..STEPS {
+            let rows = self.rows(&from, STEP).await?;
+            let mut until = (rows.len() == STEP).then(|| name_after(&rows[STEP - 1].name));
+            let rows = rows.into_iter();
+            let mut listed: Vec<_> = rows.map(|row| self.entry_of(row)).collect();
+            listed.extend(self.not_stored(&from, until.as_deref()));
+            listed.sort_by(|(a, _), (b, _)| a.cmp(b));
+            // A key with a stored version comes first.
+            listed.dedup_by(|(later, _), (first, _)| later == first);
+            for (name, entry) in listed {
+                if filter.is_behind(&name) {
+                    until = None;
+                    break;
+                }
+                if !filter.passes(&entry) {
+                    continue;
+                }
+                if entries.len() == filter.limit {
+                    let next = Some(name);
+                    return Ok(EntryPage { entries, next });
+                }
+                entries.push(entry);
+            }
+            match until {
+                Some(until) => from = until,
+                None => {
+                    return Ok(EntryPage {
+                        entries,
+                        next: None,
+                    });
+                }
+            }
+        }
+        let next = Some(from);
+        Ok(EntryPage { entries, next })
+    }
+
+    /// Returns the entry of this key.
+    pub(crate) async fn entry(self: &Arc<Self>, key: &str) -> Result<Option<Entry>, Error> {
+        self.know_latest().await?;
+        let name = bounded(key);
+        let row = self.rows(&name, 1).await?.pop();
+        let stored = row.filter(|row| row.name == name);
+        if let Some(row) = stored {
+            return Ok(Some(self.entry_of(row).1));
+        }
+        let in_memory = self.not_stored(&name, Some(&name_after(&name)));
+        Ok(in_memory.into_iter().next().map(|(_, entry)| entry))
+    }
+
+    /// Returns the stored response of this key.
+    pub(crate) async fn stored(&self, key: &str) -> Result<Option<Response<Bytes>>, Error> {
+        let name = LockName::of(LockKind::Page, key);
+        let probe = self.store.call(Probe { name, known: 0 });
+        let entry = probe.await?.entry;
+        Ok(entry.map(|entry| entry.content))
+    }
+
+    /// Waits until this process knows the invalidations, for as long as a request would.
+    async fn know_latest(self: &Arc<Self>) -> Result<(), Error> {
+        self.synced().await;
+        let known = self.know().await;
+        known.map_err(|error| Error::clone(&error))
+    }
+
+    async fn rows(&self, from: &str, most: usize) -> Result<Vec<EntryRow>, Error> {
+        let list = self.store.call(store::List::new(from, most));
+        list.await
+    }
+
+    fn entry_of(&self, row: EntryRow) -> (String, Entry) {
+        let (metadata, description) = (
+            Metadata::decode(row.epoch, &row.metadata),
+            Description::decode(&row.metadata),
+        );
+        let key = description.key.unwrap_or_else(|| row.name.clone());
+        let terms = Terms {
+            interval: row.interval,
+            early: description.early.unwrap_or(row.interval),
+            stale_while_revalidate: description.stale_while_revalidate,
+            stale_if_error: Duration::ZERO,
+        };
+        let by_age = Freshness::by_age(row.age, &terms);
+        let undated = if row.undated {
+            Freshness::Stale
+        } else {
+            Freshness::Fresh
+        };
+        let freshness = by_age
+            .max(undated)
+            .max(self.invalidations.judge(&key, &metadata));
+        let lock = LockInfo::of(row.lock);
+        let cools_down = lock.cools_down();
+        let state = match freshness {
+            Freshness::Fresh | Freshness::Early => EntryState::Fresh,
+            _ if cools_down => EntryState::Cooldown,
+            Freshness::Stale => EntryState::Stale,
+            Freshness::Expired | Freshness::Purged => EntryState::Expired,
+        };
+        let next_regeneration = match state {
+            EntryState::Fresh => terms.early.saturating_sub(row.age),
+            EntryState::Cooldown => lock.remaining,
+            _ => Duration::ZERO,
+        };
+        let memory = self.memory.weight_of(&key);
+        let entry = Entry {
+            layer: description.layer,
+            state,
+            status: Some(row.status),
+            age: row.age,
+            interval: row.interval,
+            next_regeneration,
+            bytes: row.bytes,
+            memory_bytes: memory,
+            tags: metadata.tags.to_vec(),
+            revision: description.code,
+            fence: Fence(row.fence),
+            holder: lock.holder,
+            remaining: lock.remaining,
+            history: PastVersion::read(&row.history),
+            key,
+        };
+        (row.name, entry)
+    }
+
+    /// Returns the resources between these names that this process knows and that have no version:
+    /// in cooldown, or hit-for-pass.
+    fn not_stored(&self, from: &str, until: Option<&str>) -> Vec<(String, Entry)> {
+        let now = self.now();
+        let known = self.memory.without_version().into_iter();
+        let listed = known.filter_map(|(key, view)| {
+            let name = bounded(&key).into_owned();
+            if &*name < from || until.is_some_and(|until| &*name >= until) {
+                return None;
+            }
+            let (state, until, meta) = match view {
+                Known::HitForPass { until, meta, .. } => (EntryState::HitForPass, until, meta),
+                Known::Cooldown { until, meta, .. } => (EntryState::Cooldown, until, meta),
+                Known::Version(_) => return None,
+            };
+            let remaining = until - now;
+            (!remaining.is_zero()).then(|| {
+                let entry = Entry {
+                    layer: String::new(),
+                    state,
+                    status: None,
+                    age: Duration::ZERO,
+                    interval: Duration::ZERO,
+                    next_regeneration: remaining,
+                    bytes: 0,
+                    memory_bytes: self.memory.weight_of(&key),
+                    tags: meta.stored.tags.to_vec(),
+                    revision: None,
+                    fence: Fence(0),
+                    holder: None,
+                    remaining,
+                    history: Vec::new(),
+                    key,
+                };
+                (name, entry)
+            })
+        });
+        listed.collect()
+    }
+}
+
+/// The least name after this one: no name has a NUL.
+fn name_after(name: &str) -> String {
+    format!("{name}\u{1}")
+}

@@ -1,0 +1,191 @@
+//! The memory tier: a bounded number of bytes with what this process knows of each key.
+
+#[cfg(feature = "compression")]
+use std::time::Duration;
+
+use foldhash::quality::RandomState;
+#[cfg(feature = "compression")]
+use quick_cache::sync::EntryAction;
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter, sync::Cache};
+
+use crate::{
+    event::Observer,
+    page::{Freshness, Invalidations, Known, Page, Version},
+};
+
+/// The approximate size of an entry beside its text and content: the version, map entries, counters
+/// and pointers.
+const OVERHEAD: usize = 256 + size_of::<Page>() + size_of::<Version>();
+
+/// The approximate weight of a small entry.
+const SMALL: u64 = 2048;
+
+pub(crate) struct Memory(Cache<String, Known, Weight, RandomState, Evictions>);
+
+/// Reports the keys that have to leave memory.
+#[derive(Clone)]
+struct Evictions(Observer);
+
+impl Lifecycle<String, Known> for Evictions {
+    type RequestState = ();
+
+    fn on_evict(&self, (): &mut (), key: String, _: Known) {
+        self.0.evicted(&key);
+    }
+}
+
+#[derive(Clone)]
+struct Weight;
+
+impl Memory {
+    /// Creates a memory of this many bytes, in which a body of up to `largest` bytes has room.
+    pub(crate) fn new(bytes: u64, largest: usize, observer: Observer) -> Self {
+        // Each shard bounds its own part. With few shards, a part has room for some of the largest
+        // bodies.
+        let shards = (bytes / (largest as u64).saturating_mul(4).max(1)).clamp(1, 64);
+        let options = OptionsBuilder::new()
+            .shards(1 << shards.ilog2())
+            // The number of evicted keys that the cache remembers, so that a key that returns
+            // stays.
+            .estimated_items_capacity((bytes / SMALL) as usize)
+            .ghost_allocation(1.0)
+            .weight_capacity(bytes)
+            .build()
+            .expect("both capacities are given");
+        Self(Cache::with_options(
+            options,
+            Weight,
+            RandomState::default(),
+            Evictions(observer),
+        ))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the approximate size of all entries, in bytes.
+    pub(crate) fn weight(&self) -> u64 {
+        self.0.weight()
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<Known> {
+        self.0.get(key)
+    }
+
+    /// Returns the approximate size of the entry of this key, in bytes; `None`: there is none.
+    pub(crate) fn weight_of(&self, key: &str) -> Option<u64> {
+        let view = self.0.peek(key)?;
+        Some(Weight.weight(&key.to_owned(), &view))
+    }
+
+    /// Returns the keys without a version, by reading all entries.
+    pub(crate) fn without_version(&self) -> Vec<(String, Known)> {
+        let known = self.0.iter();
+        known
+            .filter(|(_, view)| !matches!(view, Known::Version(_)))
+            .collect()
+    }
+
+    /// Returns true if the invalidation of this name applies to any entry, by reading all entries.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let alone = Invalidations::new(None);
+        alone.add(name, i64::MAX);
+        self.0.iter().any(|(key, view)| {
+            let meta = match &view {
+                Known::Version(version) => &version.page.meta,
+                Known::HitForPass { meta, .. } | Known::Cooldown { meta, .. } => meta,
+            };
+            alone.judge(&key, &meta.stored) != Freshness::Fresh
+        })
+    }
+
+    pub(crate) fn remove(&self, key: &str) {
+        self.0.remove(key);
+    }
+
+    /// Changes a page, whose weight may change.
+    #[cfg(feature = "compression")]
+    pub(super) fn change(&self, key: &str, change: impl FnOnce(&Page)) {
+        // Without a wait: quick_cache waits only for a placeholder, and this crate makes none.
+        let _ = self.0.entry(key, Some(Duration::ZERO), |_, view| {
+            if let Known::Version(version) = view {
+                change(&version.page);
+            }
+            EntryAction::Retain(())
+        });
+        // The new weight may exceed the capacity, and the cache checks only here and at an
+        // insertion.
+        self.0.set_capacity(self.0.capacity());
+    }
+
+    pub(crate) fn insert(&self, key: &str, view: Known) {
+        self.0.insert(key.to_owned(), view);
+    }
+}
+
+impl Weighter<String, Known> for Weight {
+    fn weight(&self, key: &String, view: &Known) -> u64 {
+        let content = match view {
+            Known::Version(version) => {
+                let (meta, body) = (&version.page.meta, &version.page.body);
+                let tags = meta.stored.tags.iter().map(String::len);
+                let metadata = tags.sum::<usize>() + key.len();
+                #[cfg(feature = "compression")]
+                let metadata =
+                    metadata + body.codings.as_ref().map_or(0, |codings| codings.weight());
+                body.plain.weight() + metadata
+            }
+            Known::HitForPass { .. } | Known::Cooldown { .. } => 0,
+        };
+        (OVERHEAD + key.len() + content) as u64
+    }
+}
+
+#[cfg(all(test, feature = "compression"))]
+mod tests {
+    use http::header;
+
+    use bytes::Bytes;
+    use http::Response;
+
+    use super::*;
+    use crate::{
+        clock::Tick,
+        page::{
+            Metadata,
+            flight::{Origin, Version},
+        },
+    };
+
+    #[test]
+    fn codings_of_a_version_count_in_the_weight_of_memory() {
+        let memory = Memory::new(1 << 20, 1 << 16, Observer::default());
+        let mut content = Response::new(Bytes::from(vec![b'x'; 1000]));
+        let html = http::HeaderValue::from_static("text/html");
+        content.headers_mut().insert(header::CONTENT_TYPE, html);
+        let view = |response, fence| {
+            let page = Page::new("/", response, Metadata::default(), None);
+            Known::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored).into())
+        };
+        memory.insert("/", view(content.clone(), 1));
+        let plain = memory.0.weight();
+        let put = |size| {
+            let coded = |size| Response::new(Bytes::from(vec![b'y'; size]));
+            memory.change("/", |page| {
+                let codings = page.body.codings.as_ref().expect("is compressible");
+                codings.put([Some(coded(size)), Some(coded(500))]);
+            });
+        };
+        put(300);
+        assert_eq!(memory.0.weight(), plain + 800);
+        memory.insert("/", view(content.clone(), 2));
+        put(2 << 20);
+        assert!(memory.0.weight() <= 1 << 20, "it has to go");
+        memory.change("/elsewhere", |_| panic!("there is none"));
+        memory.insert("/", view(content, 3));
+        assert_eq!(memory.0.weight(), plain);
+        memory.remove("/");
+        assert_eq!(memory.0.weight(), 0);
+    }
+}

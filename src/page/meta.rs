@@ -1,0 +1,296 @@
+//! The metadata beside a version's response, and the verdict of the invalidation list.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    clock::{duration, micros},
+    extensions::Tags,
+    http::terms::{self, Terms},
+    key,
+    page::{
+        Invalidations,
+        flight::{AsOf, Freshness, Verdicts},
+    },
+    policy::{self, Refresh},
+    timing::{PROVISIONAL, random_unit},
+};
+
+/// The metadata of a stored version: a column, and a part of the JSON text beside the content.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Metadata {
+    /// The latest epoch before the generator began. Later invalidations apply to the version. A
+    /// column.
+    #[serde(skip)]
+    pub(crate) epoch: i64,
+    /// The epoch in which the generating process's revision was first seen; 0 without a revision.
+    pub(crate) revision: i64,
+    pub(crate) tags: Arc<[String]>,
+    /// The interval, if the generator set one.
+    #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
+    pub(crate) refresh_after: Option<Duration>,
+    /// A part of the version was stale, provisional itself, or missing.
+    #[serde(rename = "provisional")]
+    pub(crate) is_provisional: bool,
+    /// The time that the generator took.
+    #[serde(with = "as_micros")]
+    pub(crate) took: Duration,
+}
+
+impl Metadata {
+    /// Returns the metadata in the store's column and text. The metadata of an unreadable text are
+    /// older than every invalidation.
+    pub(crate) fn decode(epoch: i64, text: &str) -> Self {
+        match serde_json::from_str(text) {
+            Ok(metadata) => Self { epoch, ..metadata },
+            Err(_) => Self::default(),
+        }
+    }
+}
+
+/// The text about a version that the list of entries shows, beside the metadata that decide.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Description {
+    pub(super) layer: String,
+    /// The age after which a hit starts a regeneration, if earlier than the interval.
+    #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
+    pub(super) early: Option<Duration>,
+    #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
+    pub(super) stale_while_revalidate: Option<Duration>,
+    /// The revision of the code, by its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) code: Option<String>,
+    /// The key, if its name in the store is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) key: Option<String>,
+}
+
+impl Description {
+    /// Returns the JSON text of both.
+    pub(super) fn encode(&self, metadata: &Metadata) -> String {
+        #[derive(Serialize)]
+        struct Both<'a> {
+            #[serde(flatten)]
+            metadata: &'a Metadata,
+            #[serde(flatten)]
+            description: &'a Description,
+        }
+        let both = Both {
+            metadata,
+            description: self,
+        };
+        serde_json::to_string(&both).expect("texts, numbers and lists have a JSON form")
+    }
+
+    /// Reads a text. An unreadable text describes nothing.
+    pub(super) fn decode(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+}
+
+/// Durations as whole microseconds.
+mod as_micros {
+    use super::{Deserialize, Duration, duration, micros};
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        time: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i64(micros(*time))
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
+        i64::deserialize(deserializer).map(duration)
+    }
+}
+
+mod optional_micros {
+    use super::{Deserialize, Duration, duration, micros};
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        time: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serde::Serialize::serialize(&time.map(micros), serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Option::<i64>::deserialize(deserializer).map(|micros| micros.map(duration))
+    }
+}
+
+/// The metadata of a version, or of a key without one.
+#[derive(Debug)]
+pub(crate) struct Meta {
+    pub(super) key: Box<str>,
+    pub(crate) stored: Metadata,
+    /// The status of the response.
+    status: StatusCode,
+    /// The interval and the limits of staleness that the response's headers declare; `None`: they
+    /// declare nothing.
+    declared: Option<Terms>,
+    /// The key's place in the spread of `Refresh::jitter`.
+    unit: f64,
+    /// The interval by the policy's schedule.
+    scheduled: Option<Duration>,
+    /// The random time by which this process regenerates earlier than `Refresh::early` says.
+    lead: Duration,
+    /// The verdict of the invalidation list (the lowest two bits), and the list's count of changes
+    /// at the time of the verdict.
+    verdict: AtomicU64,
+}
+
+impl Meta {
+    pub(crate) fn new(key: &str, stored: Metadata) -> Self {
+        Self {
+            key: key.into(),
+            stored,
+            status: StatusCode::OK,
+            declared: None,
+            unit: key::unit(key),
+            scheduled: None,
+            lead: Duration::ZERO,
+            // The verdict before the first change.
+            verdict: AtomicU64::new(0),
+        }
+    }
+
+    /// Creates the metadata of a key without a version.
+    pub(crate) fn without_version(key: &str, as_of: AsOf, Tags(tags): Tags) -> Self {
+        let AsOf { epoch, revision } = as_of;
+        let stored = Metadata {
+            epoch,
+            revision,
+            tags,
+            ..Metadata::default()
+        };
+        Self::new(key, stored)
+    }
+
+    /// Adds the times that the response declares.
+    pub(super) fn of_response(self, response: &Response<Bytes>) -> Self {
+        Self {
+            status: response.status(),
+            declared: terms::declared(response.headers()),
+            ..self
+        }
+    }
+
+    /// Sets the times that follow from the policy of the regeneration. `[began, written]`: the
+    /// begin of the generator and the publish, in microseconds since 1970 by the database's clock.
+    pub(super) fn timed(&mut self, policy: &Refresh, times: [i64; 2]) {
+        self.scheduled = policy.scheduled(times, self.unit);
+        self.lead = policy::lead(self.stored.took, random_unit());
+    }
+
+    pub(crate) fn as_of(&self) -> AsOf {
+        AsOf {
+            epoch: self.stored.epoch,
+            revision: self.stored.revision,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn terms(&self, policy: &Refresh) -> Terms {
+        let mut terms = match self.declared.filter(|_| policy.from_headers) {
+            Some(declared) => declared,
+            None => {
+                let interval = self.scheduled;
+                let interval = interval.unwrap_or_else(|| policy.interval_at(self.unit));
+                let interval = terms::interval_for(self.status, interval);
+                Terms {
+                    interval,
+                    early: interval,
+                    stale_while_revalidate: policy.stale_while_revalidate,
+                    stale_if_error: policy.stale_if_error,
+                }
+            }
+        };
+        if let Some(interval) = self.stored.refresh_after {
+            terms.interval = interval;
+        }
+        if self.stored.is_provisional {
+            terms.interval = terms.interval.min(PROVISIONAL);
+        }
+        terms.early = policy.early_after(terms.interval, self.lead);
+        terms
+    }
+}
+
+impl Verdicts for Invalidations {
+    fn latest(&self) -> i64 {
+        self.latest()
+    }
+
+    fn revision(&self) -> i64 {
+        self.revision()
+    }
+
+    /// Judges the metadata. A verdict never improves, as invalidations only grow in number.
+    fn judge(&self, meta: &Meta) -> Freshness {
+        let changes = self.changes();
+        let cached = meta.verdict.load(Relaxed);
+        let verdict = if cached >> 2 == changes {
+            cached & 3
+        } else {
+            let verdict = match self.judge(&meta.key, &meta.stored) {
+                Freshness::Purged => 2,
+                Freshness::Fresh => 0,
+                _ => 1,
+            };
+            let verdict = verdict.max(cached & 3);
+            meta.verdict.store(changes << 2 | verdict, Relaxed);
+            verdict
+        };
+        match verdict {
+            0 => Freshness::Fresh,
+            1 => Freshness::Stale,
+            _ => Freshness::Purged,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn metadata_comes_back_unchanged(
+            epoch: i64, revision: i64, tags: Vec<String>, after in proptest::option::of(0..i64::MAX),
+            took in 0..i64::MAX, is_provisional: bool, layer: String,
+        ) {
+            let refresh_after = after.map(duration);
+            let early = refresh_after;
+            let metadata = Metadata {
+                epoch, revision, tags: tags.into(), refresh_after, is_provisional, took: duration(took),
+            };
+            let description = Description { layer, early, ..Description::default() };
+            let text = description.encode(&metadata);
+            prop_assert_eq!(Metadata::decode(epoch, &text), metadata);
+            prop_assert_eq!(Description::decode(&text), description);
+        }
+
+        #[test]
+        fn garbage_never_panics(text: String) {
+            let _ = (Metadata::decode(1, &text), Description::decode(&text));
+        }
+    }
+}

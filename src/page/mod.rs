@@ -1,0 +1,248 @@
+//! The way of a resource through memory and store, whatever generates it.
+
+#[cfg(feature = "compression")]
+mod codings;
+pub(crate) mod entries;
+mod flight;
+mod generator;
+pub(crate) mod history;
+pub(crate) mod invalidate;
+mod invalidation;
+mod list;
+mod memory;
+mod meta;
+mod names;
+pub(crate) mod parts;
+mod prune;
+mod representation;
+mod sync;
+mod task;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicI64},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::Response;
+use tokio::sync::{Semaphore, watch};
+
+use crate::{
+    clock::{Clock, Tick},
+    error::Error,
+    event::{Observer, Stats},
+    lock::{Lease, Locks},
+    mode::Mode,
+    policy::Refresh,
+    store::Store,
+    timing::PROCESS_LEASE,
+};
+
+use memory::Memory;
+use sync::Schedule;
+
+pub(crate) use flight::{Facts, Freshness};
+pub(crate) use generator::{Failure, Generate, Generator};
+pub(crate) use invalidation::{Invalidations, Target};
+pub(crate) use meta::{Meta, Metadata};
+pub(crate) use representation::{Representation, Representations};
+
+/// The answer to a visitor.
+pub(crate) type Answer = flight::Answer<Representations>;
+pub(crate) type Page = flight::Page<Representations>;
+pub(crate) type Version = flight::Version<Representations>;
+/// The result of a generator.
+pub(crate) type Generated = flight::Generated<Response<Bytes>>;
+type Shown = flight::Shown<Representations>;
+type Known = flight::Known<Representations>;
+type Event = flight::Event<Representations>;
+type Step = flight::Step<Representations>;
+
+pub(crate) struct Pages {
+    store: Store,
+    locks: Locks,
+    clock: Clock,
+    memory: Memory,
+    /// The invalidation list.
+    pub(crate) invalidations: Invalidations,
+    sync: Schedule,
+    /// Pruning is hourly before this time.
+    brief_until: AtomicI64,
+    pub(crate) settings: Settings,
+    /// The keys that this process regenerates, with the progress that visitors watch.
+    running: Mutex<Running>,
+    /// The name in events, in place of a layer's, of what
+    /// [`Perennial::content`](crate::Perennial::content) returns.
+    pub(crate) content_layer: Arc<str>,
+    /// Bounds the regenerations at once.
+    permits: Arc<Semaphore>,
+    #[cfg(feature = "compression")]
+    compressing: codings::Compressing,
+    /// The task that listens for invalidations, if the site listens. Dropping `Pages` ends the
+    /// task.
+    #[cfg(feature = "postgres")]
+    listening: std::sync::OnceLock<tokio_util::task::AbortOnDropHandle<()>>,
+}
+
+/// The settings of the site's [`Builder`](crate::Builder).
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) memory_capacity: u64,
+    pub(crate) max_body: usize,
+    pub(crate) max_headers: usize,
+    pub(crate) max_regenerations: usize,
+    pub(crate) cache_status: bool,
+    pub(crate) retention: Duration,
+    pub(crate) revision: Option<String>,
+    pub(crate) mode: Mode,
+}
+
+type Running = HashMap<String, watch::Sender<Shown>>;
+
+impl Pages {
+    pub(crate) fn new(store: Store, settings: Settings) -> Self {
+        let regenerations = settings.max_regenerations.min(Semaphore::MAX_PERMITS);
+        let memory = Memory::new(
+            settings.memory_capacity,
+            settings.max_body,
+            store.observer().clone(),
+        );
+        Self {
+            locks: Locks::with_store(store.clone()),
+            store,
+            clock: Clock::start(),
+            memory,
+            invalidations: Invalidations::new(settings.revision.clone()),
+            sync: Schedule::new(),
+            brief_until: AtomicI64::new(i64::MIN),
+            settings,
+            running: Mutex::default(),
+            content_layer: "content".into(),
+            permits: Arc::new(Semaphore::new(regenerations)),
+            #[cfg(feature = "compression")]
+            compressing: codings::compressing(),
+            #[cfg(feature = "postgres")]
+            listening: std::sync::OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    /// Runs the task that listens for invalidations.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn listen(&self, listening: impl Future<Output = ()> + Send + 'static) {
+        let task = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(listening));
+        // Is called once.
+        let _ = self.listening.set(task);
+    }
+
+    pub(crate) fn observer(&self) -> &Observer {
+        self.store.observer()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let counters = self.observer().counters();
+        Stats {
+            requests: counters.requests(),
+            regenerations: counters.regenerations(),
+            running: self.running().len(),
+            memory_entries: self.memory.len(),
+            memory_bytes: self.memory.weight(),
+            memory_capacity: self.settings.memory_capacity,
+            memory_evictions: counters.evictions(),
+            database_available: self.store.is_available(),
+        }
+    }
+
+    pub(crate) fn locks(&self) -> Locks {
+        self.locks.clone()
+    }
+
+    /// Holds a lock that lists this process among the site's.
+    pub(crate) async fn announce(&self) -> Result<Lease, Error> {
+        let mut action = format!("perennial {}", env!("CARGO_PKG_VERSION"));
+        if let Some(revision) = &self.settings.revision {
+            action += &format!(", revision {revision}");
+        }
+        let locks = self.locks().lease(PROCESS_LEASE);
+        locks.take_process(&action).await
+    }
+
+    /// Returns the policy that applies in the site's mode.
+    pub(crate) fn applied(&self, policy: Refresh) -> Refresh {
+        match self.settings.mode {
+            Mode::Development => policy.in_development(),
+            Mode::On | Mode::Off => policy,
+        }
+    }
+
+    /// Runs a request of the application on a permit, which its regeneration shares. Waits for the
+    /// permit.
+    pub(crate) async fn permitted<T>(&self, request: impl Future<Output = T>) -> T {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let (result, _) = parts::watched(request, permit.ok().map(Arc::new)).await;
+        result
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.settings.mode == Mode::Off
+    }
+
+    /// Returns the facts for a decision now.
+    pub(crate) fn facts<'a>(&'a self, key: &'a str, policy: &'a Refresh) -> Facts<'a> {
+        self.facts_at(key, policy, self.now())
+    }
+
+    pub(crate) fn facts_at<'a>(
+        &'a self,
+        key: &'a str,
+        policy: &'a Refresh,
+        now: Tick,
+    ) -> Facts<'a> {
+        Facts {
+            now,
+            key,
+            policy,
+            list: &self.invalidations,
+            patience: self.store.patience(),
+            statement: self.store.limit(),
+            closing: self.is_closing(),
+            permit: false,
+        }
+    }
+
+    /// Answers from memory, without a statement or a wait; a sync that is due begins in a task.
+    /// `Err`: the request goes on to [`Pages::visit`]; `true`: memory has a version.
+    pub(crate) fn look(
+        self: &Arc<Self>,
+        key: &str,
+        policy: &Refresh,
+        now: Tick,
+    ) -> Result<Answer, bool> {
+        let is_due = self.sync(now);
+        let Some(view) = self.memory.get(key) else {
+            return Err(false);
+        };
+        if is_due {
+            return Err(matches!(view, Known::Version(_)));
+        }
+        let is_busy = || self.is_closing() || self.running().contains_key(key);
+        view.look(&self.facts_at(key, policy, now), is_busy)
+    }
+
+    /// Begins no further regeneration and waits for the running ones.
+    pub(crate) async fn shutdown(&self) {
+        self.locks.shutdown().await;
+    }
+
+    fn is_closing(&self) -> bool {
+        self.locks.tasks().is_closed()
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

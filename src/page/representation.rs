@@ -1,0 +1,270 @@
+//! The representations of a version (RFC 9110 §8): its content, plain or in a content coding.
+
+use std::{
+    any::Any,
+    fmt,
+    sync::{Arc, OnceLock},
+    time::SystemTime,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
+use httpdate::HttpDate;
+
+#[cfg(feature = "compression")]
+use crate::page::codings::Codings;
+use crate::{
+    clock::{self, YEAR},
+    http::{cache_status::CACHE_STATUS, terms},
+    page::{Meta, Metadata, Page},
+};
+
+/// A generated response in its representations.
+#[derive(Clone)]
+pub(crate) struct Representations {
+    /// The response as generated.
+    pub(crate) plain: Representation,
+    /// The response in content codings; `None`: not compressible.
+    #[cfg(feature = "compression")]
+    pub(super) codings: Option<Arc<Codings>>,
+    /// The `Age` header of the generated response, in seconds.
+    pub(crate) age_before: u64,
+    /// The decoded value of the content, for `Perennial::value`.
+    decoded: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Page {
+    /// Creates a page. The codings of the page `before` are reused if the response is the same.
+    pub(crate) fn new(
+        key: &str,
+        response: Response<Bytes>,
+        metadata: Metadata,
+        before: Option<&Self>,
+    ) -> Self {
+        #[cfg(feature = "compression")]
+        let (response, codings) = Codings::of(response);
+        #[cfg(feature = "compression")]
+        let codings = match before {
+            Some(before) if is_same(before.response(), &response) => before.body.codings.clone(),
+            _ => codings,
+        };
+        #[cfg(not(feature = "compression"))]
+        let _ = before;
+        Self {
+            meta: Meta::new(key, metadata).of_response(&response),
+            body: Representations {
+                age_before: terms::age(response.headers()),
+                plain: Representation::new(response),
+                #[cfg(feature = "compression")]
+                codings,
+                decoded: OnceLock::new(),
+            },
+        }
+    }
+
+    /// Returns true if a part was stale, provisional itself, or missing, at any depth.
+    pub(crate) fn is_provisional(&self) -> bool {
+        self.meta.stored.is_provisional
+    }
+
+    pub(crate) fn response(&self) -> &Response<Bytes> {
+        &self.body.plain.content
+    }
+
+    /// Returns the content as a value. The first call for a type decodes the content, and a further
+    /// type decodes with each call.
+    ///
+    /// # Errors
+    ///
+    /// The error of `decode`.
+    pub(crate) fn decoded<T: Send + Sync + 'static, E>(
+        &self,
+        decode: impl FnOnce(&Response<Bytes>) -> Result<T, E>,
+    ) -> Result<Arc<T>, E> {
+        if let Some(decoded) = self.body.decoded.get()
+            && let Ok(value) = Arc::clone(decoded).downcast()
+        {
+            return Ok(value);
+        }
+        let value = Arc::new(decode(self.response())?);
+        // Another call may have been faster.
+        let _ = self.body.decoded.set(Arc::clone(&value) as _);
+        Ok(value)
+    }
+
+    /// Adds `Last-Modified` to a response with a validator (RFC 9110 §8.8.2), unless the response
+    /// has the header: the date of the page `before` if the validator is the same, or else the time
+    /// of `fence` by the database's clock.
+    pub(super) fn dated(
+        mut response: Response<Bytes>,
+        fence: i64,
+        before: Option<&Self>,
+    ) -> Response<Bytes> {
+        let headers = response.headers();
+        if !headers.contains_key(header::ETAG) || headers.contains_key(header::LAST_MODIFIED) {
+            return response;
+        }
+        let before = before.map(|before| before.response().headers());
+        let same = before.filter(|before| before.get(header::ETAG) == headers.get(header::ETAG));
+        let date = match same.and_then(|before| before.get(header::LAST_MODIFIED)) {
+            Some(date) => Some(date.clone()),
+            None => http_date(fence),
+        };
+        if let Some(date) = date {
+            response.headers_mut().insert(header::LAST_MODIFIED, date);
+        }
+        response
+    }
+}
+
+impl PartialEq for Representations {
+    fn eq(&self, other: &Self) -> bool {
+        is_same(&self.plain.content, &other.plain.content)
+    }
+}
+
+fn is_same(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
+    a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
+}
+
+/// Returns the date of microseconds since 1970. `None`: the fence of a store that counts something
+/// else.
+fn http_date(micros: i64) -> Option<HeaderValue> {
+    let since = clock::duration(micros);
+    if since < 30 * YEAR || since > 8000 * YEAR {
+        return None;
+    }
+    let date = HttpDate::from(SystemTime::UNIX_EPOCH.checked_add(since)?);
+    HeaderValue::try_from(date.to_string()).ok()
+}
+
+impl fmt::Debug for Representations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Representations").finish_non_exhaustive()
+    }
+}
+
+/// The headers that a hit sets, in the order of their places.
+static SET: [HeaderName; 4] = [
+    header::AGE,
+    CACHE_STATUS,
+    header::DATE,
+    header::CACHE_CONTROL,
+];
+
+#[derive(Clone)]
+pub(crate) struct Representation {
+    pub(crate) content: Response<Bytes>,
+    /// The headers of a hit: first the places of the headers that a hit sets, then the content's. To
+    /// copy them and to fill the places takes fewer instructions than to insert headers.
+    hit: HeaderMap,
+    /// The headers of [`SET`] that have a place. The content's own `Date`, `Cache-Control` and
+    /// `Expires` stay, and its `Cache-Status` stays before the layer's.
+    has_place: [bool; 4],
+}
+
+impl Representation {
+    pub(crate) fn new(mut content: Response<Bytes>) -> Self {
+        let body = std::mem::take(content.body_mut());
+        *content.body_mut() = share(content.headers_mut(), body);
+        let own = content.headers();
+        let has_place = [
+            true,
+            !own.contains_key(CACHE_STATUS),
+            !own.contains_key(header::DATE),
+            !own.contains_key(header::CACHE_CONTROL) && !own.contains_key(header::EXPIRES),
+        ];
+        let mut hit = HeaderMap::with_capacity(own.len() + SET.len());
+        for (name, _) in SET.iter().zip(has_place).filter(|(_, it)| *it) {
+            hit.insert(name, HeaderValue::from_static(""));
+        }
+        for (name, value) in own.iter().filter(|(name, _)| *name != header::AGE) {
+            hit.append(name, value.clone());
+        }
+        Self {
+            content,
+            hit,
+            has_place,
+        }
+    }
+
+    /// Returns the headers of a hit with these values of [`SET`]. `None`: the header is left out.
+    #[inline]
+    pub(crate) fn headers_of_hit(&self, values: [Option<&HeaderValue>; 4]) -> HeaderMap {
+        let mut headers = self.hit.clone();
+        let mut places = headers.values_mut();
+        for (value, has_place) in values.iter().zip(&self.has_place) {
+            if *has_place && let (Some(place), Some(value)) = (places.next(), value) {
+                place.clone_from(value);
+            }
+        }
+        if values.iter().any(Option::is_none) || !self.has_place[1] {
+            self.complete(&mut headers, values);
+        }
+        headers
+    }
+
+    /// Removes the places without a value, and adds the status beside the content's own.
+    #[cold]
+    fn complete(&self, headers: &mut HeaderMap, values: [Option<&HeaderValue>; 4]) {
+        for ((name, has_place), value) in SET.iter().zip(self.has_place).zip(values) {
+            match value {
+                None if has_place => drop(headers.remove(name)),
+                Some(status) if *name == CACHE_STATUS && !has_place => {
+                    headers.append(name, status.clone());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns the approximate size in memory, in bytes.
+    pub(super) fn weight(&self) -> usize {
+        let lines =
+            self.content.headers().iter().map(|(name, value)| {
+                name.as_str().len() + value.len() + size_of::<HeaderValue>() * 6
+            });
+        self.content.body().len() + lines.sum::<usize>()
+    }
+}
+
+/// Frequent values of headers.
+const COMMON: [&str; 8] = [
+    "bytes",
+    "text/html; charset=utf-8",
+    "text/html",
+    "application/json",
+    "text/plain; charset=utf-8",
+    "text/css; charset=utf-8",
+    "no-cache",
+    "nosniff",
+];
+
+/// The longest body that is copied beside the values of the headers.
+const COPIED: usize = 16 << 10;
+
+/// Makes header values cheap to clone, as each hit clones the values: frequent values are static
+/// and count no references; the other values of a response share one counter. A short body shares
+/// the counter, too, as each counter of a page that is not in the processor's cache costs a hit a
+/// fetch. Returns the body.
+fn share(headers: &mut HeaderMap, body: Bytes) -> Bytes {
+    let is_copied = (1..=COPIED).contains(&body.len());
+    let values = headers.values().map(HeaderValue::as_bytes);
+    let parts: Vec<_> = values.chain(is_copied.then_some(&*body)).collect();
+    let mut buffer = Bytes::from(parts.concat());
+    for value in headers.values_mut() {
+        let own = buffer.split_to(value.len());
+        let shared = match COMMON.iter().find(|common| *value == **common) {
+            Some(common) => Ok(HeaderValue::from_static(common)),
+            None => HeaderValue::from_maybe_shared(own),
+        };
+        // Always valid: the bytes were a header value before.
+        if let Ok(shared) = shared {
+            *value = shared;
+        }
+    }
+    match is_copied {
+        true => buffer,
+        false => body,
+    }
+}

@@ -1,0 +1,341 @@
+//! The sync: a request asks the store for other processes' invalidations, once in a sync interval.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, sync::watch, time::Instant};
+use tracing::Instrument;
+
+use crate::{
+    clock::Tick,
+    error::Error,
+    page::{Pages, invalidation::MOST},
+    store::{FoldAt, Invalidate, Invalidated, InvalidatedForLong},
+    timing::{OVERDUE, SYNC},
+};
+
+/// The number of invalidations that one statement reads.
+const PAGE: usize = 10_000;
+
+pub(super) struct Schedule {
+    /// Held while the revision is stored.
+    saying: tokio::sync::Mutex<()>,
+    /// The time before which no sync is due. The hit path reads only this atomic.
+    ask_again_at: AtomicI64,
+    state: Mutex<State>,
+}
+
+struct State {
+    running: Option<Attempt>,
+    /// The start of the last sync that succeeded.
+    answered: Tick,
+    /// The time of the last request that checked whether a sync is due.
+    looked: Tick,
+    /// Since when requests wait for an answer that is overdue. They wait for a limited time in all,
+    /// and again only after an answer, or when no request came for a while (the process may have
+    /// been paused).
+    waiting_since: Option<Tick>,
+    /// The time of the latest check whether to prune.
+    pruned: Option<Tick>,
+}
+
+/// The progress of a sync.
+enum Shown {
+    /// The attempt is running, and had its last answer from the database at this time.
+    Alive(Tick),
+    Ended(Result<(), Arc<Error>>),
+}
+
+type Attempt = watch::Receiver<Shown>;
+
+impl Schedule {
+    pub(super) fn new() -> Self {
+        Self {
+            saying: tokio::sync::Mutex::default(),
+            ask_again_at: AtomicI64::new(i64::MIN),
+            state: Mutex::new(State {
+                running: None,
+                answered: Tick(i64::MIN),
+                looked: Tick(i64::MIN),
+                waiting_since: None,
+                pruned: None,
+            }),
+        }
+    }
+
+    fn ask_again_at(&self, until: Tick) {
+        self.ask_again_at.store(until.0, Relaxed);
+    }
+}
+
+impl State {
+    fn is_overdue(&self, now: Tick) -> bool {
+        now >= self.answered + OVERDUE
+    }
+
+    /// Returns the end of the wait of a request that looks now. `None`: the request does not wait.
+    fn wait_until(&mut self, now: Tick, patience: Duration) -> Option<Tick> {
+        let paused = now >= self.looked + OVERDUE;
+        self.looked = now;
+        if !self.is_overdue(now) {
+            return None;
+        }
+        let since = match self.waiting_since {
+            Some(since) if !paused => since,
+            _ => *self.waiting_since.insert(now),
+        };
+        let until = since + patience;
+        (now < until).then_some(until)
+    }
+}
+
+impl Pages {
+    /// Starts a sync if one is due. Returns true if the request has to wait for the result, by
+    /// [`Pages::synced`].
+    pub(super) fn sync(self: &Arc<Self>, now: Tick) -> bool {
+        if now.0 < self.sync.ask_again_at.load(Relaxed) {
+            return false;
+        }
+        // A caller may call a service outside of a runtime; the returned future is polled inside.
+        !is_inside_runtime() || self.awaited(now).is_some()
+    }
+
+    /// Asks now: something may have been invalidated.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn heard(self: &Arc<Self>) {
+        self.attempt(self.now(), |_| ());
+    }
+
+    /// Waits for the answer if it is overdue, as long as the site's patience lasts.
+    pub(super) async fn synced(self: &Arc<Self>) {
+        loop {
+            let now = self.now();
+            if now.0 < self.sync.ask_again_at.load(Relaxed) || !is_inside_runtime() {
+                return;
+            }
+            let Some((attempt, until)) = self.awaited(now) else {
+                return;
+            };
+            // Without an answer the versions in memory are served. An answer to a question of long
+            // ago is not enough.
+            let answer = tokio::time::timeout(until - now, end_of(attempt)).await;
+            self.sync_state().looked = self.now();
+            if !matches!(answer, Ok(Ok(()))) {
+                return;
+            }
+        }
+    }
+
+    /// Returns the running sync, or a new one, with the end of the wait. `None`: the request does
+    /// not wait.
+    fn awaited(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
+        // The check reads a file, so not each of many waiting requests runs the check.
+        if now >= self.sync_state().looked + SYNC / 4 {
+            self.clock.resumed(self.clock.suspended());
+        }
+        let now = now.max(self.now());
+        let (attempt, until) = self.attempt(now, |state| {
+            let until = state.wait_until(now, self.store.patience());
+            if until.is_none() {
+                // The next look: when the answer is overdue, or after an interval.
+                let overdue = state.answered + OVERDUE;
+                let next = if now < overdue { overdue } else { now + SYNC };
+                self.sync.ask_again_at(next);
+            }
+            until
+        });
+        Some((attempt, until?))
+    }
+
+    /// Waits until this process knows all invalidations from before its start.
+    pub(super) async fn know(self: &Arc<Self>) -> Result<(), Arc<Error>> {
+        while !self.invalidations.is_complete() {
+            let (attempt, ()) = self.attempt(self.now(), |_| ());
+            if self.store.fails()
+                && let Shown::Alive(_) = &*attempt.borrow()
+            {
+                return Err(Arc::new(Error::step("sync", "it failed a moment ago")));
+            }
+            // The runtime of an attempt may stand still. The attempt counts as dead after this
+            // time, and is replaced.
+            if let Ok(ended) = tokio::time::timeout(self.silence(), end_of(attempt)).await {
+                ended?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The time after which an attempt without an answer from the database counts as dead.
+    fn silence(&self) -> Duration {
+        self.store.limit().saturating_add(SYNC)
+    }
+
+    /// Returns the running attempt, or a new one, and the result of `look`. `look` sees the state
+    /// before a new attempt can end.
+    fn attempt<T>(self: &Arc<Self>, now: Tick, look: impl FnOnce(&mut State) -> T) -> (Attempt, T) {
+        let mut state = self.sync_state();
+        if let Some(attempt) = state.running.clone()
+            && matches!(*attempt.borrow(), Shown::Alive(at) if now < at + self.silence())
+        {
+            return (attempt, look(&mut state));
+        }
+        let (progress, attempt) = watch::channel(Shown::Alive(now));
+        state.running = Some(attempt.clone());
+        let interval = self.prune_interval();
+        // A short-lived process does not prune.
+        let first = Tick(0) + interval.min(60 * SYNC);
+        let due = state.pruned.map_or(first, |pruned| pruned + interval / 8);
+        let prunes = now >= due;
+        if prunes {
+            state.pruned = Some(now);
+        }
+        let looked = look(&mut state);
+        // Dropping `End` locks this mutex, and a runtime that has ended drops its task at once,
+        // inside `spawn`.
+        drop(state);
+        // Made here, as the task may be dropped before it has begun.
+        let mut end = End {
+            pages: Arc::clone(self),
+            progress,
+            result: None,
+            since: now,
+        };
+        let run = async move {
+            let pages = Arc::clone(&end.pages);
+            let begun = Instant::now();
+            let result = pages.ask(&end.progress).await;
+            pages.store.has_read(begun, result.is_ok());
+            end.result = Some(result.map_err(Arc::new));
+            drop(end);
+            if let Ok(_saying) = pages.sync.saying.try_lock() {
+                // After a failure, a later sync tries again.
+                let _ = pages.say_revision().await;
+            }
+            if prunes {
+                // After a failure another process prunes, or this one at a later sync.
+                let _ = pages.prune().await;
+            }
+        };
+        tokio::spawn(run.instrument(tracing::debug_span!("sync")));
+        (attempt, looked)
+    }
+
+    async fn ask(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
+        self.learn(progress).await?;
+        if !self.invalidations.is_complete() {
+            self.invalidations.say_revision();
+            // A process serves stored versions without this write.
+            let said = tokio::time::timeout(self.store.patience(), self.say_revision());
+            if let Ok(Ok(true)) = said.await {
+                self.learn(progress).await?;
+            }
+            self.invalidations.complete();
+        }
+        Ok(())
+    }
+
+    /// Stores the revision of the site's code, if that is to be done. Returns true if done.
+    async fn say_revision(&self) -> Result<bool, Error> {
+        let Some(name) = self.invalidations.unsaid_revision() else {
+            return Ok(false);
+        };
+        let said = self.store.call(Invalidate { name });
+        said.await.map(|_| true)
+    }
+
+    /// Reads the invalidations since the last sync, in pages.
+    async fn learn(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
+        let mut caught_up = false;
+        loop {
+            let since = self.invalidations.seen();
+            let sync = self.store.call(Invalidated::new(since, PAGE));
+            let page = sync.await?;
+            self.invalidations.learn(&page);
+            progress.send_replace(Shown::Alive(self.now()));
+            if page.len() < PAGE {
+                return Ok(());
+            }
+            if !caught_up {
+                self.catch_up(progress).await?;
+                caught_up = true;
+            }
+        }
+    }
+
+    /// Reads all purges and revisions, and skips the other names but for the latest
+    /// [`MOST`](super::invalidation::MOST).
+    async fn catch_up(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
+        let fold_at = self.store.call(FoldAt { most: MOST }).await?;
+        // No key is empty.
+        let mut after = "purged:".to_owned();
+        loop {
+            let lasting = self.store.call(InvalidatedForLong::new(&after, PAGE));
+            let page = lasting.await?;
+            self.invalidations.add_all(&page);
+            progress.send_replace(Shown::Alive(self.now()));
+            match page.last() {
+                Some((last, _)) if page.len() >= PAGE => after.clone_from(last),
+                _ => break,
+            }
+        }
+        self.invalidations.skip_to(fold_at);
+        Ok(())
+    }
+
+    fn sync_state(&self) -> MutexGuard<'_, State> {
+        let state = &self.sync.state;
+        state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The end of an attempt, also of one that is cancelled with its runtime.
+struct End {
+    pages: Arc<Pages>,
+    progress: watch::Sender<Shown>,
+    /// `None`: cancelled.
+    result: Option<Result<(), Arc<Error>>>,
+    since: Tick,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut state = self.pages.sync_state();
+        if let Some(Ok(())) = self.result {
+            state.answered = state.answered.max(self.since);
+            if !state.is_overdue(self.pages.now()) {
+                state.waiting_since = None;
+            }
+        }
+        let own = self.progress.subscribe();
+        let running = state.running.as_ref();
+        if running.is_some_and(|running| running.same_channel(&own)) {
+            state.running = None;
+        }
+        // The pause is set under the lock. A request that later finds no running sync finds the
+        // pause, too, and begins no sync.
+        self.pages.sync.ask_again_at(self.since + SYNC);
+        drop(state);
+        if let Some(result) = self.result.take() {
+            self.progress.send_replace(Shown::Ended(result));
+        }
+    }
+}
+
+fn is_inside_runtime() -> bool {
+    Handle::try_current().is_ok()
+}
+
+async fn end_of(mut attempt: Attempt) -> Result<(), Arc<Error>> {
+    let is_ended = |progress: &Shown| matches!(progress, Shown::Ended(_));
+    match attempt.wait_for(is_ended).await.as_deref() {
+        Ok(Shown::Ended(result)) => result.clone(),
+        // The attempt was cancelled with its runtime. A request that needs the result starts
+        // another one.
+        Ok(Shown::Alive(_)) | Err(_) => Ok(()),
+    }
+}

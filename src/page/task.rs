@@ -1,0 +1,293 @@
+//! Carries out the steps of [`Flight`]: one task for each regeneration.
+
+mod generate;
+mod report;
+mod visit;
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+
+use crate::{
+    clock::Tick,
+    event::Reason,
+    lock::{Lease, LockKind, LockName},
+    page::{
+        Event, Facts, Generator, Metadata, Page, Pages, Representations, Shown, Step, Version,
+        flight::{Effect, Flight, Found, Origin},
+        parts,
+    },
+    policy::Refresh,
+    store::{NewEntry, Probe, Publish, Remove},
+    timing::RECHECK,
+};
+
+/// The running action, with the lease that the action acquires.
+type Action = Pin<Box<dyn Future<Output = (Event, Option<Lease>)> + Send>>;
+
+/// A running regeneration.
+struct Task {
+    pages: Arc<Pages>,
+    key: Arc<str>,
+    /// The name of the layer, for events.
+    layer: Arc<str>,
+    policy: Refresh,
+    flight: Flight<Representations>,
+    shown: watch::Sender<Shown>,
+    generator: Option<Generator>,
+    /// The permit of the regeneration that this one is a part of.
+    lent: Option<parts::Permit>,
+    permit: Option<parts::Permit>,
+    lease: Option<Lease>,
+    readable: Option<fn(&Page) -> bool>,
+    /// See [`Generate::retention`](crate::page::Generate::retention).
+    retention: Option<Duration>,
+    /// The key has left the list of running flights.
+    left: bool,
+    reason: Reason,
+    /// The begin of the generator, while the generator runs.
+    began: Option<Tick>,
+    /// The time of the generator.
+    took: Duration,
+    /// The size of the generated body.
+    bytes: usize,
+    /// The last probe found the expired lease of another holder.
+    found_expired: bool,
+}
+
+impl Task {
+    /// Runs to the end, also without visitors, once its own generator has begun.
+    async fn run(mut self) {
+        // Memory is empty until the process knows the invalidations from before its start.
+        let begun = match self.pages.know().await {
+            Ok(()) => Event::Begun,
+            Err(_) => Event::Away,
+        };
+        self.take_permit();
+        let (mut event, mut action) = (begun, nothing());
+        loop {
+            match self.on(event) {
+                Some(Step::End) => return,
+                Some(step) => action = self.carry_out(step),
+                None => {}
+            }
+            let due = self.flight.due(&self.facts());
+            let lease;
+            (event, lease) = tokio::select! {
+                biased;
+                done = &mut action => done,
+                () = sleep_until(due, self.pages.now()) => (Event::Due, None),
+            };
+            if lease.is_some() {
+                self.lease = lease;
+            }
+            if self.flight.is_waiting() {
+                if !self.is_awaited().await {
+                    return;
+                }
+                self.take_permit();
+            }
+        }
+    }
+
+    /// Passes an event to the state, and publishes the effect in memory and to the visitors.
+    fn on(&mut self, event: Event) -> Option<Step> {
+        self.measure(&event);
+        let facts = Facts {
+            permit: self.permit.is_some(),
+            ..self.pages.facts(&self.key, &self.policy)
+        };
+        let Effect {
+            next,
+            known,
+            shown,
+            ended,
+        } = self.flight.on(&facts, event);
+        if let Some(ended) = ended {
+            self.ended(ended);
+        }
+        if let Some(known) = known {
+            self.pages.memory.insert(&self.key, known);
+            #[cfg(feature = "compression")]
+            if let Some(newest) = self.flight.newest() {
+                self.pages.compress(&newest.page);
+            }
+        }
+        if let Some(shown) = shown {
+            let begins_to_wait = matches!(shown, Shown::Elsewhere);
+            let before = self.shown.send_replace(shown);
+            if begins_to_wait && !matches!(before, Shown::Elsewhere) {
+                self.waits();
+            }
+        }
+        next
+    }
+
+    fn carry_out(&mut self, step: Step) -> Action {
+        let (pages, key) = (Arc::clone(&self.pages), self.key.clone());
+        match step {
+            Step::Wait => {
+                self.permit = None;
+                nothing()
+            }
+            Step::End => nothing(),
+            Step::Probe { known } => {
+                let name = self.lock_name();
+                let newest = self.flight.newest().cloned();
+                let (policy, readable) = (self.policy, self.readable);
+                Box::pin(async move {
+                    // The age counts from before the statement, as the answer may be late.
+                    let asked = pages.now();
+                    let probe = pages.store.read(Probe::new(&name, known));
+                    let Ok(probe) = probe.await else {
+                        return (Event::Away, None);
+                    };
+                    let version = probe.entry.and_then(|entry| {
+                        let before = newest.as_ref().map(|newest| &*newest.page);
+                        let metadata = Metadata::decode(entry.epoch, &entry.metadata);
+                        let mut page = Page::new(&key, entry.content, metadata, before);
+                        page.meta.timed(&policy, [entry.fence, entry.generated]);
+                        if readable.is_some_and(|readable| !readable(&page)) {
+                            tracing::warn!(
+                                key = &*key,
+                                "the stored value cannot be decoded, as its type has changed; it is generated anew"
+                            );
+                            return None;
+                        }
+                        let born = asked - entry.age;
+                        let mut version =
+                            Version::new(Arc::new(page), entry.fence, born, Origin::Stored);
+                        version.undated = entry.undated;
+                        Some(version)
+                    });
+                    let found = Found {
+                        version,
+                        lock: probe.lock,
+                        epoch: probe.epoch,
+                    };
+                    (Event::Probed(found), None)
+                })
+            }
+            Step::Acquire { seen } => {
+                let (name, locks) = (self.lock_name(), pages.locks().lease(self.policy.lease));
+                Box::pin(async move {
+                    match locks.take(&name, "", Some(seen)).await {
+                        Ok(lease) => (
+                            Event::Acquired(lease.as_ref().map(|it| it.fence().0)),
+                            lease,
+                        ),
+                        Err(_) => (Event::Away, None),
+                    }
+                })
+            }
+            Step::Generate { as_of } => self.generate(as_of),
+            Step::Publish { version, renews } => self.publish(version, renews),
+            Step::Release { cooldown, removes } => {
+                self.give_back_permit();
+                let lease = self.lease.take();
+                Box::pin(async move {
+                    if let Some(lease) = lease {
+                        if removes {
+                            // After a failure the next regeneration removes the version.
+                            let row = lease.row().clone();
+                            drop(pages.store.call(Remove { lease: row }).await);
+                        }
+                        // An unreleased lease expires.
+                        drop(lease.release_after(cooldown).await);
+                    }
+                    (Event::Released, None)
+                })
+            }
+        }
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        self.pages.facts(&self.key, &self.policy)
+    }
+
+    /// Takes a permit, if one is free. A part of a page runs on the page's permit.
+    fn take_permit(&mut self) {
+        let permits = Arc::clone(&self.pages.permits);
+        let own = || permits.try_acquire_owned().ok().map(Arc::new);
+        self.permit = self.lent.clone().or_else(own);
+    }
+
+    fn give_back_permit(&mut self) {
+        (self.permit, self.lent) = (None, None);
+    }
+
+    /// Publishes under the fence, or renews the version with the fence `renews`.
+    fn publish(&mut self, version: Version, renews: Option<i64>) -> Action {
+        // A publish may take long, and needs no permit.
+        self.give_back_permit();
+        let terms = version.page.meta.terms(&self.policy);
+        let retention = terms.interval.saturating_add(self.pages.settings.retention);
+        if self.retention.is_some() {
+            self.pages.stores_briefly();
+        }
+        let retention = self.retention.unwrap_or(retention);
+        let pages = Arc::clone(&self.pages);
+        let row = self.lease.as_ref().map(|lease| lease.row().clone());
+        let [metadata, history] = self.texts(&version, terms, renews.is_none());
+        Box::pin(async move {
+            let Some(row) = row else {
+                return (Event::Away, None);
+            };
+            let entry = NewEntry {
+                content: version.page.response().clone(),
+                renews,
+                epoch: version.page.meta.stored.epoch,
+                interval: terms.interval,
+                metadata,
+                history,
+                retention,
+            };
+            let published = pages.store.call(Publish { lease: row, entry });
+            (published.await.map_or(Event::Away, Event::Published), None)
+        })
+    }
+
+    /// Returns true as soon as a visitor waits: a visitor of the near future joins this flight, and
+    /// costs no statement until then. If no visitor comes for a second, removes the key from the
+    /// list of running flights, and returns false.
+    async fn is_awaited(&mut self) -> bool {
+        for _ in 0..10 {
+            if self.shown.receiver_count() > 0 || self.pages.is_closing() {
+                return true;
+            }
+            tokio::time::sleep(RECHECK / 10).await;
+        }
+        let mut running = self.pages.running();
+        if self.shown.receiver_count() > 0 {
+            return true;
+        }
+        running.remove(&*self.key);
+        self.left = true;
+        false
+    }
+
+    fn lock_name(&self) -> LockName {
+        LockName::of(LockKind::Page, &*self.key)
+    }
+}
+
+impl Drop for Task {
+    /// Lets another request start a regeneration, after a panic, too.
+    fn drop(&mut self) {
+        if !self.left {
+            self.pages.running().remove(&*self.key);
+        }
+    }
+}
+
+/// An action without an end.
+fn nothing() -> Action {
+    Box::pin(std::future::pending())
+}
+
+async fn sleep_until(due: Option<Tick>, now: Tick) {
+    match due {
+        Some(due) => tokio::time::sleep(due - now).await,
+        None => std::future::pending().await,
+    }
+}

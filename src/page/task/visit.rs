@@ -1,0 +1,141 @@
+//! Requests that start a regeneration or join one.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+use tracing::Instrument;
+
+use super::{Task, report::reason};
+use crate::{
+    event::{Bypass, Reason},
+    page::{
+        Answer, Generate, Pages, Shown,
+        flight::{Flight, Next, Visitor},
+        parts,
+    },
+    policy::Refresh,
+};
+
+impl Pages {
+    /// Answers a request that memory alone cannot answer: the request starts or joins a
+    /// regeneration, and waits within the limits of the policy. `generate` returns the generator if
+    /// this request is the leader. The result is the answer, and true for the leader.
+    ///
+    /// `has_placeholder`: the visitor has content of its own in place of a first version, and waits
+    /// only for a newer version than a servable one.
+    ///
+    /// Cancel safe: a regeneration that has started continues.
+    pub(crate) async fn visit(
+        self: &Arc<Self>,
+        key: &str,
+        policy: &Refresh,
+        has_placeholder: bool,
+        generate: impl FnOnce() -> Generate,
+    ) -> (Answer, bool) {
+        let arrived = self.now();
+        self.synced().await;
+        let mut generate = Some(generate);
+        'restart: loop {
+            let (mut progress, leads) = match self.join(key, policy, &mut generate) {
+                Ok(joined) => joined,
+                Err(answer) => return (answer, false),
+            };
+            loop {
+                let seen = progress.borrow_and_update().clone();
+                let facts = self.facts(key, policy);
+                let waits = !has_placeholder || seen.has_servable(&facts);
+                let visitor = Visitor {
+                    arrived,
+                    leads: leads && waits,
+                };
+                match seen.wait(visitor, &facts) {
+                    Next::Answer(answer) => return (answer, leads),
+                    Next::Until(until) => {
+                        let changed = tokio::time::timeout(until - facts.now, progress.changed());
+                        if let Ok(Err(_)) = changed.await {
+                            return (seen.lost(&self.facts(key, policy)), leads);
+                        }
+                    }
+                    Next::Restart(until) => {
+                        let end = async { while progress.changed().await.is_ok() {} };
+                        if tokio::time::timeout(until - facts.now, end).await.is_ok() {
+                            continue 'restart;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Joins the running regeneration of this key, or starts one. `Err`: an answer without a
+    /// regeneration.
+    fn join(
+        self: &Arc<Self>,
+        key: &str,
+        policy: &Refresh,
+        generate: &mut Option<impl FnOnce() -> Generate>,
+    ) -> Result<(watch::Receiver<Shown>, bool), Answer> {
+        let mut running = self.running();
+        if let Some(progress) = running.get(key) {
+            return Ok((progress.subscribe(), false));
+        }
+        // A regeneration may have ended since the first look at memory. The task writes to memory
+        // before the key leaves `running`.
+        let view = self.memory.get(key);
+        if let Some(view) = view.clone()
+            && let Ok(answer) = view.look(&self.facts(key, policy), || false)
+        {
+            return Err(answer);
+        }
+        // The token is taken before the check below: a shutdown that comes afterwards waits for the
+        // token.
+        let token = self.locks.tasks().token();
+        if self.is_closing() {
+            return Err(Answer::Pass(Bypass::ShuttingDown));
+        }
+        let Some(generate) = generate.take() else {
+            // Only a leader has taken the generator, and a leader never returns here.
+            return Err(Answer::Pass(Bypass::Purged));
+        };
+        let facts = self.facts(key, policy);
+        let (flight, shown) = Flight::new(view, &facts);
+        let (sender, progress) = watch::channel(shown);
+        running.insert(key.to_owned(), sender.clone());
+        drop(running);
+        // The task exists before the caller's closure runs: if the closure panics, the drop of
+        // the task lets another request start.
+        let mut task = Task {
+            reason: reason(flight.newest(), &facts),
+            flight,
+            pages: Arc::clone(self),
+            key: key.into(),
+            layer: Arc::from(""),
+            policy: *policy,
+            shown: sender,
+            generator: None,
+            lent: parts::permit(),
+            permit: None,
+            lease: None,
+            readable: None,
+            retention: None,
+            left: false,
+            began: None,
+            took: Duration::ZERO,
+            bytes: 0,
+            found_expired: false,
+        };
+        let generate = generate();
+        task.layer = generate.layer;
+        if generate.is_requested {
+            task.reason = Reason::Requested;
+        }
+        task.generator = Some(generate.run);
+        (task.readable, task.retention) = (generate.readable, generate.retention);
+        let run = async move {
+            task.run().await;
+            drop(token);
+        };
+        tokio::spawn(run.instrument(tracing::debug_span!("regeneration", key)));
+        Ok((progress, true))
+    }
+}
