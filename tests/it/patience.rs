@@ -16,7 +16,7 @@ use axum::{
     routing::{get, post},
 };
 use http_body_util::BodyExt;
-use perennial::{Perennial, Refresh, testing::Database};
+use perennial::{ErrorKind, Perennial, Refresh, testing::Database};
 use tokio::time::Instant;
 use tower::ServiceExt;
 use tower_http::timeout::TimeoutLayer;
@@ -253,4 +253,29 @@ async fn a_database_that_is_known_to_fail_keeps_few_waiting() {
             "it is asked again"
         );
     }
+}
+
+/// Its visitor has gone, and the version that the other process generates is of no use to anybody here.
+#[tokio::test(start_paused = true)]
+async fn wait_for_another_process_ends_a_second_after_the_last_visitor() {
+    let database = Database::new();
+    let [here, there] = [(); 2].map(|()| site(&database, Duration::from_millis(500)));
+    let running = tokio::spawn(async move {
+        let endless = std::future::pending::<Result<&str, Infallible>>;
+        there.content("key", &POLICY, endless).await.map(drop)
+    });
+    tokio::time::sleep(GRAIN).await;
+    let policy = POLICY.first_wait(Duration::from_millis(300));
+    let visit = || here.content("key", &policy, async || Ok::<_, Infallible>("late"));
+    for _ in 0..2 {
+        assert_eq!(
+            visit().await.expect_err("waits").kind(),
+            ErrorKind::Unavailable
+        );
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        assert_eq!(here.stats().running, 1, "a visitor of this second joins");
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(here.stats().running, 0);
+    running.abort();
 }

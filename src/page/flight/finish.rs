@@ -57,8 +57,8 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
                 self.ended(Outcome::NotStored(why));
                 self.hit_for_pass(why, time, as_of, tags);
                 // A stored version, if there is one, was shared before and must go. If the removal
-                // fails, the next regeneration tries again. The limit of another process's size may
-                // be larger.
+                // fails, the next regeneration tries again. A version that is too large here stays,
+                // as another process may have a larger limit.
                 (Duration::ZERO, why != Bypass::TooLarge)
             }
             Generated::Failed(failure) => (self.failed(lease, as_of, failure), false),
