@@ -264,19 +264,7 @@ impl Builder {
         let prefix = this.table_prefix.clone();
         #[cfg(feature = "postgres")]
         let listens = this.listen;
-        // Only for the log: a server that does not tell may still be used.
-        let durability = match this.connect {
-            Connect::Now => database.durability().await.ok(),
-            Connect::Lazily => None,
-        };
-        let durability = durability.map(|it| it.to_string());
-        let mut site = this.site(
-            store,
-            limit,
-            database.kind(),
-            durability.as_deref(),
-            Some(prefix.clone()),
-        );
+        let mut site = this.site(store, limit, database.kind(), Some(prefix.clone()));
         site.database = Some(database.clone());
         #[cfg(feature = "postgres")]
         if listens {
@@ -321,7 +309,7 @@ impl Builder {
         let limit = this
             .statement_timeout
             .unwrap_or(crate::timing::STATEMENT_TIMEOUT);
-        Ok(this.site(store, limit, "memory", None, None))
+        Ok(this.site(store, limit, "memory", None))
     }
 
     /// Checks the settings, and sets what the mode changes.
@@ -368,7 +356,6 @@ impl Builder {
         store: Box<dyn Backend>,
         limit: Duration,
         database: &str,
-        durability: Option<&str>,
         prefix: Option<String>,
     ) -> Perennial {
         let store = Store::new(store, limit, self.database_patience, prefix);
@@ -379,7 +366,6 @@ impl Builder {
             version = env!("CARGO_PKG_VERSION"),
             features = features(),
             database,
-            durability,
             tables = self.table_prefix,
             revision = self.settings.revision,
             memory = self.settings.memory_capacity,

@@ -7,7 +7,6 @@
 pub(crate) mod claims;
 pub(crate) mod connection;
 mod dialect;
-mod durability;
 #[cfg(feature = "postgres")]
 mod listen;
 mod pool;
@@ -34,7 +33,6 @@ use crate::{
 };
 pub use claims::Value;
 pub use connection::Connection;
-pub use durability::Durability;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use {self::url::without_password, crate::timing::CONNECT_LIMIT};
 

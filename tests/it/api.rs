@@ -18,7 +18,7 @@ use perennial::{
         IdempotencyService, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once,
         OnceOutcome, Process, Scope, SessionLock,
     },
-    sql::{Database, Durability, Value},
+    sql::{Database, Value},
     testing,
 };
 
@@ -81,7 +81,6 @@ fn public_types_are_send_and_sync() {
         Process,
         SessionLock,
         Database,
-        Durability,
         Value,
         testing::Database,
     );

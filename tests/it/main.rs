@@ -22,7 +22,6 @@ mod claims;
 mod compression;
 mod content;
 mod database;
-mod durability;
 mod entries;
 mod epochs;
 mod event_stream;

@@ -1,5 +1,6 @@
 //! `perennial doctor`: checks of the database and its settings, each with a remedy.
 
+mod durability;
 mod patient;
 mod server;
 

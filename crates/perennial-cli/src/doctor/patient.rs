@@ -72,6 +72,11 @@ impl<'a> Patient<'a> {
         Ok(text.fetch_one(&mut self.connection).await?)
     }
 
+    pub(super) async fn texts(&mut self, sql: &str) -> Result<Vec<String>> {
+        let texts = query_scalar::<_, String>(AssertSqlSafe(sql.to_owned()));
+        Ok(texts.fetch_all(&mut self.connection).await?)
+    }
+
     pub(super) async fn number(&mut self, sql: &str) -> Result<i64> {
         let number = query_scalar::<_, i64>(AssertSqlSafe(sql.to_owned()));
         Ok(number.fetch_one(&mut self.connection).await?)

@@ -72,20 +72,6 @@ impl Patient<'_> {
         }
     }
 
-    pub(super) async fn durability(&mut self) -> Checked {
-        let durability = self.site()?.database()?.durability().await?;
-        // SQLite's setting belongs to a connection, and the site may have chosen another one.
-        match durability.lost_after.is_empty() || self.kind == Kind::Sqlite {
-            true => found(Verdict::Ok, durability.to_string()),
-            false => found(
-                Verdict::Warning,
-                format!(
-                    "{durability}: afterwards work done once may be done again. docs/scale.md lists the effects, and synchronous settings"
-                ),
-            ),
-        }
-    }
-
     pub(super) async fn journal(&mut self) -> Checked {
         if self.kind != Kind::Sqlite {
             return Ok(None);
