@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[cfg(feature = "_sql")]
-use crate::sql::connection::{Mark, Marked};
+use crate::sql::{Mark, Marked};
 
 /// Something that is done at most once, by whichever process comes first; from [`Locks::once`].
 ///
@@ -185,8 +185,7 @@ impl Once {
             // The database gives up first, so that no statement remains on the connection.
             wait: store.limit() / 2,
         };
-        let mut connection = transaction.into();
-        match store.limited("mark", connection.mark(&mark)).await? {
+        match store.limited("mark", mark.on(transaction.into())).await? {
             Marked::Now => Ok(OnceOutcome::Ran(())),
             Marked::Refused(locks) => Ok(self.refused(locks.map(|row| row.map(LockInfo::of)))),
         }

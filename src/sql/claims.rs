@@ -5,8 +5,35 @@ use std::time::Duration;
 use crate::{
     clock::micros,
     error::{BoxError, Error},
-    sql::{Database, run::Arg},
+    sql::{
+        Database,
+        pool::{Connections, OnPool},
+        run::{Arg, Cells, Driver, Statement, is_broken, is_contended},
+        statements::{Side, Sides},
+    },
     timing::within,
+};
+
+/// lock id, number of rows, values of filters -> nothing; sets `{claimed}` in the first rows of
+/// `{table}` by `{free}` (conditions and their ORDER BY); `{id}` is the key
+pub(super) const CLAIM: Sides = Sides {
+    sqlite: "UPDATE {table} SET {claimed} WHERE {id} IN (SELECT {id} FROM {table} WHERE {free} LIMIT $2)",
+    // MATERIALIZED: chosen once, not anew for each row.
+    postgres: "WITH perennial_free AS MATERIALIZED (
+            SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
+        )
+        UPDATE {table} t SET {claimed} FROM perennial_free f WHERE t.{id} = f.{id}",
+    relative: None,
+    mysql: "UPDATE {table} t JOIN (
+            SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
+        ) c ON t.{id} = c.{id} SET {claimed}",
+};
+
+/// The expression that reads and compares a key `{key}` as text.
+const TEXT: Sides = Sides {
+    // The result is bytes: a text would be compared by a collation.
+    mysql: "IF(CHARSET({key}) = 'binary', CAST({key} AS BINARY), CAST(CAST({key} AS CHAR CHARACTER SET utf8mb4) AS BINARY))",
+    ..Sides::same("CAST({key} AS TEXT)")
 };
 
 /// The value with which a column is compared; made [from](From) an integer, a text or a truth
@@ -85,8 +112,39 @@ impl Claiming<'_> {
     /// lost.
     pub(crate) async fn read(&self) -> Result<Vec<String>, Error> {
         let lock_id = [Arg::Text(self.lock_id)];
-        let read = self.table.database.sql.run(&self.read, &lock_id, true);
+        let read = self.table.ask(&self.read, &lock_id, true);
         Ok(self.table.limited("claim", read).await?.texts)
+    }
+}
+
+/// A statement that runs again after an error that means that nothing was done; with `twice` also
+/// after its connection broke.
+struct Asked<'a> {
+    sql: &'a str,
+    arguments: &'a [Arg<'a>],
+    twice: bool,
+}
+
+/// The result of a statement: the number of changed rows, or the texts in the first column of the
+/// returned rows.
+struct Answer {
+    changed: u64,
+    texts: Vec<String>,
+}
+
+impl OnPool for Asked<'_> {
+    type Output = Result<Answer, BoxError>;
+
+    async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
+        let statement = Statement::new(DB::DIALECT.side, "", self.sql);
+        let again = |error: &_| is_contended::<DB>(error) || self.twice && is_broken::<DB>(error);
+        let done = connections.run_while(again, &statement, self.arguments);
+        let done = done.await?;
+        let texts = done.rows.iter().map(|row| row.name(0));
+        Ok(Answer {
+            changed: done.changed,
+            texts: texts.collect::<Result<_, _>>()?,
+        })
     }
 }
 
@@ -124,7 +182,7 @@ impl Table {
         }
         let order = self.order_by()?;
         let free = format!("{} {order}", conditions.join(" AND "));
-        let claim = self.database.sql.dialect().claim;
+        let claim = CLAIM.of(self.database.side);
         let claim = claim
             .replace("{table}", &table)
             .replace("{id}", &id)
@@ -212,8 +270,16 @@ impl Table {
     /// Runs an update, and returns the number of rows. `twice`: also after a lost answer.
     async fn run(&self, update: &Update<'_>, twice: bool) -> Result<u64, BoxError> {
         let (statement, arguments) = update;
-        let done = self.database.sql.run(statement, arguments, twice).await;
-        Ok(done?.changed)
+        Ok(self.ask(statement, arguments, twice).await?.changed)
+    }
+
+    async fn ask(&self, sql: &str, arguments: &[Arg<'_>], twice: bool) -> Result<Answer, BoxError> {
+        let statement = Asked {
+            sql,
+            arguments,
+            twice,
+        };
+        self.database.pool.with(statement).await
     }
 
     async fn limited<T>(
@@ -282,12 +348,16 @@ impl Table {
                 "{name:?} cannot be used as the name of a table or a column: write a letter or `_`, then up to 62 letters, digits and `_`"
             )));
         }
-        let quote = self.database.sql.dialect().quote;
+        let quote = match self.database.side {
+            Side::Postgres | Side::Relative => '"',
+            // Not in double quotes: SQLite reads an unknown column in double quotes as a text.
+            _ => '`',
+        };
         Ok(format!("{quote}{name}{quote}"))
     }
 
     /// A key as text.
     fn text(&self, key: &str) -> String {
-        self.database.sql.dialect().text.replace("{key}", key)
+        TEXT.of(self.database.side).replace("{key}", key)
     }
 }

@@ -5,7 +5,7 @@
 //! `MySqlPool` of sqlx 0.9. [`Database`] is any of the three, with a statement timeout.
 
 pub(crate) mod claims;
-pub(crate) mod connection;
+mod connection;
 mod dialect;
 #[cfg(feature = "postgres")]
 mod listen;
@@ -20,10 +20,13 @@ mod store;
 mod url;
 mod wire;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use self::{
-    pool::{Connections, Sql},
+    pool::{AnyPool, Connections, OnPool},
+    run::{Driver, Supported},
+    statements::{Side, Sides},
+    store::SqlStore,
     url::{check_url, unknown},
 };
 use crate::{
@@ -33,6 +36,7 @@ use crate::{
 };
 pub use claims::Value;
 pub use connection::Connection;
+pub(crate) use store::once::{Mark, Marked};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use {self::url::without_password, crate::timing::CONNECT_LIMIT};
 
@@ -53,10 +57,9 @@ pub(crate) enum Connect {
 /// [`Perennial::database`](crate::Perennial::database) returns the site's.
 #[derive(Clone, Debug)]
 pub struct Database {
-    sql: Arc<dyn Sql>,
+    pool: AnyPool,
+    side: Side,
     limit: Duration,
-    /// The kind, for the log.
-    kind: &'static str,
 }
 
 /// A database that Perennial can use: a pool of sqlx's, or a [`Database`].
@@ -86,14 +89,14 @@ impl IntoDatabase for Database {
 }
 
 macro_rules! from_pool {
-    ($feature:literal, $pool:ty) => {
+    ($feature:literal, $kind:ident, $pool:ty) => {
         #[cfg(feature = $feature)]
         impl From<$pool> for Database {
             fn from(pool: $pool) -> Self {
                 Self {
-                    sql: Arc::new(Connections(pool)),
+                    pool: AnyPool::$kind(pool),
+                    side: sqlx::$kind::DIALECT.side,
                     limit: STATEMENT_TIMEOUT,
-                    kind: $feature,
                 }
             }
         }
@@ -110,9 +113,9 @@ macro_rules! from_pool {
     };
 }
 
-from_pool!("sqlite", sqlx::SqlitePool);
-from_pool!("postgres", sqlx::PgPool);
-from_pool!("mysql", sqlx::MySqlPool);
+from_pool!("sqlite", Sqlite, sqlx::SqlitePool);
+from_pool!("postgres", Postgres, sqlx::PgPool);
+from_pool!("mysql", MySql, sqlx::MySqlPool);
 
 impl Database {
     /// Opens a database by its URL, with a small pool of its own; see
@@ -163,15 +166,13 @@ impl Database {
 
     /// Returns the kind, by the name of its feature.
     pub(crate) fn kind(&self) -> &'static str {
-        self.kind
-    }
-
-    /// Takes a session lock.
-    pub(crate) async fn acquire(
-        &self,
-        lock: &session::SessionLockName,
-    ) -> Result<Option<Box<dyn session::Session>>, Error> {
-        self.sql.acquire(self.limit, lock).await
+        let kind = Sides {
+            sqlite: "sqlite",
+            postgres: "postgres",
+            relative: None,
+            mysql: "mysql",
+        };
+        kind.of(self.side)
     }
 
     /// Returns a task that calls `heard` for each notification of a possible invalidation.
@@ -185,14 +186,16 @@ impl Database {
         prefix: &str,
         heard: F,
     ) -> Result<impl Future<Output = ()> + Send + use<F>, Error> {
-        let sql: &dyn std::any::Any = &*self.sql;
-        let Some(Connections(pool)) = sql.downcast_ref::<Connections<sqlx::Postgres>>() else {
-            return Err(Error::invalid(
+        match &self.pool {
+            AnyPool::Postgres(pool) => {
+                let channel = format!("{prefix}invalidation");
+                Ok(listen::listen(pool.clone(), channel, heard))
+            }
+            #[allow(unreachable_patterns, reason = "another database may not be built in")]
+            _ => Err(Error::invalid(
                 "only PostgreSQL notifies of invalidations: leave out `Builder::listen`",
-            ));
-        };
-        let channel = format!("{prefix}invalidation");
-        Ok(listen::listen(pool.clone(), channel, heard))
+            )),
+        }
     }
 
     /// Returns the store in this database, after making or upgrading its tables. Not part of the
@@ -216,24 +219,41 @@ impl Database {
         connect: Connect,
     ) -> Result<Box<dyn Backend>, Error> {
         schema::check_prefix(prefix)?;
-        let store = self.sql.store(prefix, connect);
+        let store = self.pool.with(Opening { prefix, connect });
         within(PREPARE_LIMIT, "preparing the tables", store).await?
+    }
+}
+
+struct Opening<'a> {
+    prefix: &'a str,
+    connect: Connect,
+}
+
+impl OnPool for Opening<'_> {
+    type Output = Result<Box<dyn Backend>, Error>;
+
+    async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
+        let store = SqlStore::new(connections, self.prefix);
+        if self.connect == Connect::Now {
+            store.side().await?;
+        }
+        Ok(Box::new(store))
     }
 }
 
 /// Returns the statements that make the tables in a database of the URL's kind.
 pub(crate) fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
     schema::check_prefix(prefix)?;
-    let dialect = match url.split(':').next().unwrap_or_default() {
+    let side = match url.split(':').next().unwrap_or_default() {
         #[cfg(feature = "sqlite")]
-        "sqlite" => &dialect::SQLITE,
+        "sqlite" => Side::Sqlite,
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => &dialect::POSTGRES,
+        "postgres" | "postgresql" => Side::Postgres,
         #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => &dialect::MYSQL,
+        "mysql" | "mariadb" => Side::MySql,
         _ => return Err(unknown(url)),
     };
-    Ok(schema::script(dialect, prefix))
+    Ok(schema::script(side, prefix))
 }
 
 /// Opens a small pool of connections to a server.

@@ -1,21 +1,14 @@
 //! The connections of a pool, and the repetition of statements.
 
-use std::{any::Any, fmt, time::Duration};
-
-use futures_util::future::BoxFuture;
 use sqlx::{Pool, pool::PoolConnection};
 use tokio::time::timeout;
 
 use crate::{
-    error::{BoxError, Error},
+    error::Error,
     sql::{
-        Connect,
-        dialect::Dialect,
         run::{Arg, Cells, Done, Driver, Statement, is_broken, is_contended},
-        session::{self, Session, SessionLockName},
-        store::SqlStore,
+        statements::Side,
     },
-    store::Backend,
     timing::{Backoff, SIGN_OF_LIFE, STATEMENT_PAUSES},
 };
 
@@ -109,114 +102,83 @@ impl<DB: Driver> Connections<DB> {
     }
 }
 
-/// A database of any kind.
-pub(super) trait Sql: Any + fmt::Debug + Send + Sync {
-    fn dialect(&self) -> &'static Dialect;
-
-    /// Runs a statement. Runs it again after an error that means that nothing was done; with
-    /// `twice` also after its connection broke.
-    fn run<'a>(
-        &'a self,
-        sql: &'a str,
-        arguments: &'a [Arg<'a>],
-        twice: bool,
-    ) -> BoxFuture<'a, Result<Answer, BoxError>>;
-
-    /// Takes a session lock; `None`: another connection holds the lock.
-    fn acquire<'a>(
-        &'a self,
-        limit: Duration,
-        lock: &'a SessionLockName,
-    ) -> BoxFuture<'a, Result<Option<Box<dyn Session>>, Error>>;
-
-    /// Returns the store in the database. The tables are made or upgraded at once or before the
-    /// first step.
-    fn store<'a>(
-        &'a self,
-        prefix: &'a str,
-        connect: Connect,
-    ) -> BoxFuture<'a, Result<Box<dyn Backend>, Error>>;
+/// A pool of a database of any kind.
+#[derive(Clone, Debug)]
+pub(super) enum AnyPool {
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlx::SqlitePool),
+    #[cfg(feature = "postgres")]
+    Postgres(sqlx::PgPool),
+    #[cfg(feature = "mysql")]
+    MySql(sqlx::MySqlPool),
 }
 
-/// The result of a statement: the number of changed rows, or the texts in the first column of the
-/// returned rows.
-pub(super) struct Answer {
-    pub(super) changed: u64,
-    pub(super) texts: Vec<String>,
+/// Work on a pool of any kind.
+pub(super) trait OnPool: Send {
+    type Output;
+
+    fn run<DB: Driver>(
+        self,
+        connections: Connections<DB>,
+    ) -> impl Future<Output = Self::Output> + Send;
 }
 
-impl<DB: Driver> Sql for Connections<DB> {
-    fn dialect(&self) -> &'static Dialect {
-        DB::DIALECT
+impl AnyPool {
+    /// Runs some work on the pool.
+    pub(super) async fn with<W: OnPool>(&self, work: W) -> W::Output {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(pool) => work.run(Connections(pool.clone())).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(pool) => work.run(Connections(pool.clone())).await,
+            #[cfg(feature = "mysql")]
+            Self::MySql(pool) => work.run(Connections(pool.clone())).await,
+        }
     }
+}
 
-    fn run<'a>(
-        &'a self,
-        sql: &'a str,
-        arguments: &'a [Arg<'a>],
-        twice: bool,
-    ) -> BoxFuture<'a, Result<Answer, BoxError>> {
-        Box::pin(async move {
-            let statement = Statement::new(DB::DIALECT, "", sql);
-            let again = |error: &_| is_contended::<DB>(error) || twice && is_broken::<DB>(error);
-            let done = self.run_while(again, &statement, arguments).await?;
-            let texts = done.rows.iter().map(|row| row.name(0));
-            Ok(Answer {
-                changed: done.changed,
-                texts: texts.collect::<Result<_, _>>()?,
-            })
-        })
-    }
+/// The kind of a server, by its own answer.
+pub(super) struct Kind {
+    pub(super) side: Side,
+    /// The connections read rows that are not committed.
+    pub(super) reads_uncommitted: bool,
+}
 
-    fn acquire<'a>(
-        &'a self,
-        limit: Duration,
-        lock: &'a SessionLockName,
-    ) -> BoxFuture<'a, Result<Option<Box<dyn Session>>, Error>> {
-        Box::pin(session::acquire(&self.0, limit, lock))
-    }
-
-    fn store<'a>(
-        &'a self,
-        prefix: &'a str,
-        connect: Connect,
-    ) -> BoxFuture<'a, Result<Box<dyn Backend>, Error>> {
-        Box::pin(async move {
-            let store = SqlStore::new(self.0.clone(), prefix);
-            if connect == Connect::Now {
-                store.dialect().await?;
+impl<DB: Driver> Connections<DB> {
+    /// Asks the server for its kind.
+    pub(super) async fn kind(&self) -> Result<Kind, Error> {
+        let rows = match DB::KIND_QUERY {
+            Some(query) => {
+                let query = Statement::new(DB::DIALECT.side, "", query);
+                self.run(&query, &[]).await.map(|done| done.rows)
             }
-            Ok(Box::new(store) as _)
-        })
+            None => Ok(Vec::new()),
+        };
+        let kind = rows.and_then(|rows| kind_in::<DB>(&rows));
+        kind.map_err(|error| Error::database("cannot ask the server for its kind", error))
     }
 }
 
-/// Returns the dialect of a server.
-pub(super) async fn dialect_of<DB: Driver>(pool: &Pool<DB>) -> Result<&'static Dialect, Error> {
-    if DB::RELATIVES.is_empty() {
-        return Ok(DB::DIALECT);
-    }
-    let failed = |error| Error::database("cannot ask the server for its version", error);
-    let kind = Statement::new(DB::DIALECT, "", DB::KIND_QUERY);
-    let done = Connections(pool.clone()).run(&kind, &[]).await;
-    relative(&done.map_err(failed)?).map_err(failed)
-}
-
-/// Returns the dialect of the server behind a connection.
-pub(super) async fn dialect_on<DB: Driver>(
+/// Asks the server behind a connection for its kind.
+pub(super) async fn kind_on<DB: Driver>(
     connection: &mut DB::Connection,
-) -> Result<&'static Dialect, sqlx::Error> {
-    let kind = Statement::new(DB::DIALECT, "", DB::KIND_QUERY);
-    relative(&DB::run(connection, &kind, &[]).await?)
+) -> Result<Kind, sqlx::Error> {
+    let query = DB::KIND_QUERY.expect("servers differ");
+    let query = Statement::new(DB::DIALECT.side, "", query);
+    kind_in::<DB>(&DB::run(connection, &query, &[]).await?.rows)
 }
 
-/// Returns the dialect that belongs to a server's answer.
-fn relative<DB: Driver>(done: &Done<DB>) -> Result<&'static Dialect, sqlx::Error> {
-    let Some(row) = done.rows.first() else {
-        return Ok(DB::DIALECT);
+/// Reads the answer to [`KIND_QUERY`](crate::sql::run::Supported::KIND_QUERY).
+fn kind_in<DB: Driver>(rows: &[DB::Row]) -> Result<Kind, sqlx::Error> {
+    let mut kind = Kind {
+        side: DB::DIALECT.side,
+        reads_uncommitted: false,
     };
-    let kind = row.name(0)?;
-    let mut relatives = DB::RELATIVES.iter();
-    let relative = relatives.find(|(word, _)| kind.contains(word));
-    Ok(relative.map_or(DB::DIALECT, |(_, relative)| relative))
+    for row in rows {
+        let (name, value) = (row.name(0)?, row.name(1)?);
+        let relative = DB::RELATIVES.iter().find(|(word, _)| name.contains(word));
+        kind.side = relative.map_or(kind.side, |(_, side)| *side);
+        kind.reads_uncommitted |= value == "READ-UNCOMMITTED";
+    }
+    Ok(kind)
 }

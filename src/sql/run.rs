@@ -9,22 +9,20 @@ use sqlx::{
 };
 use tracing::{Dispatch, instrument::WithSubscriber};
 
-use crate::sql::dialect::{self, Dialect, Literals};
+use crate::sql::{
+    dialect::{self, Dialect},
+    statements::Side,
+};
 
 /// A supported database: the part that is not in its [`Dialect`].
 pub(super) trait Supported: Database {
     const DIALECT: &'static Dialect;
 
-    /// Servers whose dialect is a variant: a word in the answer to
-    /// [`KIND_QUERY`](Self::KIND_QUERY), and the variant.
-    const RELATIVES: &'static [(&'static str, &'static Dialect)] = &[];
+    /// The query for the server's kind, if servers differ: names, with the values of settings.
+    const KIND_QUERY: Option<&'static str> = None;
 
-    /// The statement whose answer identifies such servers.
-    const KIND_QUERY: &'static str = "SELECT version()";
-
-    /// The query that returns a row if connections read rows that are not committed; `None`: the
-    /// database has no such reads.
-    const READS_UNCOMMITTED: Option<&'static str> = None;
+    /// Servers whose SQL differs: a word in a name of that answer, and their side.
+    const RELATIVES: &'static [(&'static str, Side)] = &[];
 
     /// Returns the number of changed rows, and the insert id on databases that return the fence as
     /// insert id.
@@ -67,7 +65,9 @@ where
         statement: &'a Statement,
         arguments: &'a [Arg<'a>],
     ) -> Running<'a, Done<Self>> {
-        if let Some(sql) = statement.written(arguments) {
+        if let Some(literal) = DB::DIALECT.literal {
+            let literal = |argument: usize| literal(arguments[argument]);
+            let sql = trusted(substitute(statement.sql.as_str(), literal));
             // sqlx would log a slow statement whole, with a page's content.
             let done = collect(connection.fetch_many(sqlx::raw_sql(sql)));
             return Box::pin(done.with_subscriber(Dispatch::none()));
@@ -142,10 +142,9 @@ impl Supported for sqlx::Sqlite {
 #[cfg(feature = "postgres")]
 impl Supported for sqlx::Postgres {
     const DIALECT: &'static Dialect = &dialect::POSTGRES;
-    const RELATIVES: &'static [(&'static str, &'static Dialect)] = &[
-        ("CockroachDB", &dialect::POSTGRES_RELATIVE),
-        ("-YB-", &dialect::POSTGRES_RELATIVE),
-    ];
+    const KIND_QUERY: Option<&'static str> = Some("SELECT version(), ''");
+    const RELATIVES: &'static [(&'static str, Side)] =
+        &[("CockroachDB", Side::Relative), ("-YB-", Side::Relative)];
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)
@@ -155,13 +154,11 @@ impl Supported for sqlx::Postgres {
 #[cfg(feature = "mysql")]
 impl Supported for sqlx::MySql {
     const DIALECT: &'static Dialect = &dialect::MYSQL;
-    const RELATIVES: &'static [(&'static str, &'static Dialect)] =
-        &[("wsrep_sync_wait", &dialect::MARIADB_GALERA)];
-    const KIND_QUERY: &'static str = "SHOW VARIABLES LIKE 'wsrep_sync_wait'";
-    // MySQL and MariaDB before 11.1 have different names for the level.
-    const READS_UNCOMMITTED: Option<&'static str> = Some(
-        "SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation') AND Value = 'READ-UNCOMMITTED'",
+    // The isolation level has another name on MariaDB before 11.1.
+    const KIND_QUERY: Option<&'static str> = Some(
+        "SHOW VARIABLES WHERE Variable_name IN ('wsrep_sync_wait', 'transaction_isolation', 'tx_isolation')",
     );
+    const RELATIVES: &'static [(&'static str, Side)] = &[("wsrep_sync_wait", Side::Galera)];
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         let id = i64::try_from(result.last_insert_id()).ok();
@@ -175,52 +172,33 @@ impl Supported for sqlx::MySql {
     }
 }
 
-/// A statement of the dialect, ready to be run.
+/// A statement, ready to be run.
 pub(super) struct Statement {
     /// The text, with `$n` if arguments are written into it, or else with `?`.
     sql: SqlStr,
-    literals: Option<&'static Literals>,
     /// The argument for each `?`.
     order: Vec<usize>,
 }
 
 impl Statement {
-    pub(super) fn new(dialect: &'static Dialect, prefix: &str, template: &str) -> Self {
-        let template = template
-            .replace("{now}", dialect.now)
-            .replace("{waits}", dialect.waits)
-            .replace("{share}", dialect.share)
-            .replace("{collate}", dialect.collate)
-            .replace("{p}", prefix);
+    pub(super) fn new(side: Side, prefix: &str, template: &str) -> Self {
+        let sql = side.write(template, prefix);
         let mut order = Vec::new();
-        let literals = dialect.literals.as_ref();
-        let sql = match literals {
-            Some(_) => template,
-            None => substitute(&template, |argument| {
+        let sql = match side {
+            Side::Postgres | Side::Relative => sql,
+            _ => substitute(&sql, |argument| {
                 order.push(argument);
                 "?".to_owned()
             }),
         };
         Self {
             sql: trusted(sql),
-            literals,
             order,
         }
     }
 
     pub(super) fn sql(&self) -> SqlStr {
         self.sql.clone()
-    }
-
-    /// Returns the statement with its arguments, if the dialect writes arguments into statements.
-    fn written(&self, arguments: &[Arg<'_>]) -> Option<SqlStr> {
-        let literals = self.literals?;
-        let sql = substitute(self.sql.as_str(), |argument| match arguments[argument] {
-            Arg::Int(value) => value.to_string(),
-            Arg::Text(value) => (literals.text)(value),
-            Arg::Bytes(value) => (literals.bytes)(value),
-        });
-        Some(trusted(sql))
     }
 }
 

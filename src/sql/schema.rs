@@ -5,16 +5,11 @@ use sqlx::Pool;
 use crate::{
     error::{Error, ErrorKind},
     sql::{
-        dialect::Dialect,
         run::{Arg, Cells, Driver, Statement, has_code, is_contended},
+        statements::{Side, Sides, tables},
     },
     timing::{Backoff, TABLES_PAUSES},
 };
-
-/// The tables' version: the number of steps that have made them.
-const VERSION: &str = "SELECT version FROM {p}schema WHERE id = 1";
-/// Stores the version.
-const NOTE: &str = "UPDATE {p}schema SET version = $1 WHERE id = 1";
 
 /// Refuses a prefix unless every database accepts it: up to 40 lowercase letters, digits and `_`,
 /// and no digit first.
@@ -36,11 +31,11 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
 /// Makes or upgrades the tables. Several processes may do so at once.
 pub(super) async fn prepare<DB: Driver>(
     pool: &Pool<DB>,
-    dialect: &'static Dialect,
+    side: Side,
     prefix: &str,
-    steps: &'static [&'static [&'static str]],
+    steps: &'static [&'static [Sides]],
 ) -> Result<(), Error> {
-    let version = Statement::new(dialect, prefix, VERSION);
+    let version = Statement::new(side, prefix, tables::VERSION);
     // The usual case changes nothing: it needs no right to write and waits for no other writer. An
     // error here, such as a missing table, occurs again below if it matters.
     if let Ok(mut connection) = pool.acquire().await
@@ -56,7 +51,7 @@ pub(super) async fn prepare<DB: Driver>(
         |error: &_| is_contended::<DB>(error) || has_code::<DB>(error, DB::DIALECT.raced);
     let mut backoff = Backoff::new(TABLES_PAUSES).tries(40);
     loop {
-        match upgrade(pool, dialect, prefix, steps).await {
+        match upgrade(pool, side, prefix, steps).await {
             Ok(done) => return done,
             Err(error) if is_raced(&error) && backoff.pause().await => {}
             Err(error) => return Err(failed::<DB>(error)),
@@ -67,28 +62,28 @@ pub(super) async fn prepare<DB: Driver>(
 /// Takes the missing steps, unless the tables belong to a newer release.
 async fn upgrade<DB: Driver>(
     pool: &Pool<DB>,
-    dialect: &'static Dialect,
+    side: Side,
     prefix: &str,
-    steps: &'static [&'static [&'static str]],
+    steps: &'static [&'static [Sides]],
 ) -> Result<Result<(), Error>, sqlx::Error> {
-    let statement = |template| Statement::new(dialect, prefix, template);
-    let mut transaction = pool.begin_with(dialect.begin).await?;
-    for first in dialect.schema_table {
+    let statement = |template| Statement::new(side, prefix, template);
+    let mut transaction = pool.begin_with(tables::BEGIN.of(side)).await?;
+    for first in texts(side, &tables::SCHEMA) {
         DB::execute(&mut transaction, &statement(first)).await?;
     }
-    let done = DB::run(&mut transaction, &statement(VERSION), &[]).await?;
+    let done = DB::run(&mut transaction, &statement(tables::VERSION), &[]).await?;
     let found = done.rows.first().map_or(Ok(0), |row| row.number(0))?;
     let steps_left = match pending(steps, found) {
         Ok(steps) => steps,
         Err(error) => return Ok(Err(error)),
     };
     for step in steps_left {
-        for change in *step {
+        for change in texts(side, step) {
             DB::execute(&mut transaction, &statement(change)).await?;
         }
     }
     let newest = [Arg::Int(version_of(steps))];
-    DB::run(&mut transaction, &statement(NOTE), &newest).await?;
+    DB::run(&mut transaction, &statement(tables::NOTE), &newest).await?;
     transaction.commit().await.map(Ok)
 }
 
@@ -109,19 +104,27 @@ fn failed<DB: Driver>(source: sqlx::Error) -> Error {
     )
 }
 
+/// Returns the texts of statements, without those that the database does not need.
+fn texts(side: Side, statements: &'static [Sides]) -> impl Iterator<Item = &'static str> {
+    let texts = statements.iter().map(move |sides| sides.of(side));
+    texts.filter(|text| !text.is_empty())
+}
+
 /// Returns the statements of [`prepare`] on a database without tables, for an administrator.
-pub(super) fn script(dialect: &'static Dialect, prefix: &str) -> String {
-    let version = NOTE.replace("$1", &version_of(dialect.schema).to_string());
-    let mut statements = vec![dialect.begin];
-    statements.extend(dialect.schema_table);
-    statements.extend(dialect.schema.iter().copied().flatten());
-    statements.extend([&*version, "COMMIT"]);
+pub(super) fn script(side: Side, prefix: &str) -> String {
+    let version = version_of(tables::STEPS).to_string();
+    let mut statements = vec![tables::BEGIN.of(side)];
+    statements.extend(texts(side, &tables::SCHEMA));
+    for step in tables::STEPS {
+        statements.extend(texts(side, step));
+    }
+    statements.extend([tables::NOTE, "COMMIT"]);
     let mut script = String::new();
     for statement in statements {
-        let statement = statement.replace("{collate}", dialect.collate);
-        for line in statement.replace("{p}", prefix).lines() {
+        let statement = side.write(statement, prefix).replace("$1", &version);
+        for line in statement.lines() {
             // The indentation in this file.
-            script.push_str(line.strip_prefix("        ").unwrap_or(line));
+            script.push_str(line.strip_prefix("    ").unwrap_or(line));
             script.push('\n');
         }
         script.insert(script.len() - 1, ';');
@@ -154,20 +157,22 @@ mod tests {
     };
 
     use super::*;
-    use crate::sql::dialect::SQLITE;
 
-    const OLD: &[&[&str]] = &[&["CREATE TABLE {p}entry (key TEXT PRIMARY KEY)"]];
-    const NEW: &[&[&str]] = &[
+    const OLD: &[&[Sides]] = &[&[Sides::same("CREATE TABLE {p}entry (key TEXT PRIMARY KEY)")]];
+    const NEW: &[&[Sides]] = &[
         OLD[0],
         &[
-            "ALTER TABLE {p}entry ADD COLUMN colour TEXT NOT NULL DEFAULT 'green'",
-            "CREATE TABLE {p}more (name TEXT)",
+            Sides::same("ALTER TABLE {p}entry ADD COLUMN colour TEXT NOT NULL DEFAULT 'green'"),
+            Sides::same("CREATE TABLE {p}more (name TEXT)"),
         ],
-        &["INSERT INTO {p}more SELECT key FROM {p}entry"],
+        &[Sides::same("INSERT INTO {p}more SELECT key FROM {p}entry")],
     ];
-    const BROKEN: &[&[&str]] = &[
+    const BROKEN: &[&[Sides]] = &[
         OLD[0],
-        &["CREATE TABLE {p}more (name TEXT)", "CREATE NONSENSE"],
+        &[
+            Sides::same("CREATE TABLE {p}more (name TEXT)"),
+            Sides::same("CREATE NONSENSE"),
+        ],
     ];
 
     async fn memory() -> SqlitePool {
@@ -175,11 +180,8 @@ mod tests {
         pool.connect("sqlite::memory:").await.expect("opens")
     }
 
-    async fn make(
-        pool: &SqlitePool,
-        steps: &'static [&'static [&'static str]],
-    ) -> Result<(), Error> {
-        prepare(pool, &SQLITE, "p_", steps).await
+    async fn make(pool: &SqlitePool, steps: &'static [&'static [Sides]]) -> Result<(), Error> {
+        prepare(pool, Side::Sqlite, "p_", steps).await
     }
 
     async fn old(pool: &SqlitePool) {

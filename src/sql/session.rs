@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sqlx::Pool;
 
 use crate::{
     error::{BoxError, Error},
     sql::{
-        pool::{Borrowed, dialect_of},
+        Database,
+        pool::{Borrowed, Connections, OnPool},
         run::{Arg, Cells, Driver, Statement, has_code},
+        statements::Side,
     },
     timing::within,
 };
@@ -18,18 +19,56 @@ use crate::{
 ///
 /// The arguments are the lock's number, the lock's name and the holder's name. All but `bound`
 /// answer with a number.
-pub(super) struct Statements {
+struct Statements {
     /// Returns 1: taken. 0: another connection holds the lock. 2: the connection is shared by a
     /// pooler.
-    pub(super) acquire: &'static str,
+    acquire: &'static str,
     /// Has the server close the connection, and so free the lock, when it hears nothing for 15 s.
-    pub(super) bound: &'static str,
+    bound: &'static str,
     /// Returns 1: this connection still holds the lock.
-    pub(super) holds: &'static str,
+    holds: &'static str,
     /// Returns 1: this connection held the lock.
-    pub(super) release: &'static str,
+    release: &'static str,
     /// The codes of errors of a server without session locks.
-    pub(super) missing: &'static [&'static str],
+    missing: &'static [&'static str],
+}
+
+/// On a connection that is not shared, `perennial.session` is empty or has this holder's value.
+/// Another value shows that a pooler shares the connection.
+const POSTGRES: Statements = Statements {
+    acquire: "SELECT (CASE
+        WHEN coalesce(current_setting('perennial.session', true), '') NOT IN ('', $3) THEN 2
+        WHEN NOT pg_try_advisory_lock($1) THEN 0
+        WHEN set_config('perennial.session', $3, false) = $3 THEN 1
+        END)::bigint",
+    // Since PostgreSQL 14.
+    bound: "SELECT CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL
+        THEN set_config('idle_session_timeout', '15s', false) END",
+    holds: "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND (classid::bigint << 32 | objid::bigint) = $1 AND objsubid = 1
+        AND current_setting('perennial.session', true) = $3",
+    release: "SELECT (CASE WHEN current_setting('perennial.session', true) = $3 AND pg_advisory_unlock($1)
+        AND set_config('perennial.session', '', false) = '' THEN 1 ELSE 0 END)::bigint",
+    missing: &[],
+};
+
+const MYSQL: Statements = Statements {
+    acquire: "SELECT IF(IS_USED_LOCK($2) = CONNECTION_ID(), 2, GET_LOCK($2, 0))",
+    bound: "SET SESSION wait_timeout = 15",
+    holds: "SELECT coalesce(IS_USED_LOCK($2) = CONNECTION_ID(), 0)",
+    release: "SELECT coalesce(RELEASE_LOCK($2), 0)",
+    // ER_NOT_SUPPORTED_YET
+    missing: &["1235"],
+};
+
+fn statements(side: Side) -> Option<&'static Statements> {
+    match side {
+        // CockroachDB grants each advisory lock to every client.
+        Side::Sqlite | Side::Relative => None,
+        Side::Postgres => Some(&POSTGRES),
+        Side::MySql | Side::Galera => Some(&MYSQL),
+    }
 }
 
 /// The name of a session lock.
@@ -55,21 +94,36 @@ struct HeldSession<DB: Driver> {
     limit: Duration,
 }
 
-/// Takes a session lock by a connection that leaves the pool. `None`: another connection holds the
-/// lock.
-pub(super) async fn acquire<DB: Driver>(
-    pool: &Pool<DB>,
+impl Database {
+    /// Takes a session lock by a connection that leaves the pool. `None`: another connection holds
+    /// the lock.
+    pub(crate) async fn acquire(
+        &self,
+        lock: &SessionLockName,
+    ) -> Result<Option<Box<dyn Session>>, Error> {
+        let limit = self.limit();
+        let acquire = Acquire { lock, limit };
+        within(limit, "lock", self.pool.with(acquire)).await?
+    }
+}
+
+struct Acquire<'a> {
+    lock: &'a SessionLockName,
     limit: Duration,
-    lock: &SessionLockName,
-) -> Result<Option<Box<dyn Session>>, Error> {
-    let acquire = async {
-        let Some(statements) = &dialect_of(pool).await?.session else {
+}
+
+impl OnPool for Acquire<'_> {
+    type Output = Result<Option<Box<dyn Session>>, Error>;
+
+    async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
+        let Self { lock, limit } = self;
+        let Some(statements) = statements(connections.kind().await?.side) else {
             return Err(Error::invalid(
                 "this database has no session locks: use a lease, by `Locks::try_lock`",
             ));
         };
         let failed = |error| Error::step("lock", error);
-        let mut borrowed = Borrowed(Some(pool.acquire().await.map_err(failed)?));
+        let mut borrowed = Borrowed(Some(connections.0.acquire().await.map_err(failed)?));
         let connection = borrowed.0.as_mut().expect("has just been put there");
         match ask::<DB>(connection, statements.acquire, lock).await {
             Ok(0) => {
@@ -98,8 +152,7 @@ pub(super) async fn acquire<DB: Driver>(
             }
             Err(error) => Err(failed(error)),
         }
-    };
-    within(limit, "lock", acquire).await?
+    }
 }
 
 /// Returns the number in a statement's answer.
@@ -108,7 +161,7 @@ async fn ask<DB: Driver>(
     template: &str,
     lock: &SessionLockName,
 ) -> Result<i64, sqlx::Error> {
-    let statement = Statement::new(DB::DIALECT, "", template);
+    let statement = Statement::new(DB::DIALECT.side, "", template);
     let arguments = [
         Arg::Int(lock.number),
         Arg::Text(&lock.name),

@@ -4,28 +4,14 @@ use super::Sides;
 
 /// kind, name, known fence -> lock: fence, fence of its holder or 0, remaining, failures; latest
 /// epoch; entry: fence, age, time of the publish, epoch, status, headers, body, metadata
-pub(in crate::sql) const PROBE: Sides = Sides {
-    // Another form of bytes may be the role's default.
-    postgres: "WITH n AS (
-            SELECT {now} AS at, set_config('bytea_output', 'hex', true)
-        )
-        SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0), coalesce(l.failures, 0),
-            coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
-            e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.body, e.metadata
-        FROM n
-        LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
-        LEFT JOIN {p}entry e ON e.name = $2 AND e.fence > $3",
-    // A `set_config` within the statement has no effect on CockroachDB and YugabyteDB.
-    relative: Some(PROBE_PLAIN),
-    ..Sides::same(PROBE_PLAIN)
-};
-
-const PROBE_PLAIN: &str = "{waits}SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0), coalesce(l.failures, 0),
+pub(in crate::sql) const PROBE: Sides = Sides::same(
+    "{waits}SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0), coalesce(l.failures, 0),
         coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
-        e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.body, e.metadata
-    FROM (SELECT {now} AS at) n
+        e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata
+    FROM (SELECT {now} AS at{hex}) n
     LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
-    LEFT JOIN {p}entry e ON e.name = $2 AND e.fence > $3";
+    LEFT JOIN {p}entry e ON e.name = $2 AND e.fence > $3",
+);
 
 /// Stores an entry under the lease, over an entry with a smaller fence.
 ///

@@ -13,28 +13,17 @@ pub(in crate::sql) const INVALIDATE: Sides = Sides {
         FROM (SELECT '*' AS name UNION ALL SELECT $1) n WHERE true
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING epoch",
-    // The row with the counter is in the table `schema`, as for CockroachDB and YugabyteDB.
+    // The row with the counter is in the table `schema`, as CockroachDB and YugabyteDB refuse to
+    // change a table twice in a statement.
     postgres: "WITH n AS (
-            INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
-            ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
-            RETURNING s.version AS epoch
-        ), i AS (
-            INSERT INTO {p}invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
-            ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
-            RETURNING i.epoch
-        )
-        SELECT epoch, pg_notify('{p}invalidation', '')::text FROM i",
-    // Without a notification.
-    relative: Some(
-        "WITH n AS (
             INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
             ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
             RETURNING s.version AS epoch
         )
         INSERT INTO {p}invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
-        RETURNING i.epoch",
-    ),
+        RETURNING i.epoch{notify}",
+    relative: None,
     // Row by row, in their order.
     mysql: "INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), ($1, LAST_INSERT_ID())
         ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))),

@@ -110,14 +110,6 @@ pub(in crate::sql) const INSPECT: Sides = Sides::same(
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = $1 AND l.name = $2",
 );
 
-/// Reads a lock as [`INSPECT`] does, in its present state, whatever the transaction has read
-/// before.
-pub(in crate::sql) const INSPECT_NOW: Sides = Sides {
-    mysql: "SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
-        FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = $1 AND l.name = $2 LOCK IN SHARE MODE",
-    ..INSPECT
-};
-
 /// Lists the locks as [`INSPECT`] does: those that have not expired, without the marks of completed
 /// work.
 pub(in crate::sql) const HELD: Sides = Sides::same(
@@ -141,29 +133,3 @@ pub(in crate::sql) const PRUNE: Sides = Sides::same(
         < {now} - CASE WHEN owner IS NOT NULL THEN $5
             WHEN EXISTS (SELECT 1 FROM {p}entry e WHERE e.name = {p}lock.name) THEN $4 ELSE $6 END",
 );
-
-/// Marks work as done in the application's transaction. The statement writes at once: a transaction
-/// that reads first may be refused (SQLite), or see old rows (MySQL).
-///
-/// name, retention, 1 if there is preceding work, its name -> fence, if the work was marked
-pub(in crate::sql) const MARK: Sides = Sides {
-    // A mark has no owner.
-    mysql: "{waits}INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
-        SELECT 'once', $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT {now} AS at) n
-        WHERE $3 = 0 OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.kind = 'once' AND a.name = $4 AND a.owner IS NULL AND a.expires_at > n.at LOCK IN SHARE MODE)
-        ON DUPLICATE KEY UPDATE
-            owner = IF(expires_at <= VALUES(acquired_at), NULL, owner),
-            fence = IF(expires_at <= VALUES(acquired_at), LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
-            acquired_at = IF(expires_at <= VALUES(acquired_at), VALUES(acquired_at), acquired_at),
-            expires_at = IF(expires_at <= VALUES(acquired_at), VALUES(expires_at), expires_at)",
-    ..Sides::same("INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
-    SELECT 'once', $1, NULL, n.at, n.at, n.at + $2 FROM (SELECT {now} AS at) n
-    WHERE $3 = 0 OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.kind = 'once' AND a.name = $4 AND a.owner IS NULL AND a.expires_at > n.at)
-    ON CONFLICT (kind, name) DO UPDATE SET
-        owner = NULL,
-        fence = CASE WHEN l.fence < excluded.fence THEN excluded.fence ELSE l.fence + 1 END,
-        acquired_at = excluded.acquired_at,
-        expires_at = excluded.expires_at
-    WHERE l.expires_at <= excluded.acquired_at
-    RETURNING fence")
-};

@@ -21,63 +21,34 @@ pub(in crate::sql) const BEGIN: Sides = Sides {
 
 /// name, fingerprint, time of `again` or -1 -> owner, fingerprint, remaining, 1 if the row may be
 /// taken from its owner, status, headers, body
-pub(in crate::sql) const READ: Sides = Sides {
-    // Another form of bytes may be the role's default.
-    postgres: "WITH n AS (
-            SELECT {now} AS at, set_config('bytea_output', 'hex', true)
-        )
-        SELECT r.owner, r.fingerprint, r.expires_at - n.at,
-            CASE WHEN r.retain_until <= n.at THEN 1
-                WHEN r.status IS NULL AND r.fingerprint = $2 AND $3 >= 0 AND r.begun_at + $3 <= n.at THEN 1
-                ELSE 0 END,
-            r.status, r.headers, r.body
-        FROM n JOIN {p}request r ON r.name = $1",
-    relative: Some(PLAIN_READ),
-    mysql: "{waits}SELECT r.owner, r.fingerprint, r.expires_at - n.at,
-            CASE WHEN r.retain_until <= n.at THEN 1
-                WHEN r.status IS NULL AND r.fingerprint = $2 AND $3 >= 0 AND r.begun_at + $3 <= n.at THEN 1
-                ELSE 0 END,
-            r.status, r.headers, r.`body`
-        FROM (SELECT {now} AS at) n JOIN {p}request r ON r.name = $1",
-    ..Sides::same(PLAIN_READ)
-};
-
-const PLAIN_READ: &str = "SELECT r.owner, r.fingerprint, r.expires_at - n.at,
+pub(in crate::sql) const READ: Sides = Sides::same(
+    "{waits}SELECT r.owner, r.fingerprint, r.expires_at - n.at,
         CASE WHEN r.retain_until <= n.at THEN 1
             WHEN r.status IS NULL AND r.fingerprint = $2 AND $3 >= 0 AND r.begun_at + $3 <= n.at THEN 1
             ELSE 0 END,
-        r.status, r.headers, r.body
-    FROM (SELECT {now} AS at) n JOIN {p}request r ON r.name = $1";
+        r.status, r.headers, r.{body}
+    FROM (SELECT {now} AS at{hex}) n JOIN {p}request r ON r.name = $1",
+);
 
 /// Takes the row from the owner that was read, if the row may still be taken.
 ///
 /// name, owner, fingerprint, length, retention, time of `again` or -1, owner that was read -> one
 /// row changed, if the row was taken
-pub(in crate::sql) const TAKE: Sides = Sides {
-    mysql: "{waits}UPDATE {p}request SET owner = $2, fingerprint = $3, begun_at = {now}, expires_at = {now} + $4,
-            retain_until = {now} + $5, status = NULL, headers = NULL, `body` = NULL
-        WHERE name = $1 AND owner = $7 AND (retain_until <= {now}
-            OR (status IS NULL AND fingerprint = $3 AND $6 >= 0 AND begun_at + $6 <= {now}))",
-    ..Sides::same(
-        "UPDATE {p}request SET owner = $2, fingerprint = $3, begun_at = {now}, expires_at = {now} + $4,
-            retain_until = {now} + $5, status = NULL, headers = NULL, body = NULL
-        WHERE name = $1 AND owner = $7 AND (retain_until <= {now}
-            OR (status IS NULL AND fingerprint = $3 AND $6 >= 0 AND begun_at + $6 <= {now}))",
-    )
-};
+pub(in crate::sql) const TAKE: Sides = Sides::same(
+    "{waits}UPDATE {p}request SET owner = $2, fingerprint = $3, begun_at = {now}, expires_at = {now} + $4,
+        retain_until = {now} + $5, status = NULL, headers = NULL, {body} = NULL
+    WHERE name = $1 AND owner = $7 AND (retain_until <= {now}
+        OR (status IS NULL AND fingerprint = $3 AND $6 >= 0 AND begun_at + $6 <= {now}))",
+);
 
 /// The first response that is stored stays.
 ///
 /// name, owner, retention, status, headers, body -> one row changed, if the owner has begun the
 /// request and it has not finished
-pub(in crate::sql) const FINISH: Sides = Sides {
-    mysql: "{waits}UPDATE {p}request SET status = $4, headers = $5, `body` = $6, retain_until = {now} + $3
-        WHERE name = $1 AND owner = $2 AND status IS NULL",
-    ..Sides::same(
-        "UPDATE {p}request SET status = $4, headers = $5, body = $6, retain_until = {now} + $3
-        WHERE name = $1 AND owner = $2 AND status IS NULL",
-    )
-};
+pub(in crate::sql) const FINISH: Sides = Sides::same(
+    "{waits}UPDATE {p}request SET status = $4, headers = $5, {body} = $6, retain_until = {now} + $3
+    WHERE name = $1 AND owner = $2 AND status IS NULL",
+);
 
 /// name, owner -> 1, if the owner's request has finished
 pub(in crate::sql) const FINISHED: Sides = Sides::same(

@@ -1,166 +1,156 @@
 //! The tables.
+//!
+//! Names are compared as bytes, as most collations of MySQL treat some different names as equal. A
+//! table that is there is accepted if it has the columns, which the next statement reads. On MySQL,
+//! a statement that makes a table commits, so other processes may run the statement at the same
+//! time.
 
 use super::Sides;
 
-/// Reads all columns, and so fails on a foreign table: on MySQL, `IF NOT EXISTS` accepts any table
-/// of that name.
-#[cfg(feature = "mysql")]
-pub(in crate::sql) const MYSQL_COLUMNS: [&str; 4] = [
-    "SELECT kind, name, owner, fence, acquired_at, expires_at, failures FROM {p}lock LIMIT 0",
-    "SELECT name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body` FROM {p}entry LIMIT 0",
-    "SELECT name, epoch FROM {p}invalidation LIMIT 0",
-    "SELECT name, owner, fingerprint, begun_at, expires_at, retain_until, status, headers, `body` FROM {p}request LIMIT 0",
+/// The beginning of the transaction that makes the tables.
+pub(in crate::sql) const BEGIN: Sides = Sides {
+    // Not DEFERRED: a transaction that reads before it writes is refused at once (SQLITE_BUSY),
+    // whatever the busy timeout is.
+    sqlite: "BEGIN IMMEDIATE",
+    // BEGIN has another meaning in MariaDB's Oracle mode.
+    mysql: "START TRANSACTION",
+    ..Sides::same("BEGIN")
+};
+
+/// The first statements of that transaction: they make the table with the version of the tables.
+pub(in crate::sql) const SCHEMA: [Sides; 3] = [
+    Sides::same(
+        "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL){engine}",
+    ),
+    Sides {
+        mysql: "INSERT IGNORE INTO {p}schema (id, version) VALUES (1, 0)",
+        ..Sides::same(
+            "INSERT INTO {p}schema (id, version) VALUES (1, 0) ON CONFLICT (id) DO NOTHING",
+        )
+    },
+    // No other process makes the tables at the same time.
+    Sides {
+        postgres: "UPDATE {p}schema SET version = version WHERE id = 1",
+        ..Sides::same("")
+    },
 ];
 
-// Names are compared as bytes, as most collations of MySQL treat some different names as equal. On
-// PostgreSQL, `{collate}` makes an index by bytes, which finds all names with a common beginning.
-// On MySQL, a statement that makes a table commits, so other processes may run the statement at the
-// same time.
-pub(in crate::sql) const LOCK: Sides = Sides {
-    sqlite: "CREATE TABLE {p}lock (
-            kind TEXT NOT NULL,
-            name TEXT NOT NULL,
-            owner TEXT,
-            fence INTEGER NOT NULL,
-            acquired_at INTEGER NOT NULL,
-            expires_at INTEGER NOT NULL,
-            failures INTEGER NOT NULL DEFAULT 0,
-            PRIMARY KEY (kind, name)
-        ) WITHOUT ROWID",
-    postgres: "CREATE TABLE {p}lock (
-            kind TEXT{collate} NOT NULL,
-            name TEXT{collate} NOT NULL,
-            owner TEXT,
-            fence BIGINT NOT NULL,
-            acquired_at BIGINT NOT NULL,
-            expires_at BIGINT NOT NULL,
-            failures BIGINT NOT NULL DEFAULT 0,
-            PRIMARY KEY (kind, name)
-        )",
-    relative: None,
-    mysql: "CREATE TABLE IF NOT EXISTS {p}lock (
-            kind VARBINARY(20) NOT NULL,
-            name VARBINARY(255) NOT NULL,
-            owner VARBINARY(255),
-            fence BIGINT NOT NULL,
-            acquired_at BIGINT NOT NULL,
-            expires_at BIGINT NOT NULL,
-            failures BIGINT NOT NULL DEFAULT 0,
-            PRIMARY KEY (kind, name)
-        ) ENGINE = InnoDB",
-};
+/// The tables' version: the number of steps that have made them.
+pub(in crate::sql) const VERSION: &str = "SELECT version FROM {p}schema WHERE id = 1";
 
-pub(in crate::sql) const ENTRY: Sides = Sides {
-    sqlite: "CREATE TABLE {p}entry (
-            name TEXT NOT NULL,
-            fence INTEGER NOT NULL,
-            generated_at INTEGER NOT NULL,
-            stale_at INTEGER NOT NULL,
-            retain_until INTEGER NOT NULL,
-            epoch INTEGER NOT NULL,
-            bytes INTEGER NOT NULL,
-            metadata TEXT NOT NULL,
-            history TEXT NOT NULL DEFAULT '',
-            status INTEGER NOT NULL,
-            headers BLOB NOT NULL,
-            body BLOB NOT NULL,
-            PRIMARY KEY (name)
-        )",
-    postgres: "CREATE TABLE {p}entry (
-            name TEXT{collate} NOT NULL,
-            fence BIGINT NOT NULL,
-            generated_at BIGINT NOT NULL,
-            stale_at BIGINT NOT NULL,
-            retain_until BIGINT NOT NULL,
-            epoch BIGINT NOT NULL,
-            bytes BIGINT NOT NULL,
-            metadata TEXT NOT NULL,
-            history TEXT NOT NULL DEFAULT '',
-            status BIGINT NOT NULL,
-            headers BYTEA NOT NULL,
-            body BYTEA NOT NULL,
-            PRIMARY KEY (name)
-        )",
-    relative: None,
-    // A word of MariaDB's Oracle mode is quoted.
-    mysql: "CREATE TABLE IF NOT EXISTS {p}entry (
-            name VARBINARY(255) NOT NULL,
-            fence BIGINT NOT NULL,
-            generated_at BIGINT NOT NULL,
-            stale_at BIGINT NOT NULL,
-            retain_until BIGINT NOT NULL,
-            epoch BIGINT NOT NULL,
-            bytes BIGINT NOT NULL,
-            metadata MEDIUMBLOB NOT NULL,
-            history VARBINARY(4000) NOT NULL DEFAULT x'',
-            status BIGINT NOT NULL,
-            headers MEDIUMBLOB NOT NULL,
-            `body` LONGBLOB NOT NULL,
-            PRIMARY KEY (name)
-        ) ENGINE = InnoDB",
-};
+/// version
+pub(in crate::sql) const NOTE: &str = "UPDATE {p}schema SET version = $1 WHERE id = 1";
 
-pub(in crate::sql) const INVALIDATION: Sides = Sides {
-    sqlite: "CREATE TABLE {p}invalidation (
-            name TEXT NOT NULL PRIMARY KEY,
-            epoch INTEGER NOT NULL
-        ) WITHOUT ROWID",
-    postgres: "CREATE TABLE {p}invalidation (
-            name TEXT{collate} NOT NULL PRIMARY KEY,
-            epoch BIGINT NOT NULL
-        )",
-    relative: None,
-    mysql: "CREATE TABLE IF NOT EXISTS {p}invalidation (
-            name VARBINARY(255) NOT NULL PRIMARY KEY,
-            epoch BIGINT NOT NULL,
-            KEY {p}invalidation_epoch (epoch)
-        ) ENGINE = InnoDB",
-};
+/// The statements that make the tables: the first step makes them, and each later step leads from a
+/// version of the tables to the next version. No step is edited after a release.
+pub(in crate::sql) const STEPS: &[&[Sides]] = &[&[
+    LOCK,
+    Sides::same(
+        "SELECT kind, name, owner, fence, acquired_at, expires_at, failures FROM {p}lock LIMIT 0",
+    ),
+    ENTRY,
+    Sides::same(
+        "SELECT name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, {body} FROM {p}entry LIMIT 0",
+    ),
+    INVALIDATION,
+    Sides::same("SELECT name, epoch FROM {p}invalidation LIMIT 0"),
+    index("CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)"),
+    REQUEST,
+    Sides::same(
+        "SELECT name, owner, fingerprint, begun_at, expires_at, retain_until, status, headers, {body} FROM {p}request LIMIT 0",
+    ),
+    index("CREATE INDEX {p}request_retain_until ON {p}request (retain_until)"),
+]];
 
-/// MySQL makes this index with its table.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(in crate::sql) const EPOCHS: &str =
-    "CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)";
+/// Returns the statement that makes an index. MySQL makes the index with its table, as the statement
+/// would fail if another process had run it.
+const fn index(text: &'static str) -> Sides {
+    Sides {
+        mysql: "",
+        ..Sides::same(text)
+    }
+}
 
-pub(in crate::sql) const REQUEST: Sides = Sides {
-    sqlite: "CREATE TABLE {p}request (
-            name TEXT NOT NULL PRIMARY KEY,
-            owner TEXT NOT NULL,
-            fingerprint TEXT NOT NULL,
-            begun_at INTEGER NOT NULL,
-            expires_at INTEGER NOT NULL,
-            retain_until INTEGER NOT NULL,
-            status INTEGER,
-            headers BLOB,
-            body BLOB
-        )",
-    postgres: "CREATE TABLE {p}request (
-            name TEXT{collate} NOT NULL PRIMARY KEY,
-            owner TEXT NOT NULL,
-            fingerprint TEXT NOT NULL,
-            begun_at BIGINT NOT NULL,
-            expires_at BIGINT NOT NULL,
-            retain_until BIGINT NOT NULL,
-            status BIGINT,
-            headers BYTEA,
-            body BYTEA
-        )",
-    relative: None,
-    mysql: "CREATE TABLE IF NOT EXISTS {p}request (
-            name VARBINARY(255) NOT NULL PRIMARY KEY,
-            owner VARBINARY(255) NOT NULL,
-            fingerprint VARBINARY(255) NOT NULL,
-            begun_at BIGINT NOT NULL,
-            expires_at BIGINT NOT NULL,
-            retain_until BIGINT NOT NULL,
-            status BIGINT,
-            headers MEDIUMBLOB,
-            `body` LONGBLOB,
-            KEY {p}request_retain_until (retain_until)
-        ) ENGINE = InnoDB",
-};
+pub(super) const LOCK: Sides = Sides::same(
+    "CREATE TABLE IF NOT EXISTS {p}lock (
+        kind {name} NOT NULL,
+        name {name} NOT NULL,
+        owner {name},
+        fence BIGINT NOT NULL,
+        acquired_at BIGINT NOT NULL,
+        expires_at BIGINT NOT NULL,
+        failures BIGINT NOT NULL DEFAULT 0,
+        PRIMARY KEY (kind, name)
+    ){sorted}{engine}",
+);
 
-/// Finds the requests to prune. MySQL makes this index with its table.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(in crate::sql) const RETAIN_UNTIL: &str =
-    "CREATE INDEX {p}request_retain_until ON {p}request (retain_until)";
+pub(super) const ENTRY: Sides = Sides::same(
+    "CREATE TABLE IF NOT EXISTS {p}entry (
+        name {name} NOT NULL,
+        fence BIGINT NOT NULL,
+        generated_at BIGINT NOT NULL,
+        stale_at BIGINT NOT NULL,
+        retain_until BIGINT NOT NULL,
+        epoch BIGINT NOT NULL,
+        bytes BIGINT NOT NULL,
+        metadata {text} NOT NULL,
+        history {history} NOT NULL DEFAULT {empty},
+        status BIGINT NOT NULL,
+        headers {bytes} NOT NULL,
+        {body} {bytes} NOT NULL,
+        PRIMARY KEY (name)
+    ){engine}",
+);
+
+pub(super) const INVALIDATION: Sides = Sides::same(
+    "CREATE TABLE IF NOT EXISTS {p}invalidation (
+        name {name} NOT NULL PRIMARY KEY,
+        epoch BIGINT NOT NULL{index_of_epochs}
+    ){sorted}{engine}",
+);
+
+pub(super) const REQUEST: Sides = Sides::same(
+    "CREATE TABLE IF NOT EXISTS {p}request (
+        name {name} NOT NULL PRIMARY KEY,
+        owner {name} NOT NULL,
+        fingerprint {name} NOT NULL,
+        begun_at BIGINT NOT NULL,
+        expires_at BIGINT NOT NULL,
+        retain_until BIGINT NOT NULL,
+        status BIGINT,
+        headers {bytes},
+        {body} {bytes}{index_of_retentions}
+    ){engine}",
+);
+
+/// Returns the SQL of a word that stands in these statements alone.
+pub(super) fn word(word: &str) -> Option<Sides> {
+    let mysql = |mysql, others| Sides {
+        mysql,
+        ..Sides::same(others)
+    };
+    Some(match word {
+        "name" => Sides {
+            // The order of bytes finds all names with a common beginning by the index.
+            postgres: "TEXT COLLATE \"C\"",
+            // CockroachDB's collations are by language.
+            relative: Some("TEXT"),
+            ..mysql("VARBINARY(255)", "TEXT")
+        },
+        "text" => mysql("MEDIUMBLOB", "TEXT"),
+        "history" => mysql("VARBINARY(4000)", "TEXT"),
+        "empty" => mysql("x''", "''"),
+        "bytes" => Sides {
+            postgres: "BYTEA",
+            ..mysql("LONGBLOB", "BLOB")
+        },
+        "engine" => mysql(" ENGINE = InnoDB", ""),
+        "sorted" => Sides {
+            sqlite: " WITHOUT ROWID",
+            ..Sides::same("")
+        },
+        "index_of_epochs" => mysql(",\n        KEY {p}invalidation_epoch (epoch)", ""),
+        "index_of_retentions" => mysql(",\n        KEY {p}request_retain_until (retain_until)", ""),
+        _ => return None,
+    })
+}

@@ -3,6 +3,7 @@
 mod entries;
 mod invalidations;
 mod locks;
+pub(super) mod once;
 mod requests;
 
 use std::sync::{
@@ -11,22 +12,20 @@ use std::sync::{
 };
 
 use futures_util::future::BoxFuture;
-use sqlx::Pool;
 use tokio::sync::Mutex;
 
 use crate::{
     error::{BoxError, Error, Unfit},
     name::{LockName, bounded},
     sql::{
-        dialect::Dialect,
-        pool::{Connections, dialect_of},
+        pool::Connections,
         run::{Arg, Cells, Done, Driver, Statement, has_code},
         schema,
-        statements::Sides,
+        statements::{Side, Sides, tables},
     },
     store::{Backend, Call, CallFuture, LeaseRow, Reply},
 };
-pub(super) use locks::lock_row;
+use locks::lock_row;
 
 type Answer<T> = Result<T, BoxError>;
 
@@ -39,7 +38,7 @@ pub(super) struct SqlStore<DB: Driver> {
     connections: Connections<DB>,
     prefix: String,
     /// There when the tables are.
-    dialect: OnceLock<&'static Dialect>,
+    side: OnceLock<Side>,
     /// The error of the last failed attempt to prepare the tables, for the steps that waited for
     /// this attempt.
     failed: Mutex<Option<Error>>,
@@ -49,26 +48,26 @@ pub(super) struct SqlStore<DB: Driver> {
 
 impl<DB: Driver> SqlStore<DB> {
     /// Returns a store whose tables are made or upgraded before its first step.
-    pub(super) fn new(pool: Pool<DB>, prefix: &str) -> Self {
+    pub(super) fn new(connections: Connections<DB>, prefix: &str) -> Self {
         Self {
-            connections: Connections(pool),
+            connections,
             prefix: prefix.to_owned(),
-            dialect: OnceLock::new(),
+            side: OnceLock::new(),
             failed: Mutex::new(None),
             failures: AtomicU64::new(0),
         }
     }
 
-    /// Returns the server's dialect after the tables are made. If making them fails, all steps that
+    /// Returns the server's SQL after the tables are made. If making them fails, all steps that
     /// have waited fail, and the next step tries again.
-    pub(super) async fn dialect(&self) -> Result<&'static Dialect, Error> {
-        if let Some(dialect) = self.dialect.get() {
-            return Ok(dialect);
+    pub(super) async fn side(&self) -> Result<Side, Error> {
+        if let Some(side) = self.side.get() {
+            return Ok(*side);
         }
         let failures = self.failures.load(Relaxed);
         let mut failed = self.failed.lock().await;
-        if let Some(dialect) = self.dialect.get() {
-            return Ok(dialect);
+        if let Some(side) = self.side.get() {
+            return Ok(*side);
         }
         if let Some(error) = &*failed
             && self.failures.load(Relaxed) != failures
@@ -77,7 +76,7 @@ impl<DB: Driver> SqlStore<DB> {
         }
         let prepared: BoxFuture<'_, _> = Box::pin(self.prepare());
         match prepared.await {
-            Ok(dialect) => Ok(self.dialect.get_or_init(|| dialect)),
+            Ok(side) => Ok(*self.side.get_or_init(|| side)),
             Err(error) => {
                 *failed = Some(error.clone());
                 self.failures.fetch_add(1, Relaxed);
@@ -87,39 +86,21 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     /// Makes or upgrades the tables.
-    async fn prepare(&self) -> Result<&'static Dialect, Error> {
-        let pool = &self.connections.0;
-        let dialect = dialect_of(pool).await?;
-        self.refuse_uncommitted().await?;
-        schema::prepare(pool, dialect, &self.prefix, dialect.schema).await?;
-        Ok(dialect)
-    }
-
-    /// Returns an error if the pool's connections read rows that are not committed.
-    async fn refuse_uncommitted(&self) -> Result<(), Error> {
-        let Some(query) = DB::READS_UNCOMMITTED else {
-            return Ok(());
-        };
-        let query = Statement::new(DB::DIALECT, "", query);
-        let done = self.connections.run(&query, &[]).await;
-        let done =
-            done.map_err(|error| Error::database("cannot ask for the isolation level", error))?;
-        if done.rows.is_empty() {
-            return Ok(());
+    async fn prepare(&self) -> Result<Side, Error> {
+        let kind = self.connections.kind().await?;
+        if kind.reads_uncommitted {
+            return Err(Error::invalid(
+                "the pool's connections are at READ UNCOMMITTED: they would act on rows that are rolled back later. \
+                 Set `transaction_isolation` of the server, or of the pool's connections, to READ COMMITTED or a stricter level",
+            ));
         }
-        Err(Error::invalid(
-            "the pool's connections are at READ UNCOMMITTED: they would act on rows that are rolled back later. \
-             Set `transaction_isolation` of the server, or of the pool's connections, to READ COMMITTED or a stricter level",
-        ))
+        schema::prepare(&self.connections.0, kind.side, &self.prefix, tables::STEPS).await?;
+        Ok(kind.side)
     }
 
     async fn statement(&self, sides: &Sides) -> Result<Statement, Error> {
-        let dialect = self.dialect().await?;
-        Ok(Statement::new(
-            dialect,
-            &self.prefix,
-            sides.of(dialect.side),
-        ))
+        let side = self.side().await?;
+        Ok(Statement::new(side, &self.prefix, sides.of(side)))
     }
 
     async fn run(&self, sides: &Sides, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
