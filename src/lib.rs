@@ -194,8 +194,8 @@ pub mod locks {
         },
         lock::{
             Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once, OnceOutcome,
-            Process,
         },
+        site::Process,
     };
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
@@ -19,44 +19,21 @@ use crate::{
 /// crowd of visitors therefore does not become a crowd of statements.
 const AT_ONCE: usize = 8;
 
-/// The queues of this process, by the lock's name, each with the number of its attempts.
+/// The queues of this process, by the lock's name. Each attempt holds its queue.
 #[derive(Default)]
-pub(super) struct Queues(Mutex<HashMap<LockName, (usize, Arc<Semaphore>)>>);
+pub(super) struct Queues(Mutex<HashMap<LockName, Weak<Semaphore>>>);
 
 impl Queues {
-    fn enter<'a>(&'a self, name: &'a LockName) -> Queued<'a> {
-        let mut queues = self.queues();
-        let queue = queues.entry(name.clone());
-        let (attempts, turns) = queue.or_insert_with(|| (0, Arc::new(Semaphore::new(AT_ONCE))));
-        *attempts += 1;
-        Queued {
-            queues: self,
-            name,
-            turns: Arc::clone(turns),
-        }
-    }
-
-    fn queues(&self) -> MutexGuard<'_, HashMap<LockName, (usize, Arc<Semaphore>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An attempt in a queue. The last attempt to leave removes the queue.
-struct Queued<'a> {
-    queues: &'a Queues,
-    name: &'a LockName,
-    turns: Arc<Semaphore>,
-}
-
-impl Drop for Queued<'_> {
-    fn drop(&mut self) {
-        let mut queues = self.queues.queues();
-        if let Some((attempts, _)) = queues.get_mut(self.name) {
-            *attempts -= 1;
-            if *attempts == 0 {
-                queues.remove(self.name);
-            }
-        }
+    /// Returns the queue of a lock, and forgets the queues that no attempt holds any more.
+    fn of(&self, name: &LockName) -> Arc<Semaphore> {
+        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.retain(|_, queue| queue.strong_count() > 0);
+        let queue = queues.get(name).and_then(Weak::upgrade);
+        queue.unwrap_or_else(|| {
+            let queue = Arc::new(Semaphore::new(AT_ONCE));
+            queues.insert(name.clone(), Arc::downgrade(&queue));
+            queue
+        })
     }
 }
 
@@ -100,8 +77,8 @@ impl LockAttempt {
     /// Returns the lease; `None`: the lock was not free in time.
     pub(crate) async fn taken(&self) -> Result<Option<Lease>, Error> {
         let mut backoff = pauses().limit(self.wait);
-        let queued = self.locks.queues.enter(&self.name);
-        let Ok(_turn) = timeout(self.wait, queued.turns.acquire()).await else {
+        let queue = self.locks.queues.of(&self.name);
+        let Ok(_turn) = timeout(self.wait, queue.acquire()).await else {
             return Ok(None);
         };
         loop {
@@ -168,17 +145,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_attempt_to_leave_removes_the_queue() {
+    fn queue_is_shared_by_its_attempts_and_forgotten_after_the_last_one() {
         let queues = Queues::default();
-        let name = LockName::from("a");
-        let (first, second) = (queues.enter(&name), queues.enter(&name));
-        // A thread that drops its place leaves the queue first, and then drops the semaphore. This
-        // is the state in between.
-        let leaving = Arc::clone(&first.turns);
+        let [a, b] = ["a", "b"].map(LockName::from);
+        let (first, second) = (queues.of(&a), queues.of(&a));
+        assert!(Arc::ptr_eq(&first, &second));
         drop(first);
-        assert_eq!(queues.queues().len(), 1);
+        assert!(Arc::ptr_eq(&queues.of(&a), &second));
         drop(second);
-        assert!(queues.queues().is_empty());
-        drop(leaving);
+        let _other = queues.of(&b);
+        assert_eq!(queues.0.lock().expect("not poisoned").len(), 1);
     }
 }

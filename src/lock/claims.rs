@@ -85,7 +85,7 @@ impl Claims {
     pub fn with_pool(pool: impl IntoDatabase, table: impl Into<String>) -> Self {
         Self {
             table: Table {
-                database: pool.into_database(),
+                database: pool.into(),
                 name: table.into(),
                 id: "id".to_owned(),
                 lock: "lock_id".to_owned(),

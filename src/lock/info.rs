@@ -1,18 +1,17 @@
 //! The state of a lock for operators, and the holder in its own words.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::LockKind;
 #[allow(unused_imports, reason = "links of the documentation")]
 use super::{LockAttempt, Locks};
-use crate::error::words::{seconds, unix_time};
-use crate::{clock::duration, extensions::Fence, store::LockRow, timing::PROCESS_LEASE};
+use crate::{error::words::seconds, extensions::Fence, store::LockRow};
 
 /// The length of the longest stored label and action, in bytes.
 const TEXT: usize = 100;
 
 /// The beginning of the names of the locks that list processes.
-const PROCESS: &str = "process/";
+pub(crate) const PROCESS: &str = "process/";
 
 /// The state of a lock, from [`Locks::inspect`] and [`Locks::list`]. Times are by the database's
 /// clock.
@@ -50,41 +49,6 @@ pub struct Holder {
     pub label: String,
     /// By [`LockAttempt::action`]; may be empty.
     pub action: String,
-}
-
-/// A process that has [announced](crate::Perennial::announce) itself. Times are by the database's
-/// clock.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-#[non_exhaustive]
-pub struct Process {
-    /// By [`Locks::label`]: by default the host's name and the process's number.
-    pub label: String,
-    /// Perennial's version, and the [revision](crate::Builder::revision) of the site's code.
-    pub runs: String,
-    /// The time of the announcement.
-    #[serde(serialize_with = "unix_time")]
-    pub announced_at: SystemTime,
-    /// The time since the announcement.
-    #[serde(rename = "age_s", serialize_with = "seconds")]
-    pub age: Duration,
-    /// The time since the process has extended its lease; at most 30 s.
-    #[serde(rename = "silent_for_s", serialize_with = "seconds")]
-    pub silent_for: Duration,
-}
-
-impl Process {
-    /// Returns the process that this lock lists; `None`: the lock is another one.
-    pub(crate) fn of(lock: LockInfo) -> Option<Self> {
-        let is_process = lock.kind == LockKind::Housekeeping && lock.name.starts_with(PROCESS);
-        let holder = lock.holder.filter(|_| is_process)?;
-        Some(Self {
-            label: holder.label,
-            runs: holder.action,
-            announced_at: SystemTime::UNIX_EPOCH.checked_add(duration(lock.fence.0))?,
-            age: lock.age,
-            silent_for: PROCESS_LEASE.saturating_sub(lock.remaining),
-        })
-    }
 }
 
 impl LockInfo {

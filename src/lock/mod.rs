@@ -29,7 +29,7 @@ use crate::{
 #[cfg(feature = "_sql")]
 use crate::{
     name::TABLE_PREFIX,
-    sql::{Connect, IntoDatabase},
+    sql::{Connect, Database, IntoDatabase},
     timing::DATABASE_PATIENCE,
 };
 
@@ -41,7 +41,8 @@ pub use crate::name::{LockKind, LockName};
 pub use attempt::LockAttempt;
 #[cfg(feature = "_sql")]
 pub use claims::{Claim, Claims};
-pub use info::{Holder, LockInfo, Process};
+pub(crate) use info::PROCESS;
+pub use info::{Holder, LockInfo};
 pub use lease::Lease;
 pub use once::{Once, OnceOutcome};
 #[cfg(feature = "_sql")]
@@ -100,7 +101,7 @@ impl Locks {
     /// The errors of [`Perennial::with_pool`](crate::Perennial::with_pool).
     #[cfg(feature = "_sql")]
     pub async fn with_pool(pool: impl IntoDatabase) -> Result<Self, Error> {
-        let database = pool.into_database();
+        let database: Database = pool.into();
         let limit = database.limit();
         let store = database.store_when(TABLE_PREFIX, Connect::Now).await?;
         let prefix = Some(TABLE_PREFIX.to_owned());

@@ -12,7 +12,7 @@ use crate::{
     key::hex,
     lock::{LockName, attempt::pauses},
     sql::{
-        IntoDatabase,
+        Database, IntoDatabase,
         session::{Session, SessionLockName},
     },
     timing::SESSION_CHECK,
@@ -123,7 +123,7 @@ impl SessionLock {
             name: hex(&digest),
             holder: uuid::Uuid::new_v4().simple().to_string(),
         };
-        let pool = pool.into_database();
+        let pool: Database = pool.into();
         loop {
             if let Some(session) = pool.acquire(&named).await? {
                 return Ok(Self::start(name, named, session));

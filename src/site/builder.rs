@@ -256,7 +256,7 @@ impl Builder {
     #[cfg(feature = "_sql")]
     pub async fn with_pool(self, pool: impl IntoDatabase) -> Result<Perennial, Error> {
         let this = self.checked()?;
-        let database = pool.into_database();
+        let database: Database = pool.into();
         let limit = this.statement_timeout.unwrap_or(database.limit());
         let database = database.statement_timeout(limit);
         let store = database.clone();

@@ -2,6 +2,7 @@
 
 mod builder;
 pub(crate) mod content;
+mod process;
 mod warm;
 
 use std::{fmt, sync::Arc};
@@ -18,13 +19,14 @@ use crate::{
     extensions::Tags,
     key,
     layer::{InvalidateLayer, RefreshLayer, refresh::extensions::KnownTypes},
-    lock::{Lease, Locks, Process},
+    lock::{Lease, Locks},
     page::{Pages, Target},
     policy::Refresh,
 };
 
 pub use builder::Builder;
 pub use content::Content;
+pub use process::Process;
 pub use warm::Visit;
 
 /// A site whose content regrows by itself: one database, shared by all processes of the site, and

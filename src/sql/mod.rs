@@ -63,30 +63,17 @@ pub struct Database {
 }
 
 /// A database that Perennial can use: a pool of sqlx's, or a [`Database`].
-///
-/// Sealed: no other type can implement the trait.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no database that Perennial can use",
     label = "no pool of sqlx 0.9 whose database this build knows",
     note = "Perennial takes the pools of sqlx 0.9, owned: `SqlitePool`, and with their features `PgPool` and `MySqlPool`",
     note = "for a pool of another version of sqlx, use sqlx 0.9 in Cargo.toml; for a `PgPool` or a `MySqlPool`, enable perennial's feature `postgres` or `mysql`; for a reference, write `pool.clone()`"
 )]
-pub trait IntoDatabase: sealed::Sealed {
-    /// Returns the database.
-    fn into_database(self) -> Database;
-}
+pub trait IntoDatabase: Into<Database> {}
 
-mod sealed {
-    pub trait Sealed {}
-}
-
-impl sealed::Sealed for Database {}
-
-impl IntoDatabase for Database {
-    fn into_database(self) -> Database {
-        self
-    }
-}
+// Otherwise the compiler would show `From` and its implementations.
+#[diagnostic::do_not_recommend]
+impl<T: Into<Database>> IntoDatabase for T {}
 
 macro_rules! from_pool {
     ($feature:literal, $kind:ident, $pool:ty) => {
@@ -98,16 +85,6 @@ macro_rules! from_pool {
                     side: sqlx::$kind::DIALECT.side,
                     limit: STATEMENT_TIMEOUT,
                 }
-            }
-        }
-
-        #[cfg(feature = $feature)]
-        impl sealed::Sealed for $pool {}
-
-        #[cfg(feature = $feature)]
-        impl IntoDatabase for $pool {
-            fn into_database(self) -> Database {
-                self.into()
             }
         }
     };

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use futures_util::{TryFutureExt, TryStreamExt, future::BoxFuture, stream::BoxStream};
+use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
 use sqlx::{
     AssertSqlSafe, ColumnIndex, Database, Decode, Either, Encode, Executor, IntoArguments, Row,
     SqlSafeStr, SqlStr, Type, error::DatabaseError,
@@ -42,12 +42,6 @@ pub(super) trait Driver: Supported<Row: Cells> {
         statement: &'a Statement,
         arguments: &'a [Arg<'a>],
     ) -> Running<'a, Done<Self>>;
-
-    /// Runs a statement without arguments that not every server can prepare.
-    fn execute<'a>(
-        connection: &'a mut Self::Connection,
-        statement: &'a Statement,
-    ) -> Running<'a, ()>;
 }
 
 type Running<'a, T> = BoxFuture<'a, Result<T, sqlx::Error>>;
@@ -72,6 +66,12 @@ where
             let done = collect(connection.fetch_many(sqlx::raw_sql(sql)));
             return Box::pin(done.with_subscriber(Dispatch::none()));
         }
+        if arguments.is_empty() {
+            // Not every server can prepare a statement that makes a table.
+            return Box::pin(collect(
+                connection.fetch_many(sqlx::raw_sql(statement.sql())),
+            ));
+        }
         let mut query = sqlx::query::<DB>(statement.sql());
         for argument in &statement.order {
             query = match arguments[*argument] {
@@ -81,14 +81,6 @@ where
             };
         }
         Box::pin(collect(connection.fetch_many(query)))
-    }
-
-    fn execute<'a>(
-        connection: &'a mut Self::Connection,
-        statement: &'a Statement,
-    ) -> Running<'a, ()> {
-        let done = connection.execute(sqlx::raw_sql(statement.sql()));
-        Box::pin(done.map_ok(drop))
     }
 }
 

@@ -69,7 +69,7 @@ async fn upgrade<DB: Driver>(
     let statement = |template| Statement::new(side, prefix, template);
     let mut transaction = pool.begin_with(tables::BEGIN.of(side)).await?;
     for first in texts(side, &tables::SCHEMA) {
-        DB::execute(&mut transaction, &statement(first)).await?;
+        DB::run(&mut transaction, &statement(first), &[]).await?;
     }
     let done = DB::run(&mut transaction, &statement(tables::VERSION), &[]).await?;
     let found = done.rows.first().map_or(Ok(0), |row| row.number(0))?;
@@ -79,7 +79,7 @@ async fn upgrade<DB: Driver>(
     };
     for step in steps_left {
         for change in texts(side, step) {
-            DB::execute(&mut transaction, &statement(change)).await?;
+            DB::run(&mut transaction, &statement(change), &[]).await?;
         }
     }
     let newest = [Arg::Int(version_of(steps))];

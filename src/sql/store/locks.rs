@@ -11,7 +11,6 @@ use crate::{
         statements::locks,
     },
     store::{Extend, LockRow, PruneLocks, Release, Revoke, Tried, TryLock},
-    timing::SETTLING,
 };
 
 impl<DB: Driver> SqlStore<DB> {
@@ -26,35 +25,23 @@ impl<DB: Driver> SqlStore<DB> {
             Arg::Int(call.seen.unwrap_or(-1)),
         ];
         let resent = AtomicBool::new(false);
-        let answer = |fence| Tried {
-            fence,
-            resent: resent.load(Relaxed),
-        };
-        // A try that loses is not repeated.
+        // A try that loses is not repeated. If the first sending has taken the lock, the second one
+        // gets the fence, as the owner is the same.
         let again = |error: &_| {
             let is_broken = is_broken::<DB>(error);
             resent.fetch_or(is_broken, Relaxed);
             is_broken
         };
-        for settles in [true, false] {
-            let tried = self.connections.run_while(again, &statement, &arguments);
-            match tried.await {
-                Ok(done) => {
-                    if let fence @ Some(_) = number(&done)? {
-                        return Ok(answer(fence));
-                    }
-                }
-                Err(error) if is_contended::<DB>(&error) => {}
-                Err(error) => return Err(error.into()),
-            }
-            if !settles || !resent.load(Relaxed) {
-                break;
-            }
-            // The statement on the broken connection may still be running. After a pause, the next
-            // try with the same owner gets the fence if that statement has taken the lock.
-            tokio::time::sleep(SETTLING).await;
-        }
-        Ok(answer(None))
+        let tried = self.connections.run_while(again, &statement, &arguments);
+        let fence = match tried.await {
+            Ok(done) => number(&done)?,
+            Err(error) if is_contended::<DB>(&error) => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Tried {
+            fence,
+            resent: resent.into_inner(),
+        })
     }
 
     pub(super) async fn extend(&self, call: &Extend) -> Answer<bool> {
