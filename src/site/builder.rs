@@ -3,6 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::Perennial;
+#[cfg(feature = "postgres")]
+use super::listen::listen;
 #[cfg(feature = "_sql")]
 use crate::sql::{Connect, Database, IntoDatabase};
 use crate::{
@@ -274,7 +276,7 @@ impl Builder {
                     pages.heard();
                 }
             };
-            site.pages.listen(database.listen(&prefix, heard)?);
+            site.pages.listen(listen(&database, &prefix, heard)?);
         }
         Ok(site)
     }

@@ -2,6 +2,8 @@
 
 mod builder;
 pub(crate) mod content;
+#[cfg(feature = "postgres")]
+mod listen;
 mod process;
 mod warm;
 

@@ -7,8 +7,6 @@
 pub(crate) mod claims;
 mod connection;
 mod dialect;
-#[cfg(feature = "postgres")]
-mod listen;
 mod pool;
 mod run;
 mod schema;
@@ -27,7 +25,7 @@ use self::{
     run::{Driver, Supported},
     statements::{Side, Sides},
     store::SqlStore,
-    url::{check_url, unknown},
+    url::{check_url, side_of},
 };
 use crate::{
     error::Error,
@@ -108,14 +106,14 @@ impl Database {
     /// Opens a database by its URL, connected at once or lazily.
     pub(crate) async fn open_when(url: &str, connect: Connect) -> Result<Self, Error> {
         check_url(url)?;
-        match url.split(':').next().unwrap_or_default() {
+        match side_of(url)? {
             #[cfg(feature = "sqlite")]
-            "sqlite" => Ok(sqlite::open(url, connect).await?.into()),
+            Side::Sqlite => Ok(sqlite::open(url, connect).await?.into()),
             #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => Ok(open::<sqlx::Postgres>(url, connect).await?.into()),
+            Side::Postgres => Ok(open::<sqlx::Postgres>(url, connect).await?.into()),
             #[cfg(feature = "mysql")]
-            "mysql" | "mariadb" => Ok(open::<sqlx::MySql>(url, connect).await?.into()),
-            _ => Err(unknown(url)),
+            Side::MySql => Ok(open::<sqlx::MySql>(url, connect).await?.into()),
+            _ => unreachable!("the database is built in"),
         }
     }
 
@@ -152,26 +150,13 @@ impl Database {
         kind.of(self.side)
     }
 
-    /// Returns a task that calls `heard` for each notification of a possible invalidation.
-    ///
-    /// # Errors
-    ///
-    /// The database has no notifications.
+    /// Returns the pool, if the database is PostgreSQL.
     #[cfg(feature = "postgres")]
-    pub(crate) fn listen<F: Fn() + Send + Sync>(
-        &self,
-        prefix: &str,
-        heard: F,
-    ) -> Result<impl Future<Output = ()> + Send + use<F>, Error> {
+    pub(crate) fn postgres(&self) -> Option<&sqlx::PgPool> {
         match &self.pool {
-            AnyPool::Postgres(pool) => {
-                let channel = format!("{prefix}invalidation");
-                Ok(listen::listen(pool.clone(), channel, heard))
-            }
+            AnyPool::Postgres(pool) => Some(pool),
             #[allow(unreachable_patterns, reason = "another database may not be built in")]
-            _ => Err(Error::invalid(
-                "only PostgreSQL notifies of invalidations: leave out `Builder::listen`",
-            )),
+            _ => None,
         }
     }
 
@@ -221,16 +206,7 @@ impl OnPool for Opening<'_> {
 /// Returns the statements that make the tables in a database of the URL's kind.
 pub(crate) fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
     schema::check_prefix(prefix)?;
-    let side = match url.split(':').next().unwrap_or_default() {
-        #[cfg(feature = "sqlite")]
-        "sqlite" => Side::Sqlite,
-        #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Side::Postgres,
-        #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => Side::MySql,
-        _ => return Err(unknown(url)),
-    };
-    Ok(schema::script(side, prefix))
+    Ok(schema::script(side_of(url)?, prefix))
 }
 
 /// Opens a small pool of connections to a server.

@@ -1,47 +1,38 @@
 //! The URL of a database: its checks, and its form in the log.
 
+use super::statements::Side;
 use crate::error::Error;
 
-/// An example of a URL of each kind.
-const EXAMPLES: &[&str] = &[
-    #[cfg(feature = "sqlite")]
-    "`sqlite://site.db` for a file in the current folder, `sqlite:///var/lib/site.db` for one with an absolute path",
-    #[cfg(feature = "postgres")]
-    "`postgres://user:password@host/database`",
-    #[cfg(feature = "mysql")]
-    "`mysql://user:password@host/database`, for MariaDB too",
-];
-
-/// Returns the error for a URL of an unknown kind.
-pub(super) fn unknown(url: &str) -> Error {
-    let scheme = url.split(':').next().unwrap_or_default();
-    let missing = match scheme {
-        "sqlite" => Some("sqlite"),
-        "postgres" | "postgresql" => Some("postgres"),
-        "mysql" | "mariadb" => Some("mysql"),
-        _ => None,
+/// Returns the kind of database that the URL names, if it is built in.
+pub(super) fn side_of(url: &str) -> Result<Side, Error> {
+    let (side, feature, is_built_in) = match url.split(':').next().unwrap_or_default() {
+        "sqlite" => (Side::Sqlite, "sqlite", cfg!(feature = "sqlite")),
+        "postgres" | "postgresql" => (Side::Postgres, "postgres", cfg!(feature = "postgres")),
+        "mysql" | "mariadb" => (Side::MySql, "mysql", cfg!(feature = "mysql")),
+        _ => {
+            return Err(refused(
+                url,
+                "write `sqlite://site.db` for a file in the current folder, `sqlite:///var/lib/site.db` for one with an absolute path, \
+                 `postgres://user:password@host/database`, or `mysql://user:password@host/database`, for MariaDB too",
+            ));
+        }
     };
-    if let Some(feature) = missing {
-        return Error::invalid(format!(
-            "the database URL {:?} cannot be used in this build: enable perennial's feature `{feature}` in Cargo.toml",
-            without_password(url),
-        ));
+    match is_built_in {
+        true => Ok(side),
+        false => Err(refused(
+            url,
+            &format!("enable perennial's feature `{feature}` in Cargo.toml"),
+        )),
     }
-    Error::invalid(format!(
-        "the database URL {:?} cannot be used: write {}",
-        without_password(url),
-        EXAMPLES.join(", or "),
-    ))
+}
+
+fn refused(url: &str, why: &str) -> Error {
+    let url = without_password(url);
+    Error::invalid(format!("the database URL {url:?} cannot be used: {why}"))
 }
 
 /// Refuses a URL that sqlx would misread, or for which sqlx would return an unhelpful error.
 pub(super) fn check_url(url: &str) -> Result<(), Error> {
-    let refused = |why: &str| {
-        let url = without_password(url);
-        Err(Error::invalid(format!(
-            "the database URL {url:?} cannot be used: {why}"
-        )))
-    };
     if url.starts_with("sqlite:") {
         return Ok(());
     }
@@ -57,10 +48,11 @@ pub(super) fn check_url(url: &str) -> Result<(), Error> {
             _ => false,
         });
     if several {
-        return refused(
+        return Err(refused(
+            url,
             "it names several hosts, or which of them is wanted (`target_session_attrs`), and sqlx connects to one; write the address of a \
              proxy in front of them that leads to the primary, as docs/scale.md shows",
-        );
+        ));
     }
     Ok(())
 }

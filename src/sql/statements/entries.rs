@@ -99,11 +99,8 @@ pub(in crate::sql) const FENCE: Sides =
 pub(in crate::sql) const DELETE: Sides = Sides::same("{waits}DELETE FROM {p}entry WHERE name = $1");
 
 /// the lower bound of the variants' names, the upper bound (excluded)
-pub(in crate::sql) const DELETE_VARIANTS: Sides = Sides {
-    // Without the order of bytes.
-    relative: Some("DELETE FROM {p}entry WHERE substr(name, 1, length($1)) = $1"),
-    ..Sides::same("{waits}DELETE FROM {p}entry WHERE name >= $1 AND name < $2")
-};
+pub(in crate::sql) const DELETE_VARIANTS: Sides =
+    Sides::same("{waits}DELETE FROM {p}entry WHERE {variants}");
 
 /// The first pages from a name on, in the order of names, with their locks, and without content.
 ///

@@ -92,17 +92,10 @@ pub(in crate::sql) const REVOKE: Sides = Sides::same(
 /// key, which is ordered by bytes.
 ///
 /// the lower bound of the variants' names, the upper bound (excluded)
-pub(in crate::sql) const BREAK_VARIANTS: Sides = Sides {
-    // Without the order of bytes.
-    relative: Some(
-        "UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
-        WHERE kind = 'page' AND substr(name, 1, length($1)) = $1",
-    ),
-    ..Sides::same(
-        "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
-        WHERE kind = 'page' AND name >= $1 AND name < $2",
-    )
-};
+pub(in crate::sql) const BREAK_VARIANTS: Sides = Sides::same(
+    "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
+    WHERE kind = 'page' AND {variants}",
+);
 
 /// kind, name -> kind, name, owner, fence, age, remaining
 pub(in crate::sql) const INSPECT: Sides = Sides::same(

@@ -117,6 +117,12 @@ impl Side {
                 mysql: "`body`",
                 ..Sides::same("body")
             },
+            // The names from `$1` up to `$2`, which is excluded: those that begin with `$1`. The
+            // names of some databases are not in the order of bytes.
+            "variants" => Sides {
+                relative: Some("substr(name, 1, length($1)) = $1"),
+                ..Sides::same("name >= $1 AND name < $2")
+            },
             word => tables::word(word).unwrap_or_else(|| panic!("{word:?} is no word of SQL")),
         };
         sides.of(self)

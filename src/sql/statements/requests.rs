@@ -55,13 +55,10 @@ pub(in crate::sql) const FINISHED: Sides = Sides::same(
     "{waits}SELECT count(*) FROM {p}request WHERE name = $1 AND owner = $2 AND status IS NOT NULL",
 );
 
-/// name, owner -> one row changed, if the owner's request had not finished
-pub(in crate::sql) const FORGET: Sides =
-    Sides::same("{waits}DELETE FROM {p}request WHERE name = $1 AND owner = $2 AND status IS NULL");
-
-/// name -> one row changed, if a request had not finished
-pub(in crate::sql) const FORGET_ANY: Sides =
-    Sides::same("{waits}DELETE FROM {p}request WHERE name = $1 AND status IS NULL");
+/// name, owner, or `*` for any -> one row changed, if the owner's request had not finished
+pub(in crate::sql) const FORGET: Sides = Sides::same(
+    "{waits}DELETE FROM {p}request WHERE name = $1 AND (owner = $2 OR $2 = '*') AND status IS NULL",
+);
 
 /// The clock is read once: an index cannot look up an expression that may differ in each row. The
 /// outer condition is tested again on a row that a `TAKE` has changed in the meantime.

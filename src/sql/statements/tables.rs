@@ -94,7 +94,7 @@ pub(super) const ENTRY: Sides = Sides::same(
         epoch BIGINT NOT NULL,
         bytes BIGINT NOT NULL,
         metadata {text} NOT NULL,
-        history {history} NOT NULL DEFAULT {empty},
+        history {history},
         status BIGINT NOT NULL,
         headers {bytes} NOT NULL,
         {body} {bytes} NOT NULL,
@@ -138,8 +138,10 @@ pub(super) fn word(word: &str) -> Option<Sides> {
             ..mysql("VARBINARY(255)", "TEXT")
         },
         "text" => mysql("MEDIUMBLOB", "TEXT"),
-        "history" => mysql("VARBINARY(4000)", "TEXT"),
-        "empty" => mysql("x''", "''"),
+        "history" => mysql(
+            "VARBINARY(4000) NOT NULL DEFAULT x''",
+            "TEXT NOT NULL DEFAULT ''",
+        ),
         "bytes" => Sides {
             postgres: "BYTEA",
             ..mysql("LONGBLOB", "BLOB")

@@ -8,8 +8,8 @@ use crate::{
     clock::{FOREVER, micros},
     name::bounded,
     sql::{
-        run::{Arg, Cells, Driver, is_contended, number},
-        statements::requests,
+        run::{Arg, Cells, Done, Driver, is_contended, number},
+        statements::{Sides, requests},
         wire,
     },
     store::{Begin, Begun, Finish, Forget, Progress, PruneRequests},
@@ -17,6 +17,9 @@ use crate::{
 
 /// The status in the row of a request whose response is not stored.
 const NOT_STORED: i64 = 0;
+
+/// In the place of an owner: whoever owns the row.
+const ANY: &str = "*";
 
 impl<DB: Driver> SqlStore<DB> {
     pub(super) async fn begin(&self, call: &Begin) -> Answer<Begun> {
@@ -28,11 +31,8 @@ impl<DB: Driver> SqlStore<DB> {
         let row = [name, owner, fingerprint, times[0], times[1]];
         loop {
             // A caller whose reply was lost knows that it was lost, and repeats the call itself.
-            let insert = self.statement(&requests::BEGIN).await?;
-            let inserted = self
-                .connections
-                .run_while(is_contended::<DB>, &insert, &row);
-            if number(&inserted.await?)?.is_some() {
+            let inserted = self.run_once(&requests::BEGIN, &row).await?;
+            if number(&inserted)?.is_some() {
                 return Ok(Begun::Own);
             }
             let key = [name, fingerprint, again];
@@ -45,15 +45,20 @@ impl<DB: Driver> SqlStore<DB> {
             if row_read.number(3)? == 0 {
                 return found::<DB>(row_read, current == call.owner);
             }
-            let take = self.statement(&requests::TAKE).await?;
             let arguments = [&row[..], &[again, Arg::Text(&current)]].concat();
-            let taken = self
-                .connections
-                .run_while(is_contended::<DB>, &take, &arguments);
-            if taken.await?.changed > 0 {
+            if self.run_once(&requests::TAKE, &arguments).await?.changed > 0 {
                 return Ok(Begun::Own);
             }
         }
+    }
+
+    /// Runs a statement that does not run again after its connection broke.
+    async fn run_once(&self, sides: &Sides, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
+        let statement = self.statement(sides).await?;
+        let done = self
+            .connections
+            .run_while(is_contended::<DB>, &statement, arguments);
+        Ok(done.await?)
     }
 
     pub(super) async fn finish(&self, call: &Finish) -> Answer<bool> {
@@ -83,15 +88,8 @@ impl<DB: Driver> SqlStore<DB> {
 
     pub(super) async fn forget(&self, call: &Forget) -> Answer<bool> {
         let name = bounded(&call.name);
-        let name = Arg::Text(&name);
-        let done = match &call.owner {
-            Some(owner) => {
-                self.run(&requests::FORGET, &[name, Arg::Text(owner)])
-                    .await?
-            }
-            None => self.run(&requests::FORGET_ANY, &[name]).await?,
-        };
-        Ok(done.changed > 0)
+        let of = [&name, call.owner.as_deref().unwrap_or(ANY)].map(Arg::Text);
+        Ok(self.run(&requests::FORGET, &of).await?.changed > 0)
     }
 
     pub(super) async fn prune_requests(&self, call: &PruneRequests) -> Answer<u64> {
