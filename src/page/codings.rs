@@ -11,7 +11,7 @@ use crate::{
         compression::{self, Coding},
         fields,
     },
-    page::{Page, Pages, Representation},
+    page::{Page, Pages, representation::Representation},
 };
 
 /// The permit for the one compression at a time: the other cores belong to the visitors.

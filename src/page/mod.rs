@@ -46,7 +46,7 @@ pub(crate) use flight::{Facts, Freshness};
 pub(crate) use generator::{Failure, Generate, Generator};
 pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use meta::{Meta, Metadata};
-pub(crate) use representation::{Representation, Representations};
+pub(crate) use representation::Representations;
 
 /// The answer to a visitor.
 pub(crate) type Answer = flight::Answer<Representations>;
