@@ -192,14 +192,14 @@ async fn another_request_with_the_key_is_refused_and_so_is_a_missing_one(db: Db)
     let key = ("idempotency-key", "k");
     assert_eq!(route.send("/a?x=1", &[key], "photo").await.status, 201);
     let json = ("content-type", "application/json");
-    let (content, target) = ("another body, query or", "another method, host or path");
-    for (method, path, headers, body, differs) in [
-        ("POST", "/a?x=1", vec![key], "another", content),
-        ("POST", "/a?x=2", vec![key], "photo", content),
-        ("POST", "/a?x=1", vec![key, json], "photo", content),
-        ("PATCH", "/a?x=1", vec![key], "photo", target),
-        ("POST", "/b?x=1", vec![key], "photo", target),
-        ("POST", "/nested/a?x=1", vec![key], "photo", target),
+    let differs = "another method, host, path, query, `Content-Type` or body";
+    for (method, path, headers, body) in [
+        ("POST", "/a?x=1", vec![key], "another"),
+        ("POST", "/a?x=2", vec![key], "photo"),
+        ("POST", "/a?x=1", vec![key, json], "photo"),
+        ("PATCH", "/a?x=1", vec![key], "photo"),
+        ("POST", "/b?x=1", vec![key], "photo"),
+        ("POST", "/nested/a?x=1", vec![key], "photo"),
     ] {
         let reply = exchange(route.address, method, path, &headers, body).await;
         assert_eq!(reply.status, 422, "{reply:?}");

@@ -1,63 +1,56 @@
-//! The responses to requests for which the service does not run.
+//! The layer's own responses.
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 
 use crate::{
+    event::{Event, Observer},
     layer::{ResponseBody, idempotency::state::Answer, problem::problem},
     timing::{RETRY_AFTER_FAILURE, RETRY_IN_PROGRESS},
 };
 
-const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+const NOT_STORED: &str =
+    "the first request with this `Idempotency-Key` was done, and its response is not stored";
+const OTHER_REQUEST: &str = "another request had this `Idempotency-Key`, with another method, host, path, query, `Content-Type` or body: send a new key for each new request, and repeat a request unchanged";
+const IN_PROGRESS: &str =
+    "the first request with this `Idempotency-Key` is still being served: repeat the request later";
+const UNKNOWN: &str = "the first request with this `Idempotency-Key` was begun, and its outcome is unknown, so the request does not run again. Ask the operator of this service; with a new key the request runs again";
+const UNAVAILABLE: &str =
+    "the `Idempotency-Key` cannot be stored at the moment, so the request is not done";
+
+/// Returns a response that does not depend on the request's row.
+pub(super) fn refusal<B>(status: StatusCode, detail: &str) -> Response<ResponseBody<B>> {
+    problem(status, detail, &[], None).map(ResponseBody::stored)
+}
 
 impl Answer<Response<Bytes>> {
-    /// `name`: the name of the request's row, for the log.
-    pub(super) fn into_response<B>(self, name: &str) -> Response<ResponseBody<B>> {
+    /// `name`: of the request's row, for the log.
+    pub(super) fn into_response(self, name: &str, observer: &Observer) -> Response<Bytes> {
         let (status, detail, retry_in) = match self {
-            Self::Replay(response) => {
-                let mut response = response.map(ResponseBody::stored);
+            Self::Replay(mut response) => {
                 let replayed = HeaderValue::from_static("true");
-                response.headers_mut().insert(REPLAYED, replayed);
+                let headers = response.headers_mut();
+                headers.insert("idempotency-replayed", replayed);
+                let name = name.into();
+                observer.emit(Event::IdempotentReplay { name });
                 return response;
             }
-            Self::NotStored => (
-                StatusCode::CONFLICT,
-                "the first request with this `Idempotency-Key` was done, and its response is not stored",
-                None,
-            ),
-            Self::OtherRequest => (
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "another request had this `Idempotency-Key`, with another body, query or `Content-Type`: send a new key for each new request, and repeat a request unchanged",
-                None,
-            ),
-            Self::OtherTarget => (
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "another request had this `Idempotency-Key`, with another method, host or path: send a new key for each new request, and repeat a request unchanged",
-                None,
-            ),
-            Self::InProgress => (
-                StatusCode::CONFLICT,
-                "the first request with this `Idempotency-Key` is still being served: repeat the request later",
-                Some(RETRY_IN_PROGRESS),
-            ),
-            Self::UnknownOutcome => {
+            Self::NotStored => (StatusCode::CONFLICT, NOT_STORED, None),
+            Self::OtherRequest => (StatusCode::UNPROCESSABLE_ENTITY, OTHER_REQUEST, None),
+            Self::InProgress => (StatusCode::CONFLICT, IN_PROGRESS, Some(RETRY_IN_PROGRESS)),
+            Self::Unknown => {
                 tracing::warn!(
                     name,
                     "the outcome of a request with an `Idempotency-Key` is unknown, as its process or its service failed, or is slow: find out whether the request was done; if not, `IdempotencyLayer::forget` lets the request run"
                 );
-                (
-                    StatusCode::CONFLICT,
-                    "the first request with this `Idempotency-Key` was begun, and its outcome is unknown, so the request does not run again. Ask the operator of this service; with a new key the request runs again",
-                    None,
-                )
+                (StatusCode::CONFLICT, UNKNOWN, None)
             }
-            // The store has logged the failure.
             Self::Unavailable => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "the `Idempotency-Key` cannot be stored at the moment, so the request is not done",
+                UNAVAILABLE,
                 Some(RETRY_AFTER_FAILURE),
             ),
         };
-        problem(status, detail, &[], retry_in).map(ResponseBody::stored)
+        problem(status, detail, &[], retry_in)
     }
 }

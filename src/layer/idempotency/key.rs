@@ -1,7 +1,8 @@
 //! The identity of a request: the client's key, and a digest of the request.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
+use http::{HeaderMap, HeaderValue, header, request::Parts};
+use sfv::{BareItem, Item, Parser};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -9,81 +10,65 @@ use crate::{
     layer::refresh::request::{host, original_uri},
 };
 
-const KEY: HeaderName = HeaderName::from_static("idempotency-key");
-
-/// The length of the longest accepted key, in bytes.
-const LONGEST: usize = 255;
+const KEY: &str = "idempotency-key";
 
 /// Returns the client's key: a string of RFC 9651, or the raw value of the header; `None`: the
 /// header is missing. The error tells the client a valid form.
 pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
-    let mut lines = headers.get_all(KEY).iter();
-    let Some(line) = lines.next() else {
-        return Ok(None);
+    let mut lines = headers.get_all(KEY).iter().map(HeaderValue::to_str);
+    let text = match (lines.next(), lines.next()) {
+        (None, _) => return Ok(None),
+        (Some(Ok(text)), None) => text,
+        (Some(Err(_)), None) => {
+            return Err("the `Idempotency-Key` is not plain ASCII: send a UUID, say");
+        }
+        (Some(_), Some(_)) => return Err("there are two `Idempotency-Key` headers: send one"),
     };
-    if lines.next().is_some() {
-        return Err("there are two `Idempotency-Key` headers: send one");
-    }
-    let Ok(text) = line.to_str() else {
-        return Err("the `Idempotency-Key` is not plain ASCII: send a UUID, say");
-    };
-    let text = text.trim();
-    let quoted = text
-        .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'));
-    let key = match quoted {
-        Some(string) => string.replace("\\\"", "\"").replace("\\\\", "\\"),
-        None => text.to_owned(),
+    let item = Parser::new(text).parse::<Item>();
+    let key = match item.map(|item| item.bare_item) {
+        Ok(BareItem::String(string)) => string.into(),
+        _ => text.trim().to_owned(),
     };
     match key.len() {
         0 => Err("the `Idempotency-Key` is empty: send a UUID, say"),
-        1..=LONGEST => Ok(Some(key)),
+        1..=255 => Ok(Some(key)),
         _ => Err("the `Idempotency-Key` is longer than 255 bytes: send a UUID, say"),
     }
 }
 
-/// Returns the fingerprint by which two requests with one key differ: a digest of the method, the
-/// host and the path, and a digest of the rest, separated by a `/`.
+/// Returns a digest by which two requests with one key differ.
 pub(super) fn fingerprint(parts: &Parts, body: &Bytes) -> String {
     // Without the changes by nested routers. The host is the same in every version of HTTP.
     let uri = original_uri(parts);
     let host = host(&parts.uri, &parts.headers).unwrap_or_default();
     let media_type = parts.headers.get(header::CONTENT_TYPE);
-    let target = digest([
+    let parts = [
         parts.method.as_str().as_bytes(),
         &host,
         uri.path().as_bytes(),
-    ]);
-    let content = digest([
         uri.query().unwrap_or_default().as_bytes(),
         media_type.map_or(b"", HeaderValue::as_bytes),
         body,
-    ]);
-    format!("{target}/{content}")
-}
-
-/// Returns true if two fingerprints are of the same method, host and path.
-pub(super) fn have_one_target(one: &str, other: &str) -> bool {
-    one.split('/').next() == other.split('/').next()
-}
-
-fn digest<const N: usize>(parts: [&[u8]; N]) -> String {
-    let mut digest = Sha256::new();
-    for part in parts {
-        digest.update((part.len() as u64).to_be_bytes());
-        digest.update(part);
-    }
-    hex(&digest.finalize())
+    ];
+    // No part except the body contains a line feed.
+    hex(&Sha256::digest(parts.join(&b'\n')))
 }
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderName;
+
     use super::*;
 
     fn headers(keys: &[&str]) -> HeaderMap {
         let keys = keys.iter();
-        keys.map(|key| (KEY, HeaderValue::from_str(key).expect("a value")))
-            .collect()
+        keys.map(|key| {
+            (
+                HeaderName::from_static(KEY),
+                HeaderValue::from_str(key).expect("a value"),
+            )
+        })
+        .collect()
     }
 
     fn of(uri: &str, host: Option<&str>, body: &'static str) -> String {
@@ -108,15 +93,15 @@ mod tests {
     }
 
     #[test]
-    fn fingerprint_tells_the_target_from_the_rest() {
+    fn fingerprint_differs_by_each_part_of_a_request() {
         let one = of("/pay?a=1", None, "x");
-        for (other, is_same) in [
-            (of("/pay?a=2", None, "x"), true),
-            (of("/pay?a=1", None, "y"), true),
-            (of("/order?a=1", None, "x"), false),
+        for other in [
+            of("/pay?a=2", None, "x"),
+            of("/pay?a=1", None, "y"),
+            of("/order?a=1", None, "x"),
+            of("/pay", None, "?a=1x"),
         ] {
             assert_ne!(other, one);
-            assert_eq!(have_one_target(&other, &one), is_same);
         }
     }
 
@@ -128,12 +113,14 @@ mod tests {
             (" a/b% ", "a/b%"),
             ("\"a\\\"b\\\\\"", "a\"b\\"),
             ("\"a", "\"a"),
+            ("\"a\\b\"", "\"a\\b\""),
+            ("\"a\"; b=1", "a"),
         ] {
             let found = key_of(&headers(&[sent]));
             assert_eq!(found, Ok(Some(key.to_owned())), "{sent}");
         }
         assert_eq!(key_of(&headers(&[])), Ok(None));
-        let long = "x".repeat(LONGEST + 1);
+        let long = "x".repeat(256);
         for bad in [&["", ""][..1], &["\"\""], &["a", "b"], &["ä"], &[&long]] {
             assert!(key_of(&headers(bad)).is_err(), "{bad:?}");
         }

@@ -6,18 +6,21 @@ use std::{
     time::Duration,
 };
 
-use http::request::Parts;
+use http::{Method, request::Parts};
 use tokio::time::Instant;
 use tower_layer::Layer;
 
-use super::{IdempotencyService, Scope};
+use super::{IdempotencyService, Scope, key::key_of};
 use crate::{
     error::Error,
     lock::{LockName, Locks},
     policy::DAY,
-    store::{Begin, Begun, Forget, PruneRequests, Store},
+    store::{Begin, Begun, Forget, PruneRequests},
     timing::{PRUNE, REQUEST_RUNS},
 };
+
+const NO_KEY: &str = "the `Idempotency-Key` is missing: send a new UUID for each new request";
+const NO_CALLER: &str = "the caller of this request is not known, so its `Idempotency-Key` belongs to nobody: log in first";
 
 /// Runs a request once in all processes together, however often a client sends the request with the
 /// same `Idempotency-Key`; from [`Locks::idempotency`].
@@ -107,8 +110,8 @@ pub struct IdempotencyLayer {
     pub(super) max_body: usize,
     pub(super) unknown_after: Duration,
     pub(super) run_again: Option<Duration>,
-    /// The time of this process's latest attempt to prune.
-    pruned: Arc<Mutex<Option<Instant>>>,
+    /// The time of this process's next attempt to prune.
+    prunes: Arc<Mutex<Instant>>,
 }
 
 type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
@@ -158,7 +161,7 @@ impl IdempotencyLayer {
             max_body: 1 << 20,
             unknown_after: REQUEST_RUNS,
             run_again: None,
-            pruned: Arc::default(),
+            prunes: Arc::new(Mutex::new(Instant::now())),
         }
     }
 
@@ -225,38 +228,54 @@ impl IdempotencyLayer {
         self.locks.store().call(forget).await
     }
 
-    /// Returns the name of the row of a request.
-    pub(super) fn row(scope: &Scope, key: &str) -> String {
-        LockName::from([scope.as_str(), key]).as_str().to_owned()
-    }
-
-    /// Prunes in the background, in one process a day. To be called when something is stored.
-    pub(super) fn prune(&self) {
-        let now = Instant::now();
-        {
-            let mut pruned = self.pruned.lock().unwrap_or_else(PoisonError::into_inner);
-            if pruned.is_some_and(|pruned| now < pruned + PRUNE / 24) {
-                return;
-            }
-            *pruned = Some(now);
+    /// Returns the name of a request's row. `None`: the request passes straight through. The error
+    /// tells the client a valid request.
+    pub(super) fn row_of(&self, parts: &Parts) -> Result<Option<String>, &'static str> {
+        if !matches!(parts.method, Method::POST | Method::PATCH) {
+            return Ok(None);
         }
-        let (store, owner) = (self.locks.store().clone(), self.locks.owner());
-        // The store has logged a failure; the next day's pruning removes the rest.
-        tokio::spawn(async move { drop(prune(&store, owner).await) });
+        let key = match key_of(&parts.headers)? {
+            Some(key) => key,
+            None if self.optional => return Ok(None),
+            None => return Err(NO_KEY),
+        };
+        let scope = (self.scope)(parts).ok_or(NO_CALLER)?;
+        let name = Self::row(&scope, &key);
+        let outer = parts.extensions.get::<ServedUnder>();
+        Ok((outer.is_none_or(|outer| outer.0 != name)).then_some(name))
+    }
+
+    fn row(scope: &Scope, key: &str) -> String {
+        LockName::from([&scope.0, key]).as_str().to_owned()
+    }
+
+    /// Removes the rows whose retention is over, in the background. The pruning itself is a request,
+    /// whose row lasts for a day: the process that begins it prunes.
+    pub(super) fn prune(&self) {
+        const MOST: u32 = 500;
+
+        let now = Instant::now();
+        let mut next = self.prunes.lock().unwrap_or_else(PoisonError::into_inner);
+        if now < *next {
+            return;
+        }
+        *next = now + PRUNE / 24;
+        let store = self.locks.store().clone();
+        let begin = Begin::new("prune", self.locks.owner(), "", PRUNE, PRUNE, None);
+        tokio::spawn(async move {
+            // The store logs a failure. The next day's pruning removes the rest.
+            if let Ok(Begun::Own) = store.call(begin).await {
+                while store.call(PruneRequests::new(MOST)).await.ok() == Some(u64::from(MOST)) {}
+            }
+        });
     }
 }
 
-/// Removes the rows whose retention is over. The pruning itself is a request, whose row lasts for a
-/// day: the process that begins it prunes.
-async fn prune(store: &Store, owner: String) -> Result<(), Error> {
-    const MOST: u32 = 500;
-
-    let begin = Begin::new("prune", owner, "", PRUNE, PRUNE, None);
-    if let Begun::Own = store.call(begin).await? {
-        while store.call(PruneRequests::new(MOST)).await? == u64::from(MOST) {}
-    }
-    Ok(())
-}
+/// The name of the row of a request that is being served, in the request's extensions. An inner
+/// layer of this kind that computes the same name would find its own request running, and therefore
+/// lets the request pass.
+#[derive(Clone)]
+pub(super) struct ServedUnder(pub(super) String);
 
 impl<S> Layer<S> for IdempotencyLayer {
     type Service = IdempotencyService<S>;
@@ -268,9 +287,6 @@ impl<S> Layer<S> for IdempotencyLayer {
 
 impl fmt::Debug for IdempotencyLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyLayer")
-            .field("optional", &self.optional)
-            .field("lifetime", &self.lifetime)
-            .finish_non_exhaustive()
+        f.debug_struct("IdempotencyLayer").finish_non_exhaustive()
     }
 }

@@ -3,7 +3,6 @@
 mod answer;
 #[cfg(test)]
 mod check;
-mod driver;
 mod key;
 mod layer;
 mod scope;

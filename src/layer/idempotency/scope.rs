@@ -5,7 +5,7 @@
 /// Keys of two scopes are two keys: no user gets the response to another user's request, and two
 /// users may choose the same key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Scope(String);
+pub struct Scope(pub(super) String);
 
 impl Scope {
     /// Returns the scope of a user, an account or a customer, by an identity that an outer layer has
@@ -22,9 +22,5 @@ impl Scope {
     /// and the request.
     pub fn public() -> Self {
         Self("public".to_owned())
-    }
-
-    pub(super) fn as_str(&self) -> &str {
-        &self.0
     }
 }

@@ -14,7 +14,7 @@ use process::Action;
 use promises::{OTHER, Sent};
 use world::{AGAIN, Owner, Phase, Process, Statement, World};
 
-use super::state::{Answer, Attempt, Next};
+use super::state::{self, Answer};
 use crate::search::{Broken, Model, Steps};
 
 const UNKNOWN: Broken = "a request that never ran is not unknown, and without faults each is known";
@@ -176,16 +176,9 @@ impl<const N: usize> Model for Check<N> {
         }
         let owner = next.next_owner();
         let begun = next.begin(self, owner, Sent::First);
-        let next = self.begun(Attempt::default(), Sent::First, Ok(begun));
-        let waits = match next {
-            Next::Answer {
-                answer: Answer::InProgress,
-                ..
-            } => true,
-            Next::Answer {
-                answer: Answer::UnknownOutcome,
-                ..
-            } => self.run_again || !world.may_be_unknown(self),
+        let waits = match state::begun(Sent::First.fingerprint(), Some(begun)) {
+            Some(Answer::InProgress) => true,
+            Some(Answer::Unknown) => self.run_again || !world.may_be_unknown(self),
             _ => false,
         };
         waits.then(|| {
@@ -235,28 +228,18 @@ impl<const N: usize> Check<N> {
     ) -> Result<&'static str, Broken> {
         let promises = &world.promises;
         let first = world.row.map(|row| row.sent);
-        let differs = |target| {
-            let is_target = |sent| sent == Sent::OtherTarget;
-            let other = first.is_some_and(|first| {
-                first != sent && (is_target(first) != is_target(sent)) == target
-            });
-            if other { Ok(()) } else { Err(OTHER) }
-        };
-        let same = if first == Some(sent) {
-            Ok(())
-        } else {
-            Err(OTHER)
+        let same = match first == Some(sent) {
+            true => Ok(()),
+            false => Err(OTHER),
         };
         match answer {
             Answer::Replay(response) => promises.replays(sent, *response).map(|()| "replayed"),
             Answer::NotStored => promises.names_done(sent).map(|()| "not stored"),
-            Answer::OtherRequest => differs(false).map(|()| "other request"),
-            Answer::OtherTarget => differs(true).map(|()| "other target"),
+            Answer::OtherRequest if first.is_some() && same.is_err() => Ok("other request"),
+            Answer::OtherRequest => Err(OTHER),
             Answer::InProgress => same.map(|()| "in progress"),
-            Answer::UnknownOutcome if world.may_be_unknown(self) => {
-                same.map(|()| "outcome unknown")
-            }
-            Answer::UnknownOutcome => Err(UNKNOWN),
+            Answer::Unknown if world.may_be_unknown(self) => same.map(|()| "outcome unknown"),
+            Answer::Unknown => Err(UNKNOWN),
             Answer::Unavailable => Ok("unavailable"),
         }
     }

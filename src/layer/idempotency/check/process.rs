@@ -1,22 +1,21 @@
 //! The steps of a modelled process. The real decisions choose each step.
 
-use std::time::Duration;
-
 use super::{
     Check, Mutant,
     promises::{OTHER, SENT, Sent},
-    world::{Owner, Phase, Process, Statement, World},
+    world::{Lost, Owner, Phase, Process, Statement, World},
 };
 use crate::{
-    layer::idempotency::state::{Answer, Attempt, Ending, Finished, Loss, Next, Storing},
+    error::{Error, Unfit},
+    layer::idempotency::state::{self, Answer, Ending},
     search::Broken,
-    timing::{RESPONSE_RETRY, RESPONSE_RETRY_AT_SHUTDOWN},
+    store::Begun,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Send(Sent),
-    Begin(Fate, Loss),
+    Begin(Fate, Again),
     Start,
     /// `fits`: the response can be stored.
     Respond {
@@ -35,6 +34,9 @@ pub(super) enum Action {
     Forget(Fate),
 }
 
+/// A `Begin` without a reply is sent again. Otherwise the request has waited long enough.
+type Again = bool;
+
 /// The result of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -47,15 +49,12 @@ pub(super) enum Fate {
 
 const FATES: [Fate; 4] = [Fate::Done, Fate::Failed, Fate::ReplyLost, Fate::Late];
 
-/// The time of each `Finish`. Whether a try is the last one does not depend on the clock.
-const NOW: Duration = Duration::from_secs(24 * 3600);
-
 impl Sent {
     pub(super) fn fingerprint(self) -> &'static str {
         match self {
-            Self::First => "pay/1",
-            Self::OtherBody => "pay/2",
-            Self::OtherTarget => "order/1",
+            Self::First => "1",
+            Self::Second => "2",
+            Self::Third => "3",
         }
     }
 }
@@ -76,7 +75,7 @@ impl Phase {
     pub(super) fn goes_on(self) -> Option<Action> {
         Some(match self {
             Self::Idle => return None,
-            Self::Beginning(_) => Action::Begin(Fate::Done, Loss::Last),
+            Self::Beginning(_) => Action::Begin(Fate::Done, false),
             Self::Begun(_) => Action::Start,
             Self::Running(_) => Action::Respond { fits: true },
             Self::Storing(_) => Action::Finish(Fate::Done),
@@ -97,11 +96,11 @@ impl<const N: usize> Check<N> {
                 return sent.map(Action::Send).collect();
             }
             Phase::Beginning(_) => {
-                let fates = fates.map(|fate| Action::Begin(fate, Loss::Last));
+                let fates = fates.map(|fate| Action::Begin(fate, false));
                 let mut again: Vec<_> = fates.collect();
                 again.extend(FATES[1..].iter().filter_map(|fate| {
                     (*fate != Fate::Late || world.late.is_none())
-                        .then_some(Action::Begin(*fate, Loss::Repeatable))
+                        .then_some(Action::Begin(*fate, true))
                 }));
                 again
             }
@@ -110,8 +109,8 @@ impl<const N: usize> Check<N> {
                 let [fits, large] = [true, false].map(|fits| Action::Respond { fits });
                 vec![fits, large, Action::Refuse, Action::Fail]
             }
-            Phase::Storing(storing) => {
-                let unfit = storing.response.map(|_| Action::FinishUnfit);
+            Phase::Storing(response) => {
+                let unfit = response.map(|_| Action::FinishUnfit);
                 let others = unfit.into_iter().chain([Action::FinishAtEnd]);
                 fates.map(Action::Finish).chain(others).collect()
             }
@@ -136,38 +135,37 @@ impl<const N: usize> Check<N> {
             (_, Action::Send(sent)) => {
                 let owner = world.next_owner();
                 world.processes[number] = Process { sent, owner, phase };
-                (Phase::Beginning(Attempt::default()), None)
+                (Phase::Beginning(false), None)
             }
-            (Phase::Beginning(attempt), Action::Begin(fate, loss)) => {
-                self.begin(&mut world, number, attempt, fate, loss)?
+            (Phase::Beginning(lost), Action::Begin(fate, again)) => {
+                self.begin_again(&mut world, number, lost, fate, again)?
             }
-            (Phase::Begun(attempt), Action::Start) => {
+            (Phase::Begun(lost), Action::Start) => {
                 let again = world.promises.ran;
                 world.promises.begins()?;
                 if let Some(row) = &mut world.row {
                     row.ran |= row.owner == owner;
                 }
-                if attempt.lost && self.mutant == Some(Mutant::ForgetAfterRun) {
+                if lost && self.mutant == Some(Mutant::ForgetAfterRun) {
                     world.undo(owner);
                 }
-                (Phase::Running(attempt), again.then_some("runs again"))
+                (Phase::Running(lost), again.then_some("runs again"))
             }
             (Phase::Running(_), Action::Respond { fits }) => {
-                let storing = Storing::new(fits.then_some(owner), NOW);
-                (Phase::Storing(storing), None)
+                (Phase::Storing(fits.then_some(owner)), None)
             }
-            (Phase::Running(attempt), Action::Refuse) => {
+            (Phase::Running(lost), Action::Refuse) => {
                 // The run does not count.
                 world.promises.undone(world.begun());
-                (Phase::Forgetting(attempt), Some("nothing done"))
+                (Phase::Forgetting(lost), Some("nothing done"))
             }
-            (Phase::Storing(storing), _) if action != Action::Die => {
-                self.finish(&mut world, owner, storing, action)
+            (Phase::Storing(response), _) if action != Action::Die => {
+                self.finish(&mut world, owner, response, action)
             }
-            (Phase::Forgetting(attempt), Action::Forget(fate)) => {
+            (Phase::Forgetting(lost), Action::Forget(fate)) => {
                 let forgotten = world.send(self, Statement::Forget(owner), fate).is_ok();
-                let lost = attempt.lost && self.mutant != Some(Mutant::TrustForget);
-                if (Attempt { lost }).may_return(forgotten) {
+                let lost = lost && self.mutant != Some(Mutant::TrustForget);
+                if lost || !forgotten {
                     world.undo(owner);
                 }
                 (Phase::Idle, None)
@@ -189,37 +187,46 @@ impl<const N: usize> Check<N> {
         Ok((world, situation))
     }
 
-    fn begin(
+    fn begin_again(
         &self,
         world: &mut World<N>,
         number: usize,
-        attempt: Attempt,
+        lost: Lost,
         fate: Fate,
-        loss: Loss,
+        again: Again,
     ) -> Result<(Phase, Situation), Broken> {
+        let is = |mutant| self.mutant == Some(mutant);
         let Process { sent, owner, .. } = world.processes[number];
         let other = world
             .row
             .is_some_and(|row| row.sent != sent && !row.is_over());
         let begun = match fate {
-            Fate::Done => Ok(world.begin(self, owner, sent)),
+            Fate::Done => Some(world.begin(self, owner, sent)),
             fate => {
                 let _ = world.send(self, Statement::Begin(owner, sent), fate);
-                Err(loss)
+                None
             }
         };
-        match self.begun(attempt, sent, begun) {
-            Next::Run if other => Err(OTHER),
-            Next::Run => Ok((Phase::Begun(attempt), Some("begun"))),
-            Next::Repeat(attempt) => {
-                if self.mutant == Some(Mutant::NewOwner) {
-                    world.processes[number].owner = world.next_owner();
-                }
-                Ok((Phase::Beginning(attempt), Some("begun again")))
+        if begun.is_none() && again {
+            if is(Mutant::NewOwner) {
+                world.processes[number].owner = world.next_owner();
             }
-            Next::Answer { answer, forget } => {
+            return Ok((Phase::Beginning(true), Some("begun again")));
+        }
+        let lost = lost || begun.is_none();
+        let fingerprint = match &begun {
+            Some(Begun::Other { fingerprint, .. }) if is(Mutant::AnswerAnyRequest) => {
+                fingerprint.clone()
+            }
+            _ => sent.fingerprint().to_owned(),
+        };
+        match state::begun(&fingerprint, begun) {
+            None if other => Err(OTHER),
+            None => Ok((Phase::Begun(lost), Some("begun"))),
+            Some(answer) => {
                 let situation = self.answered(world, sent, &answer)?;
-                if forget && self.mutant != Some(Mutant::ForgetNothing) {
+                let trusts = is(Mutant::TrustLostBegin) && answer != Answer::Unavailable;
+                if lost && !trusts && !is(Mutant::ForgetNothing) {
                     world.undo(owner);
                 }
                 Ok((Phase::Idle, Some(situation)))
@@ -227,64 +234,29 @@ impl<const N: usize> Check<N> {
         }
     }
 
-    /// Decides after a `Begin`.
-    pub(super) fn begun(
-        &self,
-        attempt: Attempt,
-        sent: Sent,
-        begun: Result<crate::store::Begun<Owner>, Loss>,
-    ) -> Next<Owner> {
-        let fingerprint = match &begun {
-            Ok(crate::store::Begun::Other { fingerprint, .. })
-                if self.mutant == Some(Mutant::AnswerAnyRequest) =>
-            {
-                fingerprint.clone()
-            }
-            _ => sent.fingerprint().to_owned(),
-        };
-        match attempt.begun(&fingerprint, begun) {
-            Next::Answer { answer, .. } if self.mutant == Some(Mutant::TrustLostBegin) => {
-                let forget = answer == Answer::Unavailable;
-                Next::Answer { answer, forget }
-            }
-            next => next,
-        }
-    }
-
     fn finish(
         &self,
         world: &mut World<N>,
         owner: Owner,
-        storing: Storing<Owner>,
+        response: Option<Owner>,
         action: Action,
     ) -> (Phase, Situation) {
-        let finished = match action {
+        let away = || Error::step("finish", "is away");
+        let reply = match action {
             Action::Finish(fate) => {
-                let statement = Statement::Finish(owner, storing.response);
-                match world.send(self, statement, fate) {
-                    Ok(true) => Finished::Stored,
-                    Ok(false) => Finished::Refused,
-                    Err(()) => Finished::Away,
-                }
+                let statement = Statement::Finish(owner, response);
+                world.send(self, statement, fate).map_err(|()| away())
             }
-            Action::FinishUnfit => Finished::Unfit,
-            _ => Finished::Away,
+            Action::FinishUnfit => Err(Error::step("finish", Unfit("is too large".into()))),
+            _ => Err(away()),
         };
-        let now = match action {
-            Action::FinishAtEnd => NOW + RESPONSE_RETRY + RESPONSE_RETRY_AT_SHUTDOWN,
-            _ => NOW,
-        };
-        match storing.finished(now, finished, false) {
+        let late = action == Action::FinishAtEnd;
+        match state::finished(&reply, response.is_some(), late) {
             Ending::Stored => (Phase::Idle, Some("stored")),
-            Ending::Leave if finished == Finished::Refused => (Phase::Idle, Some("finish refused")),
+            Ending::Leave if reply.is_ok() => (Phase::Idle, Some("finish refused")),
             Ending::Leave => (Phase::Idle, Some("given up")),
-            Ending::Retry(storing) => {
-                let note = storing
-                    .response
-                    .is_none()
-                    .then_some("stored without the response");
-                (Phase::Storing(storing), note)
-            }
+            Ending::Retry => (Phase::Storing(response), None),
+            Ending::Note => (Phase::Storing(None), Some("stored without the response")),
         }
     }
 }

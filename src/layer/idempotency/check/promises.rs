@@ -8,16 +8,16 @@ pub(super) const REPLAY: Broken = "a replay is the stored response to this reque
 pub(super) const DONE: Broken = "a request whose response is not stored was done";
 pub(super) const OTHER: Broken = "another request is refused, and no other";
 
-/// A request as its client sends it.
+/// One of the different requests with the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Sent {
     #[default]
     First,
-    OtherBody,
-    OtherTarget,
+    Second,
+    Third,
 }
 
-pub(super) const SENT: [Sent; 3] = [Sent::First, Sent::OtherBody, Sent::OtherTarget];
+pub(super) const SENT: [Sent; 3] = [Sent::First, Sent::Second, Sent::Third];
 
 /// The history of a key since the key was new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

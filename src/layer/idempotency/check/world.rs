@@ -4,10 +4,7 @@ use super::{
     Check, Mutant,
     promises::{Promises, Sent},
 };
-use crate::{
-    layer::idempotency::state::{Attempt, Storing},
-    store::{Begun, Progress},
-};
+use crate::store::{Begun, Progress};
 
 // Times in ticks.
 /// The time for which a request counts as running.
@@ -20,6 +17,9 @@ const LIFETIME: i8 = 1;
 /// A request, its run and its response have one number. 0: none.
 pub(super) type Owner = i64;
 
+/// The reply to a `Begin` of the request was lost: the store may carry the `Begin` out later.
+pub(super) type Lost = bool;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Process {
     pub(super) sent: Sent,
@@ -31,13 +31,14 @@ pub(super) struct Process {
 pub(super) enum Phase {
     #[default]
     Idle,
-    Beginning(Attempt),
+    Beginning(Lost),
     /// The request is begun, and the service not called.
-    Begun(Attempt),
-    Running(Attempt),
-    Storing(Storing<Owner>),
+    Begun(Lost),
+    Running(Lost),
+    /// The response, or the note alone, is to be stored.
+    Storing(Option<Owner>),
     /// The service has done nothing.
-    Forgetting(Attempt),
+    Forgetting(Lost),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,8 +100,8 @@ impl<const N: usize> World<N> {
     fn owners(&mut self, each: &mut dyn FnMut(&mut Owner)) {
         for process in &mut self.processes {
             each(&mut process.owner);
-            if let Phase::Storing(storing) = &mut process.phase {
-                storing.response.iter_mut().for_each(&mut *each);
+            if let Phase::Storing(response) = &mut process.phase {
+                response.iter_mut().for_each(&mut *each);
             }
         }
         if let Some(row) = &mut self.row {
