@@ -150,6 +150,10 @@ pub(crate) enum What {
         name: String,
         body: String,
     },
+    /// In the end the row of an idempotent request says that the outcome is unknown.
+    Unknown {
+        name: String,
+    },
     /// From now on there are no faults, and all work must succeed.
     Settling,
     Started {

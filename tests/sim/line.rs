@@ -93,7 +93,9 @@ impl Line {
         }
         let mut again = None;
         let random = &mut Random::new(self.ground.seed, "late", number);
-        if !quiet && matches!(call, Call::TryLock(_)) && random.chance(plan.faults) {
+        let is_try = matches!(call, Call::TryLock(_));
+        let may_be_late = is_try || matches!(call, Call::Begin(_));
+        if !quiet && may_be_late && random.chance(plan.faults) {
             let late = match random.below(2) {
                 // Whatever is late is over when the site recovers, or comes when all has ended.
                 0 => {
@@ -103,8 +105,8 @@ impl Line {
                 _ => LATE + random.time(LATEST - LATE, Duration::from_secs(1)),
             };
             match random.below(2) {
-                0 => before = late,
-                _ => again = Some(late),
+                1 if is_try => again = Some(late),
+                _ => before = late,
             }
         }
         let weather = *lock(&self.ground.weather);

@@ -8,8 +8,11 @@ use std::{
     time::Duration,
 };
 
-use perennial::testing::internal::{Call, Held, Reply, seed_pauses};
-use perennial::{Error, locks::LockKind};
+use perennial::testing::internal::{Begin, Begun, Call, Held, Progress, Reply, seed_pauses};
+use perennial::{
+    Error,
+    locks::{LockKind, LockName},
+};
 use tokio::{runtime::Handle, task::JoinSet, time::Instant};
 
 use crate::{
@@ -379,6 +382,17 @@ impl World {
         // Lost replies are undone for a quarter of an hour, and the last tries are carried out.
         let (quarter, minute) = (Duration::from_mins(15), Duration::from_mins(1));
         tokio::time::sleep(quarter + minute).await;
+        for slot in 0..=slots {
+            let name = format!("pay-{slot}");
+            let row = LockName::from(["user:one", &name]);
+            let begin = Begin::new(row.as_str(), "judge", "", minute, minute, None);
+            if let Reply::Begin(Begun::Other { progress, .. }) =
+                self.ground.store.apply(&begin.into())
+                && !matches!(progress, Progress::Done(_))
+            {
+                self.ground.note(0, What::Unknown { name });
+            }
+        }
         drop(places);
         lock(&self.places).clear();
         tokio::time::sleep(quarter).await;

@@ -1,7 +1,12 @@
 //! The promises about work beside the pages in a journal: once-only work, exclusive routes, and the
 //! waits of requests.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use perennial::testing::internal::{Begin, Call};
 
 use super::Oracle;
 use crate::{jobs::WAIT, plan::LIMIT};
@@ -19,9 +24,20 @@ struct Job {
     done: bool,
     /// The response of the service.
     body: Option<String>,
+    /// The processes that sent a `Begin`.
+    senders: HashSet<u32>,
 }
 
 impl Jobs {
+    pub(super) fn asked(&mut self, process: u32, call: &Call) {
+        if let Call::Begin(Begin { name, .. }) = call
+            && let Some((_, name)) = name.split_once('/')
+        {
+            let job = self.0.entry(name.to_owned()).or_default();
+            job.senders.insert(process);
+        }
+    }
+
     /// Forgets the work of a crashed process.
     pub(super) fn cut(&mut self, process: u32) {
         for job in self.0.values_mut() {
@@ -120,6 +136,17 @@ impl Oracle<'_> {
             (_, "away") => "work that the database did not let begin",
             _ => "work not begun or failed",
         });
+        Ok(())
+    }
+
+    /// S21: only a process that crashed leaves the row of a request that never ran.
+    pub(super) fn stays_unknown(&mut self, name: &str) -> Result<(), String> {
+        let job = self.jobs.0.entry(name.to_owned()).or_default();
+        let has_crashed = |process| self.processes.get(process).is_some_and(|it| it.cut);
+        if job.begun == 0 && !job.senders.iter().any(has_crashed) {
+            return Err(format!("S21: {name} never ran, and stays unknown"));
+        }
+        self.count("idempotent requests unknown in the end");
         Ok(())
     }
 

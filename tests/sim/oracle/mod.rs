@@ -19,6 +19,7 @@
 //! | S14 | a process that serves a stale version asks for a newer one, and none asks in a busy loop |
 //! | S15 | a process leaves no lease behind, whenever its try is carried out after it gave up |
 //! | S16 | an answer that comes too late changes nothing (only counted here) |
+//! | S21 | an idempotent request that never ran does not stay unknown, whenever its `Begin` is carried out |
 //! | S18 | a process generates without a lease only while the database is away |
 //!
 //! `src/page/flight/check` explores the decisions for the same list without S9, and with three
@@ -218,6 +219,7 @@ impl Oracle<'_> {
                 };
                 let terms = key.map(|key| self.ground.plan.resources[key].terms);
                 self.leases.asked(number, what, terms)?;
+                self.jobs.asked(number, what);
                 self.asks(&under)?;
                 self.calls.insert(*call, under);
             }
@@ -349,6 +351,7 @@ impl Oracle<'_> {
                 return self.work_answered(name, how, *waited, self.settling);
             }
             What::Paid { name, body } => return self.paid(name, body),
+            What::Unknown { name } => return self.stays_unknown(name),
             What::Settling => self.settling = true,
             What::Started { revision: 0 } => self.count("processes started"),
             What::Started { .. } => self.count("processes of a newer revision"),
