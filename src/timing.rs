@@ -50,6 +50,11 @@ pub(crate) const STATEMENT_PAUSES: [Duration; 2] =
 /// pool may have several connections to a server that was restarted.
 pub(crate) const BEGIN_TRIES: u32 = 8;
 
+/// The approximate time for which a statement may still run on the server after its connection
+/// broke.
+#[cfg(feature = "_sql")]
+pub(crate) const SETTLING: Duration = Duration::from_millis(250);
+
 /// The pauses before the tables are made or upgraded again, when another process got in the way.
 #[cfg(feature = "_sql")]
 pub(crate) const TABLES_PAUSES: [Duration; 2] = [Duration::from_millis(50); 2];

@@ -11,6 +11,7 @@ use crate::{
         statements::locks,
     },
     store::{Extend, LockRow, PruneLocks, Release, Revoke, Tried, TryLock},
+    timing::SETTLING,
 };
 
 impl<DB: Driver> SqlStore<DB> {
@@ -32,12 +33,20 @@ impl<DB: Driver> SqlStore<DB> {
             resent.fetch_or(is_broken, Relaxed);
             is_broken
         };
-        let tried = self.connections.run_while(again, &statement, &arguments);
-        let fence = match tried.await {
-            Ok(done) => number(&done)?,
-            Err(error) if is_contended::<DB>(&error) => None,
-            Err(error) => return Err(error.into()),
+        let attempt = async || -> Answer<Option<i64>> {
+            let tried = self.connections.run_while(again, &statement, &arguments);
+            match tried.await {
+                Ok(done) => Ok(number(&done)?),
+                Err(error) if is_contended::<DB>(&error) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
         };
+        let mut fence = attempt().await?;
+        if fence.is_none() && resent.load(Relaxed) {
+            // The first sending may still be running, so that the lock looks taken.
+            tokio::time::sleep(SETTLING).await;
+            fence = attempt().await?;
+        }
         Ok(Tried {
             fence,
             resent: resent.into_inner(),
