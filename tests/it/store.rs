@@ -154,7 +154,6 @@ contract! {
     requests_have_any_name_and_any_response
     a_lock_is_inspected_listed_and_broken
     a_holder_whose_clock_is_right_keeps_its_lock
-    holder_that_extends_after_the_clock_was_set_back_keeps_its_lock
     entry_from_before_the_clock_was_set_back_has_no_age;
     in SQL:
         an_invalidation_that_is_rolled_back_is_seen_by_nobody
@@ -1366,22 +1365,6 @@ async fn entry_from_before_the_clock_was_set_back_has_no_age(db: Db) {
     shift_clock(&db, 2 * 3600).await;
     let dated = entry().await;
     assert!(!dated.undated && dated.age >= LEASE - HANG, "{dated:?}");
-}
-
-async fn holder_that_extends_after_the_clock_was_set_back_keeps_its_lock(db: Db) {
-    let store = open(&db).await;
-    let held = lock(&*store, "a", LEASE).await;
-    shift_clock(&db, -3600).await;
-    assert!(store.ask(Extend::new(&held, LEASE)).await.expect("answers"));
-    for _ in 0..2 {
-        let probe = store.ask(Probe::new("a", 0)).await.expect("answers");
-        assert!(
-            probe.lock.owned && probe.lock.remaining > LEASE / 2,
-            "{probe:?}"
-        );
-        let tried = store.ask(TryLock::new("a", uuid(), LEASE, None)).await;
-        assert_eq!(tried.expect("answers").fence, None);
-    }
 }
 
 async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {

@@ -26,7 +26,7 @@ pub(super) enum Action {
     RunLate(usize),
     DropLate(usize),
     /// A try without an answer is found to have taken the lock.
-    Reclaim(usize),
+    Revoke(usize),
     Generated(usize, Ran),
     Due(usize),
     Leave(usize, usize),
@@ -103,8 +103,8 @@ impl World {
             add(Action::Sync(number));
         }
         let owner = self.database.lock.owner;
-        if process.stray != 0 && process.stray == owner {
-            add(Action::Reclaim(number));
+        if process.lost_try != 0 && process.lost_try == owner {
+            add(Action::Revoke(number));
         }
         if process.purging {
             add(Action::EndPurge(number));

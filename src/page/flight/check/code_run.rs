@@ -57,7 +57,7 @@ impl Code {
             purging,
             closing,
             late,
-            stray,
+            lost_try,
             error_grace,
             cooling,
             suspended,
@@ -71,7 +71,7 @@ impl Code {
         self.marks(marks);
         self.flags(&[complete, is_new, *purging, *closing, *suspended]);
         self.byte(sleep.map_or(0, |sleep| 1 + sleep as i64));
-        self.owns(*stray);
+        self.owns(*lost_try);
         self.until(*error_grace);
         self.until(*cooling);
         match view {
@@ -119,7 +119,7 @@ impl Code {
         if let Some(statement) = late {
             self.statement(*statement);
             if let Statement::Try { owner, .. } = statement {
-                self.flags(&[owner == stray]);
+                self.flags(&[owner == lost_try]);
             }
         }
         if let Some(run) = run {

@@ -30,7 +30,7 @@ pub(super) struct Process {
     /// A statement that its caller has given up.
     pub(super) late: Option<Statement>,
     /// The owner of the latest try without an answer; 0: none.
-    pub(super) stray: u32,
+    pub(super) lost_try: u32,
     /// For the properties: a failure is known until then.
     pub(super) error_grace: Tick,
     /// For the properties: the end of the cooldown after the latest failure, unless a purge ends it.
@@ -127,7 +127,7 @@ impl Process {
             purging: false,
             closing: false,
             late,
-            stray: 0,
+            lost_try: 0,
             error_grace: NOW,
             cooling: NOW,
             suspended: false,

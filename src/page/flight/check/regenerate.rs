@@ -210,7 +210,7 @@ impl Process {
             self.late = Some(statement);
         }
         if let Statement::Try { owner, .. } = statement {
-            self.stray = owner;
+            self.lost_try = owner;
         }
         let event = match statement {
             Statement::Remove { .. } => return self.removed(around),

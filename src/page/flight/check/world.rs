@@ -172,7 +172,7 @@ impl World {
                 });
             }
             Action::DropLate(number) => self.processes[number].late = None,
-            Action::Reclaim(_) => self.database.break_lock(),
+            Action::Revoke(_) => self.database.break_lock(),
             Action::Generated(number, result) => {
                 let (process, mut around) = self.at(number, seen);
                 return process.generated(result, &mut around);
