@@ -25,7 +25,9 @@ use crate::{
 };
 
 use finish::Publishing;
-pub(crate) use known::{Answer, AsOf, Facts, Freshness, Known, Origin, Page, Verdicts, Version};
+pub(crate) use known::{
+    Answer, AsOf, Facts, Freshness, HeldElsewhere, Known, Origin, Page, Verdicts, Version,
+};
 pub(crate) use wait::{Next, Shown, Visitor};
 
 /// The answer to a probe.
@@ -103,6 +105,8 @@ pub(crate) struct Effect<B> {
     pub(crate) known: Option<Known<B>>,
     /// The new progress for visitors who wait.
     pub(crate) shown: Option<Shown<B>>,
+    /// The lease of another process that this process has found.
+    pub(crate) held: Option<HeldElsewhere>,
     pub(crate) ended: Option<Ended>,
 }
 
@@ -257,6 +261,7 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
                 next: None,
                 known: None,
                 shown: None,
+                held: None,
                 ended: None,
             },
         }
@@ -288,6 +293,7 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
                 self.answer(Answer::Pass(Bypass::ShuttingDown));
                 self.end();
             }
+            (Phase::Waiting { .. }, Event::Due) if self.facts.held => self.wait(),
             (Phase::Waiting { .. }, Event::Due) => self.begin(),
             (Phase::Generating { lease, as_of, .. }, Event::Generated(generated)) => {
                 self.generated(lease, as_of, generated);

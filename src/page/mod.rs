@@ -2,6 +2,7 @@
 
 #[cfg(feature = "compression")]
 mod codings;
+mod elsewhere;
 pub(crate) mod entries;
 mod flight;
 mod generator;
@@ -39,6 +40,7 @@ use crate::{
     timing::PROCESS_LEASE,
 };
 
+use elsewhere::Elsewhere;
 use memory::Memory;
 use sync::Schedule;
 
@@ -67,6 +69,8 @@ pub(crate) struct Pages {
     /// The invalidation list.
     pub(crate) invalidations: Invalidations,
     sync: Schedule,
+    /// The keys that other processes regenerate.
+    elsewhere: Elsewhere,
     /// Pruning is hourly before this time.
     brief_until: AtomicI64,
     pub(crate) settings: Settings,
@@ -115,6 +119,7 @@ impl Pages {
             memory,
             invalidations: Invalidations::new(settings.revision.clone()),
             sync: Schedule::new(),
+            elsewhere: Elsewhere::default(),
             brief_until: AtomicI64::new(i64::MIN),
             settings,
             running: Mutex::default(),
@@ -211,6 +216,7 @@ impl Pages {
             statement: self.store.limit(),
             closing: self.is_closing(),
             permit: false,
+            held: false,
         }
     }
 
@@ -229,7 +235,8 @@ impl Pages {
         if is_due {
             return Err(matches!(view, Known::Version(_)));
         }
-        let is_busy = || self.is_closing() || self.running().contains_key(key);
+        let is_busy =
+            || self.is_closing() || self.running().contains_key(key) || self.is_elsewhere(key);
         view.look(&self.facts_at(key, policy, now), is_busy)
     }
 
@@ -240,6 +247,11 @@ impl Pages {
 
     fn is_closing(&self) -> bool {
         self.locks.tasks().is_closed()
+    }
+
+    /// Returns true if another process regenerates this key, as far as this process knows.
+    fn is_elsewhere(&self, key: &str) -> bool {
+        self.elsewhere.contains(key, self.now())
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {

@@ -23,7 +23,7 @@ use crate::{
 const PAGE: usize = 10_000;
 
 pub(super) struct Schedule {
-    /// Held while the revision is stored.
+    /// HeldElsewhere while the revision is stored.
     saying: tokio::sync::Mutex<()>,
     /// The time before which no sync is due. The hit path reads only this atomic.
     ask_again_at: AtomicI64,
@@ -32,6 +32,8 @@ pub(super) struct Schedule {
 
 struct State {
     running: Option<Attempt>,
+    /// The start of the latest sync.
+    begun: Tick,
     /// The start of the last sync that succeeded.
     answered: Tick,
     /// The time of the last request that checked whether a sync is due.
@@ -60,6 +62,7 @@ impl Schedule {
             ask_again_at: AtomicI64::new(i64::MIN),
             state: Mutex::new(State {
                 running: None,
+                begun: Tick(i64::MIN),
                 answered: Tick(i64::MIN),
                 looked: Tick(i64::MIN),
                 waiting_since: None,
@@ -170,6 +173,26 @@ impl Pages {
         Ok(())
     }
 
+    /// Returns true if another process still holds the lease on this key, by a sync that began at
+    /// `since` or later.
+    pub(super) async fn is_held(self: &Arc<Self>, key: &str, since: Tick) -> bool {
+        // The running sync may have begun earlier.
+        for _ in 0..2 {
+            let (running, begun) = {
+                let state = self.sync_state();
+                (state.running.clone(), state.begun)
+            };
+            let attempt = match running {
+                Some(running) => running,
+                None if begun >= since => break,
+                None => self.attempt(self.now(), |_| ()).0,
+            };
+            // Without an answer, the flight waits until the lease that it knows has expired.
+            let _ = tokio::time::timeout(self.silence(), end_of(attempt)).await;
+        }
+        self.is_elsewhere(key)
+    }
+
     /// The time after which an attempt without an answer from the database counts as dead.
     fn silence(&self) -> Duration {
         self.store.limit().saturating_add(SYNC)
@@ -185,7 +208,7 @@ impl Pages {
             return (attempt, look(&mut state));
         }
         let (progress, attempt) = watch::channel(Shown::Alive(now));
-        state.running = Some(attempt.clone());
+        (state.running, state.begun) = (Some(attempt.clone()), now);
         let interval = self.prune_interval();
         // A short-lived process does not prune.
         let first = Tick(0) + interval.min(60 * SYNC);
@@ -252,12 +275,14 @@ impl Pages {
     async fn learn(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
         let mut caught_up = false;
         loop {
-            let since = self.invalidations.seen();
-            let sync = self.store.call(Invalidated::new(since, PAGE));
-            let page = sync.await?;
-            self.invalidations.learn(&page);
+            let (since, asked) = (self.invalidations.seen(), self.now());
+            let awaited = self.elsewhere.awaited(asked);
+            let sync = Invalidated::new(since, PAGE, awaited.clone());
+            let synced = self.store.call(sync).await?;
+            self.invalidations.learn(&synced.names);
+            self.elsewhere.tell(&awaited, &synced.awaited, asked);
             progress.send_replace(Shown::Alive(self.now()));
-            if page.len() < PAGE {
+            if synced.names.len() < PAGE {
                 return Ok(());
             }
             if !caught_up {

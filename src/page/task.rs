@@ -38,6 +38,8 @@ struct Task {
     /// The permit of the regeneration that this one is a part of.
     lent: Option<parts::Permit>,
     permit: Option<parts::Permit>,
+    /// See [`Facts::held`].
+    held: bool,
     lease: Option<Lease>,
     readable: Option<fn(&Page) -> bool>,
     /// See [`Generate::retention`](crate::page::Generate::retention).
@@ -71,7 +73,7 @@ impl Task {
                 Some(step) => action = self.carry_out(step),
                 None => {}
             }
-            let due = self.flight.due(&self.facts());
+            let (begun, due) = (self.pages.now(), self.flight.due(&self.facts()));
             let lease;
             (event, lease) = tokio::select! {
                 biased;
@@ -86,6 +88,9 @@ impl Task {
                     return;
                 }
                 self.take_permit();
+                // One statement of another flight's tells this one, too.
+                let pause = self.pages.now() - begun;
+                self.held = self.pages.is_held(&self.key, begun + pause / 2).await;
             }
         }
     }
@@ -95,16 +100,21 @@ impl Task {
         self.measure(&event);
         let facts = Facts {
             permit: self.permit.is_some(),
+            held: self.held,
             ..self.pages.facts(&self.key, &self.policy)
         };
         let Effect {
             next,
             known,
             shown,
+            held,
             ended,
         } = self.flight.on(&facts, event);
         if let Some(ended) = ended {
             self.ended(ended);
+        }
+        if let Some(held) = held {
+            self.pages.elsewhere.insert(&self.key, held);
         }
         if let Some(known) = known {
             self.pages.memory.insert(&self.key, known);

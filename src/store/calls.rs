@@ -7,7 +7,7 @@ use std::{pin::Pin, time::Duration};
 use bytes::Bytes;
 use http::Response;
 
-use super::{Begun, EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Tried, Unused};
+use super::{Begun, EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Synced, Tried, Unused};
 use crate::{
     error::BoxError,
     name::{LockKind, LockName},
@@ -196,8 +196,9 @@ calls! {
     Invalidate "invalidate" writes [name: String] {} -> i64;
 
     /// Returns the first `most` invalidated names after the epoch `since`, each with its latest
-    /// epoch, in the order of epochs.
-    Invalidated "sync" reads [] { since: i64, most: usize } -> Vec<(String, i64)>;
+    /// epoch, in the order of epochs, and the state of the pages of the `awaited` keys, in the order
+    /// of the keys.
+    Invalidated "sync" reads [] { since: i64, most: usize, awaited: Vec<String> } -> Synced;
 
     /// Returns the smallest epoch of the `most` latest invalidated names; 0 if there are fewer
     /// names. All versions from before that epoch may count as stale, so that the names before need

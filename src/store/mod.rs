@@ -150,6 +150,24 @@ pub struct LockState {
     pub failures: u32,
 }
 
+/// The answer to [`Invalidated`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Synced {
+    /// The invalidated names with their epochs.
+    pub names: Vec<(String, i64)>,
+    /// The state of the page of each awaited key.
+    pub awaited: Vec<Awaited>,
+}
+
+/// The state of a page in a [`Synced`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Awaited {
+    /// The fence of the stored version; 0 if there is none.
+    pub fence: i64,
+    /// The time until the lease on the page expires; zero if no process holds the lease.
+    pub remaining: Duration,
+}
+
 /// A lock in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockRow {

@@ -132,11 +132,11 @@ pub mod internal {
 
     pub use super::memory::{Memory, micros};
     pub use crate::store::{
-        Backend, Begin, Begun, BreakLock, Call, CallFuture, Entry, EntryRow, Extend, Finish,
-        FoldAt, Forget, Held, Inspect, Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List,
-        LockRow, LockState, NewEntry, Probe, Probed, Progress, PruneEntries, PruneInvalidations,
-        PruneLocks, PruneRequests, Pruned, Publish, Purge, Release, Remove, Reply, Revoke, Step,
-        Tried, TryLock, Unused,
+        Awaited, Backend, Begin, Begun, BreakLock, Call, CallFuture, Entry, EntryRow, Extend,
+        Finish, FoldAt, Forget, Held, Inspect, Invalidate, Invalidated, InvalidatedForLong,
+        LeaseRow, List, LockRow, LockState, NewEntry, Probe, Probed, Progress, PruneEntries,
+        PruneInvalidations, PruneLocks, PruneRequests, Pruned, Publish, Purge, Release, Remove,
+        Reply, Revoke, Step, Synced, Tried, TryLock, Unused,
     };
     pub use crate::timing::seed_pauses;
 }

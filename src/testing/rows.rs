@@ -1,6 +1,6 @@
 //! The rows of the store in memory, and the effect of each statement on the rows.
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{collections::BTreeMap, ops::Bound, time::Duration};
 
 use bytes::Bytes;
 use http::Response;
@@ -10,9 +10,9 @@ use crate::{
     clock::duration,
     name::{LockKind, LockName, bounded},
     store::{
-        BreakLock, Call, Entry, Extend, Invalidated, InvalidatedForLong, LeaseRow, LockState,
-        NewEntry, Probe, Probed, PruneEntries, PruneInvalidations, PruneLocks, Pruned, Publish,
-        Release, Remove, Reply, Revoke, Tried, TryLock,
+        Awaited, BreakLock, Call, Entry, Extend, Invalidated, InvalidatedForLong, LeaseRow,
+        LockState, NewEntry, Probe, Probed, PruneEntries, PruneInvalidations, PruneLocks, Pruned,
+        Publish, Release, Remove, Reply, Revoke, Synced, Tried, TryLock,
     },
 };
 
@@ -89,12 +89,20 @@ impl Rows {
                 Reply::Remove(removes && self.entries.remove(&id.1).is_some())
             }
             Call::Invalidate(call) => Reply::Invalidate(self.invalidate(&call.name, now)),
-            Call::Invalidated(Invalidated { since, most }) => {
+            Call::Invalidated(Invalidated {
+                since,
+                most,
+                awaited,
+            }) => {
                 let names = self.names.iter().filter(|(_, epoch)| *epoch > since);
                 let mut names: Vec<_> = names.map(|(name, epoch)| (name.clone(), *epoch)).collect();
                 names.sort_by_key(|(_, epoch)| *epoch);
                 names.truncate(*most);
-                Reply::Invalidated(names)
+                let awaited = awaited.iter().map(|key| self.awaited(key, now));
+                Reply::Invalidated(Synced {
+                    names,
+                    awaited: awaited.collect(),
+                })
             }
             Call::FoldAt(call) => {
                 let mut epochs: Vec<_> = self.names.values().copied().collect();
@@ -188,6 +196,17 @@ impl Rows {
                 }
                 Reply::PruneInvalidations(last)
             }
+        }
+    }
+
+    fn awaited(&self, key: &str, now: i64) -> Awaited {
+        let (kind, name) = (LockKind::Page, bounded(key).into_owned());
+        let page = self.entries.get(&name);
+        let lock = self.locks.get(&(kind, name.clone()));
+        let held = lock.filter(|lock| lock.owner.is_some());
+        Awaited {
+            fence: page.map_or(0, |page| page.fence),
+            remaining: held.map_or(Duration::ZERO, |lock| duration(lock.expires - now)),
         }
     }
 

@@ -94,8 +94,8 @@ async fn name_of_any_length_is_one_row(db: Db) {
     // The longest invalidation, as its callers shorten names.
     for name in ["t".to_owned(), "t".repeat(255)] {
         let epoch = store.ask(Invalidate::new(&*name)).await.expect("answers");
-        let read = store.ask(Invalidated::new(epoch - 1, 10)).await;
-        assert_eq!(read.expect("answers"), [(name, epoch)]);
+        let read = store.ask(Invalidated::new(epoch - 1, 10, Vec::new())).await;
+        assert_eq!(read.expect("answers").names, [(name, epoch)]);
     }
 }
 

@@ -22,6 +22,7 @@ mod claims;
 mod compression;
 mod content;
 mod database;
+mod elsewhere;
 mod entries;
 mod epochs;
 mod event_stream;

@@ -77,10 +77,10 @@ impl Shared {
 
     /// The invalidated names, in the order of their epochs.
     pub(crate) async fn invalidated(&self) -> Vec<String> {
-        let mut names = self.store().ask(Invalidated::new(0, usize::MAX)).await;
-        let names = names.as_mut().expect("answers");
-        names.sort_by_key(|(_, epoch)| *epoch);
-        names.drain(..).map(|(name, _)| name).collect()
+        let store = self.store();
+        let synced = store.ask(Invalidated::new(0, usize::MAX, Vec::new()));
+        let names = synced.await.expect("answers").names.into_iter();
+        names.map(|(name, _)| name).collect()
     }
 
     /// The lock of a page.

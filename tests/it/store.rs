@@ -13,7 +13,7 @@ use http::{HeaderValue, Response, StatusCode};
 use perennial::{
     locks::{LockKind, LockName},
     testing::internal::{
-        Backend, Begin, Begun, BreakLock, Extend, Finish, FoldAt, Forget, Held, Inspect,
+        Awaited, Backend, Begin, Begun, BreakLock, Extend, Finish, FoldAt, Forget, Held, Inspect,
         Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List, NewEntry, Probe, Progress,
         PruneEntries, PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Release,
         Remove, Revoke, TryLock, Unused,
@@ -108,6 +108,12 @@ pub(crate) async fn stored(store: &dyn Backend, name: &LockName) -> Option<(i64,
         .map(|entry| (entry.fence, entry.content.into_body()))
 }
 
+/// Returns the first `most` names invalidated after `since`.
+async fn invalidated(store: &dyn Backend, since: i64, most: usize) -> Vec<(String, i64)> {
+    let synced = store.ask(Invalidated::new(since, most, Vec::new())).await;
+    synced.expect("answers").names
+}
+
 macro_rules! contract {
     ($($test:ident)*; in SQL: $($sql:ident)*) => {
         on_each_database! { $($test)* $($sql)* }
@@ -139,6 +145,7 @@ contract! {
     an_entry_is_removed_only_under_the_lease
     epochs_grow_in_the_order_in_which_they_are_seen
     invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name
+    sync_returns_the_state_of_each_awaited_page
     purged_page_is_removed_and_its_running_generation_is_refused
     only_entries_beyond_their_retention_are_pruned
     a_purge_is_forgotten_only_when_no_entry_is_older
@@ -600,10 +607,7 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
         store.ask(Probe::new("a", 0)).await.expect("answers").epoch,
         0
     );
-    assert_eq!(
-        store.ask(Invalidated::new(0, ALL)).await.expect("answers"),
-        []
-    );
+    assert_eq!(invalidated(&*store, 0, ALL).await, []);
     let long = "x".repeat(255);
     let names = ["key:/a", "key:/A", "key:/a ", "tag:\u{e4}'\\$1%", &long];
     let mut last = 0;
@@ -614,17 +618,11 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
         let probe = store.ask(Probe::new("a", 0)).await.expect("answers");
         assert_eq!(probe.epoch, epoch);
     }
-    let mut all = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
+    let mut all = invalidated(&*store, 0, ALL).await;
     all.sort_by_key(|(_, epoch)| *epoch);
     let kept: Vec<_> = all.iter().map(|(name, _)| &**name).collect();
     assert_eq!(kept, names, "each once, by its latest");
-    assert_eq!(
-        store
-            .ask(Invalidated::new(last, ALL))
-            .await
-            .expect("answers"),
-        []
-    );
+    assert_eq!(invalidated(&*store, last, ALL).await, []);
 
     // Many processes invalidate at once. A concurrent reader misses no epoch below one that the
     // reader has seen.
@@ -647,11 +645,7 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     }
     let (mut seen, mut since, start) = (Vec::new(), last, Instant::now());
     while seen.len() < WRITERS * EACH {
-        for (name, epoch) in store
-            .ask(Invalidated::new(since, ALL))
-            .await
-            .expect("answers")
-        {
+        for (name, epoch) in invalidated(&*store, since, ALL).await {
             last = last.max(epoch);
             assert!(epoch > since);
             seen.push((name, epoch));
@@ -682,21 +676,21 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
         .ask(Invalidate::new("purged:/p"))
         .await
         .expect("answers");
-    let all = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
+    let all = invalidated(&*store, 0, ALL).await;
     assert!(
         all.contains(&("revision:1".to_owned(), first)),
         "it keeps the first"
     );
     let hour = Duration::from_secs(3600);
     fold(&*store, hour, i64::MAX).await;
-    let left = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
+    let left = invalidated(&*store, 0, ALL).await;
     assert_eq!(left, all, "none is old enough");
     tokio::time::sleep(Duration::from_millis(50)).await;
     let soon = Duration::from_millis(10);
     let latest = all.last().expect("is there").1;
     for _ in 0..2 {
         fold(&*store, soon, i64::MAX).await;
-        let mut left = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
+        let mut left = invalidated(&*store, 0, ALL).await;
         left.sort();
         let everything = ("purged_prefix:".to_owned(), latest);
         assert_eq!(left, [everything, ("revision:1".to_owned(), first)]);
@@ -727,12 +721,12 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
         async move {
             let name = LockName::from("a");
             let answers = tokio::join!(
-                store.ask(Invalidated::new(0, ALL)),
+                store.ask(Invalidated::new(0, ALL, Vec::new())),
                 store.ask(InvalidatedForLong::new("purged:", ALL)),
                 store.ask(Probe::new(&name, 0)),
             );
             (
-                answers.0.expect("answers"),
+                answers.0.expect("answers").names,
                 answers.1.expect("answers"),
                 answers.2.expect("answers").epoch,
             )
@@ -783,10 +777,7 @@ async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db
     let mut read = Vec::new();
     loop {
         let since = read.last().map_or(0, |(_, epoch)| *epoch);
-        let page = store
-            .ask(Invalidated::new(since, 4))
-            .await
-            .expect("answers");
+        let page = invalidated(&*store, since, 4).await;
         assert!(page.len() <= 4);
         if page.is_empty() {
             break;
@@ -819,6 +810,62 @@ async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db
         .collect();
     expected.sort();
     assert_eq!(lasting, expected, "in the order of their bytes, each once");
+}
+
+async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
+    let store = open(&db).await;
+    let long = format!("/{}", "l".repeat(400));
+    lock(&*store, LockName::of(LockKind::Page, "/held"), LEASE).await;
+    let published = lock(&*store, LockName::of(LockKind::Page, &*long), LEASE).await;
+    assert!(publish(&*store, &published, &content("new")).await);
+    let cooling = lock(&*store, LockName::of(LockKind::Page, "/cooling"), LEASE).await;
+    let done = store.ask(Release::new(&cooling, LEASE)).await;
+    assert!(done.expect("answers"));
+    // A lock of another kind has the same name.
+    lock(&*store, "/job", LEASE).await;
+    let mut keys = ["/held", &*long, "/cooling", "/job", "/none", "/none"].map(str::to_owned);
+    let since = store.ask(Invalidate::new("key:/a")).await.expect("answers") - 1;
+    for _ in 0..2 {
+        let sync = Invalidated::new(since, ALL, keys.to_vec());
+        let synced = store.ask(sync).await.expect("answers");
+        assert_eq!(synced.names, [("key:/a".to_owned(), since + 1)]);
+        for (key, page) in keys.iter().zip(&synced.awaited) {
+            let (fence, is_held) = match key.as_str() {
+                "/held" => (0, true),
+                key if key == long => (published.fence, true),
+                _ => (0, false),
+            };
+            let is_as_long = page.remaining > NONE && page.remaining <= LEASE;
+            assert_eq!((page.fence, is_as_long), (fence, is_held), "{key}");
+            assert!(is_held || page.remaining.is_zero(), "{key}");
+        }
+        assert_eq!(synced.awaited.len(), keys.len());
+        keys.reverse();
+    }
+    // More keys than one statement asks for.
+    let mut many: Vec<_> = (0..1234).map(|number| format!("/{number}")).collect();
+    many[1200] = "/held".to_owned();
+    let sync = Invalidated::new(since, 0, many);
+    let synced = store.ask(sync).await.expect("answers");
+    assert_eq!((synced.names.len(), synced.awaited.len()), (0, 1234));
+    let held = synced
+        .awaited
+        .iter()
+        .position(|page| !page.remaining.is_zero());
+    assert_eq!(held, Some(1200));
+    assert!(
+        store
+            .ask(Release::new(&published, NONE))
+            .await
+            .expect("answers")
+    );
+    let sync = Invalidated::new(since, ALL, vec![long]);
+    let synced = store.ask(sync).await.expect("answers");
+    let released = [Awaited {
+        fence: published.fence,
+        remaining: NONE,
+    }];
+    assert_eq!(synced.awaited, released);
 }
 
 async fn purged_page_is_removed_and_its_running_generation_is_refused(db: Db) {
@@ -989,7 +1036,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let is_remembered = async |oldest| {
         fold(&*store, Duration::from_millis(10), oldest).await;
-        let left = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
+        let left = invalidated(&*store, 0, ALL).await;
         left.iter().any(|(name, _)| name == "purged:/p")
     };
     let known = oldest(&*store).await;
@@ -1002,7 +1049,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     let known = oldest(&*store).await;
     assert_eq!(known, purged);
     assert!(!is_remembered(known).await);
-    let left = store.ask(Invalidated::new(0, ALL)).await.expect("answers");
+    let left = invalidated(&*store, 0, ALL).await;
     let everything = ("purged_prefix:".to_owned(), purged);
     assert_eq!(left, [everything], "it stands for both");
 }
@@ -1294,10 +1341,7 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
         let taken = lock(&*store, name.clone(), LEASE).await;
         assert!(renew(&*store, &taken, fence).await);
         let epoch = store.ask(Invalidate::new(key)).await.expect("answers");
-        let since = store
-            .ask(Invalidated::new(epoch - 1, ALL))
-            .await
-            .expect("answers");
+        let since = invalidated(&*store, epoch - 1, ALL).await;
         assert!(since.iter().any(|(name, _)| name == key));
         assert!(store.ask(Remove::new(&taken)).await.expect("answers"));
         assert!(

@@ -342,9 +342,8 @@ impl Ground {
                 let data = lock(&self.data).iter().map(|(datum, _)| *datum).collect();
                 CallResult::Epoch(*epoch, data)
             }
-            Reply::Invalidated(names) | Reply::InvalidatedForLong(names) => {
-                CallResult::Names(names.len())
-            }
+            Reply::Invalidated(synced) => CallResult::Names(synced.names.len()),
+            Reply::InvalidatedForLong(names) => CallResult::Names(names.len()),
             Reply::Probe(probe) => {
                 let entry = probe.entry.as_ref().map(|entry| Found {
                     fence: entry.fence,
@@ -423,7 +422,11 @@ pub(crate) fn text(call: &Call) -> String {
         Call::Remove(Remove { lease }) => format!("remove {} {}", lease.name.as_str(), lease.fence),
         Call::Revoke(Revoke { name, .. }) => format!("revoke {}", name.as_str()),
         Call::Invalidate(Invalidate { name }) => format!("invalidate {name}"),
-        Call::Invalidated(Invalidated { since, most }) => format!("invalidated {since} {most}"),
+        Call::Invalidated(Invalidated {
+            since,
+            most,
+            awaited,
+        }) => format!("invalidated {since} {most}, awaited {awaited:?}"),
         Call::InvalidatedForLong(InvalidatedForLong { after, most }) => {
             format!("invalidated for long {after} {most}")
         }

@@ -8,6 +8,7 @@ use crate::{
     http::terms::Terms,
     page::{Failure, Meta},
     policy::Refresh,
+    store::Awaited,
 };
 
 /// The invalidation list, as far as decisions need to know.
@@ -79,6 +80,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) closing: bool,
     /// The task has a permit, which bounds the regenerations of a process.
     pub(crate) permit: bool,
+    /// By the latest sync, another process still holds the lease that the flight waits for.
+    pub(crate) held: bool,
 }
 
 /// The origin of a version in memory.
@@ -218,6 +221,26 @@ pub(crate) enum Known<B> {
         failures: u32,
         meta: Arc<Meta>,
     },
+}
+
+/// Another process's lease on a key. While the lease lasts, this process asks the store nothing
+/// about the key, and learns of the end by the sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldElsewhere {
+    /// The fence of the newest stored version that this process knows.
+    pub(crate) known: i64,
+    /// The end of the lease, as far as this process knows.
+    pub(crate) until: Tick,
+}
+
+impl HeldElsewhere {
+    /// Takes the state of the page at `asked`. A newer version ends the wait for the lease.
+    pub(crate) fn told(&mut self, page: Awaited, asked: Tick) {
+        self.until = match page.fence > self.known {
+            true => asked,
+            false => asked + page.remaining,
+        };
+    }
 }
 
 /// The answer to a visitor.

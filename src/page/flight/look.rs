@@ -2,7 +2,10 @@
 
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
-use super::{Answer, AsOf, Decision, Found, Freshness, Known, Origin, Phase, Shown, Step, Version};
+use super::{
+    Answer, AsOf, Decision, Found, Freshness, HeldElsewhere, Known, Origin, Phase, Shown, Step,
+    Version,
+};
 use crate::{
     clock::Tick,
     event::Outcome,
@@ -46,6 +49,8 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
     }
 
     pub(super) fn probed(&mut self, found: Found<B>) {
+        let stored = found.version.as_ref().map_or(0, |stored| stored.fence);
+        let known = stored.max(self.flight.fence());
         self.adopt(found.version);
         let is_servable = self.show_stale(false);
         if self.freshness() == Some(Freshness::Fresh) {
@@ -69,13 +74,16 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
                 Step::Acquire { seen: lock.fence },
             );
         }
+        if lock.owned {
+            let until = self.facts.now + remaining;
+            self.effect.held = Some(HeldElsewhere { known, until });
+            self.flight.held_until = until;
+        }
         match (lock.owned, is_servable) {
-            (true, true) => self.skip(Outcome::Elsewhere, remaining.min(RECHECK)),
+            // The sync tells when to look again.
+            (true, true) => self.skip(Outcome::Elsewhere, Duration::ZERO),
             (false, true) => self.skip(Outcome::Cooldown, remaining),
-            (true, false) => {
-                self.flight.held_until = self.facts.now + remaining;
-                self.wait();
-            }
+            (true, false) => self.wait(),
             (false, false) => {
                 let as_of = self.as_of(found.epoch);
                 if self.is_servable_for(remaining) {
@@ -109,8 +117,8 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         }
     }
 
-    /// Waits before the next probe, as no version can be served and another process holds the
-    /// lease.
+    /// Waits before the next sync or probe, as no version can be served and another process holds
+    /// the lease.
     pub(super) fn wait(&mut self) {
         let longest = self.flight.held_until - self.facts.now;
         let pause = match longest.is_zero() {

@@ -83,7 +83,7 @@ impl Pages {
         // before the key leaves `running`.
         let view = self.memory.get(key);
         if let Some(view) = view.clone()
-            && let Ok(answer) = view.look(&self.facts(key, policy), || false)
+            && let Ok(answer) = view.look(&self.facts(key, policy), || self.is_elsewhere(key))
         {
             return Err(answer);
         }
@@ -115,6 +115,7 @@ impl Pages {
             generator: None,
             lent: parts::permit(),
             permit: None,
+            held: false,
             lease: None,
             readable: None,
             retention: None,

@@ -30,11 +30,17 @@ pub(in crate::sql) const INVALIDATE: Sides = Sides {
             IF(name LIKE 'revision:%', epoch, LAST_INSERT_ID()))",
 };
 
-/// known epoch, number -> name, epoch, in the order of epochs
-pub(in crate::sql) const INVALIDATED: Sides = Sides::same(
-    "{waits}SELECT name, epoch FROM {p}invalidation
-    WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2",
-);
+/// known epoch, number -> name, epoch, -1
+pub(in crate::sql) const INVALIDATED: &str = "{waits}SELECT n.name, n.epoch, -1 FROM (
+        SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2
+    ) n";
+
+/// The rest of [`INVALIDATED`] for awaited keys, up to the list of their names.
+///
+/// -> name, fence of the entry or 0, time until the lease expires or 0
+pub(in crate::sql) const AWAITED: &str = " UNION ALL
+    SELECT l.name, coalesce(e.fence, 0), CASE WHEN l.owner IS NULL OR l.expires_at < {now} THEN 0 ELSE l.expires_at - {now} END
+    FROM {p}lock l LEFT JOIN {p}entry e ON e.name = l.name WHERE l.kind = 'page' AND l.name IN (";
 
 /// number -> the smallest epoch of as many latest names; 0 if there are fewer
 pub(in crate::sql) const FOLD_AT: Sides = Sides::same(

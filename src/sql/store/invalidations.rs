@@ -1,14 +1,25 @@
 //! The steps on invalidations.
 
+use std::{collections::HashMap, iter};
+
 use super::{Answer, SqlStore};
 use crate::{
-    clock::{FOREVER, micros},
+    clock::{FOREVER, duration, micros},
+    name::bounded,
     sql::{
-        run::{Arg, Cells, Driver, number},
-        statements::{Sides, invalidations},
+        run::{Arg, Cells, Driver, Statement, number},
+        statements::invalidations,
     },
-    store::{FoldAt, Invalidate, Invalidated, InvalidatedForLong, PruneInvalidations},
+    store::{
+        Awaited, FoldAt, Invalidate, Invalidated, InvalidatedForLong, PruneInvalidations, Synced,
+    },
 };
+
+/// The largest number of awaited keys in a statement.
+const MOST_AWAITED: usize = 500;
+
+/// The numbers of names that a statement has room for.
+const ROOM: [usize; 3] = [1, 8, 64];
 
 impl<DB: Driver> SqlStore<DB> {
     pub(super) async fn invalidate(&self, call: &Invalidate) -> Answer<i64> {
@@ -17,10 +28,52 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(number(&done)?.ok_or("the database gave no epoch")?)
     }
 
-    pub(super) async fn invalidated(&self, call: &Invalidated) -> Answer<Vec<(String, i64)>> {
-        let since = Arg::Int(call.since);
-        let sides = &invalidations::INVALIDATED;
-        self.epochs(sides, since, call.most).await
+    pub(super) async fn invalidated(&self, call: &Invalidated) -> Answer<Synced> {
+        let mut keys = call.awaited.chunks(MOST_AWAITED);
+        let first = keys.next().unwrap_or_default();
+        let mut synced = self.synced(call.since, call.most, first).await?;
+        for rest in keys {
+            let rest = self.synced(i64::MAX, 0, rest).await?;
+            synced.awaited.extend(rest.awaited);
+        }
+        Ok(synced)
+    }
+
+    async fn synced(&self, since: i64, most: usize, keys: &[String]) -> Answer<Synced> {
+        let names: Vec<_> = keys.iter().map(|key| bounded(key)).collect();
+        let side = self.side().await?;
+        let mut text = invalidations::INVALIDATED.to_owned();
+        let most = Arg::Int(i64::try_from(most).unwrap_or(i64::MAX));
+        let mut arguments = vec![Arg::Int(since), most];
+        if let Some(last) = names.last() {
+            // A connection keeps each prepared text, so there are few: the last name fills up.
+            let room = ROOM.iter().find(|room| **room >= names.len());
+            let room = room.copied().unwrap_or(MOST_AWAITED);
+            let padding = iter::repeat_n(last, room - names.len());
+            let padded = names.iter().chain(padding);
+            arguments.extend(padded.map(|name| Arg::Text(name)));
+            let places: Vec<_> = (3..room + 3).map(|place| format!("${place}")).collect();
+            text = text + invalidations::AWAITED + &places.join(", ") + ")";
+        }
+        let statement = Statement::new(side, &self.prefix, &text);
+        let done = self.connections.run(&statement, &arguments).await?;
+        let mut synced = Synced::default();
+        let mut states = HashMap::new();
+        for row in &done.rows {
+            let (name, number) = (row.name(0)?, row.number(1)?);
+            match row.number(2)? {
+                -1 => synced.names.push((name, number)),
+                remaining => {
+                    let remaining = duration(remaining);
+                    let fence = number;
+                    states.insert(name, Awaited { fence, remaining });
+                }
+            }
+        }
+        synced.names.sort_unstable_by_key(|(_, epoch)| *epoch);
+        let awaited = names.iter().map(|name| states.get(&**name).copied());
+        synced.awaited = awaited.map(Option::unwrap_or_default).collect();
+        Ok(synced)
     }
 
     pub(super) async fn fold_at(&self, call: &FoldAt) -> Answer<i64> {
@@ -33,19 +86,10 @@ impl<DB: Driver> SqlStore<DB> {
         &self,
         call: &InvalidatedForLong,
     ) -> Answer<Vec<(String, i64)>> {
+        let most = Arg::Int(i64::try_from(call.most).unwrap_or(i64::MAX));
+        let arguments = [Arg::Text(&call.after), most];
         let sides = &invalidations::INVALIDATED_FOR_LONG;
-        self.epochs(sides, Arg::Text(&call.after), call.most).await
-    }
-
-    /// Returns names with their epochs, from the given place on.
-    async fn epochs(
-        &self,
-        sides: &Sides,
-        after: Arg<'_>,
-        most: usize,
-    ) -> Answer<Vec<(String, i64)>> {
-        let most = Arg::Int(i64::try_from(most).unwrap_or(i64::MAX));
-        let done = self.run(sides, &[after, most]).await?;
+        let done = self.run(sides, &arguments).await?;
         let names = done.rows.iter();
         names
             .map(|row| Ok((row.name(0)?, row.number(1)?)))

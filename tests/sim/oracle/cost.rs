@@ -39,7 +39,7 @@ pub(super) struct Way {
     publishing: Option<(i64, u64)>,
     running: u32,
     /// The last time at which the process asked, got an answer or ended a run.
-    last: u64,
+    pub(super) last: u64,
     recent: VecDeque<u64>,
     /// The numbers of probes, and of tries that did not take the lock.
     probes: u64,

@@ -201,9 +201,16 @@ impl Oracle<'_> {
         let process = self.processes.entry(number).or_default();
         match &event.what {
             What::Called(call, what) => {
-                if matches!(**what, Call::Invalidated { .. }) {
+                if let Call::Invalidated(sync) = &**what {
                     process.open.get_or_insert(at);
                     process.syncs = Some(at);
+                    for (key, resource) in self.ground.plan.resources.iter().enumerate() {
+                        if sync.awaited.contains(&resource.name)
+                            && let Some(way) = self.ways.get_mut(&(number, key))
+                        {
+                            way.last = at;
+                        }
+                    }
                 }
                 self.count(kind(what));
                 let key = self.key_of(what);

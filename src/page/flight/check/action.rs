@@ -29,6 +29,8 @@ pub(super) enum Action {
     Revoke(usize),
     Generated(usize, Ran),
     Due(usize),
+    /// The same, and the sync that would tell of the other process's lease fails.
+    Untold(usize),
     Leave(usize, usize),
     Sync(usize),
     Invalidate(usize),
@@ -99,7 +101,7 @@ impl World {
                 add(Action::Leave(number, place));
             }
         }
-        if process.known.marks != self.database.marks || !process.known.complete {
+        if process.is_behind(&self.database) {
             add(Action::Sync(number));
         }
         let owner = self.database.lock.owner;
@@ -127,6 +129,9 @@ impl World {
             && (!matches!(run.doing, Doing::Generating(_)) || self.has(Fault::Slow))
         {
             add(Action::Due(number));
+            if process.is_held() && self.has(Fault::Refused) {
+                add(Action::Untold(number));
+            }
         }
         match run.doing {
             Doing::Nothing => {}
@@ -169,6 +174,7 @@ impl World {
             Action::GiveUp(_) => Fault::Late,
             Action::Generated(_, Ran::Failed) => Fault::Failing,
             Action::Generated(_, Ran::NotStored(_)) => Fault::Unshareable,
+            Action::Untold(_) => Fault::Refused,
             Action::Due(number) => {
                 let run = self.processes[number].run.as_ref();
                 run.filter(|run| matches!(run.doing, Doing::Generating(_)))?;

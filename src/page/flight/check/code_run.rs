@@ -1,7 +1,7 @@
 //! The normalised form of a process.
 
 use crate::page::flight::{
-    Answer, Flight, Known, Origin, Phase, Publishing, Shown, Version,
+    Answer, Flight, HeldElsewhere, Known, Origin, Phase, Publishing, Shown, Version,
     check::{
         code::Code,
         content::{ModelList, Read, Text},
@@ -52,6 +52,7 @@ impl Code {
             known,
             view,
             run,
+            held,
             waiting,
             sleep,
             purging,
@@ -74,6 +75,13 @@ impl Code {
         self.owns(*lost_try);
         self.until(*error_grace);
         self.until(*cooling);
+        // Afterwards the lease is not known.
+        let held = held.filter(|held| NOW < held.until);
+        self.flags(&[held.is_some()]);
+        if let Some(HeldElsewhere { known, until }) = held {
+            self.fence(known);
+            self.until(until);
+        }
         match view {
             None => self.byte(0),
             Some(Known::Version(version)) => {

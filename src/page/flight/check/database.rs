@@ -11,7 +11,7 @@ use crate::{
         setup::{LEASE, Mutant, NOW, OLDEST, SECOND},
     },
     search::Broken,
-    store::LockState,
+    store::{Awaited, LockState},
 };
 
 /// An entry from further in the future is from before the clock was set back.
@@ -176,6 +176,17 @@ impl Database {
                 Reply::Done(releases)
             }
         })
+    }
+
+    /// Returns the state of the page, as a sync reads it.
+    pub(super) fn awaited(&self) -> Awaited {
+        Awaited {
+            fence: self.entry.map_or(0, |entry| entry.fence),
+            remaining: match self.lock.owner {
+                0 => Duration::ZERO,
+                _ => self.lock.expires - NOW,
+            },
+        }
     }
 
     fn remaining(&self, mutant: Option<Mutant>) -> Duration {

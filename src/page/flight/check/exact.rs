@@ -14,8 +14,8 @@ use crate::{
     page::{
         Failure,
         flight::{
-            Answer, AsOf, Effect, Event, Facts, Flight, Found, Freshness, Generated, Known, Next,
-            Origin, Shown, Step, Version, Visitor,
+            Answer, AsOf, Effect, Event, Facts, Flight, Found, Freshness, Generated, HeldElsewhere,
+            Known, Next, Origin, Shown, Step, Version, Visitor,
             check::{
                 content::{ModelList, Read, Text, meta},
                 process::facts,
@@ -23,7 +23,7 @@ use crate::{
             },
         },
     },
-    store::LockState,
+    store::{Awaited, LockState},
 };
 
 const S: Duration = Duration::from_secs(1);

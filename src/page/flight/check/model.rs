@@ -5,6 +5,7 @@ use crate::{
         Freshness, Known,
         check::{
             action::Action,
+            database::Database,
             names,
             process::{Doing, Process},
             regenerate::Ran,
@@ -105,7 +106,7 @@ impl World {
             if process.purging {
                 actions.push(Action::EndPurge(number));
             }
-            if process.known.marks != self.database.marks || !process.known.complete {
+            if process.is_behind(&self.database) {
                 actions.push(Action::Sync(number));
             }
             match process.run.as_ref().map(|run| run.doing) {
@@ -127,6 +128,12 @@ impl World {
 }
 
 impl Process {
+    /// Returns true if a sync tells the process something.
+    pub(super) fn is_behind(&self, database: &Database) -> bool {
+        let is_told = self.is_held() && self.told(database) != self.held;
+        self.known.marks != database.marks || !self.known.complete || is_told
+    }
+
     pub(super) fn is_due(&self, setup: &Setup) -> bool {
         let due = self
             .run

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::{
     clock::Tick,
     page::flight::{
-        Event, Facts, Flight, Found, Generated, Known, Origin, Phase, Shown, Version, Visitor,
+        Event, Facts, Flight, Found, Generated, HeldElsewhere, Known, Origin, Phase, Shown,
+        Version, Visitor,
         check::{
             content::{Marks, ModelList, Read, Text},
             database::{Database, Reply, Row, Statement},
@@ -21,6 +22,8 @@ pub(super) struct Process {
     pub(super) known: ModelList,
     pub(super) view: Option<Known<Read>>,
     pub(super) run: Option<Run>,
+    /// The lease of the other process, as far as this process knows.
+    pub(super) held: Option<HeldElsewhere>,
     /// The leader, and a follower.
     pub(super) waiting: [Option<Waiting>; 2],
     pub(super) sleep: Option<Sleep>,
@@ -109,6 +112,7 @@ pub(in crate::page::flight) fn facts(known: &ModelList) -> Facts<'_> {
         statement: Duration::from_secs(1),
         closing: false,
         permit: true,
+        held: false,
     }
 }
 
@@ -122,6 +126,7 @@ impl Process {
             },
             view: None,
             run: None,
+            held: None,
             waiting: [None, None],
             sleep: None,
             purging: false,
@@ -188,6 +193,7 @@ impl Process {
         let mut next = Some(event);
         while let Some(event) = next.take() {
             self.note_failure(&event, around.setup);
+            let is_held = self.is_held();
             let Some(run) = &mut self.run else { break };
             if run.takes_permit(&event) {
                 run.has_permit = std::mem::replace(&mut run.permits, true);
@@ -196,6 +202,7 @@ impl Process {
                 policy: around.setup.policy(),
                 closing: self.closing,
                 permit: run.has_permit,
+                held: is_held,
                 ..facts(&self.known)
             };
             let is_due = matches!(event, Event::Due);
@@ -225,6 +232,7 @@ impl Process {
             if let Some(ended) = &step.ended {
                 around.seen.push(super::names::ended(ended));
             }
+            self.held = step.held.or(self.held);
             if let Some(view) = step.known {
                 self.replace_view(view, around)?;
             }
@@ -249,6 +257,24 @@ impl Process {
             return Ok(());
         }
         self.on(Event::Due, around)
+    }
+
+    /// Returns true if the other process holds the lease, as far as this process knows.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.is_some_and(|held| NOW < held.until)
+    }
+
+    /// Learns by a sync whether the other process still holds the lease.
+    pub(super) fn tell(&mut self, database: &Database) {
+        self.held = self.held.filter(|_| self.is_held());
+        self.held = self.told(database);
+    }
+
+    /// Returns the effect of a sync on what this process knows of the lease.
+    pub(super) fn told(&self, database: &Database) -> Option<HeldElsewhere> {
+        let mut held = self.held?;
+        held.told(database.awaited(), NOW);
+        Some(held).filter(|held| NOW < held.until)
     }
 
     fn replace_view(

@@ -18,6 +18,9 @@ impl Process {
     pub(super) fn times(&mut self, change: impl Fn(&mut Tick)) {
         change(&mut self.error_grace);
         change(&mut self.cooling);
+        if let Some(held) = &mut self.held {
+            change(&mut held.until);
+        }
         match &mut self.view {
             Some(Known::Version(version)) => of_version(Arc::make_mut(version), &change),
             Some(Known::HitForPass { until, .. }) => change(until),

@@ -27,7 +27,7 @@ pub(super) enum Request {
 impl Process {
     /// A request comes.
     pub(super) fn ask(&mut self, request: Request, around: &mut Around<'_>) -> Result<(), Broken> {
-        let is_busy = self.closing || self.run.is_some();
+        let is_busy = self.closing || self.run.is_some() || self.is_held();
         let answer = match self.view.clone() {
             Some(view) => view.look(&self.facts(around.setup), || is_busy),
             None => Err(false),
@@ -68,7 +68,7 @@ impl Process {
             return self.serve(around);
         }
         if let Some(view) = self.view.clone()
-            && let Ok(answer) = view.look(&self.facts(around.setup), || false)
+            && let Ok(answer) = view.look(&self.facts(around.setup), || self.is_held())
         {
             return self.answered(&answer, None, around);
         }

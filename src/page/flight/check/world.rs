@@ -178,6 +178,11 @@ impl World {
                 return process.generated(result, &mut around);
             }
             Action::Due(number) => {
+                self.processes[number].tell(&self.database);
+                let (process, mut around) = self.at(number, seen);
+                return process.due(&mut around);
+            }
+            Action::Untold(number) => {
                 let (process, mut around) = self.at(number, seen);
                 return process.due(&mut around);
             }
@@ -251,6 +256,7 @@ impl World {
             process.learn(marks);
         }
         process.known.complete = true;
+        process.tell(&self.database);
         Ok(())
     }
 

@@ -118,7 +118,8 @@ pub(super) async fn invalidations(nodes: &[Arc<Node>], rounds: usize) -> Result<
             let (mut since, mut seen) = (known, HashMap::new());
             loop {
                 let all = writes.load(SeqCst) == rounds;
-                let names = node.store.ask(Invalidated::new(since, 100)).await?;
+                let sync = Invalidated::new(since, 100, Vec::new());
+                let names = node.store.ask(sync).await?.names;
                 if names.is_empty() && all {
                     return Ok::<_, BoxError>(seen);
                 }

@@ -24,6 +24,53 @@ fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends
 }
 
 #[test]
+fn lease_lasts_until_it_is_released_or_its_holder_has_published() {
+    let process = Process::new();
+    let mut held = HeldElsewhere {
+        known: 7,
+        until: process.now,
+    };
+    for (fence, remaining, lasts) in [
+        (7, 9 * S, true),
+        (0, 9 * S, true),
+        (8, 9 * S, false),
+        (7, Duration::ZERO, false),
+    ] {
+        let page = Awaited { fence, remaining };
+        held.told(page, process.now);
+        let until = process.now + remaining * u32::from(lasts);
+        assert_eq!(held.until, until, "{page:?}");
+    }
+}
+
+#[test]
+fn flight_asks_for_the_version_only_when_the_lease_is_over() {
+    let process = Process::new();
+    let purged = Process::purged();
+    // A stored version that may not be served counts as known.
+    let stored = process.version(S, Origin::Stored);
+    let (mut state, _) = purged.begun(None);
+    let step = purged.on(&mut state, found(Some(stored), held(9 * S)));
+    assert!(matches!(step.next, Some(Step::Wait)), "{step:?}");
+    let until = purged.now + S;
+    assert_eq!(step.held, Some(HeldElsewhere { known: 1, until }));
+    let due = |state: &mut Flight<Read>, held| {
+        let facts = Facts {
+            held,
+            ..purged.facts()
+        };
+        state.on(&facts, Event::Due)
+    };
+    let step = due(&mut state, true);
+    assert!(matches!(step.next, Some(Step::Wait)), "{step:?}");
+    let step = due(&mut state, false);
+    assert!(
+        matches!(step.next, Some(Step::Probe { known: 1 })),
+        "{step:?}"
+    );
+}
+
+#[test]
 fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
     let years = |owned| LockState {
         fence: 1,
@@ -36,10 +83,12 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
     for owned in [false, true] {
         let (mut state, _) = process.begun(Some(stale.clone()));
         let step = process.on(&mut state, found(None, years(owned)));
-        assert!(
-            matches!(&step.known, Some(Known::Version(version)) if version.ask_again_at == process.now + S),
-            "{step:?}"
-        );
+        let again = match (&step.known, step.held) {
+            (Some(Known::Version(version)), None) => version.ask_again_at,
+            (_, Some(held)) => held.until,
+            _ => panic!("{step:?}"),
+        };
+        assert_eq!(again, process.now + S);
     }
     let (mut state, _) = process.begun(None);
     let step = process.on(&mut state, found(None, years(false)));
