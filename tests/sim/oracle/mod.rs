@@ -290,7 +290,9 @@ impl Oracle<'_> {
                 });
             }
             What::Arrived { visit, key } => {
-                let paused = !self.visits.values().any(|it| it.process == number)
+                // A sync is running for a request before, such as one that regenerates on demand.
+                let paused = process.open.is_none()
+                    && !self.visits.values().any(|it| it.process == number)
                     && process.acted.is_none_or(|acted| acted + OVERDUE <= at);
                 process.acted = Some(at);
                 let overdue = process.asked.is_none_or(|asked| asked + OVERDUE <= at);
