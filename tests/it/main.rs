@@ -5,7 +5,7 @@
 //! | the engine | virtual time, a store in memory | `paused.rs` and its users |
 //! | a statement, a driver, a pool | each database | `store.rs` (the contract) and the tests in `on_each_database!` |
 //! | the network, a server that ends | a proxy, a server of the test's own | `loss.rs`, `servers.rs`, `lost_replies.rs` |
-//! | processes | processes of this program, and Python's | `herd.rs`, `foreign.rs` |
+//! | processes | processes of this program, and Python's | `herd.rs`, `truth.rs`, `foreign.rs` |
 //! | signals, programs | processes of the examples | `examples/tests`, `examples/bookshop/tests` |
 //!
 //! The simulation (`tests/sim`) has the sequences of events and faults that no test here has.
@@ -78,6 +78,7 @@ mod store;
 mod support;
 mod sync;
 mod testing;
+mod truth;
 mod value;
 mod warm;
 mod words;
