@@ -160,6 +160,7 @@ contract! {
     requests_are_pruned_in_batches
     requests_have_any_name_and_any_response
     a_lock_is_inspected_listed_and_broken
+    a_cooldown_does_not_end_when_the_clock_is_set_back
     a_holder_whose_clock_is_right_keeps_its_lock
     entry_from_before_the_clock_was_set_back_has_no_age;
     in SQL:
@@ -1409,6 +1410,26 @@ async fn entry_from_before_the_clock_was_set_back_has_no_age(db: Db) {
     shift_clock(&db, 2 * 3600).await;
     let dated = entry().await;
     assert!(!dated.undated && dated.age >= LEASE - HANG, "{dated:?}");
+}
+
+async fn a_cooldown_does_not_end_when_the_clock_is_set_back(db: Db) {
+    let store = open(&db).await;
+    let lease = lock(&*store, "a", LEASE).await;
+    assert!(
+        store
+            .ask(Release::new(&lease, LEASE))
+            .await
+            .expect("answers")
+    );
+    for seconds in [30, 3600, 400 * 24 * 3600] {
+        shift_clock(&db, -seconds).await;
+        for seen in [None, Some(lease.fence)] {
+            let tried = store.ask(TryLock::new("a", uuid(), LEASE, seen)).await;
+            assert_eq!(tried.expect("answers").fence, None, "{seconds} s");
+        }
+        let probe = store.ask(Probe::new("a", 0)).await.expect("answers");
+        assert!(!probe.lock.owned && probe.lock.remaining > NONE);
+    }
 }
 
 async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {
