@@ -484,6 +484,25 @@ async fn a_purged_variant_never_comes_back() {
     assert_ne!(visit(&process()).await.run(), 1, "it came back");
 }
 
+/// The pruning puts a purge of everything in the place of old invalidations.
+#[tokio::test(start_paused = true)]
+async fn page_from_before_old_invalidations_outlives_their_pruning() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let site = shared.open(patient().retention(Duration::from_secs(4)));
+    let policy = Refresh::every(24 * LONG);
+    let address = here(origin.router().layer(site.layer(policy)));
+    assert_eq!(get(address, "/p").await.run(), 1);
+    for key in ["/old", "/older"] {
+        site.purge(key).await.expect("is done");
+    }
+    for _ in 0..20 {
+        tokio::time::sleep(LONG / 6).await;
+        assert_eq!(get(address, "/p").await.run(), 1);
+    }
+    let other = here(origin.router().layer(shared.site().layer(policy)));
+    assert_eq!(get(other, "/p").await.run(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn purged_page_is_not_served_by_a_process_that_slept_through_the_purge() {
     let (shared, origin) = (Shared::new(), Origin::default());
