@@ -157,7 +157,7 @@ pub(crate) struct Representation {
     pub(crate) content: Response<Bytes>,
     /// The headers of a hit: first the places of the headers that a hit sets, then the content's. To
     /// copy them and to fill the places takes fewer instructions than to insert headers.
-    hit: HeaderMap,
+    pub(crate) hit: HeaderMap,
     /// The headers of [`SET`] that have a place. The content's own `Date`, `Cache-Control` and
     /// `Expires` stay, and its `Cache-Status` stays before the layer's.
     has_place: [bool; 4],
@@ -188,10 +188,10 @@ impl Representation {
         }
     }
 
-    /// Returns the headers of a hit with these values of [`SET`]. `None`: the header is left out.
+    /// Fills the places in a copy of [`hit`](Self::hit) with these values of [`SET`]. `None`: the
+    /// header is left out.
     #[inline]
-    pub(crate) fn headers_of_hit(&self, values: [Option<&HeaderValue>; 4]) -> HeaderMap {
-        let mut headers = self.hit.clone();
+    pub(crate) fn fill(&self, headers: &mut HeaderMap, values: [Option<&HeaderValue>; 4]) {
         let mut places = headers.values_mut();
         for (value, has_place) in values.iter().zip(&self.has_place) {
             if *has_place && let (Some(place), Some(value)) = (places.next(), value) {
@@ -199,9 +199,8 @@ impl Representation {
             }
         }
         if values.iter().any(Option::is_none) || !self.has_place[1] {
-            self.complete(&mut headers, values);
+            self.complete(headers, values);
         }
-        headers
     }
 
     /// Removes the places without a value, and adds the status beside the content's own.

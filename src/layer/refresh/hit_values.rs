@@ -54,12 +54,8 @@ pub(super) struct HitValues {
 }
 
 impl HitValues {
-    /// Returns `take` of the values. `age`: the exact age of the version.
-    pub(super) fn with<T>(
-        hit: HitFacts,
-        age: impl Fn() -> Duration,
-        take: impl Fn(&Self) -> T,
-    ) -> T {
+    /// Calls `take` with the values. `age`: the exact age of the version.
+    pub(super) fn with(hit: HitFacts, age: impl Fn() -> Duration, mut take: impl FnMut(&Self)) {
         let cached = CACHED.try_with(|cached| {
             let mut cached = cached.borrow_mut();
             let place = hit.age.wrapping_mul(2).wrapping_add((hit.made & 1) as u64);

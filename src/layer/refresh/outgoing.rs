@@ -13,10 +13,11 @@ use crate::{
     layer::ResponseBody,
 };
 
-/// Returns the headers of a response that a 304 carries (RFC 9110 §15.4.5), and `Cache-Status`.
-pub(super) fn validating(whole: &HeaderMap) -> HeaderMap {
+/// Makes a whole response to a 304, with the headers of a 304 (RFC 9110 §15.4.5) and
+/// `Cache-Status`.
+pub(super) fn leave_out<B>(response: &mut Response<ResponseBody<B>>) {
     let mut headers = HeaderMap::with_capacity(8);
-    for (name, value) in whole {
+    for (name, value) in response.headers() {
         let is_of_304 = matches!(
             *name,
             header::AGE
@@ -31,43 +32,31 @@ pub(super) fn validating(whole: &HeaderMap) -> HeaderMap {
             headers.append(name, value.clone());
         }
     }
-    headers
-}
-
-#[inline]
-pub(super) fn response<B>(
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response<ResponseBody<B>> {
-    let mut response = Response::new(ResponseBody::stored(body));
-    *response.status_mut() = status;
     *response.headers_mut() = headers;
-    response
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    *response.body_mut() = ResponseBody::default();
 }
 
-/// Returns a 206 with a part of a stored response (RFC 9110 §15.3.7.1).
-pub(super) fn part<B>(
-    stored: &Response<Bytes>,
-    mut headers: HeaderMap,
+/// Makes a whole response to a 206 with a part of this body (RFC 9110 §15.3.7.1).
+pub(super) fn shorten<B>(
+    response: &mut Response<ResponseBody<B>>,
+    body: &Bytes,
     part: Range<usize>,
-) -> Response<ResponseBody<B>> {
-    let all = stored.body().len();
-    let content_range = format!("bytes {}-{}/{all}", part.start, part.end - 1);
+) {
+    let content_range = format!("bytes {}-{}/{}", part.start, part.end - 1, body.len());
+    let headers = response.headers_mut();
     headers.insert(header::CONTENT_RANGE, ascii(content_range));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
     // These digests are of the whole body (RFC 9530).
     for digest in ["content-digest", "content-md5"] {
         headers.remove(digest);
     }
-    response(
-        StatusCode::PARTIAL_CONTENT,
-        headers,
-        stored.body().slice(part),
-    )
+    *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    *response.body_mut() = ResponseBody::stored(body.slice(part));
 }
 
 /// Returns the stored response with these headers. `head`: without the body.
+#[inline]
 pub(super) fn give<B>(
     stored: &Response<Bytes>,
     headers: HeaderMap,
@@ -78,7 +67,10 @@ pub(super) fn give<B>(
     } else {
         stored.body().clone()
     };
-    response(stored.status(), headers, body)
+    let mut response = Response::new(ResponseBody::stored(body));
+    *response.status_mut() = stored.status();
+    *response.headers_mut() = headers;
+    response
 }
 
 /// Returns a 503 with `Retry-After` (RFC 9110 §15.6.4).

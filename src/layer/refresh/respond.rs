@@ -2,8 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, request::Parts};
+use http::{Extensions, HeaderMap, Method, Request, Response, request::Parts};
 
 use super::{
     hit_values::{HitFacts, HitValues},
@@ -81,7 +80,7 @@ impl RefreshLayer {
     }
 
     /// Returns a version for a request. `made`: the version was generated for the request.
-    fn give<B>(
+    pub(super) fn give<B>(
         &self,
         version: &Version,
         parts: &Parts,
@@ -107,28 +106,28 @@ impl RefreshLayer {
             let since = Duration::from_secs(hit.ttl.unsigned_abs());
             self.pages.observer().stale(since);
         }
-        let headers = HitValues::with(
+        let mut response = outgoing::give(stored, representation.hit.clone(), head);
+        HitValues::with(
             hit,
             || now - made_at,
             |values| {
                 let made = made.map(|how| ascii(how.to_string()));
                 let status = made.as_ref().unwrap_or(&values.cache_status);
-                representation.headers_of_hit([
+                let values = [
                     Some(&values.age),
                     Some(status).filter(|_| self.pages.settings.cache_status),
                     values.date.as_ref(),
                     Some(&values.cache_control),
-                ])
+                ];
+                representation.fill(response.headers_mut(), values);
             },
         );
         match conditional::evaluate(&parts.headers, stored, head) {
-            Evaluation::Whole => outgoing::give(stored, headers, head),
-            Evaluation::Part(part) => outgoing::part(stored, headers, part),
-            Evaluation::NotModified => {
-                let headers = outgoing::validating(&headers);
-                outgoing::response(StatusCode::NOT_MODIFIED, headers, Bytes::new())
-            }
+            Evaluation::Whole => {}
+            Evaluation::Part(part) => outgoing::shorten(&mut response, stored.body(), part),
+            Evaluation::NotModified => outgoing::leave_out(&mut response),
         }
+        response
     }
 
     /// Emits the event of a request that goes to the service.

@@ -24,7 +24,7 @@ use crate::{
         future::oneshot as call,
         invalidate::{Change, is_safe},
     },
-    page::{Generate, Target},
+    page::{Answer, Generate, Target},
     timing::BRIEF_RETENTION,
 };
 
@@ -109,6 +109,9 @@ where
         }
         let now = layer.pages.now();
         match layer.pages.look(&resource.key, &layer.policy, now) {
+            Ok(Answer::Version(version)) if !warm::forces() => {
+                ResponseFuture::ready(layer.give(&version, &parts, now, None))
+            }
             Ok(answer) if !warm::forces() => {
                 match layer.respond(answer, &parts, now, (Forward::Bypass, false), None) {
                     Ok(response) => ResponseFuture::ready(response),
