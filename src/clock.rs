@@ -106,7 +106,9 @@ impl ops::Sub for Tick {
 
 /// Returns whole microseconds, the unit of the database; saturates.
 pub(crate) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+    let micros = duration.as_secs().saturating_mul(1_000_000);
+    let micros = micros.saturating_add(duration.subsec_micros().into());
+    i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
 /// Returns the duration of microseconds; zero for a negative number.

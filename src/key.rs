@@ -25,6 +25,7 @@ pub(crate) fn of_uri<'a>(uri: &'a Uri, counts: &Query) -> Option<Cow<'a, str>> {
 /// Returns the path and the query that the generator of a request sees, as in [`of_uri`], but with
 /// the path as it was sent if `is_routed`: a router has chosen the route by that path, and might
 /// choose another one for the normal form.
+#[inline]
 pub(crate) fn of_request<'a>(
     uri: &'a Uri,
     counts: &Query,
@@ -129,7 +130,7 @@ pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
 
 /// Returns true for a text without encodings, and without characters that need one.
 fn is_plain(text: &str) -> bool {
-    text.is_ascii() && !text.as_bytes().contains(&b'%')
+    text.bytes().all(|byte| byte.is_ascii() && byte != b'%')
 }
 
 /// Returns the parameters with these names.

@@ -21,7 +21,8 @@ pub(crate) struct KnownTypes(Vec<Known>);
 struct Known {
     id: TypeId,
     name: &'static str,
-    is_in: fn(&Extensions) -> bool,
+    /// Returns the number of extensions that the type stands for in a request.
+    count: fn(&Extensions) -> usize,
     /// Copies the extension into the generator's request; `None`: the handler does not see the
     /// extension.
     share: Option<fn(&Extensions, &mut Extensions)>,
@@ -40,7 +41,7 @@ impl Known {
         Self {
             id: TypeId::of::<T>(),
             name: type_name::<T>(),
-            is_in: |extensions| extensions.get::<T>().is_some(),
+            count: |extensions| usize::from(extensions.get::<T>().is_some()),
             share: shared.then_some(share),
             declared: true,
         }
@@ -59,7 +60,10 @@ impl Default for KnownTypes {
     fn default() -> Self {
         Self(vec![
             #[cfg(feature = "axum")]
-            Known::undeclared::<axum::extract::OriginalUri>(),
+            Known {
+                count: routing::count,
+                ..Known::undeclared::<axum::extract::OriginalUri>()
+            },
             #[cfg(feature = "axum")]
             Known::undeclared::<axum::extract::MatchedPath>(),
             #[cfg(feature = "axum")]
@@ -79,7 +83,12 @@ impl KnownTypes {
     pub(crate) fn declare<T: Clone + Send + Sync + 'static>(&mut self, shared: bool) {
         let known = Known::new::<T>(shared);
         match self.0.iter_mut().find(|it| it.id == known.id) {
-            Some(earlier) => *earlier = known,
+            Some(earlier) => {
+                *earlier = Known {
+                    count: earlier.count,
+                    ..known
+                }
+            }
             None => self.0.push(known),
         }
     }
@@ -89,12 +98,9 @@ impl KnownTypes {
     /// the page of all visitors.
     pub(super) fn knows(&self, extensions: &Extensions) -> bool {
         let all = extensions.len();
-        #[cfg(feature = "axum")]
-        let mut known = routing::private(extensions);
-        #[cfg(not(feature = "axum"))]
         let mut known = 0;
         for it in &self.0 {
-            known += usize::from((it.is_in)(extensions));
+            known += (it.count)(extensions);
             if known == all {
                 return true;
             }
@@ -116,7 +122,7 @@ impl KnownTypes {
         for it in self.0.iter().filter(|it| it.declared) {
             match it.share {
                 Some(share) => share(visitor, generator),
-                None if (it.is_in)(visitor) => missed.push(it.name),
+                None if (it.count)(visitor) > 0 => missed.push(it.name),
                 None => {}
             }
         }

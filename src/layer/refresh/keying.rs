@@ -184,6 +184,7 @@ impl Key {
     }
 
     /// Returns the key of a request. `None`: the request has no key and bypasses the cache.
+    #[inline]
     pub(super) fn of<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
         let routed = || is_routed(parts);
         let seen = match &self.base {

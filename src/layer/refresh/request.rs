@@ -28,6 +28,7 @@ pub(super) struct Generating {
 }
 
 /// Returns the resource of a request, or the reason why the request goes to the service.
+#[inline]
 pub(super) fn resource<'a>(
     parts: &'a Parts,
     layer: &'a RefreshLayer,
@@ -139,6 +140,7 @@ pub(super) fn is_routed(_: &Parts) -> bool {
 ///   another route than for `/a`;
 /// - the path that the service sees. A nested router sees the path without its prefix, and a
 ///   middleware may have rewritten the path, by a cookie for example.
+#[inline]
 pub(super) fn key_of_original<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {
     let original = original_uri(parts);
     // Without a router the path has its normal form already.

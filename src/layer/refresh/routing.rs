@@ -23,10 +23,14 @@ static PRIVATE: LazyLock<usize> = LazyLock::new(|| {
     fallback.map_or(0, |extensions| extensions.len() - 1)
 });
 
-/// Returns the number of private extensions of axum's router in a request, but for the one that
-/// [`is_in_nested_service`] tells of.
-pub(super) fn private(extensions: &Extensions) -> usize {
-    if is_routed(extensions) { *PRIVATE } else { 0 }
+/// Returns the number of extensions in a request for which an `OriginalUri` stands: itself, and the
+/// private ones of axum's router but for the one that [`is_in_nested_service`] tells of.
+pub(super) fn count(extensions: &Extensions) -> usize {
+    if is_routed(extensions) {
+        1 + *PRIVATE
+    } else {
+        0
+    }
 }
 
 /// Returns true if the request has the private extension that stands for a `MatchedPath` below
