@@ -130,7 +130,7 @@ pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
 
 /// Returns true for a text without encodings, and without characters that need one.
 fn is_plain(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii() && byte != b'%')
+    text.is_ascii() && !text.as_bytes().contains(&b'%')
 }
 
 /// Returns the parameters with these names.

@@ -66,7 +66,7 @@ impl HitValues {
             }
         });
         // The thread is ending.
-        cached.unwrap_or_else(|_| take(&Self::new(hit, age())))
+        cached.unwrap_or_else(|_| take(&Self::new(hit, age())));
     }
 
     /// Makes the values in one buffer, so that they take two allocations.
