@@ -146,10 +146,10 @@ fn row(case: Case, [reads, writes, refused]: [u64; 3]) {
     } = case;
     let requests = (processes * rate) as u64 * interval;
     let second = |count: u64| count as f64 / interval as f64;
-    // Computes the probes of a process for a key: a probe in each second of another process's
-    // generator, and a probe for the result, at most a probe for each request.
+    // Computes the probes of a process for a key: one that finds the lease of another process, and
+    // one for the new version, at most a probe for each request.
     let asked = rate as f64 * (interval + generator) as f64 / keys as f64;
-    let looks = (1.0 + generator as f64).min(asked);
+    let looks = 2_f64.min(asked);
     // The age counts from the generation.
     let regenerations = keys as f64 / (interval + generator) as f64;
     let reads_modelled = regenerations * (processes - 1) as f64 * looks + processes as f64;

@@ -28,6 +28,7 @@ mod process;
 mod regenerate;
 mod setup;
 mod show;
+mod synced;
 mod times;
 mod visit;
 mod world;

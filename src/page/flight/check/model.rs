@@ -5,7 +5,6 @@ use crate::{
         Freshness, Known,
         check::{
             action::Action,
-            database::Database,
             names,
             process::{Doing, Process},
             regenerate::Ran,
@@ -128,12 +127,6 @@ impl World {
 }
 
 impl Process {
-    /// Returns true if a sync tells the process something.
-    pub(super) fn is_behind(&self, database: &Database) -> bool {
-        let is_told = self.is_held() && self.told(database) != self.held;
-        self.known.marks != database.marks || !self.known.complete || is_told
-    }
-
     pub(super) fn is_due(&self, setup: &Setup) -> bool {
         let due = self
             .run

@@ -259,24 +259,6 @@ impl Process {
         self.on(Event::Due, around)
     }
 
-    /// Returns true if the other process holds the lease, as far as this process knows.
-    pub(super) fn is_held(&self) -> bool {
-        self.held.is_some_and(|held| NOW < held.until)
-    }
-
-    /// Learns by a sync whether the other process still holds the lease.
-    pub(super) fn tell(&mut self, database: &Database) {
-        self.held = self.held.filter(|_| self.is_held());
-        self.held = self.told(database);
-    }
-
-    /// Returns the effect of a sync on what this process knows of the lease.
-    pub(super) fn told(&self, database: &Database) -> Option<HeldElsewhere> {
-        let mut held = self.held?;
-        held.told(database.awaited(), NOW);
-        Some(held).filter(|held| NOW < held.until)
-    }
-
     fn replace_view(
         &mut self,
         mut view: Known<Read>,
@@ -332,13 +314,6 @@ impl Process {
         if generating.is_some_and(|text| text.as_of.epoch >= self.known.marks.purged) {
             self.cooling = NOW + setup.policy().cooldown_after(failures);
         }
-    }
-
-    pub(super) fn learn(&mut self, marks: Marks) {
-        if marks.purged > self.known.marks.purged {
-            self.cooling = NOW;
-        }
-        self.known.marks.learn(marks);
     }
 
     /// Advances the clock of this process by a second.
