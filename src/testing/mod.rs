@@ -115,6 +115,7 @@
 )]
 
 mod database;
+mod invalidations;
 mod list;
 mod lock;
 mod memory;

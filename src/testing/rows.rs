@@ -1,6 +1,6 @@
 //! The rows of the store in memory, and the effect of each statement on the rows.
 
-use std::{collections::BTreeMap, ops::Bound, time::Duration};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use http::Response;
@@ -10,9 +10,8 @@ use crate::{
     clock::duration,
     name::{LockKind, LockName, bounded},
     store::{
-        Awaited, BreakLock, Call, Entry, Extend, Invalidated, InvalidatedForLong, LeaseRow,
-        LockState, NewEntry, Probe, Probed, PruneEntries, PruneInvalidations, PruneLocks, Pruned,
-        Publish, Release, Remove, Reply, Revoke, Synced, Tried, TryLock,
+        BreakLock, Call, Entry, Extend, LeaseRow, LockState, NewEntry, Probe, Probed, PruneEntries,
+        PruneLocks, Pruned, Publish, Release, Remove, Reply, Revoke, Tried, TryLock,
     },
 };
 
@@ -21,9 +20,6 @@ const STEP: usize = 100;
 
 /// If a publish is further in the future than this, in microseconds, the clock was set back.
 pub(super) const SET_BACK: i64 = 5_000_000;
-
-/// The name of a purge of everything.
-const EVERYTHING: &str = "purged_prefix:";
 
 /// The primary key of a row.
 pub(super) type Id = (LockKind, String);
@@ -37,7 +33,7 @@ pub(super) struct Rows {
     /// The number of publishes of each key's page.
     pub(super) generations: BTreeMap<String, u64>,
     pub(super) requests: Requests,
-    names: BTreeMap<String, i64>,
+    pub(super) names: BTreeMap<String, i64>,
     /// The latest epoch.
     pub(super) epoch: i64,
 }
@@ -89,33 +85,13 @@ impl Rows {
                 Reply::Remove(removes && self.entries.remove(&id.1).is_some())
             }
             Call::Invalidate(call) => Reply::Invalidate(self.invalidate(&call.name, now)),
-            Call::Invalidated(Invalidated {
-                since,
-                most,
-                awaited,
-            }) => {
-                let names = self.names.iter().filter(|(_, epoch)| *epoch > since);
-                let mut names: Vec<_> = names.map(|(name, epoch)| (name.clone(), *epoch)).collect();
-                names.sort_by_key(|(_, epoch)| *epoch);
-                names.truncate(*most);
-                let awaited = awaited.iter().map(|key| self.awaited(key, now));
-                Reply::Invalidated(Synced {
-                    names,
-                    awaited: awaited.collect(),
-                })
+            Call::Invalidated(call) => Reply::Invalidated(self.invalidated(call, now)),
+            Call::FoldAt(call) => Reply::FoldAt(self.fold_at(call.most)),
+            Call::InvalidatedForLong(call) => {
+                Reply::InvalidatedForLong(self.invalidated_for_long(call))
             }
-            Call::FoldAt(call) => {
-                let mut epochs: Vec<_> = self.names.values().copied().collect();
-                epochs.sort_unstable_by(|a, b| b.cmp(a));
-                let last = call.most.checked_sub(1);
-                let fold_at = last.and_then(|last| epochs.get(last).copied());
-                Reply::FoldAt(fold_at.unwrap_or(0))
-            }
-            Call::InvalidatedForLong(InvalidatedForLong { after, most }) => {
-                let (first, end) = (Bound::Excluded(&**after), Bound::Excluded("revision;"));
-                let rest = self.names.range::<str, _>((first, end)).take(*most);
-                let names = rest.map(|(name, epoch)| (name.clone(), *epoch));
-                Reply::InvalidatedForLong(names.collect())
+            Call::PruneInvalidations(call) => {
+                Reply::PruneInvalidations(self.prune_invalidations(call, now))
             }
             Call::Purge(call) => {
                 self.purge(&call.key);
@@ -177,36 +153,6 @@ impl Rows {
             Call::Finish(call) => Reply::Finish(self.requests.finish(call, now)),
             Call::Forget(call) => Reply::Forget(self.requests.forget(call)),
             Call::PruneRequests(call) => Reply::PruneRequests(self.requests.prune(call.most, now)),
-            Call::PruneInvalidations(PruneInvalidations { oldest, age, after }) => {
-                let after = after.unwrap_or(i64::MIN);
-                let recent = now.saturating_sub(micros(*age));
-                let goes = |epoch: i64| epoch > after && epoch <= *oldest && epoch < recent;
-                let last = self
-                    .names
-                    .values()
-                    .copied()
-                    .filter(|epoch| goes(*epoch))
-                    .max();
-                if let Some(last) = last {
-                    self.names.retain(|name, epoch| {
-                        !goes(*epoch) || name == EVERYTHING || name.starts_with("revision:")
-                    });
-                    let purged = self.names.entry(EVERYTHING.to_owned()).or_insert(last);
-                    *purged = last.max(*purged);
-                }
-                Reply::PruneInvalidations(last)
-            }
-        }
-    }
-
-    fn awaited(&self, key: &str, now: i64) -> Awaited {
-        let (kind, name) = (LockKind::Page, bounded(key).into_owned());
-        let page = self.entries.get(&name);
-        let lock = self.locks.get(&(kind, name.clone()));
-        let held = lock.filter(|lock| lock.owner.is_some());
-        Awaited {
-            fence: page.map_or(0, |page| page.fence),
-            remaining: held.map_or(Duration::ZERO, |lock| duration(lock.expires - now)),
         }
     }
 
@@ -307,15 +253,6 @@ impl Rows {
             *self.generations.entry(key).or_default() += 1;
         }
         true
-    }
-
-    fn invalidate(&mut self, name: &str, now: i64) -> i64 {
-        self.epoch = now.max(self.epoch + 1);
-        let latest = self.names.entry(name.to_owned()).or_insert(self.epoch);
-        if !name.starts_with("revision:") {
-            *latest = self.epoch;
-        }
-        *latest
     }
 
     fn purge(&mut self, key: &str) {

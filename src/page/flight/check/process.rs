@@ -8,7 +8,7 @@ use crate::{
         Event, Facts, Flight, Found, Generated, HeldElsewhere, Known, Origin, Phase, Shown,
         Version, Visitor,
         check::{
-            content::{Marks, ModelList, Read, Text},
+            content::{ModelList, Read, Text},
             database::{Database, Reply, Row, Statement},
             setup::{Mutant, NOW, POLICY, SECOND, Setup},
         },
