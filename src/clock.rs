@@ -12,11 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// One year of 365 days.
-pub(crate) const YEAR: Duration = Duration::from_hours(365 * 24);
-
-/// A time longer than any retention. The sum with any date still fits a column.
-pub(crate) const FOREVER: Duration = Duration::from_hours(1000 * 365 * 24);
+pub(crate) use perennial_store::clock::{YEAR, duration, micros};
 
 /// The shortest suspension of the machine that counts. The clocks are read one after the other, and
 /// the time between the two reads looks like a suspension of less than a second.
@@ -102,18 +98,6 @@ impl ops::Sub for Tick {
     fn sub(self, earlier: Self) -> Duration {
         duration(self.0.saturating_sub(earlier.0))
     }
-}
-
-/// Returns whole microseconds, the unit of the database; saturates.
-pub(crate) fn micros(duration: Duration) -> i64 {
-    let micros = duration.as_secs().saturating_mul(1_000_000);
-    let micros = micros.saturating_add(duration.subsec_micros().into());
-    i64::try_from(micros).unwrap_or(i64::MAX)
-}
-
-/// Returns the duration of microseconds; zero for a negative number.
-pub(crate) fn duration(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 #[cfg(test)]

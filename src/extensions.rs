@@ -1,7 +1,6 @@
-//! Extensions: those of a response, which a generator adds, and those of a request on an exclusive
-//! route.
+//! Extensions of a response, which a generator adds.
 
-use std::{fmt, num::ParseIntError, str::FromStr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 /// The age at which the response is stale, in place of the policy's interval.
 ///
@@ -53,38 +52,5 @@ impl Tags {
 impl<T: Into<String>> FromIterator<T> for Tags {
     fn from_iter<I: IntoIterator<Item = T>>(tags: I) -> Self {
         Self(tags.into_iter().map(Into::into).collect())
-    }
-}
-
-/// The fencing token of a lease: greater than the token of each earlier lease of the lock.
-///
-/// A write that stores the fence, and is refused if a greater one is stored, cannot come late from a
-/// holder that was paused. [`ExclusiveLayer`](crate::locks::ExclusiveLayer) adds the fence to the
-/// request's extensions:
-///
-/// ```
-/// use axum::Extension;
-/// use perennial::locks::Fence;
-///
-/// async fn upload(Extension(Fence(fence)): Extension<Fence>) {
-///     // UPDATE album SET photos = …, fence = $fence WHERE id = … AND fence <= $fence
-/// }
-/// ```
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
-pub struct Fence(pub i64);
-
-impl fmt::Display for Fence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl FromStr for Fence {
-    type Err = ParseIntError;
-
-    fn from_str(text: &str) -> Result<Self, ParseIntError> {
-        text.parse().map(Self)
     }
 }

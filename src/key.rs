@@ -62,7 +62,7 @@ pub(crate) fn of_request<'a>(
 
 /// Returns the canonical form of a key that a developer wrote, with path and query as in
 /// [`of_uri`].
-pub(crate) fn canonical(key: &str) -> Cow<'_, str> {
+pub fn canonical(key: &str) -> Cow<'_, str> {
     if !key.starts_with('/') {
         return Cow::Borrowed(key);
     }
@@ -160,11 +160,6 @@ fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
         let decoded = form_urlencoded::parse(name.as_bytes()).next();
         (decoded.unwrap_or_default().0, raw)
     })
-}
-
-/// Returns the bytes as lowercase hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns a number from 0 to 1 that depends on the key alone, for the jitter: the same in every

@@ -91,17 +91,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
-#![cfg_attr(
-    not(any(feature = "_sql", feature = "testing")),
-    allow(dead_code, reason = "without a store, no site can be opened")
-)]
-
 // The rooms, in reading order for a newcomer: the public entry points first, then floor by floor
 // downward. `tests/structure.rs` fails if two rooms use each other. (The blank lines keep rustfmt
 // from sorting.)
-
-#[cfg(feature = "calendar")]
-pub mod calendar; // the times of a schedule
 
 mod mode; // production, off, development
 
@@ -109,27 +101,15 @@ mod policy; // when a page is stale, and the limits of each wait
 
 mod site; // the entry point
 
-#[cfg(feature = "testing")]
-pub mod testing; // a site without a database, for tests
-
 pub mod layer; // the Tower layers
 
 pub mod event; // what a site reports: events, counters
 
 mod page; // the heart: a resource between memory, generator and store
 
-mod lock; // leases by name, waiting, once, session locks, claims
-
-#[cfg(feature = "_sql")]
-pub mod sql; // the store in three databases
-
-mod store; // the trait of a store, and its calls with a deadline
-
 mod http; // the rules of HTTP
 
 mod key; // the key of a URI
-
-mod name; // names and kinds of locks and entries
 
 mod extensions; // extensions of responses and requests
 
@@ -140,14 +120,12 @@ mod search; // breadth-first search of a model, for the checks
 
 mod clock; // the monotonic time of this process
 
-mod error; // the one error type, and enums whose values are words
-
-pub use error::{Error, ErrorKind};
 pub use event::Event;
 pub use extensions::{RefreshAfter, Tags};
 pub use layer::refresh::keying::Key;
 pub use mode::Mode;
-pub use policy::{DAY, Refresh};
+pub use perennial_store::{Error, ErrorKind};
+pub use policy::{DAY, Refresh, Schedule};
 pub use site::{Builder, Content, Perennial, Visit};
 
 pub mod entries {
@@ -159,7 +137,8 @@ pub mod entries {
     //! nothing and has no line; [events](crate::event) tell of it. A purge removes the history with
     //! the version.
 
-    pub use crate::name::visible;
+    pub use perennial_store::name::visible;
+
     pub use crate::page::{
         entries::{Entry, EntryFilter, EntryPage, EntryState},
         history::PastVersion,
@@ -167,37 +146,37 @@ pub mod entries {
 }
 
 pub mod locks {
-    //! Locks by name in the site's database. For any work that must not run twice at once.
+    //! Locks by name in the site's database, from [`Perennial::locks`](crate::Perennial::locks). For any
+    //! work that must not run twice at once.
     //!
     //! | the work | use |
     //! |---|---|
     //! | a job or a sync that one process at a time may run | [`Locks::try_lock`], [`Locks::lock`] |
-    //! | a route that may run once at a time for each name | [`Locks::exclusive`] |
-    //! | a mail or an import that happens at most once | [`Locks::once`] |
-    //! | a payment that clients may send repeatedly | [`Locks::idempotency`] |
-    //! | a table of jobs that several workers share | `Claims` |
-    //! | long work for as long as a database connection lives | `SessionLock` |
+    //! | a route that may run once at a time, a mail that is sent once, rows as a queue | [perennial-jobs](https://docs.rs/perennial-jobs) |
+    //! | a payment that clients may send repeatedly | [perennial-idempotency](https://docs.rs/perennial-idempotency) |
     //!
-    //! [`Perennial::locks`](crate::Perennial::locks) returns the locks of a site;
-    //! `Locks::with_pool(pool)` does without a site. The lease of a holder that has died expires after
-    //! its length (15 s by default), and then another process can take the lock. A write that
-    //! compares the [fence](Lease::fence) is refused if it comes late, from a holder that was
-    //! paused.
+    //! The lease of a holder that has died expires after its length (15 s by default), and then
+    //! another process can take the lock. A write that compares the [fence](Lease::fence) is refused
+    //! if it comes late, from a holder that was paused.
 
-    #[cfg(feature = "_sql")]
-    pub use crate::lock::{Claim, Claims, SessionLock};
-    pub use crate::{
-        extensions::Fence,
-        layer::{
-            exclusive::{ExclusiveLayer, ExclusiveService},
-            idempotency::{IdempotencyLayer, IdempotencyService, Scope},
-        },
-        lock::{
-            Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once, OnceOutcome,
-        },
-        site::Process,
+    pub use perennial_store::{
+        Fence, Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks,
     };
+
+    pub use crate::site::Process;
 }
+
+pub mod sql {
+    //! The database of a site. For an application that shares its own pool with Perennial.
+    //!
+    //! [`Perennial::with_pool`](crate::Perennial::with_pool) takes an `SqlitePool`, a `PgPool` or a
+    //! `MySqlPool` of sqlx 0.9. [`Database`] is any of the three, with a statement timeout.
+
+    pub use perennial_store::{Connection, Database, IntoDatabase};
+}
+
+#[doc(hidden)]
+pub use key::canonical as canonical_key;
 
 // Its examples use SQLite.
 #[cfg(any(all(doc, not(doctest)), all(doctest, feature = "sqlite")))]

@@ -2,12 +2,8 @@
 
 use std::{env, fs, time::SystemTime};
 
+use perennial_store::{Error, name::hex, words};
 use sha2::{Digest, Sha256};
-
-use crate::{
-    error::{Error, words::words},
-    key::hex,
-};
 
 words! {
     /// The mode of a site; see [`Builder::mode`](crate::Builder::mode).

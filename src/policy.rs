@@ -1,13 +1,34 @@
 //! The policy of a resource.
 
-use std::time::Duration;
+use std::{
+    fmt, ptr,
+    time::{Duration, SystemTime},
+};
 
-#[cfg(feature = "calendar")]
-use crate::clock::duration;
-use crate::{clock::YEAR, timing};
+use crate::{
+    clock::{YEAR, duration, micros},
+    timing,
+};
 
 /// One day, for intervals: `Refresh::every(30 * DAY)`.
 pub const DAY: Duration = Duration::from_hours(24);
+
+/// The times at which content becomes stale, for [`Refresh::on`]. The crate
+/// [perennial-calendar](https://docs.rs/perennial-calendar) has one by the calendar.
+pub trait Schedule: fmt::Debug + Send + Sync {
+    /// Returns the usual time between two occurrences.
+    fn period(&self) -> Duration;
+
+    /// Returns the first occurrence after this time; `None`: there is none.
+    fn next(&self, after: SystemTime) -> Option<SystemTime>;
+}
+
+impl PartialEq for dyn Schedule {
+    /// Two schedules are equal if they are the same one.
+    fn eq(&self, other: &Self) -> bool {
+        ptr::addr_eq(self, other)
+    }
+}
 
 /// The policy of a page or a piece of content: its interval, and the limits of each wait.
 ///
@@ -55,8 +76,7 @@ pub struct Refresh {
     pub(crate) stale_if_error: Duration,
     /// The part of the interval after which a hit starts a regeneration; 1: none does.
     pub(crate) early: f64,
-    #[cfg(feature = "calendar")]
-    pub(crate) schedule: Option<crate::calendar::Schedule>,
+    pub(crate) schedule: Option<&'static dyn Schedule>,
     pub(crate) browser_cache: Duration,
     /// The response's own freshness headers decide.
     pub(crate) from_headers: bool,
@@ -86,7 +106,6 @@ impl Refresh {
             jitter: 0.0,
             stale_if_error: Duration::ZERO,
             early: 1.0,
-            #[cfg(feature = "calendar")]
             schedule: None,
             browser_cache: Duration::ZERO,
             from_headers: false,
@@ -100,9 +119,10 @@ impl Refresh {
     ///
     /// ```
     /// # fn f() -> Result<(), perennial::Error> {
-    /// use perennial::{DAY, Refresh, calendar::Schedule};
+    /// use perennial::{DAY, Refresh};
+    /// use perennial_calendar::Calendar;
     ///
-    /// let policy = Refresh::on(Schedule::monthly(1, "06:00", "Europe/Berlin")?).stale_while_revalidate(DAY);
+    /// let policy = Refresh::on(Calendar::monthly(1, "06:00", "Europe/Berlin")?).stale_while_revalidate(DAY);
     /// # Ok(()) }
     /// # f().unwrap();
     /// ```
@@ -113,8 +133,7 @@ impl Refresh {
     /// stale at the occurrence. For the same reason [`early`](Self::early) has no effect.
     ///
     /// While the database is away, the clock of the process decides.
-    #[cfg(feature = "calendar")]
-    pub fn on(schedule: crate::calendar::Schedule) -> Self {
+    pub fn on(schedule: &'static dyn Schedule) -> Self {
         let mut policy = Self::every(schedule.period());
         policy.schedule = Some(schedule);
         policy
@@ -202,7 +221,10 @@ impl Refresh {
     ///
     /// Panics outside of 10 ms – 1 year.
     pub const fn lease(mut self, length: Duration) -> Self {
-        assert!(is_lease(length), "a lease lasts from 10 ms to a year");
+        assert!(
+            perennial_store::is_lease(length),
+            "a lease lasts from 10 ms to a year"
+        );
         self.lease = length;
         self
     }
@@ -344,13 +366,7 @@ impl Refresh {
     /// this process begins earlier, at most half of that age.
     #[inline]
     pub(crate) fn early_after(&self, interval: Duration, lead: Duration) -> Duration {
-        #[cfg(feature = "calendar")]
-        let lead = if self.schedule.is_some() {
-            return interval;
-        } else {
-            lead
-        };
-        if self.early == 1.0 {
+        if self.early == 1.0 || self.schedule.is_some() {
             return interval;
         }
         let early = part(interval, self.early);
@@ -360,15 +376,19 @@ impl Refresh {
     /// Returns the interval of a version, counted from `written`, whose generator began at `began`,
     /// in microseconds since 1970. `None`: no schedule decides. `unit`: as for
     /// [`interval_at`](Self::interval_at).
-    #[cfg(feature = "calendar")]
     pub(crate) fn scheduled(&self, [began, written]: [i64; 2], unit: f64) -> Option<Duration> {
-        let stale_at = self.schedule?.stale_at(began, self.jitter * unit);
-        Some(stale_at.map_or(YEAR, |at| duration(at.saturating_sub(written))))
-    }
-
-    #[cfg(not(feature = "calendar"))]
-    pub(crate) fn scheduled(&self, _: [i64; 2], _: f64) -> Option<Duration> {
-        None
+        let schedule = self.schedule?;
+        let began = SystemTime::UNIX_EPOCH + duration(began);
+        let Some(first) = schedule.next(began) else {
+            return Some(YEAR);
+        };
+        let spread = self.jitter * unit;
+        let second = (spread > 0.0).then(|| schedule.next(first)).flatten();
+        let between = second.and_then(|second| second.duration_since(first).ok());
+        let stale_at = first + part(between.unwrap_or_default(), spread);
+        let stale_at = stale_at.duration_since(SystemTime::UNIX_EPOCH);
+        let stale_at = micros(stale_at.unwrap_or_default());
+        Some(duration(stale_at.saturating_sub(written)))
     }
 }
 
@@ -393,11 +413,6 @@ fn part(time: Duration, fraction: f64) -> Duration {
 
 const fn is_fraction(fraction: f64) -> bool {
     0.0 <= fraction && fraction <= 1.0
-}
-
-/// Returns true for a length from 10 ms to a year.
-pub(crate) const fn is_lease(length: Duration) -> bool {
-    length.as_millis() >= 10 && length.as_nanos() <= YEAR.as_nanos()
 }
 
 #[cfg(test)]

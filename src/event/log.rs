@@ -7,7 +7,6 @@ use super::{Bypass, Event, Outcome, Regeneration, observer::Frequent};
 /// Returns true if the log shows frequent events of this kind.
 pub(super) fn is_logged(kind: Frequent) -> bool {
     match kind {
-        Frequent::Lock => tracing::enabled!(target: "perennial::lock", Level::DEBUG),
         Frequent::Memory => tracing::enabled!(target: "perennial::memory", Level::DEBUG),
         Frequent::Request => tracing::enabled!(target: "perennial::request", Level::DEBUG),
     }
@@ -34,8 +33,8 @@ macro_rules! lines {
                 );
             }
             Event::Regenerated(ended) => regeneration(ended),
-            // A subscriber's event.
-            Event::Missed { .. } => {}
+            // The store logs its notes, and a subscriber its own event.
+            _ => {}
         }
     };
 }
@@ -47,14 +46,6 @@ pub(super) fn log(event: &Event) {
         LeaseTakenOver [key] [] [fence] info "regeneration" "the lease of a crashed or paused process was taken over";
         Purged [key] [] [] debug "invalidation" "purged";
         Bypassed [path layer] [reason] [] debug "request" "a request bypasses the cache";
-        DatabaseAway [step error] [] [] error "database"
-            "the database fails; versions in memory are still served (logged once until the database works again)";
-        DatabaseBack [step] [] [] info "database" "the database works again";
-        LockAcquired [name] [kind] [fence] debug "lock" "acquired";
-        LockContended [name] [kind] [] debug "lock" "taken by another holder";
-        LockLost [name] [kind reason] [fence] warn "lock" "the lease is lost";
-        LockBroken [name] [kind] [] info "lock" "broken";
-        IdempotentReplay [name] [] [] debug "request" "a repeated request gets the stored response";
         MemoryEvicted [key] [] [] debug "memory" "left memory for others";
     }
 }

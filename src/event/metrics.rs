@@ -9,6 +9,8 @@ use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
+use perennial_store::{LockName, Note};
+
 use super::{Bypass, Event, Outcome, Served, Stats};
 
 /// The macros that describe the kinds of metrics.
@@ -84,36 +86,40 @@ pub(super) fn record(event: &Event) {
             };
             counter!("perennial_invalidations_total", "scope" => scope).increment(1);
         }
-        Event::LockAcquired { kind, .. } => lock(kind.as_str(), "acquired"),
-        Event::LockContended { kind, .. } => lock(kind.as_str(), "contended"),
-        Event::LockLost { kind, .. } => lock(kind.as_str(), "lost"),
-        Event::LockBroken { kind, .. } => lock(kind.as_str(), "broken"),
-        Event::IdempotentReplay { .. } => {
-            counter!("perennial_idempotent_replays_total").increment(1);
-        }
         _ => {}
     }
 }
 
-fn lock(kind: &'static str, result: &'static str) {
-    counter!("perennial_locks_total", "kind" => kind, "result" => result).increment(1);
-}
-
-/// Records whether every step in the database works.
-pub(crate) fn database_works(works: bool) {
-    gauge!("perennial_database_available").set(f64::from(u8::from(works)));
+/// Records a note of the store.
+pub(super) fn noted(note: &Note<'_>) {
+    let lock = |name: &LockName, result: &'static str| {
+        counter!("perennial_locks_total", "kind" => name.kind().as_str(), "result" => result)
+            .increment(1);
+    };
+    match *note {
+        Note::Step {
+            step,
+            took,
+            succeeded,
+            works,
+        } => {
+            let outcome = if succeeded { "ok" } else { "error" };
+            let labels = [("operation", step), ("outcome", outcome)];
+            histogram!("perennial_database_operation_duration_seconds", &labels).record(took);
+            gauge!("perennial_database_available").set(f64::from(u8::from(works)));
+        }
+        Note::DatabaseAway { .. } | Note::DatabaseBack { .. } => {}
+        Note::LockAcquired { name, .. } => lock(name, "acquired"),
+        Note::LockContended { name } => lock(name, "contended"),
+        Note::LockLost { name, .. } => lock(name, "lost"),
+        Note::LockBroken { name } => lock(name, "broken"),
+        Note::Replayed { .. } => counter!("perennial_idempotent_replays_total").increment(1),
+    }
 }
 
 /// Records a stale response.
 pub(super) fn stale(since: Duration) {
     histogram!("perennial_stale_age_seconds").record(since);
-}
-
-/// Records a step in the database.
-pub(super) fn step(step: &'static str, took: Duration, succeeded: bool) {
-    let outcome = if succeeded { "ok" } else { "error" };
-    let labels = [("operation", step), ("outcome", outcome)];
-    histogram!("perennial_database_operation_duration_seconds", &labels).record(took);
 }
 
 /// Records the figures that are counted without a recorder.

@@ -64,13 +64,15 @@ mod words;
 
 use std::{sync::Arc, time::Duration};
 
-use crate::error::words::seconds;
-use crate::{extensions::Fence, name::LockKind};
+use perennial_store::error::words::seconds;
+
+use perennial_store::{Fence, LockKind};
 
 pub use counters::Stats;
 pub use observer::Events;
 pub(crate) use observer::{Frequent, Observer};
-pub use words::{Bypass, LockLoss, Outcome, Reason, Served};
+pub use perennial_store::LockLoss;
+pub use words::{Bypass, Outcome, Reason, Served};
 
 /// An event of a site in this process. Cheap to clone.
 ///

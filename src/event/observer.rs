@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures_core::Stream;
+use perennial_store::{LockName, Note};
 use tokio::sync::broadcast::{self, Receiver, error::RecvError};
 use tokio_util::sync::ReusableBoxFuture;
 
@@ -21,7 +22,7 @@ use super::{
 /// The number of events that a slow subscriber may be behind.
 const BUFFER: usize = 1024;
 
-/// The observer of a site, or of `Locks` that were opened without a site. Cheap to clone.
+/// The observer of a site. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observer(Arc<Inner>);
 
@@ -40,6 +41,22 @@ impl Observer {
             _ => {}
         }
         log(&event);
+        self.send(event);
+    }
+
+    /// Records a note of the store, which the store has logged.
+    pub(crate) fn noted(&self, note: &Note<'_>) {
+        #[cfg(feature = "metrics")]
+        super::metrics::noted(note);
+        let subscribers = self.0.subscribers.get();
+        if subscribers.is_some_and(|it| it.receiver_count() > 0)
+            && let Some(event) = of_note(note)
+        {
+            self.send(event);
+        }
+    }
+
+    fn send(&self, event: Event) {
         #[cfg(feature = "metrics")]
         super::metrics::record(&event);
         if let Some(subscribers) = self.0.subscribers.get() {
@@ -51,10 +68,7 @@ impl Observer {
     /// Emits an event of a frequent kind, which is created only for a subscriber or for the log.
     pub(crate) fn emit_if_watched(&self, target: Frequent, event: impl FnOnce() -> Event) {
         let subscribers = self.0.subscribers.get();
-        // A metric counts each lock. The other frequent events have counters of their own.
-        let is_counted = cfg!(feature = "metrics") && target == Frequent::Lock;
-        if is_counted || subscribers.is_some_and(|it| it.receiver_count() > 0) || is_logged(target)
-        {
+        if subscribers.is_some_and(|it| it.receiver_count() > 0) || is_logged(target) {
             self.emit(event());
         }
     }
@@ -78,12 +92,6 @@ impl Observer {
         super::metrics::stale(_since);
     }
 
-    /// Records a step in the database in the metrics.
-    pub(crate) fn step(&self, _step: &'static str, _took: Duration, _succeeded: bool) {
-        #[cfg(feature = "metrics")]
-        super::metrics::step(_step, _took, _succeeded);
-    }
-
     pub(crate) fn subscribe(&self) -> Events {
         let subscribers = &self.0.subscribers;
         let sender = subscribers.get_or_init(|| broadcast::Sender::new(BUFFER));
@@ -91,10 +99,48 @@ impl Observer {
     }
 }
 
+/// Returns the event of a note; `None`: metrics alone have the note.
+fn of_note(note: &Note<'_>) -> Option<Event> {
+    let lock = |name: &LockName| (name.kind(), Arc::from(name.as_str()));
+    Some(match *note {
+        Note::Step { .. } => return None,
+        Note::DatabaseAway { step, error } => Event::DatabaseAway {
+            step,
+            error: error.into(),
+        },
+        Note::DatabaseBack { step } => Event::DatabaseBack { step },
+        Note::LockAcquired { name, fence } => {
+            let (kind, name) = lock(name);
+            Event::LockAcquired { kind, name, fence }
+        }
+        Note::LockContended { name } => {
+            let (kind, name) = lock(name);
+            Event::LockContended { kind, name }
+        }
+        Note::LockLost {
+            name,
+            fence,
+            reason,
+        } => {
+            let (kind, name) = lock(name);
+            Event::LockLost {
+                kind,
+                name,
+                fence,
+                reason,
+            }
+        }
+        Note::LockBroken { name } => {
+            let (kind, name) = lock(name);
+            Event::LockBroken { kind, name }
+        }
+        Note::Replayed { name } => Event::IdempotentReplay { name: name.into() },
+    })
+}
+
 /// The frequent kinds of events, by the target of their log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frequent {
-    Lock,
     Memory,
     Request,
 }
@@ -184,7 +230,7 @@ mod tests {
         drop(observer.subscribe());
         observer.emit_if_watched(Frequent::Memory, || panic!("has no watcher"));
         let mut events = observer.subscribe();
-        observer.emit_if_watched(Frequent::Lock, || purged(1));
+        observer.emit_if_watched(Frequent::Request, || purged(1));
         assert_eq!(events.try_next(), Some(purged(1)));
     }
 }

@@ -1,7 +1,7 @@
 //! The words for results, in the API, the log, metrics, `Cache-Status`, the history, the status page
 //! and the command line.
 
-use crate::error::words::words;
+use perennial_store::words;
 
 words! {
     /// The way in which a request was answered: the terms of `Cache-Status` (RFC 9211).
@@ -126,17 +126,6 @@ words! {
     }
 }
 
-words! {
-    /// The reason for the loss of a lease before its release.
-    pub enum LockLoss("reason for a loss") {
-        /// The lease ended, and no extension has reached the database.
-        Expired => "expired",
-        /// The database refused the extension: another holder has taken the lock over, or the lock
-        /// was broken.
-        TakenOver => "taken-over",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{collections::HashSet, fmt::Display, str::FromStr};
@@ -169,7 +158,6 @@ mod tests {
         assert_eq!(read_again(Served::all()), 6 + bypasses);
         assert_eq!(read_again(Outcome::all()), 10 + bypasses);
         read_again(Reason::all());
-        read_again(LockLoss::all());
         let wrong = "not-stored: everything".parse::<Outcome>();
         let wrong = wrong.expect_err("no outcome").to_string();
         assert!(wrong.contains("write one of stored, renewed"), "{wrong}");

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
 use httpdate::fmt_http_date;
+use perennial_store::name::hex;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -12,7 +13,6 @@ use crate::{
         fields::{ascii, copied, list},
         terms,
     },
-    key,
     timing::CLOCKS_DIFFER,
 };
 
@@ -109,7 +109,7 @@ fn etag(response: &Response<Bytes>) -> HeaderValue {
     }
     digest.update(response.body());
     let digest = digest.finalize();
-    ascii(format!("\"{}\"", key::hex(&digest[..16])))
+    ascii(format!("\"{}\"", hex(&digest[..16])))
 }
 
 /// Removes the headers of one connection (RFC 9110 §7.6.1).

@@ -9,8 +9,6 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
-use crate::lock::Lease;
-
 /// A stored body, or the inner service's own, streamed.
 #[derive(Debug)]
 pub struct ResponseBody<B> {
@@ -19,8 +17,6 @@ pub struct ResponseBody<B> {
     first: Bytes,
     /// The inner service's body.
     rest: Option<Pin<Box<B>>>,
-    /// Held until the body has been sent, or dropped.
-    lease: Option<Box<Lease>>,
 }
 
 impl<B> ResponseBody<B> {
@@ -28,7 +24,6 @@ impl<B> ResponseBody<B> {
         Self {
             first: bytes,
             rest: None,
-            lease: None,
         }
     }
 
@@ -36,18 +31,10 @@ impl<B> ResponseBody<B> {
         Self::resumed(Bytes::new(), Box::pin(body))
     }
 
-    pub(super) fn leased(body: B, lease: Lease) -> Self {
-        Self {
-            lease: Some(Box::new(lease)),
-            ..Self::streamed(body)
-        }
-    }
-
     pub(super) fn resumed(first: Bytes, rest: Pin<Box<B>>) -> Self {
         Self {
             first,
             rest: Some(rest),
-            lease: None,
         }
     }
 }
@@ -73,11 +60,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         let Some(rest) = &mut self.rest else {
             return Poll::Ready(None);
         };
-        let frame = rest.as_mut().poll_frame(cx);
-        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
-            self.lease = None;
-        }
-        frame
+        rest.as_mut().poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {

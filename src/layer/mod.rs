@@ -5,7 +5,7 @@
 //! |---|---|
 //! | has a page that is the same for many visitors | [`RefreshLayer`], from [`Perennial::layer`](crate::Perennial::layer) |
 //! | changes data that pages show | [`InvalidateLayer`], from [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success) |
-//! | may run once at a time, or once for each request | the layers in [`locks`](crate::locks) |
+//! | may run once at a time, or once for each request | the layers of perennial-jobs and perennial-idempotency |
 
 /// Implements the accessors of a service with an inner service, as in tower-http.
 macro_rules! of_inner {
@@ -35,11 +35,8 @@ macro_rules! of_inner {
 }
 
 mod body;
-pub(crate) mod exclusive;
 pub(crate) mod future;
-pub(crate) mod idempotency;
 mod invalidate;
-mod problem;
 pub(crate) mod refresh;
 
 pub use body::ResponseBody;

@@ -5,7 +5,9 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{clock::Tick, page::flight::HeldElsewhere, store::Awaited};
+use perennial_store::Awaited;
+
+use crate::{clock::Tick, page::flight::HeldElsewhere};
 
 #[derive(Default)]
 pub(super) struct Elsewhere(Mutex<BTreeMap<String, HeldElsewhere>>);

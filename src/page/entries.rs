@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use perennial_store::error::words::seconds;
+
 use super::history::PastVersion;
-use crate::error::words::seconds;
-use crate::{error::words::words, extensions::Fence, lock::Holder};
+use perennial_store::{Fence, Holder, words};
 
 /// A choice of entries, for [`Perennial::entries`](crate::Perennial::entries).
 ///

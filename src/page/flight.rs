@@ -20,7 +20,6 @@ use crate::{
     event::{Bypass, Outcome},
     extensions::Tags,
     page::{Failure, Meta},
-    store::LockState,
     timing::RECHECK,
 };
 
@@ -28,6 +27,7 @@ use finish::Publishing;
 pub(crate) use known::{
     Answer, AsOf, Facts, Freshness, HeldElsewhere, Known, Origin, Page, Verdicts, Version,
 };
+use perennial_store::LockState;
 pub(crate) use wait::{Next, Shown, Visitor};
 
 /// The answer to a probe.

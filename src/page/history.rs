@@ -3,12 +3,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::error::words::{seconds, unix_time};
+use perennial_store::error::words::{seconds, unix_time};
+
 use crate::{
     clock::{duration, micros},
     event::Reason,
-    extensions::Fence,
 };
+use perennial_store::Fence;
 
 /// The number of generations in a history.
 const GENERATIONS: usize = 20;

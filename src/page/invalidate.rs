@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
+use perennial_store::{Error, Invalidate, LockKind, LockName, Purge, error::with_causes};
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use crate::{
-    error::{Error, with_causes},
     event::Event,
-    lock::{LockKind, LockName},
     page::{Answer, Failure, Generate, Pages, Target, entries::EntryFilter},
     policy::Refresh,
-    store::{Invalidate, Purge},
     timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
 };
 
@@ -32,7 +30,7 @@ impl Pages {
             name: name.into(),
             epoch,
         };
-        self.store.observer().emit(invalidated);
+        self.observer().emit(invalidated);
         // The check reads all of memory, and only a reader of the log needs the check.
         if tracing::enabled!(tracing::Level::DEBUG) && !self.memory.has(name) {
             tracing::debug!(
@@ -98,7 +96,7 @@ impl Pages {
         self.memory.remove(key);
         self.store.call(Purge::new(key)).await?;
         let purged = Event::Purged { key: key.into() };
-        self.store.observer().emit(purged);
+        self.observer().emit(purged);
         // Once more: since the first invalidation a regeneration may have read a cooldown that the
         // purge ended only now, and memory would keep that cooldown as if it were later.
         self.note(&Target::Purged(key).name()?).await.map(drop)
@@ -125,7 +123,7 @@ impl Pages {
                 self.memory.remove(key);
                 self.store.call(Purge::new(key)).await?;
                 let key = entry.key.as_str().into();
-                self.store.observer().emit(Event::Purged { key });
+                self.observer().emit(Event::Purged { key });
             }
             match page.next {
                 Some(next) => from = Some(next),

@@ -17,11 +17,9 @@ use std::{
     },
 };
 
-use crate::{
-    error::Error,
-    name::bounded,
-    page::{Metadata, flight::Freshness, names::Names},
-};
+use perennial_store::{Error, name::bounded};
+
+use crate::page::{Metadata, flight::Freshness, names::Names};
 
 /// The number of names of one effect above which a process folds the older half of the names: one
 /// epoch takes their place.

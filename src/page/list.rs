@@ -4,6 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::Response;
+use perennial_store::{
+    EntryRow, Error, Fence, List, LockInfo, LockKind, LockName, Probe, name::bounded,
+};
 
 use super::{
     Known, Metadata, Pages,
@@ -12,14 +15,7 @@ use super::{
     history::PastVersion,
     meta::Description,
 };
-use crate::{
-    error::Error,
-    extensions::Fence,
-    http::terms::Terms,
-    lock::{LockInfo, LockKind, LockName},
-    name::bounded,
-    store::{self, EntryRow, Probe},
-};
+use crate::http::terms::Terms;
 
 /// The number of rows that one statement reads.
 const STEP: usize = 200;
@@ -103,7 +99,7 @@ impl Pages {
     }
 
     async fn rows(&self, from: &str, most: usize) -> Result<Vec<EntryRow>, Error> {
-        let list = self.store.call(store::List::new(from, most));
+        let list = self.store.call(List::new(from, most));
         list.await
     }
 

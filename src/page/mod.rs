@@ -27,17 +27,14 @@ use std::{
 
 use bytes::Bytes;
 use http::Response;
+use perennial_store::{Locks, Store};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
     clock::{Clock, Tick},
-    error::Error,
     event::{Observer, Stats},
-    lock::{Lease, Locks},
     mode::Mode,
     policy::Refresh,
-    store::Store,
-    timing::PROCESS_LEASE,
 };
 
 use elsewhere::Elsewhere;
@@ -63,6 +60,7 @@ type Step = flight::Step<Representations>;
 
 pub(crate) struct Pages {
     store: Store,
+    observer: Observer,
     locks: Locks,
     clock: Clock,
     memory: Memory,
@@ -105,16 +103,17 @@ pub(crate) struct Settings {
 type Running = HashMap<String, watch::Sender<Shown>>;
 
 impl Pages {
-    pub(crate) fn new(store: Store, settings: Settings) -> Self {
+    pub(crate) fn new(store: Store, observer: Observer, settings: Settings) -> Self {
         let regenerations = settings.max_regenerations.min(Semaphore::MAX_PERMITS);
         let memory = Memory::new(
             settings.memory_capacity,
             settings.max_body,
-            store.observer().clone(),
+            observer.clone(),
         );
         Self {
             locks: Locks::with_store(store.clone()),
             store,
+            observer,
             clock: Clock::start(),
             memory,
             invalidations: Invalidations::new(settings.revision.clone()),
@@ -145,7 +144,7 @@ impl Pages {
     }
 
     pub(crate) fn observer(&self) -> &Observer {
-        self.store.observer()
+        &self.observer
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -164,16 +163,6 @@ impl Pages {
 
     pub(crate) fn locks(&self) -> Locks {
         self.locks.clone()
-    }
-
-    /// Holds a lock that lists this process among the site's.
-    pub(crate) async fn announce(&self) -> Result<Lease, Error> {
-        let mut action = format!("perennial {}", env!("CARGO_PKG_VERSION"));
-        if let Some(revision) = &self.settings.revision {
-            action += &format!(", revision {revision}");
-        }
-        let locks = self.locks().lease(PROCESS_LEASE);
-        locks.take_process(&action).await
     }
 
     /// Returns the policy that applies in the site's mode.

@@ -2,10 +2,10 @@
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
+use perennial_store::{Error, PruneEntries, PruneInvalidations};
+
 use crate::{
-    error::Error,
     page::Pages,
-    store::{PruneEntries, PruneInvalidations},
     timing::{BRIEF_RETENTION, INVALIDATION_MEMORY, PRUNE, PRUNE_LEAST},
 };
 

@@ -8,14 +8,13 @@ use std::{
     time::Duration,
 };
 
+use perennial_store::{Error, FoldAt, Invalidate, Invalidated, InvalidatedForLong};
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tracing::Instrument;
 
 use crate::{
     clock::Tick,
-    error::Error,
     page::{Pages, invalidation::MOST},
-    store::{FoldAt, Invalidate, Invalidated, InvalidatedForLong},
     timing::{OVERDUE, SYNC},
 };
 

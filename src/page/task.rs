@@ -6,19 +6,18 @@ mod visit;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
+use perennial_store::{Lease, LockKind, LockName, NewEntry, Probe, Publish, Remove};
 use tokio::sync::watch;
 
 use crate::{
     clock::Tick,
     event::Reason,
-    lock::{Lease, LockKind, LockName},
     page::{
         Event, Facts, Generator, Metadata, Page, Pages, Representations, Shown, Step, Version,
         flight::{Effect, Flight, Found, Origin},
         parts,
     },
     policy::Refresh,
-    store::{NewEntry, Probe, Publish, Remove},
     timing::RECHECK,
 };
 

@@ -2,19 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
+use perennial_store::{
+    Backend, Database, Error, IntoDatabase, Note, Store, name::TABLE_PREFIX, sql::Connect,
+};
+
 use super::Perennial;
-#[cfg(feature = "postgres")]
-use super::listen::listen;
-#[cfg(feature = "_sql")]
-use crate::sql::{Connect, Database, IntoDatabase};
 use crate::{
-    error::Error,
+    event::Observer,
     layer::refresh::extensions::KnownTypes,
     mode::Mode,
-    name::TABLE_PREFIX,
     page::{Pages, Settings},
-    store::{Backend, Store},
-    timing::{DATABASE_PATIENCE, RETENTION},
+    timing::{DATABASE_PATIENCE, RETENTION, STATEMENT_TIMEOUT},
 };
 
 /// The settings of a [`Perennial`]; from [`Perennial::builder`].
@@ -28,7 +26,6 @@ pub struct Builder {
     known: KnownTypes,
     statement_timeout: Option<Duration>,
     database_patience: Duration,
-    #[cfg(feature = "_sql")]
     connect: Connect,
     #[cfg(feature = "postgres")]
     listen: bool,
@@ -53,7 +50,6 @@ impl Builder {
             digests_executable: false,
             statement_timeout: None,
             database_patience: DATABASE_PATIENCE,
-            #[cfg(feature = "_sql")]
             connect: Connect::Now,
             #[cfg(feature = "postgres")]
             listen: false,
@@ -216,7 +212,6 @@ impl Builder {
     /// made within the [statement timeout](Self::statement_timeout).
     /// [`Once::mark_in`](crate::locks::Once::mark_in) runs on the caller's connection and makes no
     /// tables: in a new database, the mark fails until another step has made the tables.
-    #[cfg(feature = "_sql")]
     pub fn connect_lazily(mut self) -> Self {
         self.connect = Connect::Lazily;
         self
@@ -244,7 +239,6 @@ impl Builder {
     /// The errors of [`Perennial::open`], and [`Invalid`](crate::ErrorKind::Invalid) for a table
     /// prefix that cannot be used, an empty revision, an executable that cannot be read, a statement
     /// timeout of zero, or `listen` on a database other than PostgreSQL.
-    #[cfg(feature = "_sql")]
     pub async fn open(self, url: &str) -> Result<Perennial, Error> {
         let database = Database::open_when(url, self.connect).await?;
         self.with_pool(database).await
@@ -255,7 +249,6 @@ impl Builder {
     /// # Errors
     ///
     /// The errors of [`open`](Self::open).
-    #[cfg(feature = "_sql")]
     pub async fn with_pool(self, pool: impl IntoDatabase) -> Result<Perennial, Error> {
         let this = self.checked()?;
         let database: Database = pool.into();
@@ -276,7 +269,7 @@ impl Builder {
                     pages.heard();
                 }
             };
-            site.pages.listen(listen(&database, &prefix, heard)?);
+            site.pages.listen(database.listen(&prefix, heard)?);
         }
         Ok(site)
     }
@@ -298,19 +291,15 @@ impl Builder {
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid) for a table prefix or a kind of URL that cannot be
     /// used.
-    #[cfg(feature = "_sql")]
     pub fn ddl(&self, url: &str) -> Result<String, Error> {
-        crate::sql::ddl(url, &self.table_prefix)
+        perennial_store::sql::ddl(url, &self.table_prefix)
     }
 
     /// Opens a site over any store. Not part of the public API.
-    #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub fn with_store(self, store: Box<dyn Backend>) -> Result<Perennial, Error> {
         let this = self.checked()?;
-        let limit = this
-            .statement_timeout
-            .unwrap_or(crate::timing::STATEMENT_TIMEOUT);
+        let limit = this.statement_timeout.unwrap_or(STATEMENT_TIMEOUT);
         Ok(this.site(store, limit, "memory", None))
     }
 
@@ -360,7 +349,10 @@ impl Builder {
         database: &str,
         prefix: Option<String>,
     ) -> Perennial {
-        let store = Store::new(store, limit, self.database_patience, prefix);
+        let observer = Observer::default();
+        let hook = observer.clone();
+        let note = move |note: &Note<'_>| hook.noted(note);
+        let store = Store::new(store, limit, self.database_patience, prefix, note);
         #[cfg(feature = "metrics")]
         crate::event::metrics::describe();
         tracing::info!(
@@ -381,11 +373,10 @@ impl Builder {
                  regenerates them, and failures are shown at once"
             );
         }
-        let pages = Pages::new(store, self.settings);
+        let pages = Pages::new(store, observer, self.settings);
         Perennial {
             pages: Arc::new(pages),
             known: Arc::new(self.known),
-            #[cfg(feature = "_sql")]
             database: None,
         }
     }
@@ -398,10 +389,8 @@ fn features() -> String {
         ("postgres", cfg!(feature = "postgres")),
         ("mysql", cfg!(feature = "mysql")),
         ("axum", cfg!(feature = "axum")),
-        ("calendar", cfg!(feature = "calendar")),
         ("compression", cfg!(feature = "compression")),
         ("metrics", cfg!(feature = "metrics")),
-        ("testing", cfg!(feature = "testing")),
     ];
     let names = features.into_iter().filter(|(_, is_built_in)| *is_built_in);
     let names: Vec<_> = names.map(|(name, _)| name).collect();

@@ -4,11 +4,11 @@ use std::{borrow::Cow, fmt, future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
+use perennial_store::{Error, ErrorKind, error::BoxError};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::Perennial;
 use crate::{
-    error::{BoxError, Error, ErrorKind},
     page::{
         Answer, Failure, Freshness, Generate, Generated, Generator, Page, Version,
         parts::provisional,

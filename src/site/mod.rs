@@ -2,28 +2,24 @@
 
 mod builder;
 pub(crate) mod content;
-#[cfg(feature = "postgres")]
-mod listen;
 mod process;
 mod warm;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::Response;
+use perennial_store::{Database, Error, IntoDatabase, Lease, Locks};
 
-#[cfg(feature = "_sql")]
-use crate::sql::{Database, IntoDatabase};
 use crate::{
     entries::{Entry, EntryFilter, EntryPage},
-    error::Error,
     event::{Events, Stats},
     extensions::Tags,
     key,
     layer::{InvalidateLayer, RefreshLayer, refresh::extensions::KnownTypes},
-    lock::{Lease, Locks},
     page::{Pages, Target},
     policy::Refresh,
+    timing::PROCESS_LEASE,
 };
 
 pub use builder::Builder;
@@ -40,7 +36,6 @@ pub use warm::Visit;
 pub struct Perennial {
     pages: Arc<Pages>,
     known: Arc<KnownTypes>,
-    #[cfg(feature = "_sql")]
     database: Option<Database>,
 }
 
@@ -81,7 +76,6 @@ impl Perennial {
     ///   [`Builder::connect_lazily`] opens a site while its database is away.
     /// - The tables belong to a newer release, or are not made within 60 s.
     /// - The tables are missing and the role may not make them; see [`Builder::ddl`].
-    #[cfg(feature = "_sql")]
     pub async fn open(url: &str) -> Result<Self, Error> {
         Self::builder().open(url).await
     }
@@ -95,7 +89,6 @@ impl Perennial {
     /// # Errors
     ///
     /// The errors of [`open`](Self::open).
-    #[cfg(feature = "_sql")]
     pub async fn with_pool(pool: impl IntoDatabase) -> Result<Self, Error> {
         Self::builder().with_pool(pool).await
     }
@@ -279,7 +272,6 @@ impl Perennial {
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid): the site is open in memory, and has no SQL database.
-    #[cfg(feature = "_sql")]
     pub fn database(&self) -> Result<Database, Error> {
         let database = self.database.clone();
         database
@@ -362,7 +354,13 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn announce(&self) -> Result<Lease, Error> {
-        self.pages.announce().await
+        let mut action = format!("perennial {}", env!("CARGO_PKG_VERSION"));
+        if let Some(revision) = &self.pages.settings.revision {
+            action += &format!(", revision {revision}");
+        }
+        let (locks, name) = (self.locks().lease(PROCESS_LEASE), process::lock_name());
+        let taken = locks.take(&name, &action, None).await?;
+        taken.ok_or_else(|| Error::taken(name.as_str(), Duration::ZERO, ""))
     }
 
     /// Returns the processes that have [announced](Self::announce) themselves.

@@ -2,12 +2,21 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::{
-    clock::duration,
+use perennial_store::{
+    LockInfo, LockKind, LockName,
     error::words::{seconds, unix_time},
-    lock::{LockInfo, LockKind, PROCESS},
-    timing::PROCESS_LEASE,
 };
+
+use crate::{clock::duration, timing::PROCESS_LEASE};
+
+/// The beginning of the names of the locks that list processes.
+const PROCESS: &str = "process/";
+
+/// Returns a name for the lock of this process that no other process has.
+pub(super) fn lock_name() -> LockName {
+    let name = format!("{PROCESS}{}", uuid::Uuid::new_v4().simple());
+    LockName::of(LockKind::Housekeeping, name)
+}
 
 /// A process that has [announced](crate::Perennial::announce) itself. Times are by the database's
 /// clock.

@@ -4,11 +4,11 @@ use std::any::{TypeId, type_name};
 
 use http::Extensions;
 use hyper::upgrade::OnUpgrade;
+use perennial_store::Fence;
 
 use super::request::Generating;
 #[cfg(feature = "axum")]
 use super::routing;
-use crate::extensions::Fence;
 
 /// The types of extensions that a layer knows: the router's, the server's, Perennial's own, and those
 /// that the site or the layer has declared.

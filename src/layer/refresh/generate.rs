@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
+use perennial_store::error::BoxError;
 use tower_service::Service;
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
     service::Shared,
 };
 use crate::{
-    error::BoxError,
     event::Bypass,
     extensions::{RefreshAfter, Tags},
     http::stored,

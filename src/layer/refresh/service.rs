@@ -10,13 +10,13 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header, request::Parts};
 use http_body::Body;
+use perennial_store::error::BoxError;
 use tower_service::Service;
 
 use super::{
     admission::Admitted, generate::generate, keying::Resource, request, target::RequestHost, warm,
 };
 use crate::{
-    error::BoxError,
     event::{Bypass, Served},
     http::cache_status::{Forward, Handling},
     layer::{

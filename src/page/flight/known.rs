@@ -2,13 +2,14 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use perennial_store::Awaited;
+
 use crate::{
     clock::Tick,
     event::Bypass,
     http::terms::Terms,
     page::{Failure, Meta},
     policy::Refresh,
-    store::Awaited,
 };
 
 /// The invalidation list, as far as decisions need to know.

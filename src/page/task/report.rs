@@ -2,14 +2,12 @@
 
 use std::time::SystemTime;
 
+use perennial_store::{Fence, Lease, error::with_causes, name::bounded};
+
 use super::Task;
 use crate::{
-    error::with_causes,
     event::{self, Outcome, Reason, Regeneration},
-    extensions::Fence,
     http::terms::Terms,
-    lock::Lease,
-    name::bounded,
     page::{
         Event, Facts, Version,
         flight::{Ended, Found, Freshness, Generated},
@@ -140,6 +138,6 @@ impl Task {
     }
 
     fn emit(&self, event: event::Event) {
-        self.pages.store.observer().emit(event);
+        self.pages.observer().emit(event);
     }
 }

@@ -4,7 +4,7 @@
 #[macro_use]
 #[allow(dead_code, unused_macros, reason = "these tests need a part of it")]
 mod databases;
-#[path = "../../../../crates/perennial-admin/tests/driver/mod.rs"]
+#[path = "../../../../crates/admin/tests/driver/mod.rs"]
 mod driver;
 #[path = "../../../tests/programs/program.rs"]
 #[allow(dead_code, reason = "these tests need a part of it")]

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use perennial_store::{Awaited, LockState};
+
 use crate::{
     clock::Tick,
     page::flight::check::{
@@ -11,7 +13,6 @@ use crate::{
         setup::{LEASE, Mutant, NOW, OLDEST, SECOND},
     },
     search::Broken,
-    store::{Awaited, LockState},
 };
 
 /// An entry from further in the future is from before the clock was set back.

@@ -1,0 +1,57 @@
+//! The layer's own responses.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode};
+
+use perennial_store::{Note, Store, problem::problem};
+
+use crate::{
+    body::{ResponseBody, whole},
+    state::Answer,
+    timing::{RETRY_AFTER_FAILURE, RETRY_IN_PROGRESS},
+};
+
+const NOT_STORED: &str =
+    "the first request with this `Idempotency-Key` was done, and its response is not stored";
+const OTHER_REQUEST: &str = "another request had this `Idempotency-Key`, with another method, host, path, query, `Content-Type` or body: send a new key for each new request, and repeat a request unchanged";
+const IN_PROGRESS: &str =
+    "the first request with this `Idempotency-Key` is still being served: repeat the request later";
+const UNKNOWN: &str = "the first request with this `Idempotency-Key` was begun, and its outcome is unknown, so the request does not run again. Ask the operator of this service; with a new key the request runs again";
+const UNAVAILABLE: &str =
+    "the `Idempotency-Key` cannot be stored at the moment, so the request is not done";
+
+/// Returns a response that does not depend on the request's row.
+pub(super) fn refusal<E>(status: StatusCode, detail: &str) -> Response<ResponseBody<E>> {
+    problem(status, detail, &[], None).map(whole)
+}
+
+impl Answer<Response<Bytes>> {
+    /// `name`: of the request's row, for the log.
+    pub(super) fn into_response(self, name: &str, store: &Store) -> Response<Bytes> {
+        let (status, detail, retry_in) = match self {
+            Self::Replay(mut response) => {
+                let replayed = HeaderValue::from_static("true");
+                let headers = response.headers_mut();
+                headers.insert("idempotency-replayed", replayed);
+                store.tell(&Note::Replayed { name });
+                return response;
+            }
+            Self::NotStored => (StatusCode::CONFLICT, NOT_STORED, None),
+            Self::OtherRequest => (StatusCode::UNPROCESSABLE_ENTITY, OTHER_REQUEST, None),
+            Self::InProgress => (StatusCode::CONFLICT, IN_PROGRESS, Some(RETRY_IN_PROGRESS)),
+            Self::Unknown => {
+                tracing::warn!(
+                    name,
+                    "the outcome of a request with an `Idempotency-Key` is unknown, as its process or its service failed, or is slow: find out whether the request was done; if not, `IdempotencyLayer::forget` lets the request run"
+                );
+                (StatusCode::CONFLICT, UNKNOWN, None)
+            }
+            Self::Unavailable => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                UNAVAILABLE,
+                Some(RETRY_AFTER_FAILURE),
+            ),
+        };
+        problem(status, detail, &[], retry_in)
+    }
+}

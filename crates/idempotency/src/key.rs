@@ -1,0 +1,144 @@
+//! The identity of a request: the client's key, and a digest of the request.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
+use perennial_store::name::hex;
+use sfv::{BareItem, Item, Parser};
+use sha2::{Digest, Sha256};
+
+const KEY: &str = "idempotency-key";
+
+/// Returns the client's key: a string of RFC 9651, or the raw value of the header; `None`: the
+/// header is missing. The error tells the client a valid form.
+pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
+    let mut lines = headers.get_all(KEY).iter().map(HeaderValue::to_str);
+    let text = match (lines.next(), lines.next()) {
+        (None, _) => return Ok(None),
+        (Some(Ok(text)), None) => text,
+        (Some(Err(_)), None) => {
+            return Err("the `Idempotency-Key` is not plain ASCII: send a UUID, say");
+        }
+        (Some(_), Some(_)) => return Err("there are two `Idempotency-Key` headers: send one"),
+    };
+    let item = Parser::new(text).parse::<Item>();
+    let key = match item.map(|item| item.bare_item) {
+        Ok(BareItem::String(string)) => string.into(),
+        _ => text.trim().to_owned(),
+    };
+    match key.len() {
+        0 => Err("the `Idempotency-Key` is empty: send a UUID, say"),
+        1..=255 => Ok(Some(key)),
+        _ => Err("the `Idempotency-Key` is longer than 255 bytes: send a UUID, say"),
+    }
+}
+
+/// Returns a digest by which two requests with one key differ.
+pub(super) fn fingerprint(parts: &Parts, body: &Bytes) -> String {
+    // Without the changes by nested routers. The host is the same in every version of HTTP.
+    let uri = original_uri(parts);
+    let host = host(&parts.uri, &parts.headers).unwrap_or_default();
+    let media_type = parts.headers.get(header::CONTENT_TYPE);
+    let parts = [
+        parts.method.as_str().as_bytes(),
+        &host,
+        uri.path().as_bytes(),
+        uri.query().unwrap_or_default().as_bytes(),
+        media_type.map_or(b"", HeaderValue::as_bytes),
+        body,
+    ];
+    // No part except the body contains a line feed.
+    hex(&Sha256::digest(parts.join(&b'\n')))
+}
+
+/// Returns the URI of the request as axum's outermost router got the request. Without axum, the
+/// present URI.
+fn original_uri(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::OriginalUri(original)) = parts.extensions.get() {
+        return original;
+    }
+    &parts.uri
+}
+
+/// Returns the host of the request, in lowercase (RFC 9112 §3.2.2).
+fn host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> {
+    let host = match uri.authority() {
+        // Without the user information before the host.
+        Some(authority) => authority.as_str().rsplit('@').next()?.as_bytes(),
+        None => headers.get(header::HOST)?.as_bytes(),
+    };
+    Some(host.to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderName;
+
+    use super::*;
+
+    fn headers(keys: &[&str]) -> HeaderMap {
+        let keys = keys.iter();
+        keys.map(|key| {
+            (
+                HeaderName::from_static(KEY),
+                HeaderValue::from_str(key).expect("a value"),
+            )
+        })
+        .collect()
+    }
+
+    fn of(uri: &str, host: Option<&str>, body: &'static str) -> String {
+        let mut request = http::Request::post(uri);
+        if let Some(host) = host {
+            request = request.header("host", host);
+        }
+        let request = request.body(()).expect("a request");
+        fingerprint(&request.into_parts().0, &Bytes::from(body))
+    }
+
+    #[test]
+    fn fingerprint_is_the_same_in_every_version_of_http() {
+        let one = of("/pay", Some("shop.example"), "x");
+        for same in [
+            of("https://Shop.example/pay", None, "x"),
+            of("https://shop.example/pay", Some("shop.example"), "x"),
+        ] {
+            assert_eq!(same, one);
+        }
+        assert_ne!(of("/pay", Some("other.example"), "x"), one);
+    }
+
+    #[test]
+    fn fingerprint_differs_by_each_part_of_a_request() {
+        let one = of("/pay?a=1", None, "x");
+        for other in [
+            of("/pay?a=2", None, "x"),
+            of("/pay?a=1", None, "y"),
+            of("/order?a=1", None, "x"),
+            of("/pay", None, "?a=1x"),
+        ] {
+            assert_ne!(other, one);
+        }
+    }
+
+    #[test]
+    fn key_is_a_quoted_string_or_the_plain_value() {
+        for (sent, key) in [
+            ("\"a-b\"", "a-b"),
+            ("a-b", "a-b"),
+            (" a/b% ", "a/b%"),
+            ("\"a\\\"b\\\\\"", "a\"b\\"),
+            ("\"a", "\"a"),
+            ("\"a\\b\"", "\"a\\b\""),
+            ("\"a\"; b=1", "a"),
+        ] {
+            let found = key_of(&headers(&[sent]));
+            assert_eq!(found, Ok(Some(key.to_owned())), "{sent}");
+        }
+        assert_eq!(key_of(&headers(&[])), Ok(None));
+        let long = "x".repeat(256);
+        for bad in [&["", ""][..1], &["\"\""], &["a", "b"], &["ä"], &[&long]] {
+            assert!(key_of(&headers(bad)).is_err(), "{bad:?}");
+        }
+    }
+}

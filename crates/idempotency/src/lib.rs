@@ -1,0 +1,49 @@
+//! A POST or PATCH with an `Idempotency-Key` runs once, however often a client sends it, and each
+//! repeat gets the stored response. For payments, orders and mails, in services with an SQL database
+//! and any number of processes. The layer follows draft-ietf-httpapi-idempotency-key-header-07.
+//!
+//! ```
+//! # use axum::{Router, http::request::Parts, routing::post};
+//! # async fn pay() {}
+//! # #[derive(Clone)]
+//! # struct Customer { id: String }
+//! # #[cfg(feature = "sqlite")]
+//! # async fn f(pool: sqlx::SqlitePool) -> Result<Router, perennial_idempotency::Error> {
+//! use perennial_idempotency::{IdempotencyLayer, Locks, Scope};
+//!
+//! // As an outer layer has found out.
+//! let customer = |request: &Parts| {
+//!     let customer = request.extensions.get::<Customer>()?;
+//!     Some(Scope::of(&customer.id))
+//! };
+//! let locks = Locks::with_pool(pool).await?;
+//! let once = IdempotencyLayer::new(&locks, customer);
+//! Ok(Router::new().route("/payments", post(pay).layer(once)))
+//! # }
+//! ```
+//!
+//! A site that uses [perennial](https://docs.rs/perennial) has its locks from `Perennial::locks`.
+//! The crate is not for work that a background job does: see
+//! [perennial-jobs](https://docs.rs/perennial-jobs).
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
+
+mod answer;
+mod body;
+#[cfg(test)]
+mod check;
+mod key;
+mod layer;
+mod scope;
+#[cfg(test)]
+#[path = "../../../src/search.rs"]
+mod search;
+mod service;
+mod state;
+mod timing;
+
+pub use layer::IdempotencyLayer;
+pub use perennial_store::{Database, Error, ErrorKind, IntoDatabase, Locks};
+pub use scope::Scope;
+pub use service::IdempotencyService;

@@ -1,0 +1,99 @@
+//! The decisions about a request with an `Idempotency-Key`. Pure: no I/O, and no clock.
+//!
+//! If the process dies before the service has answered, or the service panics or returns an error,
+//! the row stays as it is. The outcome of such a request is unknown.
+
+use perennial_store::{Begun, Error, Progress};
+
+/// The answer to a request without a run of the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer<C> {
+    /// The stored response.
+    Replay(C),
+    /// The request was done, and its response is not stored.
+    NotStored,
+    /// The key belongs to another request.
+    OtherRequest,
+    /// The first request with the key may still be running.
+    InProgress,
+    /// The first request with the key began, and its end is not known.
+    Unknown,
+    /// The database fails: nothing is done.
+    Unavailable,
+}
+
+/// Decides after the last `Begin` of a request with this fingerprint. `begun`: `None` if the reply
+/// was lost. Returns the answer; `None`: the service is to run.
+pub(super) fn begun<C>(fingerprint: &str, begun: Option<Begun<C>>) -> Option<Answer<C>> {
+    Some(match begun {
+        None => Answer::Unavailable,
+        Some(Begun::Own) => return None,
+        Some(Begun::Other {
+            fingerprint: first,
+            progress,
+        }) => match progress {
+            _ if first != fingerprint => Answer::OtherRequest,
+            Progress::Running => Answer::InProgress,
+            Progress::Unknown => Answer::Unknown,
+            Progress::Done(response) => response.map_or(Answer::NotStored, Answer::Replay),
+        },
+    })
+}
+
+/// The step after a `Finish`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The response or the note is stored.
+    Stored,
+    /// Send the same `Finish` again, after a pause.
+    Retry,
+    /// Send a `Finish` without the response: the note that the request was done.
+    Note,
+    /// Leave the row as it is: the outcome of the request is unknown.
+    Leave,
+}
+
+/// Decides after a `Finish`, with a response or with the note alone. `late`: the time for tries is
+/// over.
+///
+/// A `Finish` compares the owner, and no time. So the response is the right one however late it is
+/// stored. If requests run again, the next run takes the row over, and the `Finish` is refused.
+pub(super) fn finished(reply: &Result<bool, Error>, has_response: bool, late: bool) -> Ending {
+    match reply {
+        Ok(true) => Ending::Stored,
+        Ok(false) => Ending::Leave,
+        // A short note may get through where a response breaks the connection or takes too long.
+        Err(error) if has_response && (late || error.is_unfit()) => Ending::Note,
+        Err(_) if late => Ending::Leave,
+        Err(_) => Ending::Retry,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use perennial_store::error::Unfit;
+
+    #[test]
+    fn finish_is_repeated_until_its_time_is_over() {
+        let replies = [
+            Ok(true),
+            Ok(false),
+            Err(Error::step("finish", Unfit("is too large".into()))),
+            Err(Error::timeout("finish", Duration::from_secs(1))),
+        ];
+        // For each reply above, the expected next step.
+        for (has_response, late, expected) in [
+            (true, false, "Stored Leave Note Retry"),
+            (true, true, "Stored Leave Note Note"),
+            (false, false, "Stored Leave Retry Retry"),
+            (false, true, "Stored Leave Leave Leave"),
+        ] {
+            let next = replies.each_ref();
+            let next = next.map(|reply| format!("{:?}", finished(reply, has_response, late)));
+            assert_eq!(next.join(" "), expected, "{has_response} {late}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The times of idempotent requests.
+
+use std::time::Duration;
+
+/// The number of times that a `Begin` without a reply is sent again, within a fifth of a second: a
+/// pool may have several connections to a server that was restarted.
+pub(crate) const BEGIN_TRIES: u32 = 8;
+
+/// The pauses between two tries to store the response of an idempotent request.
+pub(crate) const RESPONSE_PAUSES: [Duration; 2] =
+    [Duration::from_millis(250), Duration::from_secs(2)];
+
+/// The time after which a client may repeat a request that is in progress.
+pub(crate) const RETRY_IN_PROGRESS: Duration = Duration::from_secs(1);
+
+/// The time after which a client may repeat a request for which the database failed.
+pub(crate) const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// The default time for which an idempotent request without a response counts as running.
+pub(crate) const REQUEST_RUNS: Duration = Duration::from_secs(60);
+
+/// The time for which the storing of an idempotent request's response is tried again. A failover
+/// takes half a minute.
+pub(crate) const RESPONSE_RETRY: Duration = Duration::from_mins(10);
+
+/// The longest time for which a process that shuts down tries to store a response.
+pub(crate) const RESPONSE_RETRY_AT_SHUTDOWN: Duration = Duration::from_secs(10);
+
+/// The minimum retention of the row of a request whose outcome is unknown.
+pub(crate) const UNKNOWN_OUTCOME: Duration = Duration::from_hours(24 * 90);

@@ -1,0 +1,345 @@
+//! Batches: rows of the application's own table, claimed under a lock id.
+
+mod sql;
+
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+use perennial_store::{Error, IntoDatabase, LostReplies, clock::FOREVER};
+
+use crate::timing::SHORTEST_CLAIM;
+use sql::{Filter, Table};
+
+pub use sql::Value;
+
+/// Rows of a table that many workers share: each worker claims a batch of rows, and no other worker
+/// gets these rows.
+///
+/// The table is the application's own, with these columns:
+///
+/// | column | type | meaning |
+/// |---|---|---|
+/// | the key | an integer or a text | identifies the row |
+/// | the lock | a text of at least 33 characters, may be NULL | the claim's lock id |
+/// | the expiry (recommended) | a BIGINT, may be NULL | the end of the claim, in microseconds since 1970 by the database's clock |
+///
+/// With an expiry, the rows of a crashed worker can be claimed again. No two workers get a row
+/// while claims are honoured. A worker that is paused for longer than its claim may overlap with
+/// the next worker, and learns of the loss when the worker [completes](Claim::complete_by_row) the
+/// row.
+///
+/// ```sql
+/// CREATE TABLE mail (id BIGINT PRIMARY KEY, text TEXT NOT NULL, lock_id VARCHAR(36), locked_until BIGINT);
+/// CREATE INDEX mail_lock_id ON mail (lock_id);
+/// CREATE INDEX mail_locked_until ON mail (locked_until);
+/// ```
+///
+/// ```
+/// # async fn send(mail: &str) {}
+/// # async fn f(pool: perennial_jobs::Database) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use perennial_jobs::Claims;
+///
+/// let mails = Claims::with_pool(pool, "mail")
+///     .expires("locked_until", Duration::from_secs(60))
+///     .order("id");
+/// let claim = mails.claim(25).await?;
+/// for id in claim.ids() {
+///     // As long as it is known to be ours.
+///     if claim.remaining().is_some_and(|left| left.is_zero()) {
+///         break;
+///     }
+///     send(id).await;
+///     claim.complete_by_row(id).await?;
+/// }
+/// claim.release().await?;
+/// # Ok(()) }
+/// ```
+///
+/// A name of a table or column has letters, digits and `_`, and is used unchanged. A table's name
+/// may begin with the schema and a dot. Values of filters are bound, never part of the statement.
+///
+/// A key is an integer, a text, or a type that the database returns as UTF-8 text: a UUID on
+/// PostgreSQL, but not a `BINARY(16)`. Claims are fast with an index on the lock's column and one
+/// on the expiry's. Without such an index, concurrent workers on MySQL and MariaDB find fewer rows
+/// than there are. Claims use `SKIP LOCKED`, available since MySQL 8.0 and MariaDB 10.6.
+#[derive(Clone)]
+#[must_use = "nothing is claimed until `claim` is called"]
+pub struct Claims {
+    table: Table,
+    /// The claims whose replies were lost, or that were cancelled.
+    lost: LostReplies,
+}
+
+impl Claims {
+    /// Creates claims on a table with the key `id` and the lock `lock_id`.
+    ///
+    /// `pool` is the application's own pool or a site's database, from `Perennial::database`.
+    /// Each statement has the [limit](crate::Database::statement_timeout) of that database: 5
+    /// s for a pool.
+    pub fn with_pool(pool: impl IntoDatabase, table: impl Into<String>) -> Self {
+        Self {
+            table: Table {
+                database: pool.into(),
+                name: table.into(),
+                id: "id".to_owned(),
+                lock: "lock_id".to_owned(),
+                expiry: None,
+                filters: Vec::new(),
+                order: Vec::new(),
+            },
+            lost: LostReplies::default(),
+        }
+    }
+
+    /// Sets the column of the key, which is unique. Default: `id`.
+    pub fn id(mut self, column: impl Into<String>) -> Self {
+        self.table.id = column.into();
+        self
+    }
+
+    /// Sets the column of the lock. Default: `lock_id`.
+    pub fn lock(mut self, column: impl Into<String>) -> Self {
+        self.table.lock = column.into();
+        self
+    }
+
+    /// Sets the column of the expiry, and the time for which a claim holds unless
+    /// [extended](Claim::extend). Default: no expiry; the rows of a crashed worker stay claimed. A
+    /// thousand years and more are forever.
+    ///
+    /// # Panics
+    ///
+    /// Panics below 100 ms.
+    pub fn expires(mut self, column: impl Into<String>, after: Duration) -> Self {
+        assert!(
+            after >= SHORTEST_CLAIM,
+            "a claim holds for at least {SHORTEST_CLAIM:?}"
+        );
+        self.table.expiry = Some((column.into(), after.min(FOREVER)));
+        self
+    }
+
+    /// Claims only rows in which a column has this value. Several filters have to hold together.
+    ///
+    /// The database compares texts by the column's collation: on MySQL and MariaDB, unless the
+    /// collation is a binary one, `'NEW'` is `'new'`, and with many collations `'new '` is, too.
+    pub fn filter(mut self, column: impl Into<String>, value: impl Into<Value>) -> Self {
+        let filter = Filter::Is(column.into(), value.into());
+        self.table.filters.push(filter);
+        self
+    }
+
+    /// Claims only rows in which a column is NULL. Several filters have to hold together.
+    pub fn filter_null(mut self, column: impl Into<String>) -> Self {
+        self.table.filters.push(Filter::Null(column.into()));
+        self
+    }
+
+    /// Claims only rows that satisfy a condition in SQL, without placeholders: `due <= now()`.
+    pub fn filter_sql(mut self, condition: &'static str) -> Self {
+        self.table.filters.push(Filter::Sql(condition));
+        self
+    }
+
+    /// Claims the rows with the least value of a column first. A later call breaks ties. Default:
+    /// any order.
+    pub fn order(mut self, column: impl Into<String>) -> Self {
+        self.table.order.push((column.into(), ""));
+        self
+    }
+
+    /// Claims the rows with the greatest value of a column first; see [`order`](Self::order).
+    pub fn order_descending(mut self, column: impl Into<String>) -> Self {
+        self.table.order.push((column.into(), " DESC"));
+        self
+    }
+
+    /// Claims up to `most` rows without a claim or with an expired one. An empty claim means that
+    /// no row is available at the moment.
+    ///
+    /// # Errors
+    ///
+    /// - [`Invalid`](crate::ErrorKind::Invalid): a name of a table or column cannot be used, or a
+    ///   column does not hold what was written into it (the lock column needs 33 characters, and an
+    ///   expiry a BIGINT).
+    /// - The database fails, or does not answer within its [statement
+    ///   timeout](crate::Database::statement_timeout).
+    /// - A key cannot be read as text.
+    ///
+    /// After an error the database may run the statement later. The rows that it may have claimed
+    /// are released after 1, 5, 20, 60, 300 and 900 s, for up to 1,000 claims at a time. Rows that
+    /// are claimed even later stay claimed until the claim [expires](Self::expires).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, rows may have been claimed, and are released as after an error.
+    pub async fn claim(&self, most: u32) -> Result<Claim, Error> {
+        let mut claim = Claim {
+            table: self.table.clone(),
+            lock_id: uuid::Uuid::new_v4().simple().to_string(),
+            ids: Vec::new(),
+            begun: Instant::now(),
+        };
+        let claiming = self.table.claiming(&claim.lock_id, most)?;
+        let mut unconfirmed = UnconfirmedClaim {
+            claims: self,
+            lock_id: &claim.lock_id,
+            confirmed: false,
+        };
+        let claimed = claiming.claim().await;
+        let read = match claimed {
+            Ok(0) => Ok(Vec::new()),
+            _ => claiming.read().await,
+        };
+        let ids = match (claimed, read) {
+            (Ok(0), Ok(ids)) => ids,
+            (_, Ok(ids)) if !ids.is_empty() => ids,
+            // The claim has expired before the rows were read back.
+            (Ok(_), Ok(_)) if claim.remaining().is_some_and(|left| left.is_zero()) => {
+                return Err(Error::timeout("claim", claim.begun.elapsed()));
+            }
+            (Ok(_), Ok(_)) => {
+                return Err(Error::invalid(format!(
+                    "rows of {:?} were claimed, and cannot be found by the lock id: name a column of at least 33 \
+                     characters, as VARCHAR(36), in place of {:?}, and a BIGINT for the expiry",
+                    self.table.name, self.table.lock
+                )));
+            }
+            (Err(error), _) | (_, Err(error)) => return Err(error),
+        };
+        unconfirmed.confirmed = true;
+        drop(unconfirmed);
+        drop(claiming);
+        claim.ids = ids;
+        Ok(claim)
+    }
+}
+
+/// A claim without a known outcome. Dropping it releases its rows, several times, as the database
+/// may run the statement later.
+struct UnconfirmedClaim<'a> {
+    claims: &'a Claims,
+    lock_id: &'a str,
+    /// There are no rows, or the caller has them.
+    confirmed: bool,
+}
+
+impl Drop for UnconfirmedClaim<'_> {
+    fn drop(&mut self) {
+        if self.confirmed {
+            return;
+        }
+        let (table, lock_id) = (self.claims.table.clone(), self.lock_id.to_owned());
+        self.claims.lost.repeat(move || {
+            let (table, lock_id) = (table.clone(), lock_id.clone());
+            Some(async move { table.release(&lock_id, None).await.is_ok() })
+        });
+    }
+}
+
+impl fmt::Debug for Claims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claims")
+            .field("table", &self.table.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Claimed rows; from [`Claims::claim`].
+///
+/// The application reads the rows by the lock id: `SELECT … WHERE lock_id = …`. Dropping the claim
+/// does nothing. Rows that are neither completed nor released can be claimed again when the claim
+/// expires, if the table has an expiry.
+///
+/// A worker adds `AND lock_id = …` to its own statements on the rows: those of an overtaken worker
+/// then change no row.
+#[derive(Clone, Debug)]
+#[must_use = "the rows stay claimed until they are completed or released"]
+pub struct Claim {
+    table: Table,
+    lock_id: String,
+    ids: Vec<String>,
+    begun: Instant,
+}
+
+impl Claim {
+    /// Returns the lock id, which the column of the claimed rows contains: 32 characters.
+    pub fn lock_id(&self) -> &str {
+        &self.lock_id
+    }
+
+    /// The keys of the rows that were claimed, as text, in the order of [`Claims::order`].
+    pub fn ids(&self) -> &[String] {
+        &self.ids
+    }
+
+    /// Returns the time for which the claim holds unless extended, by this process's monotonic
+    /// clock. The time counts from before the claim or its last extension. `None`: forever.
+    pub fn remaining(&self) -> Option<Duration> {
+        let (_, after) = self.table.expiry.as_ref()?;
+        Some(after.saturating_sub(self.begun.elapsed()))
+    }
+
+    /// Marks all rows as completed, so that no worker claims them again. Returns the number of
+    /// completed rows. Rows that were released, or that another worker has claimed since, are not
+    /// completed and do not count.
+    ///
+    /// The lock column of a completed row contains `-` and the lock id, and the expiry column NULL.
+    ///
+    /// # Errors
+    ///
+    /// The database fails, or does not answer within its [statement
+    /// timeout](crate::Database::statement_timeout): the rows can be claimed again when the
+    /// claim expires. The call may be repeated, also after the rows were completed.
+    pub async fn complete(&self) -> Result<u64, Error> {
+        let completed = self.table.complete(&self.lock_id, None, self.ids.len());
+        completed.await
+    }
+
+    /// Marks a row as completed. Returns false if the claim does not have the row: another worker
+    /// has claimed it, or it was released.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`complete`](Self::complete).
+    pub async fn complete_by_row(&self, id: &str) -> Result<bool, Error> {
+        let completed = self.table.complete(&self.lock_id, Some(id), 1);
+        Ok(completed.await? > 0)
+    }
+
+    /// Releases all rows that are not completed, for other workers. Returns the number of released
+    /// rows.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: the rows can be claimed again when the claim expires.
+    pub async fn release(&self) -> Result<u64, Error> {
+        self.table.release(&self.lock_id, None).await
+    }
+
+    /// Releases a row for other workers. Returns false if the claim does not have the row.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`release`](Self::release).
+    pub async fn release_by_row(&self, id: &str) -> Result<bool, Error> {
+        Ok(self.table.release(&self.lock_id, Some(id)).await? > 0)
+    }
+
+    /// Lets the claim hold for its whole length again from now. Returns how many rows are still
+    /// ours and not completed.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: the claim's end is unchanged.
+    pub async fn extend(&mut self) -> Result<u64, Error> {
+        let begun = Instant::now();
+        let extended = self.table.extend(&self.lock_id).await?;
+        self.begun = begun;
+        Ok(extended)
+    }
+}

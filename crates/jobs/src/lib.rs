@@ -1,0 +1,61 @@
+//! Work that must not run twice, for services with an SQL database. Several processes share the
+//! database, and no Redis, no scheduler and no daemon is needed.
+//!
+//! | the work | use |
+//! |---|---|
+//! | a job or a sync that one process at a time may run | [`Locks::try_lock`], [`Locks::lock`] |
+//! | a route that may run once at a time for each name | [`ExclusiveLayer`] |
+//! | a mail or an import that happens at most once | [`Once`] |
+//! | a table of jobs that several workers share | [`Claims`] |
+//! | long work for as long as a database connection lives | [`SessionLock`] |
+//!
+//! ```
+//! # #[cfg(feature = "sqlite")]
+//! # async fn f(pool: sqlx::SqlitePool) -> Result<(), perennial_jobs::Error> {
+//! use perennial_jobs::{Locks, Once, OnceOutcome};
+//!
+//! let locks = Locks::with_pool(pool).await?;
+//! if let Some(lease) = locks.try_lock(["sync", "customer-42"]).await? {
+//!     // Nobody else is here.
+//!     lease.release().await?;
+//! }
+//! let mail = Once::new(&locks, ["mail", "order-7"]);
+//! if let OnceOutcome::AlreadyDone { since, .. } = mail.run(|| async { /* … */ }).await? {
+//!     println!("was sent {since:?} ago");
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! The lease of a holder that has died expires after its length (15 s by default), and then another
+//! process can take the lock. A write that compares the [fence](Lease::fence) is refused if it comes
+//! late, from a holder that was paused. A site that uses [perennial](https://docs.rs/perennial) has
+//! its locks from `Perennial::locks`. A request that clients may send repeatedly, such as a payment,
+//! is for [perennial-idempotency](https://docs.rs/perennial-idempotency).
+//!
+//! The crate is no scheduler and no queue with priorities, retries or a dashboard.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
+    allow(
+        dead_code,
+        unused,
+        reason = "without a database, nothing runs a statement"
+    )
+)]
+
+mod claims;
+mod exclusive;
+mod once;
+mod session;
+mod timing;
+
+pub use claims::{Claim, Claims, Value};
+pub use exclusive::{ExclusiveLayer, ExclusiveService};
+pub use once::{Once, OnceOutcome};
+pub use perennial_store::{
+    Connection, Database, Error, ErrorKind, Fence, Holder, IntoDatabase, Lease, LockAttempt,
+    LockInfo, LockKind, LockLoss, LockName, Locks,
+};
+pub use session::SessionLock;

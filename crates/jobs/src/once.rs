@@ -1,0 +1,253 @@
+//! Work that is done at most once.
+
+mod mark;
+
+use std::time::Duration;
+
+use perennial_store::{
+    Connection, Error, Lease, LockInfo, LockKind, LockName, Locks, clock::FOREVER,
+};
+
+use mark::{Mark, Marked};
+
+/// Something that is done at most once, by whichever process comes first; from [`Once::new`].
+///
+/// The mark of completed work is a lock of the kind [`LockKind::Once`], which is released and
+/// cannot be taken again.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is done until it is run"]
+pub struct Once {
+    locks: Locks,
+    name: LockName,
+    retention: Duration,
+    after: Option<LockName>,
+}
+
+/// The outcome of once-only work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnceOutcome<T> {
+    /// The work ran now, with this result.
+    Ran(T),
+    /// The work was done before.
+    #[non_exhaustive]
+    AlreadyDone {
+        /// The time since the work began, by the database's clock.
+        since: Duration,
+    },
+    /// Another process is doing the work.
+    InProgress,
+    /// The [preceding](Once::after) work has not been done, or its mark was forgotten.
+    NotYet,
+}
+
+impl Once {
+    /// Returns the work with this name, which has not begun.
+    /// [`hold_at_least`](Locks::hold_at_least) of the locks does not apply, as the mark lasts longer.
+    ///
+    /// ```
+    /// # async fn send() {}
+    /// # async fn f(locks: perennial_jobs::Locks, order: &str) -> Result<(), perennial_jobs::Error> {
+    /// use perennial_jobs::{Once, OnceOutcome};
+    ///
+    /// let mail = Once::new(&locks, ["mail", order]);
+    /// if let OnceOutcome::AlreadyDone { since, .. } = mail.run(|| async { send().await }).await? {
+    ///     println!("was sent {since:?} ago");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn new(locks: &Locks, name: impl Into<LockName>) -> Self {
+        Self {
+            // A cooldown marks completed work, so a failed run must not leave one.
+            locks: locks.clone().hold_at_least(Duration::ZERO),
+            name: LockName::of(LockKind::Once, name),
+            retention: FOREVER,
+            after: None,
+        }
+    }
+
+    /// Sets the time for which the work counts as done. Default: forever. After that the work can
+    /// be done again. A thousand years and more are forever.
+    pub fn remember_for(mut self, time: Duration) -> Self {
+        self.retention = time.min(FOREVER);
+        self
+    }
+
+    /// Requires that other work has been done before: a link of a chain, in which each link runs
+    /// once and in its turn.
+    pub fn after(mut self, name: impl Into<LockName>) -> Self {
+        self.after = Some(LockName::of(LockKind::Once, name));
+        self
+    }
+
+    /// Marks the work as done, and then runs the work, unless it was done before. At most one run,
+    /// whatever happens: work that crashes or fails is not done again.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: the work has not run, and the next caller may run the work. If the
+    /// database fails for an hour, the work may be marked as done without a run;
+    /// [`forget`](Self::forget) removes the mark.
+    ///
+    /// # Cancel safety
+    ///
+    /// Work that is dropped while it runs counts as done. A call that is dropped earlier, while the
+    /// mark is being stored, does not count.
+    pub async fn run<F, Fut>(self, work: F) -> Result<OnceOutcome<Fut::Output>, Error>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future,
+    {
+        match self.begin().await? {
+            Ok(lease) => {
+                lease.release_after_or_break(self.retention).await?;
+                Ok(OnceOutcome::Ran(work().await))
+            }
+            Err(outcome) => Ok(outcome),
+        }
+    }
+
+    /// Runs the work under a lease, unless it was done before, and marks the work as done after a
+    /// success. Until then each caller tries again, one at a time.
+    ///
+    /// The work is done at least once: after a crash between the work and its mark, the work is
+    /// done again.
+    ///
+    /// # Errors
+    ///
+    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost) meanwhile. The work may not
+    /// have run, may have been cancelled, or may have been done without a mark.
+    ///
+    /// # Cancel safety
+    ///
+    /// Work that is dropped while it runs counts as failed.
+    pub async fn run_until_done<F, Fut, T, E>(
+        self,
+        work: F,
+    ) -> Result<OnceOutcome<Result<T, E>>, Error>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let lease = match self.begin().await? {
+            Ok(lease) => lease,
+            Err(outcome) => return Ok(outcome),
+        };
+        let result = lease.guard(work()).await?;
+        match &result {
+            Ok(_) => lease.release_after(self.retention).await?,
+            Err(_) => lease.release().await?,
+        }
+        Ok(OnceOutcome::Ran(result))
+    }
+
+    /// Marks the work as done in the caller's transaction. The mark commits or rolls back with the
+    /// transaction; on a connection without a transaction the mark commits at once. After
+    /// [`OnceOutcome::Ran`], the caller can do the work in the same transaction. The transaction's
+    /// database is the site's own, with Perennial's tables.
+    ///
+    /// A transaction waits for another one that marks the same work, until the other ends, and for
+    /// at most half the statement timeout:
+    ///
+    /// | database | which transactions wait for each other |
+    /// |---|---|
+    /// | SQLite | all that write; begin with `BEGIN IMMEDIATE` if the transaction reads first |
+    /// | PostgreSQL, MySQL, MariaDB | those with the same name |
+    /// | MySQL, MariaDB | also one that marks the [preceding](Self::after) work |
+    ///
+    /// A transaction may fail and has to be repeated: on PostgreSQL with a serialisation error if
+    /// its isolation is stricter than READ COMMITTED, on MySQL and MariaDB with a deadlock after
+    /// the transaction that several waited for was rolled back.
+    ///
+    /// ```
+    /// # #[cfg(feature = "postgres")]
+    /// # async fn f(locks: perennial_jobs::Locks, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// use perennial_jobs::{Once, OnceOutcome};
+    ///
+    /// let mut transaction = pool.begin().await?;
+    /// let follow_up = Once::new(&locks, ["mail", "42", "2"]).after(["mail", "42", "1"]);
+    /// if follow_up.mark_in(&mut transaction).await? == OnceOutcome::Ran(()) {
+    ///     sqlx::query("INSERT INTO outbox (mail) VALUES (42)").execute(&mut *transaction).await?;
+    /// }
+    /// transaction.commit().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The database fails, or another transaction has held the name for too long: roll back. Or the
+    /// store is not one in an SQL database.
+    ///
+    /// # Cancel safety
+    ///
+    /// The effect of a call that is dropped or that [times out](crate::ErrorKind::Timeout) is
+    /// unknown: roll back. On MySQL and MariaDB also close the connection: its
+    /// `innodb_lock_wait_timeout` may still have the short value that this call has set.
+    pub async fn mark_in(
+        &self,
+        transaction: impl Into<Connection<'_>>,
+    ) -> Result<OnceOutcome<()>, Error> {
+        let store = self.locks.store();
+        let mark = Mark {
+            prefix: store.prefix()?,
+            name: self.name.as_str(),
+            retention: self.retention,
+            after: self.after.as_ref().map(LockName::as_str),
+            // The database gives up first, so that no statement remains on the connection.
+            wait: store.limit() / 2,
+        };
+        match store.limited("mark", mark.on(transaction.into())).await? {
+            Marked::Now => Ok(OnceOutcome::Ran(())),
+            Marked::Refused(locks) => Ok(self.refused(locks.map(|row| row.map(LockInfo::of)))),
+        }
+    }
+
+    /// Returns the time since the work began, if the work is done.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn done(&self) -> Result<Option<Duration>, Error> {
+        Ok(done(self.locks.inspect(self.name.clone()).await?.as_ref()))
+    }
+
+    /// Removes the mark, so that the work can be done again, and takes the lock from running work.
+    /// Returns false if the work has no row: it was never begun, or was pruned.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn forget(&self) -> Result<bool, Error> {
+        self.locks.break_lock(self.name.clone(), None).await
+    }
+
+    /// Takes the lease if the work is still to be done.
+    async fn begin<T>(&self) -> Result<Result<Lease, OnceOutcome<T>>, Error> {
+        let after = match &self.after {
+            Some(after) => self.locks.inspect(after.clone()).await?,
+            None => None,
+        };
+        let may_be = self.after.is_none() || done(after.as_ref()).is_some();
+        if may_be && let Some(lease) = self.locks.take(&self.name, "", None).await? {
+            return Ok(Ok(lease));
+        }
+        let own = self.locks.inspect(self.name.clone()).await?;
+        Ok(Err(self.refused([own, after])))
+    }
+
+    /// Returns the reason why the work does not run, from the states of its own lock and the
+    /// preceding work's lock.
+    fn refused<T>(&self, [own, after]: [Option<LockInfo>; 2]) -> OnceOutcome<T> {
+        match done(own.as_ref()) {
+            Some(since) => OnceOutcome::AlreadyDone { since },
+            None if self.after.is_some() && done(after.as_ref()).is_none() => OnceOutcome::NotYet,
+            None => OnceOutcome::InProgress,
+        }
+    }
+}
+
+/// Returns the time since the work began if the work is marked as done: the lock has no holder, and
+/// cannot be taken.
+fn done(lock: Option<&LockInfo>) -> Option<Duration> {
+    lock.filter(|lock| lock.cools_down()).map(|lock| lock.age)
+}

@@ -1,0 +1,209 @@
+//! Session locks: locks that a database connection holds.
+
+mod sql;
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::{sync::watch, time::timeout};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+use perennial_store::{
+    Database, Error, ErrorKind, IntoDatabase, LockName, name::hex, timing::Backoff,
+};
+
+use crate::timing::SESSION_CHECK;
+use sql::{Session, SessionLockName, acquire};
+
+/// A lock that a database connection holds, and that is free as soon as the connection ends:
+/// PostgreSQL's advisory locks, MySQL's and MariaDB's `GET_LOCK`.
+///
+/// The lock needs no table and no lease. A living process holds the lock for as long as it likes,
+/// with one statement each two seconds as a sign of life. The lock of a dead process is free at
+/// once. If the machine or the network dies, the server closes the connection after 15 s without a
+/// sign of life (PostgreSQL before 14 only when TCP gives up). The lock takes a connection of its
+/// own, outside of the pool.
+///
+/// The lock is for long work on a server that the process reaches directly. Differences from a
+/// [`Lease`](crate::Lease):
+///
+/// - **No fence.** A holder that has lost the connection without noticing can write after the next
+///   holder has begun. [`lost`](Self::lost) resolves within some seconds.
+/// - **No poolers** that share connections by the transaction (PgBouncer with `pool_mode =
+///   transaction`): the lock would belong to a connection that other clients use, too. A second
+///   session lock on such a shared connection is an error. The first session lock cannot detect the
+///   pooler. When the process of the first lock leaves, the pooler's connection can keep the lock.
+/// - **No Galera**, which has no such locks; taking one is an error. Replicas do not share such a
+///   lock either: the lock belongs to one server and ends with the server.
+/// - **No SQLite, CockroachDB or YugabyteDB**: an error, which recommends a lease.
+/// - **Names** are numbers of 64 bits on PostgreSQL, the first bits of the SHA-256. Two names with
+///   the same number would exclude one another. A second name for a given name's number takes about
+///   2^64 tries to find.
+///
+/// On PostgreSQL, each database has its own session locks. On MySQL and MariaDB, they belong to the
+/// server. They are separate from [`Locks`](crate::Locks) with the same names.
+///
+/// ```
+/// # async fn import() {}
+/// # async fn f(pool: perennial_jobs::Database) -> Result<(), perennial_jobs::Error> {
+/// use perennial_jobs::SessionLock;
+///
+/// if let Some(lock) = SessionLock::try_lock(pool, "import").await? {
+///     lock.guard(import()).await?;
+///     lock.release().await?;
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// Dropping the lock closes its connection, and the server frees the lock a moment later. The end
+/// of the runtime has the same effect.
+#[derive(Debug)]
+#[must_use = "the lock is given up when this is dropped"]
+pub struct SessionLock {
+    name: LockName,
+    /// True after a request for the release; closed when the task has ended.
+    released: watch::Sender<bool>,
+    /// The task that holds the connection. Returns true if the connection held the lock until the
+    /// release.
+    task: AbortOnDropHandle<bool>,
+}
+
+impl SessionLock {
+    /// Takes the lock if it is free. `None`: another connection holds the lock.
+    ///
+    /// `pool` is the application's own pool or a site's database, from `Perennial::database`.
+    /// Each statement has the [limit](crate::Database::statement_timeout) of that database: 5
+    /// s for a pool.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid): the database has no such locks. Or the database
+    /// cannot be reached, or does not answer within its [statement
+    /// timeout](crate::Database::statement_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped before it returns holds nothing.
+    pub async fn try_lock(
+        pool: impl IntoDatabase,
+        name: impl Into<LockName>,
+    ) -> Result<Option<Self>, Error> {
+        match Self::lock(pool, name, Duration::ZERO).await {
+            Ok(lock) => Ok(Some(lock)),
+            Err(error) if error.kind() == ErrorKind::Taken => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the lock, and waits for the lock up to `wait`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`try_lock`](Self::try_lock), and [taken](crate::ErrorKind::Taken): the lock was not
+    /// free in time. The holder is unknown.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped before it returns holds nothing.
+    pub async fn lock(
+        pool: impl IntoDatabase,
+        name: impl Into<LockName>,
+        wait: Duration,
+    ) -> Result<Self, Error> {
+        let name = name.into();
+        let mut backoff = Backoff::for_locks().limit(wait);
+        let digest = Sha256::digest(name.as_str());
+        let (first, _) = digest.split_first_chunk().expect("has 32 bytes");
+        let named = SessionLockName {
+            // PostgreSQL could not parse `i64::MIN` as a literal in a statement.
+            number: i64::from_be_bytes(*first).max(-i64::MAX),
+            name: hex(&digest),
+            holder: uuid::Uuid::new_v4().simple().to_string(),
+        };
+        let pool: Database = pool.into();
+        loop {
+            if let Some(session) = acquire(&pool, &named).await? {
+                return Ok(Self::start(name, named, session));
+            }
+            if !backoff.pause().await {
+                return Err(Error::taken(name.as_str(), wait, ""));
+            }
+        }
+    }
+
+    fn start(name: LockName, named: SessionLockName, mut session: Box<dyn Session>) -> Self {
+        let (released, mut release) = watch::channel(false);
+        let lock = name.clone();
+        let task = async move {
+            while timeout(SESSION_CHECK, release.wait_for(|released| *released))
+                .await
+                .is_err()
+            {
+                let held = session.holds(&named).await;
+                if !matches!(held, Ok(true)) {
+                    tracing::warn!(
+                        name = lock.as_str(),
+                        error = ?held.err(),
+                        "a session lock is lost: its connection no longer holds the lock"
+                    );
+                    return false;
+                }
+            }
+            session.release(&named).await.unwrap_or(false)
+        };
+        Self {
+            name,
+            released,
+            task: AbortOnDropHandle::new(tokio::spawn(task.in_current_span())),
+        }
+    }
+
+    /// Returns the lock's name.
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// Resolves when the connection has ended or cannot be reached, within some seconds. Does not
+    /// resolve while the checks of the connection succeed. An unreachable server may hold the lock
+    /// for up to 15 s longer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe; can be awaited any number of times.
+    pub async fn lost(&self) {
+        self.released.closed().await;
+    }
+
+    /// Runs a future for as long as the lock is held: when it is [lost](Self::lost), the future is
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// [Lost](crate::ErrorKind::Lost).
+    pub async fn guard<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        tokio::select! {
+            biased;
+            output = future => Ok(output),
+            () = self.lost() => Err(Error::lost(self.name())),
+        }
+    }
+
+    /// Releases the lock, which is free when the call returns.
+    ///
+    /// # Errors
+    ///
+    /// [Lost](crate::ErrorKind::Lost): the connection no longer held the lock, or the server did not
+    /// confirm the release. The server then frees the lock when it closes the connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// The lock is also released if the future is dropped.
+    pub async fn release(self) -> Result<(), Error> {
+        self.released.send_replace(true);
+        match self.task.await {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => Err(Error::lost(self.name.as_str())),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Connections that hold a session lock.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use perennial_store::{
+    Database, Error,
+    error::BoxError,
+    sql::{
+        pool::{Borrowed, Connections, OnPool},
+        run::{Arg, Cells, Driver, Statement, has_code},
+        statements::Side,
+    },
+    timing::within,
+};
+
+/// The statements of session locks.
+///
+/// The arguments are the lock's number, the lock's name and the holder's name. All but `bound`
+/// answer with a number.
+struct Statements {
+    /// Returns 1: taken. 0: another connection holds the lock. 2: the connection is shared by a
+    /// pooler.
+    acquire: &'static str,
+    /// Has the server close the connection, and so free the lock, when it hears nothing for 15 s.
+    bound: &'static str,
+    /// Returns 1: this connection still holds the lock.
+    holds: &'static str,
+    /// Returns 1: this connection held the lock.
+    release: &'static str,
+    /// The codes of errors of a server without session locks.
+    missing: &'static [&'static str],
+}
+
+/// On a connection that is not shared, `perennial.session` is empty or has this holder's value.
+/// Another value shows that a pooler shares the connection.
+const POSTGRES: Statements = Statements {
+    acquire: "SELECT (CASE
+        WHEN coalesce(current_setting('perennial.session', true), '') NOT IN ('', $3) THEN 2
+        WHEN NOT pg_try_advisory_lock($1) THEN 0
+        WHEN set_config('perennial.session', $3, false) = $3 THEN 1
+        END)::bigint",
+    // Since PostgreSQL 14.
+    bound: "SELECT CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL
+        THEN set_config('idle_session_timeout', '15s', false) END",
+    holds: "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND (classid::bigint << 32 | objid::bigint) = $1 AND objsubid = 1
+        AND current_setting('perennial.session', true) = $3",
+    release: "SELECT (CASE WHEN current_setting('perennial.session', true) = $3 AND pg_advisory_unlock($1)
+        AND set_config('perennial.session', '', false) = '' THEN 1 ELSE 0 END)::bigint",
+    missing: &[],
+};
+
+const MYSQL: Statements = Statements {
+    acquire: "SELECT IF(IS_USED_LOCK($2) = CONNECTION_ID(), 2, GET_LOCK($2, 0))",
+    bound: "SET SESSION wait_timeout = 15",
+    holds: "SELECT coalesce(IS_USED_LOCK($2) = CONNECTION_ID(), 0)",
+    release: "SELECT coalesce(RELEASE_LOCK($2), 0)",
+    // ER_NOT_SUPPORTED_YET
+    missing: &["1235"],
+};
+
+fn statements(side: Side) -> Option<&'static Statements> {
+    match side {
+        // CockroachDB grants each advisory lock to every client.
+        Side::Sqlite | Side::Relative => None,
+        Side::Postgres => Some(&POSTGRES),
+        Side::MySql | Side::Galera => Some(&MYSQL),
+    }
+}
+
+/// The name of a session lock.
+pub(crate) struct SessionLockName {
+    pub(crate) number: i64,
+    pub(crate) name: String,
+    pub(crate) holder: String,
+}
+
+/// A connection that holds a lock. Dropping it closes the connection, and the server frees the
+/// lock.
+pub(crate) trait Session: Send {
+    fn holds<'a>(&'a mut self, lock: &'a SessionLockName) -> BoxFuture<'a, Result<bool, BoxError>>;
+    fn release<'a>(
+        &'a mut self,
+        lock: &'a SessionLockName,
+    ) -> BoxFuture<'a, Result<bool, BoxError>>;
+}
+
+struct HeldSession<DB: Driver> {
+    connection: DB::Connection,
+    statements: &'static Statements,
+    limit: Duration,
+}
+
+/// Takes a session lock by a connection that leaves the pool. `None`: another connection holds the
+/// lock.
+pub(super) async fn acquire(
+    database: &Database,
+    lock: &SessionLockName,
+) -> Result<Option<Box<dyn Session>>, Error> {
+    let limit = database.limit();
+    let acquire = Acquire { lock, limit };
+    within(limit, "lock", database.with(acquire)).await?
+}
+
+struct Acquire<'a> {
+    lock: &'a SessionLockName,
+    limit: Duration,
+}
+
+impl OnPool for Acquire<'_> {
+    type Output = Result<Option<Box<dyn Session>>, Error>;
+
+    async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
+        let Self { lock, limit } = self;
+        let Some(statements) = statements(connections.kind().await?.side) else {
+            return Err(Error::invalid(
+                "this database has no session locks: use a lease, by `Locks::try_lock`",
+            ));
+        };
+        let failed = |error| Error::step("lock", error);
+        let mut borrowed = Borrowed(Some(connections.0.acquire().await.map_err(failed)?));
+        let connection = borrowed.0.as_mut().expect("has just been put there");
+        match ask::<DB>(connection, statements.acquire, lock).await {
+            Ok(0) => {
+                borrowed.give_back();
+                Ok(None)
+            }
+            Ok(2) => Err(Error::invalid(
+                "a pooler shares the connection with other clients, so the connection can hold no lock: connect to the server itself, or \
+                 use a lease, by `Locks::try_lock`",
+            )),
+            Ok(_) => {
+                let bound = ask::<DB>(connection, statements.bound, lock).await;
+                bound.map_err(failed)?;
+                let connection = borrowed.0.take().expect("is still there").detach();
+                let holder: Box<dyn Session> = Box::new(HeldSession::<DB> {
+                    connection,
+                    statements,
+                    limit,
+                });
+                Ok(Some(holder))
+            }
+            Err(error) if has_code::<DB>(&error, statements.missing) => {
+                Err(Error::invalid(format!(
+                    "this server has no session locks (Galera has none): use a lease, by `Locks::try_lock`: {error}"
+                )))
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+/// Returns the number in a statement's answer.
+async fn ask<DB: Driver>(
+    connection: &mut DB::Connection,
+    template: &str,
+    lock: &SessionLockName,
+) -> Result<i64, sqlx::Error> {
+    let statement = Statement::new(DB::DIALECT.side, "", template);
+    let arguments = [
+        Arg::Int(lock.number),
+        Arg::Text(&lock.name),
+        Arg::Text(&lock.holder),
+    ];
+    let done = DB::run(connection, &statement, &arguments).await?;
+    let answer = done.rows.first().and_then(|row| row.int(0).ok()).flatten();
+    Ok(answer.unwrap_or(0))
+}
+
+impl<DB: Driver> HeldSession<DB> {
+    async fn says_yes(&mut self, template: &str, lock: &SessionLockName) -> Result<bool, BoxError> {
+        let answer = ask::<DB>(&mut self.connection, template, lock);
+        Ok(within(self.limit, "lock", answer).await?? == 1)
+    }
+}
+
+impl<DB: Driver> Session for HeldSession<DB> {
+    fn holds<'a>(&'a mut self, lock: &'a SessionLockName) -> BoxFuture<'a, Result<bool, BoxError>> {
+        Box::pin(self.says_yes(self.statements.holds, lock))
+    }
+
+    fn release<'a>(
+        &'a mut self,
+        lock: &'a SessionLockName,
+    ) -> BoxFuture<'a, Result<bool, BoxError>> {
+        Box::pin(self.says_yes(self.statements.release, lock))
+    }
+}

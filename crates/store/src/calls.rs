@@ -1,0 +1,278 @@
+//! The list of calls: all that Perennial asks of a database.
+
+#![allow(missing_docs, reason = "the list documents each call")]
+
+use std::{pin::Pin, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+
+use crate::rows::{
+    Begun, EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Synced, Tried, Unused,
+};
+use crate::{
+    error::BoxError,
+    name::{LockKind, LockName},
+};
+
+/// The future of a call.
+pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> + Send + 'a>>;
+
+/// The entries and locks of all processes of a site.
+///
+/// # Contract
+///
+/// - **One clock.** Every age and expiry is measured by one clock that all processes share (the
+///   database's), never by a process's own.
+/// - **Atomic calls.** Each call is one atomic step, and all processes see the steps in one order.
+///   Exceptions are [`Purge`] and the calls that prune, which may be done in part and are then
+///   repeated.
+/// - **Fences only grow.** Each successful [`TryLock`] gives the lock a greater fence than any before,
+///   also after an expiry, a release or a [pruning](PruneLocks). The fence follows the clock and the
+///   previous fence.
+/// - **Nothing waits for another lease.** A lock that is taken is an answer, not a reason to wait.
+/// - **Content never goes backwards.** [`Publish`] and [`Remove`] succeed only while the lock still
+///   carries the lease's fence, and a publish only over an entry with a smaller fence.
+/// - After an error, the call may have been done and its answer lost. A try, a publish and a release
+///   may be repeated with the same owner, and succeed again.
+/// - A future that is dropped has done its call or not; nothing is left half done.
+///
+/// Perennial gives each call a time limit and drops the future after the limit. Names have any
+/// length and any characters. Two names of different [kinds](LockKind) are two locks, and two
+/// entries. An entry has the name of the lock under which the entry is published.
+pub trait Backend: Send + Sync + 'static {
+    /// Carries a call out. The reply is the call's own.
+    fn call(&self, call: Call) -> CallFuture<'_>;
+}
+
+impl dyn Backend {
+    /// Makes a call, and returns the call's answer.
+    ///
+    /// # Errors
+    ///
+    /// The backend's error, or a reply that answers another call.
+    pub async fn ask<S: Step>(&self, step: S) -> Result<S::Answer, BoxError> {
+        let reply = self.call(step.into()).await?;
+        S::answer(reply).map_err(|other| format!("{other:?} answers another call").into())
+    }
+}
+
+impl<B: Backend + ?Sized> Backend for std::sync::Arc<B> {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        B::call(self, call)
+    }
+}
+
+/// A call that is typed by its answer.
+pub trait Step: Into<Call> {
+    /// The name of the call, for errors, the log and metrics.
+    const NAME: &'static str;
+
+    type Answer;
+
+    /// Returns the answer in a reply. `Err`: the reply is another call's.
+    #[allow(clippy::result_large_err, reason = "the error never happens")]
+    fn answer(reply: Reply) -> Result<Self::Answer, Reply>;
+}
+
+/// Makes the calls of the list: a struct for each, whose `new` converts the arguments in brackets,
+/// and the enums of all calls and replies.
+macro_rules! calls {
+    ($(
+        $(#[$doc:meta])*
+        $call:ident $name:literal $effect:ident [$($given:ident: $of:ty),*]
+            { $($field:ident: $type:ty),* } -> $answer:ty;
+    )*) => {
+        /// A call of a [`Backend`].
+        #[derive(Clone, Debug)]
+        #[allow(
+            clippy::large_enum_variant,
+            reason = "a call is moved once, into the future of its statements"
+        )]
+        pub enum Call {
+            $($(#[$doc])* $call($call),)*
+        }
+
+        /// The reply to a [`Call`].
+        #[derive(Debug)]
+        pub enum Reply {
+            $($call($answer),)*
+        }
+
+        impl Call {
+            /// Returns the name of the call.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$call(_) => $call::NAME,)*
+                }
+            }
+
+            /// Returns true if the call may change the store.
+            pub fn writes(&self) -> bool {
+                match self {
+                    $(Self::$call(_) => stringify!($effect) == "writes",)*
+                }
+            }
+        }
+
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Debug)]
+            pub struct $call {
+                $(pub $given: $of,)*
+                $(pub $field: $type,)*
+            }
+
+            impl $call {
+                #[allow(
+                    clippy::new_without_default,
+                    dead_code,
+                    reason = "some calls have no arguments, or only their fields are used"
+                )]
+                pub fn new($($given: impl Into<$of>,)* $($field: $type,)*) -> Self {
+                    Self { $($given: $given.into(),)* $($field,)* }
+                }
+            }
+
+            impl From<$call> for Call {
+                fn from(call: $call) -> Self {
+                    Self::$call(call)
+                }
+            }
+
+            impl Step for $call {
+                const NAME: &'static str = $name;
+
+                type Answer = $answer;
+
+                fn answer(reply: Reply) -> Result<$answer, Reply> {
+                    match reply {
+                        Reply::$call(answer) => Ok(answer),
+                        other => Err(other),
+                    }
+                }
+            }
+        )*
+    };
+}
+
+calls! {
+    /// Returns the entry of this name, if its fence is greater than `known`, and the state of the
+    /// lock. Takes no lock and changes nothing.
+    Probe "probe" reads [name: LockName] { known: i64 } -> Probed;
+
+    /// Takes the lock `name` for `length`, if the lock is free: never held, expired or released,
+    /// and not in cooldown.
+    ///
+    /// With `seen`, the lock is taken only if it still has that fence. A lock without a row has no
+    /// fence, and is taken with any `seen`. An owner that already holds the lock (its answer was
+    /// lost) gets its fence and the length again.
+    TryLock "try-lock" writes [name: LockName, owner: String]
+        { length: Duration, seen: Option<i64> } -> Tried;
+
+    /// Extends the lease to `length` from now, if the lease has not expired; `false`: the lease is
+    /// lost.
+    Extend "extend" writes [lease: LeaseRow] { length: Duration } -> bool;
+
+    /// Releases the lock, which can be taken again after `cooldown`; `false`: another owner has
+    /// taken the lock since. A repeated release succeeds again. A release with a cooldown counts as
+    /// a [failure](crate::LockState::failures), and one without sets the count to zero.
+    Release "release" writes [lease: LeaseRow] { cooldown: Duration } -> bool;
+
+    /// Publishes an entry under the lease, generated now; `false`: refused, as the lease has been
+    /// overtaken, or as the entry that this one [renews](NewEntry::renews) is no longer stored.
+    ///
+    /// The entry's fence becomes the lease's.
+    Publish "publish" writes [lease: LeaseRow] { entry: NewEntry } -> bool;
+
+    /// Removes the entry under the lease; `false`: there is none, or the lease has been overtaken.
+    Remove "remove" writes [lease: LeaseRow] {} -> bool;
+
+    /// Stores an invalidation of `name`, of at most 255 bytes and without a NUL, and returns the
+    /// new epoch. A name that begins with `revision:` keeps its first epoch.
+    ///
+    /// Epochs only grow, over all processes, and become visible in their order: a process that sees
+    /// an epoch sees all smaller ones. A new epoch is at least the microseconds since 1970 by the
+    /// database's clock, so that a database that has lost the latest epochs continues above them.
+    Invalidate "invalidate" writes [name: String] {} -> i64;
+
+    /// Returns the first `most` invalidated names after the epoch `since`, each with its latest
+    /// epoch, in the order of epochs, and the state of the pages of the `awaited` keys, in the order
+    /// of the keys.
+    Invalidated "sync" reads [] { since: i64, most: usize, awaited: Vec<String> } -> Synced;
+
+    /// Returns the smallest epoch of the `most` latest invalidated names; 0 if there are fewer
+    /// names. All versions from before that epoch may count as stale, so that the names before need
+    /// not be read.
+    FoldAt "sync-fold" reads [] { most: usize } -> i64;
+
+    /// Returns the names that are needed even if older names are folded: the first `most` names
+    /// after `after`, in the order of bytes, that begin with `purged` or `revision:`. The first
+    /// call has `after` equal to `purged:`.
+    InvalidatedForLong "sync-for-long" reads [after: String] { most: usize }
+        -> Vec<(String, i64)>;
+
+    /// Removes the pages of `key` and of its variants (keys that begin with `key` and a `#`), and
+    /// takes their locks from the holders.
+    Purge "purge" writes [key: String] {} -> ();
+
+    /// Returns the first `most` pages whose names are not less than `from`, in the order of names.
+    /// `from` has at most 255 bytes and no NUL, and is not empty.
+    List "list" reads [from: String] { most: usize } -> Vec<EntryRow>;
+
+    /// Removes the entries whose retention is over, among the next few entries after
+    /// `after`. Returns the place to continue; `None`: there are no more entries.
+    PruneEntries "prune-entries" writes [] { after: Option<String> }
+        -> Option<Pruned>;
+
+    /// Returns the state of a lock; `None`: there is no lock with this name.
+    Inspect "inspect" reads [name: LockName] {} -> Option<LockRow>;
+
+    /// Returns the locks that have not expired, sorted by kind and name, without those of
+    /// [`LockKind::Once`] without an owner.
+    Held "held" reads [] {} -> Vec<LockRow>;
+
+    /// Takes a lock from its holder, gives the lock another fence and frees it; `false`: there is
+    /// no lock with this name or, with `seen`, with this name and fence.
+    BreakLock "break-lock" writes [name: LockName] { seen: Option<i64> } -> bool;
+
+    /// Frees the lock `name` if `owner` has the lock: undoes a [`TryLock`] whose reply was lost. A
+    /// freed lock gets another fence, as by [`BreakLock`]. Creates no lock.
+    Revoke "revoke" writes [name: LockName, owner: String] {} -> ();
+
+    /// Removes locks that were [unused](Unused) for long, among the next few locks after `after`.
+    /// Returns the last name examined.
+    PruneLocks "prune-locks" writes []
+        { kind: LockKind, unused: Unused, after: Option<String> } -> Option<String>;
+
+    /// Replaces the next few invalidations after the epoch `after` by a purge of everything
+    /// (`purged_prefix:`) with the latest epoch of theirs: those that are older than `age`, and not
+    /// later than `oldest`, the smallest epoch of a stored entry. Names that begin with `revision:`
+    /// stay. Returns the place to continue; `None`: there are no more.
+    PruneInvalidations "prune-invalidations" writes []
+        { oldest: i64, age: Duration, after: Option<i64> } -> Option<i64>;
+
+    /// Begins the request `name` for this owner, if no other owner has begun it, or if the row's
+    /// retention is over. An owner that has begun the request already (its reply was lost) gets the
+    /// same answer again.
+    ///
+    /// The request counts as [running](crate::Progress::Running) for `length`. Its row stays for
+    /// `retention`, unless a [`Finish`] or a [`Forget`] comes before. With `again`, a request with
+    /// the same fingerprint that another owner began this time ago or earlier, and that has not
+    /// finished, is taken from that owner.
+    Begin "begin" writes [name: String, owner: String, fingerprint: String]
+        { length: Duration, retention: Duration, again: Option<Duration> } -> Begun;
+
+    /// Stores the response to a request that this owner has begun, for `retention`; without a
+    /// response, the note that there was one. `false`: the row is another owner's, or is gone. A
+    /// repeated call succeeds again, and the response that was stored first stays.
+    Finish "finish" writes [name: String, owner: String]
+        { response: Option<Response<Bytes>>, retention: Duration } -> bool;
+
+    /// Removes the row of a request that has not finished, if the row is this owner's; `None`:
+    /// whoever owns the row. `false`: there is no such row.
+    Forget "forget" writes [name: String] { owner: Option<String> } -> bool;
+
+    /// Removes the first `most` requests whose retention is over, and returns their number.
+    PruneRequests "prune-requests" writes [] { most: u32 } -> u64;
+}

@@ -1,0 +1,21 @@
+//! Units of time.
+
+use std::time::Duration;
+
+/// One year of 365 days.
+pub const YEAR: Duration = Duration::from_hours(365 * 24);
+
+/// A time longer than any retention. The sum with any date still fits a column.
+pub const FOREVER: Duration = Duration::from_hours(1000 * 365 * 24);
+
+/// Returns whole microseconds, the unit of the database; saturates.
+pub fn micros(duration: Duration) -> i64 {
+    let micros = duration.as_secs().saturating_mul(1_000_000);
+    let micros = micros.saturating_add(duration.subsec_micros().into());
+    i64::try_from(micros).unwrap_or(i64::MAX)
+}
+
+/// Returns the duration of microseconds; zero for a negative number.
+pub fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}

@@ -1,0 +1,206 @@
+//! The one error type.
+
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+
+pub mod words;
+
+use crate::words;
+
+/// The error type of stores and generators.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// The error of a database that works and refuses the content: the content is too large, for
+/// example. Another try ends the same way.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Unfit(pub BoxError);
+
+/// The error of every operation: opaque, with a [`kind`](Error::kind) to match on and the cause as
+/// [`source`](StdError::source). `{error}` is the message alone, and `{error:#}` has the causes, too.
+#[derive(Clone)]
+pub struct Error(Arc<Repr>);
+
+words! {
+    /// The kinds of [`Error`].
+    pub enum ErrorKind("kind of error") {
+        /// A URL, key, table prefix or other setting cannot be used; the message says what to write
+        /// instead.
+        Invalid => "invalid",
+        /// The database refused a statement or cannot be reached.
+        Database => "database",
+        /// The database did not answer within the [statement
+        /// timeout](crate::Builder::statement_timeout), or within the limit that the method names.
+        Timeout => "timeout",
+        /// The tables in the database belong to a newer release.
+        Schema => "schema",
+        /// The caller no longer holds the lease.
+        Lost => "lost",
+        /// The lock was not free in time: another holder has the lock, or it is in cooldown.
+        Taken => "taken",
+        /// The generator failed and there is no older version. The source is the generator's error.
+        Generator => "generator",
+        /// There is no version, and no process generated one within the policy's limits: a generator
+        /// takes its time, or failed a moment ago, or the site is shutting down.
+        Unavailable => "unavailable",
+        /// The work was cancelled, as the runtime is shutting down.
+        Cancelled => "cancelled",
+    }
+}
+
+struct Repr {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// Returns the kind of the error.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+}
+
+#[doc(hidden)]
+impl Error {
+    /// Returns true if the database works and refuses the content.
+    pub fn is_unfit(&self) -> bool {
+        self.0
+            .source
+            .as_ref()
+            .is_some_and(|source| source.is::<Unfit>())
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::with_message(ErrorKind::Invalid, message)
+    }
+
+    /// Creates an error without a cause.
+    pub fn with_message(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Repr {
+            kind,
+            message: message.into(),
+            source: None,
+        }))
+    }
+
+    pub fn caused(
+        kind: ErrorKind,
+        message: impl Into<String>,
+        source: impl Into<BoxError>,
+    ) -> Self {
+        Self(Arc::new(Repr {
+            kind,
+            message: message.into(),
+            source: Some(source.into().into()),
+        }))
+    }
+
+    pub fn database(message: impl Into<String>, source: impl Into<BoxError>) -> Self {
+        Self::caused(ErrorKind::Database, message, source)
+    }
+
+    /// Creates the error of a call of the store.
+    pub fn step(step: &str, source: impl Into<BoxError>) -> Self {
+        Self::database(format!("the database failed at the step `{step}`"), source)
+    }
+
+    pub fn generator(source: impl Into<BoxError>) -> Self {
+        Self::caused(ErrorKind::Generator, "the generator failed", source)
+    }
+
+    pub fn timeout(step: &str, limit: Duration) -> Self {
+        let message = format!("{step}: the database did not answer within {limit:?}");
+        Self::with_message(ErrorKind::Timeout, message)
+    }
+
+    pub fn lost(name: &str) -> Self {
+        let message = format!(
+            "the lease on {name:?} is lost: it expired, or another holder has taken the lock over"
+        );
+        Self::with_message(ErrorKind::Lost, message)
+    }
+
+    /// Creates the error for a lock that was not free; `details` continues the message.
+    pub fn taken(name: &str, wait: Duration, details: &str) -> Self {
+        let message = format!("the lock {name:?} was not free within {wait:?}{details}");
+        Self::with_message(ErrorKind::Taken, message)
+    }
+
+    pub fn unavailable(retry_in: Duration) -> Self {
+        let message = format!(
+            "there is no version yet: the generator is running or has failed a moment ago; try again in {retry_in:.0?}"
+        );
+        Self::with_message(ErrorKind::Unavailable, message)
+    }
+}
+
+/// Returns the message of an error and the messages of its causes, in one line.
+pub fn with_causes(error: &dyn StdError) -> String {
+    let causes = std::iter::successors(error.source(), |error| StdError::source(*error));
+    causes.fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        // Some errors of other crates have their cause in their own message.
+        match text.ends_with(&cause) {
+            true => text,
+            false => format!("{text}: {cause}"),
+        }
+    })
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Repr {
+            kind,
+            message,
+            source,
+        } = &*self.0;
+        f.debug_struct("Error")
+            .field("kind", kind)
+            .field("message", message)
+            .field("source", source)
+            .finish()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match f.alternate() {
+            true => f.write_str(&with_causes(self)),
+            false => f.write_str(&self.0.message),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Caused(&'static str, #[source] Option<Box<Caused>>);
+
+    #[test]
+    fn display_has_the_causes_where_asked() {
+        let cause = Caused("no route to host", None);
+        let cause = Caused("cannot connect", Some(Box::new(cause)));
+        let error = Error::step("publish", cause);
+        assert_eq!(
+            error.to_string(),
+            "the database failed at the step `publish`"
+        );
+        assert_eq!(
+            format!("{error:#}"),
+            "the database failed at the step `publish`: cannot connect: no route to host"
+        );
+        let debug = format!("{error:?}");
+        for part in ["kind: Database", "publish", "no route to host"] {
+            assert!(debug.contains(part), "{debug}");
+        }
+    }
+}

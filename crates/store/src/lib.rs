@@ -1,0 +1,82 @@
+//! The rows of a site in its SQL database. **Everything but [`Locks`] and [`Database`] is exempt from
+//! semantic versioning**: only the crates of Perennial, pinned to the same version, may use it.
+//!
+//! The rows are leases with fencing tokens, pages, invalidations and requests. Each statement is
+//! written for SQLite, PostgreSQL and MySQL or MariaDB. An application takes what it needs from
+//! [perennial](https://docs.rs/perennial), which stores pages, or from
+//! [perennial-jobs](https://docs.rs/perennial-jobs), which locks:
+//!
+//! ```
+//! # async fn f(pool: perennial_store::Database) -> Result<(), perennial_store::Error> {
+//! use perennial_store::Locks;
+//!
+//! let locks = Locks::with_pool(pool).await?;
+//! if let Some(lease) = locks.try_lock(["sync", "bookmarks", "42"]).await? {
+//!     // Nobody else is here.
+//!     lease.release().await?;
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! The crate is not for other databases: a store of another kind is a fork.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
+    allow(
+        dead_code,
+        unused,
+        reason = "without a database, nothing runs a statement"
+    )
+)]
+
+// From the entry points downward; `tests/structure.rs` fails if two modules use each other.
+
+mod locks; // leases by name, and waiting
+
+#[doc(hidden)]
+pub mod sql; // the store in three databases
+
+mod store; // the handle: each call has a time limit
+
+mod lost; // lost replies
+
+mod note; // what a store tells its site
+
+mod fence; // the fencing token
+
+mod calls; // the list of calls
+
+mod rows; // their arguments and answers
+
+#[doc(hidden)]
+pub mod problem; // error responses
+
+#[doc(hidden)]
+pub mod name; // names and kinds of locks and entries
+
+#[doc(hidden)]
+pub mod timing; // deadlines and pauses
+
+#[doc(hidden)]
+pub mod clock; // units of time
+
+#[doc(hidden)]
+pub mod error; // the one error type, and enums whose values are words
+
+pub use error::{Error, ErrorKind};
+pub use fence::{Fence, LockLoss};
+pub use locks::{Holder, Lease, LockAttempt, LockInfo, Locks};
+pub use name::{LockKind, LockName};
+pub use sql::{Connection, Database, IntoDatabase};
+
+#[doc(hidden)]
+pub use self::{
+    calls::*,
+    locks::is_lease,
+    lost::{LostReplies, undo},
+    note::Note,
+    rows::*,
+    store::Store,
+};

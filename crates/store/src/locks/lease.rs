@@ -1,0 +1,319 @@
+//! A lock that is held.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::{sync::watch, time::Instant};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+use crate::{
+    calls::{BreakLock, Extend, Release, Revoke},
+    error::{Error, ErrorKind},
+    fence::Fence,
+    locks::{
+        Common,
+        state::{Extension, LeaseSettings, Term},
+    },
+    lost::undo,
+    note::Note,
+    rows::LeaseRow,
+};
+
+/// A held lock. The lease is extended in the background at a third of its length until it is
+/// released, dropped or [lost](Self::lost).
+///
+/// Dropping it releases the lock in a task of its own, not before drop returns; where no runtime is
+/// left to do so, the lock is free after the lease.
+/// [`Perennial::shutdown`](crate::Perennial::shutdown) and
+/// [`Locks::shutdown`](crate::locks::Locks::shutdown) wait for that task.
+/// [`release`](Self::release) tells when the lock is released.
+#[must_use = "the lock is released when the lease is dropped: keep it in a variable, as in `let _lease`; `let _` and `is_some()` drop it at once"]
+pub struct Lease {
+    core: LeaseCore,
+    /// Extends the lease, unless the caller does.
+    extender: Option<AbortOnDropHandle<()>>,
+    dropped: Dropped,
+    /// The try was sent twice. The database may carry one sending out after the end of the lease,
+    /// and the lock is then revoked.
+    resent: bool,
+}
+
+/// The effect on the lock of dropping its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dropped {
+    /// Nothing: the lock has been released.
+    Released,
+    /// Releases the lock with this cooldown.
+    Release(Duration),
+    /// Breaks the lock, so that an unfinished release has no effect.
+    Break,
+}
+
+/// The shared part of a lease and its extender. Cheap to clone.
+#[derive(Clone)]
+struct LeaseCore {
+    common: Common,
+    row: Arc<LeaseRow>,
+    term: watch::Sender<Term>,
+}
+
+impl Lease {
+    pub(super) fn start(
+        common: Common,
+        row: LeaseRow,
+        settings: LeaseSettings,
+        since: Instant,
+        resent: bool,
+    ) -> Self {
+        let core = LeaseCore {
+            common,
+            row: Arc::new(row),
+            term: watch::Sender::new(Term::new(settings, since)),
+        };
+        let extender = settings.extends.then(|| {
+            let extender = core.clone().extend_until_lost();
+            AbortOnDropHandle::new(tokio::spawn(extender.in_current_span()))
+        });
+        Self {
+            core,
+            extender,
+            dropped: Dropped::Release(Duration::ZERO),
+            resent,
+        }
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &str {
+        self.core.row.name.as_str()
+    }
+
+    /// Returns the fencing token, which is greater than the token of every earlier lease on this
+    /// name.
+    ///
+    /// A system that is written to under the lock can refuse an overtaken holder by the greatest
+    /// fence so far. In SQL, the statement writes the fence beside the data, and changes no row
+    /// after a write with a later fence; see `examples/src/bin/locks.rs`:
+    ///
+    /// ```sql
+    /// UPDATE document SET text = $1, fence = $2 WHERE id = $3 AND fence <= $2
+    /// ```
+    pub fn fence(&self) -> Fence {
+        Fence(self.core.row.fence)
+    }
+
+    pub fn row(&self) -> &LeaseRow {
+        &self.core.row
+    }
+
+    /// Returns the time for which the lease holds unless extended, counted from before the attempt
+    /// or the extension by this process's monotonic clock. Zero if the lease is lost.
+    pub fn remaining(&self) -> Duration {
+        self.core.term.borrow().remaining(Instant::now())
+    }
+
+    /// Extends the lease to its whole length from now. Rarely needed, as leases are extended in the
+    /// background.
+    ///
+    /// # Errors
+    ///
+    /// [Lost](crate::ErrorKind::Lost), or the database fails and the lease's end is unchanged.
+    pub async fn extend(&self) -> Result<(), Error> {
+        self.core.extend().await
+    }
+
+    /// Releases the lock, at once unless [`hold_at_least`](crate::locks::Locks::hold_at_least)
+    /// delays the release.
+    ///
+    /// # Errors
+    ///
+    /// [Lost](crate::ErrorKind::Lost): another holder has taken the lock over, or the lock was
+    /// [broken](crate::locks::Locks::break_lock). Or the database fails, and the lock is free when
+    /// the lease expires.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lock is released as when the lease is dropped.
+    pub async fn release(self) -> Result<(), Error> {
+        self.release_after(Duration::ZERO).await
+    }
+
+    /// Releases the lock with a cooldown, in which no process can take the lock: for a job that
+    /// several machines start by their clocks, and that is to run once in this time.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lock is released with the cooldown all the same.
+    pub async fn release_after(self, cooldown: Duration) -> Result<(), Error> {
+        self.end(cooldown, Dropped::Release(cooldown)).await
+    }
+
+    /// Releases the lock with a cooldown. If the release fails or is dropped, the lock is freed
+    /// without one, also if the database runs the release later.
+    pub async fn release_after_or_break(self, cooldown: Duration) -> Result<(), Error> {
+        self.end(cooldown, Dropped::Break).await
+    }
+
+    /// Releases the lock. A release that fails or is dropped has the effect of `dropped`.
+    async fn end(mut self, cooldown: Duration, dropped: Dropped) -> Result<(), Error> {
+        self.dropped = dropped;
+        // A loss after this point is no news.
+        self.extender = None;
+        let released = self.core.release(cooldown).await?;
+        self.dropped = Dropped::Released;
+        if released {
+            Ok(())
+        } else {
+            Err(Error::lost(self.name()))
+        }
+    }
+
+    /// Resolves when the lease can no longer be relied on: another process has taken the lock over
+    /// or broken it, or the lease has ended without an extension. Never, while the lease holds.
+    ///
+    /// A lease is extended on the runtime on which its lock was taken. If that runtime has ended or
+    /// stands still, the lease ends, too; `lost` resolves on any runtime.
+    ///
+    /// The clock of a lease stands still while the machine is suspended: `lost` resolves at the
+    /// next extension after that, at most a third of the lease's length later.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe; can be awaited any number of times.
+    pub async fn lost(&self) {
+        self.core.lost().await;
+    }
+
+    /// Runs a future for as long as the lease holds: when it is [lost](Self::lost), the future is
+    /// dropped.
+    ///
+    /// A future can only be stopped at its next `await`. For work that must not be done twice,
+    /// check the [fence](Self::fence) as well.
+    ///
+    /// # Errors
+    ///
+    /// [Lost](crate::ErrorKind::Lost).
+    pub async fn guard<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        tokio::select! {
+            biased;
+            output = future => Ok(output),
+            () = self.lost() => Err(Error::lost(self.name())),
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (core, dropped) = (self.core.clone(), self.dropped);
+            let tasks = &self.core.common.tasks;
+            match dropped {
+                Dropped::Released => {}
+                Dropped::Release(cooldown) => drop(tasks.spawn_on(
+                    // An unreleased lock expires.
+                    async move { drop(core.release(cooldown).await) },
+                    &runtime,
+                )),
+                Dropped::Break => drop(tasks.spawn_on(core.break_lock(), &runtime)),
+            }
+        }
+        if self.resent {
+            let LeaseRow { name, owner, .. } = &*self.core.row;
+            undo(&self.core.common.store, Revoke::new(name, owner));
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", &self.core.row.name)
+            .field("fence", &self.core.row.fence)
+            .field("term", &*self.core.term.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl LeaseCore {
+    async fn extend(&self) -> Result<(), Error> {
+        let requested = Instant::now();
+        let length = self.term.borrow().length(requested);
+        let store = &self.common.store;
+        let extended = store.call(Extend::new(&*self.row, length));
+        let (extended, mut holds) = (extended.await?, false);
+        self.term.send_if_modified(|term| {
+            holds = extended && term.extend(requested);
+            holds || term.lose()
+        });
+        match holds {
+            true => Ok(()),
+            false => Err(Error::lost(self.row.name.as_str())),
+        }
+    }
+
+    async fn release(&self, cooldown: Duration) -> Result<bool, Error> {
+        let cooldown = self.term.borrow().cooldown(cooldown, Instant::now());
+        let store = &self.common.store;
+        let released = store.call(Release::new(&*self.row, cooldown));
+        released.await
+    }
+
+    async fn break_lock(self) {
+        let (store, row) = (&self.common.store, &self.row);
+        let lock = BreakLock::new(&row.name, Some(row.fence));
+        if store.call(lock.clone()).await.is_err() {
+            undo(store, lock);
+        }
+    }
+
+    /// Waits for the end of the lease. The caller's own runtime measures the time: the extender's
+    /// may have ended.
+    async fn lost(&self) {
+        let mut term = self.term.subscribe();
+        loop {
+            let Some(until) = term.borrow_and_update().until() else {
+                return;
+            };
+            tokio::select! {
+                biased;
+                // The sender is a field of this lease.
+                _ = term.changed() => {}
+                () = tokio::time::sleep_until(until) => {
+                    self.term.send_if_modified(|term| term.expire(Instant::now()));
+                }
+            }
+        }
+    }
+
+    /// Extends the lease until it is lost.
+    async fn extend_until_lost(self) {
+        let mut last = Extension::Done;
+        loop {
+            let (term, now) = (*self.term.borrow(), Instant::now());
+            let (pause, until) = match (term.next(last, now), term.until()) {
+                (Ok(pause), Some(until)) => (pause, until),
+                // The caller of `extend` has got the error.
+                (Ok(_), None) => return,
+                (Err(reason), _) => {
+                    let LeaseRow { name, fence, .. } = &*self.row;
+                    self.common.store.tell(&Note::LockLost {
+                        name,
+                        fence: Fence(*fence),
+                        reason,
+                    });
+                    self.term.send_if_modified(Term::lose);
+                    return;
+                }
+            };
+            tokio::time::sleep_until(until.min(now + pause)).await;
+            last = match tokio::time::timeout_at(until, self.extend()).await {
+                Ok(Ok(())) => Extension::Done,
+                Ok(Err(error)) if error.kind() == ErrorKind::Lost => Extension::Refused,
+                Ok(Err(_)) | Err(_) => Extension::Failed,
+            };
+        }
+    }
+}

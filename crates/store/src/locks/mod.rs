@@ -1,0 +1,396 @@
+//! The lock: a row in the database, held for as long as its lease is extended.
+
+mod attempt;
+mod info;
+mod lease;
+mod state;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use crate::{
+    calls::{BreakLock, Held, Inspect, PruneLocks, Revoke, TryLock},
+    clock::YEAR,
+    error::{Error, ErrorKind},
+    fence::Fence,
+    lost::undo,
+    name::TABLE_PREFIX,
+    note::Note,
+    rows::{LeaseRow, Unused},
+    sql::{Connect, Database, IntoDatabase},
+    store::Store,
+    timing::{self, BRIEF_RETENTION, DATABASE_PATIENCE},
+};
+
+use attempt::Queues;
+use info::{owner, process_label};
+use state::{LeaseSettings, Term};
+
+pub(crate) use crate::name::{LockKind, LockName};
+pub use attempt::LockAttempt;
+pub use info::{Holder, LockInfo};
+pub use lease::Lease;
+pub use state::is_lease;
+
+/// Locks by name, shared by all processes on the database.
+///
+/// A name has one lease at a time, by the database's clock, as long as each holder stops when its
+/// lease ends. A holder that is paused for longer than its lease may overlap with the next one, and
+/// is recognised by its smaller [`fence`](Lease::fence). Names are compared as bytes: `a`, `A` and
+/// `a ` are three names. Perennial's own locks have other [kinds](LockKind), with names of their
+/// own.
+///
+/// ```
+/// # async fn f(site: perennial::Perennial, customer: &str) -> Result<(), perennial::Error> {
+/// if let Some(lease) = site.locks().try_lock(["sync", "bookmarks", customer]).await? {
+///     // Nobody else is here.
+///     lease.release().await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Locks {
+    common: Common,
+    settings: LeaseSettings,
+    label: Arc<str>,
+    queues: Arc<Queues>,
+}
+
+/// The parts that all locks of a store, and their leases, share.
+#[derive(Clone)]
+struct Common {
+    store: Store,
+    /// The tasks that continue without their callers, and that a shutdown waits for.
+    tasks: TaskTracker,
+}
+
+impl Locks {
+    #[doc(hidden)]
+    pub fn with_store(store: Store) -> Self {
+        Self {
+            common: Common {
+                store,
+                tasks: TaskTracker::new(),
+            },
+            settings: LeaseSettings::DEFAULT,
+            label: process_label().into(),
+            queues: Arc::default(),
+        }
+    }
+
+    /// The locks of a database, for an application that keeps no content; makes or upgrades
+    /// Perennial's tables.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Perennial::with_pool`](crate::Perennial::with_pool).
+    pub async fn with_pool(pool: impl IntoDatabase) -> Result<Self, Error> {
+        let database: Database = pool.into();
+        let limit = database.limit();
+        let store = database.store_when(TABLE_PREFIX, Connect::Now).await?;
+        let prefix = Some(TABLE_PREFIX.to_owned());
+        Ok(Self::with_store(Store::new(
+            store,
+            limit,
+            DATABASE_PATIENCE,
+            prefix,
+            |_| {},
+        )))
+    }
+
+    /// Sets the time after which the lock of a silent holder is free. Default: 15 s.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of 10 ms – 1 year.
+    #[must_use = "returns the locks with this lease"]
+    pub fn lease(mut self, length: Duration) -> Self {
+        assert!(is_lease(length), "a lease lasts from 10 ms to a year");
+        self.settings.lease = length;
+        self
+    }
+
+    /// Sets the minimum time between two acquisitions of a lock, even if the lock is released
+    /// earlier or its holder crashes. For a job that several servers start at nearly the same time
+    /// and that must not run twice. Default: zero. [`once`](Self::once) ignores the time, as its mark
+    /// lasts longer.
+    ///
+    /// # Panics
+    ///
+    /// Panics above 1 year.
+    #[must_use = "returns the locks with this time"]
+    pub fn hold_at_least(mut self, time: Duration) -> Self {
+        assert!(time <= YEAR, "a lock is held for a year at most");
+        self.settings.at_least = time;
+        self
+    }
+
+    /// Turns the extension in the background off: a lease is [lost](Lease::lost) at its end, unless
+    /// the caller calls [`Lease::extend`].
+    #[must_use = "returns the locks whose leases end"]
+    pub fn manual_extension(mut self) -> Self {
+        self.settings.extends = false;
+        self
+    }
+
+    /// Sets the holder's label, which others see. At most 100 bytes are stored. Default: the host's
+    /// name and the process's number, such as `web1:4711`.
+    #[must_use = "returns the locks with this label"]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into().into();
+        self
+    }
+
+    /// Takes the lock if it is free, without waiting. Returns `None` if another holder has the
+    /// lock.
+    ///
+    /// Keep the lease for as long as you work (`if let Some(lease) = …`): `is_some()` alone drops
+    /// it, and the lock is free.
+    ///
+    /// # Errors
+    ///
+    /// The database fails or does not answer within the statement limit.
+    ///
+    /// After an error the database may run the statement later, and take the lock for an attempt
+    /// that has ended. Therefore the process revokes the lock from the attempt after 1, 5, 20, 60,
+    /// 300 and 900 s, for up to 1,000 attempts at a time. A statement that runs even later holds the
+    /// lock for the length of the lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped before it returns may have taken the lock, which is then released.
+    pub async fn try_lock(&self, name: impl Into<LockName>) -> Result<Option<Lease>, Error> {
+        self.take(&name.into(), "", None).await
+    }
+
+    /// Returns an attempt. Awaited, the attempt takes the lock, and waits for the lock up to its
+    /// [limit](LockAttempt::wait). Default: 10 s.
+    ///
+    /// ```
+    /// # async fn f(locks: perennial::locks::Locks) -> Result<(), perennial::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let lease = locks.lock("album/7").wait(Duration::from_secs(5)).action("upload").await?;
+    /// # lease.release().await }
+    /// ```
+    pub fn lock(&self, name: impl Into<LockName>) -> LockAttempt {
+        LockAttempt {
+            locks: self.clone(),
+            name: name.into(),
+            wait: timing::LOCK_WAIT,
+            action: String::new(),
+        }
+    }
+
+    #[doc(hidden)]
+    pub fn store(&self) -> &Store {
+        &self.common.store
+    }
+
+    /// Returns an owner that no other acquisition or request has.
+    #[doc(hidden)]
+    pub fn owner(&self) -> String {
+        owner(&self.label, "")
+    }
+
+    #[doc(hidden)]
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.common.tasks
+    }
+
+    /// Waits for [idempotent requests](Self::idempotency) that continue without their clients, for
+    /// the storing of their responses, and for the release of the locks of dropped [leases](Lease).
+    /// Call `shutdown` after the server has drained;
+    /// [`Perennial::shutdown`](crate::Perennial::shutdown) does.
+    ///
+    /// A request has no limit of its own: put a timeout inside its layer, or around `shutdown`.
+    /// While the database is away, the storing of a response is given up after half a minute, and
+    /// the release of a lock after the [statement timeout](crate::Builder::statement_timeout).
+    ///
+    /// A site and its locks shut down together, by either call: the site then begins no further
+    /// regeneration.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future cancels none of the tasks.
+    pub async fn shutdown(&self) {
+        self.common.tasks.close();
+        self.common.tasks.wait().await;
+    }
+
+    /// Takes a lock of housekeeping, for no longer than needed, whatever the application's locks
+    /// are.
+    #[doc(hidden)]
+    pub async fn take_housekeeping(&self, name: &str) -> Result<Option<Lease>, Error> {
+        let (mut locks, name) = (self.clone(), LockName::of(LockKind::Housekeeping, name));
+        locks.settings = LeaseSettings::DEFAULT;
+        locks.take(&name, "", None).await
+    }
+
+    /// Takes the lock if it is free and, with `seen`, still has that fence.
+    #[doc(hidden)]
+    pub async fn take(
+        &self,
+        name: &LockName,
+        action: &str,
+        seen: Option<i64>,
+    ) -> Result<Option<Lease>, Error> {
+        // The task runs to its end even if the caller has dropped this future. A lease that nobody
+        // receives is dropped with the task's result, which releases the lock.
+        let (locks, name, action) = (self.clone(), name.clone(), action.to_owned());
+        let token = self.tasks().token();
+        // A shutdown waits until the caller has the lease, or its release has begun.
+        let task = async move { (locks.take_now(name, &action, seen).await, token) };
+        match tokio::spawn(task.in_current_span()).await {
+            Ok((taken, _token)) => taken,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(error) => Err(Error::caused(
+                    ErrorKind::Cancelled,
+                    "the attempt was cancelled",
+                    error,
+                )),
+            },
+        }
+    }
+
+    async fn take_now(
+        &self,
+        name: LockName,
+        action: &str,
+        seen: Option<i64>,
+    ) -> Result<Option<Lease>, Error> {
+        let owner = owner(&self.label, action);
+        // The lease counts from before the attempt: its answer may be late.
+        let since = Instant::now();
+        let length = Term::new(self.settings, since).length(since);
+        let tried = self.store().call(TryLock::new(&name, &owner, length, seen));
+        let tried = tried.await;
+        let resent = tried.as_ref().map_or(true, |tried| tried.resent);
+        let taken = tried.map(|tried| tried.fence);
+        if let Ok(Some(fence)) = taken {
+            let note = Note::LockAcquired {
+                name: &name,
+                fence: Fence(fence),
+            };
+            self.store().tell(&note);
+            let row = LeaseRow { name, owner, fence };
+            let common = self.common.clone();
+            return Ok(Some(Lease::start(
+                common,
+                row,
+                self.settings,
+                since,
+                resent,
+            )));
+        }
+        if resent {
+            undo(self.store(), Revoke::new(&name, owner));
+        }
+        if taken.is_ok() {
+            self.store().tell(&Note::LockContended { name: &name });
+        }
+        taken.map(|_| None)
+    }
+
+    /// The label of this process's holders.
+    #[doc(hidden)]
+    pub fn shown_label(&self) -> &str {
+        &self.label
+    }
+
+    /// Returns the state of a lock; `None`: the lock was never held, or was pruned.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn inspect(&self, name: impl Into<LockName>) -> Result<Option<LockInfo>, Error> {
+        let name = name.into();
+        let row = self.store().call(Inspect { name }).await?;
+        Ok(row.map(LockInfo::of))
+    }
+
+    /// Returns the locks of all kinds that are held or in cooldown, sorted by kind and name,
+    /// without the marks of [completed work](Self::once).
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn list(&self) -> Result<Vec<LockInfo>, Error> {
+        let rows = self.store().call(Held {}).await?;
+        Ok(rows.into_iter().map(LockInfo::of).collect())
+    }
+
+    /// Takes a lock from its holder, or ends a cooldown, so that the lock is free. `seen`: only if the
+    /// lock still has this [fence](LockInfo::fence), for an operator who has seen the holder.
+    ///
+    /// Returns false if the lock has another fence or no row: it was never acquired, or was pruned.
+    /// [`LockName::of`] names the lock of a page or of once-only work.
+    ///
+    /// The holder's lease is [lost](Lease::lost). The holder learns of the loss at its next
+    /// extension, at most a third of the lease's length later, or at its release. With
+    /// [`manual_extension`](Self::manual_extension) the next extension is the holder's own.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn break_lock(
+        &self,
+        name: impl Into<LockName>,
+        seen: Option<Fence>,
+    ) -> Result<bool, Error> {
+        let (name, seen) = (name.into(), seen.map(|fence| fence.0));
+        let store = self.store();
+        let broken = store.call(BreakLock::new(&name, seen)).await?;
+        if broken {
+            store.tell(&Note::LockBroken { name: &name });
+        }
+        Ok(broken)
+    }
+
+    /// Removes locks that have had no holder for at least `unused`, so that names that are used
+    /// once do not fill the table.
+    ///
+    /// Fences still grow, as they follow the database's clock. The marks of [completed
+    /// work](Self::once) stay.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: some of the locks may have been removed.
+    pub async fn prune(&self, unused: Duration) -> Result<(), Error> {
+        for kind in LockKind::all() {
+            // Visitors invent pages that are gone soon.
+            let alone = match kind {
+                LockKind::Page => unused.min(BRIEF_RETENTION),
+                _ => unused,
+            };
+            let unused = Unused {
+                released: unused,
+                expired: unused,
+                alone,
+            };
+            let mut next = None;
+            loop {
+                let after: Option<String> = next;
+                let pruned = self.store().call(PruneLocks::new(kind, unused, after));
+                next = pruned.await?;
+                if next.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks")
+            .field("hold", &self.settings)
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}

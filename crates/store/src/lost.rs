@@ -1,0 +1,61 @@
+//! Lost replies: the database may carry a call out after its caller has given up. Such a call is
+//! undone several times, as it may be carried out at any time until TCP has given up, too.
+
+use std::sync::Arc;
+
+use tokio::{
+    runtime::Handle,
+    sync::Semaphore,
+    time::{Instant, sleep_until},
+};
+use tracing::Instrument;
+
+use crate::{calls::Step, store::Store, timing::UNDO_AFTER};
+
+/// The most lost replies that are remembered at a time. Calls beyond this number are not undone.
+const MOST: usize = 1_000;
+
+/// The lost replies that are remembered: a permit for each.
+#[derive(Clone)]
+pub struct LostReplies(Arc<Semaphore>);
+
+impl Default for LostReplies {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST)))
+    }
+}
+
+impl LostReplies {
+    /// Runs `undo` at each time of [`UNDO_AFTER`], in a task of its own, until `undo` returns
+    /// `None`. Does nothing without a runtime, or beyond [`MOST`].
+    pub fn repeat<F>(&self, undo: impl Fn() -> Option<F> + Send + 'static)
+    where
+        F: Future<Output: Send> + Send,
+    {
+        let permit = Arc::clone(&self.0).try_acquire_owned();
+        let (Ok(runtime), Ok(permit)) = (Handle::try_current(), permit) else {
+            return;
+        };
+        let lost = Instant::now();
+        let task = async move {
+            let _permit = permit;
+            for after in UNDO_AFTER {
+                sleep_until(lost + after).await;
+                let Some(undone) = undo() else { return };
+                // A failure is followed by the next time.
+                undone.await;
+            }
+        };
+        runtime.spawn(task.in_current_span());
+    }
+}
+
+/// Makes the call `step`, which undoes a call whose reply was lost, at each time of [`UNDO_AFTER`],
+/// for as long as the site is open.
+pub fn undo<S: Step + Clone + Send + 'static>(store: &Store, step: S) {
+    let weak = Arc::downgrade(&store.0);
+    store.0.lost.repeat(move || {
+        let (store, step) = (Store(weak.upgrade()?), step.clone());
+        Some(async move { store.call(step).await.is_ok() })
+    });
+}

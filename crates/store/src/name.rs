@@ -1,0 +1,274 @@
+//! The names of locks and of entries, and the column value of a name of any length.
+
+use std::{borrow::Cow, convert::Infallible, fmt, str::FromStr};
+
+use sha2::{Digest, Sha256};
+
+use crate::words;
+
+/// The default prefix of the tables' names.
+pub const TABLE_PREFIX: &str = "perennial_";
+
+words! {
+    /// The kind of a lock. Each kind has its own names: the lock `/a` and the lock of the page `/a`
+    /// are two locks.
+    pub enum LockKind("kind of a lock") {
+        /// A lock of Perennial's own housekeeping.
+        Housekeeping => "housekeeping",
+        /// A lock that the application takes, by [`Locks`](crate::locks::Locks) or for an exclusive
+        /// route.
+        Lock => "lock",
+        /// The lock under which work is [done once](crate::locks::Locks::once), and the mark that
+        /// the work is done.
+        Once => "once",
+        /// The lock under which a page or other content is generated. The lock has the name of the
+        /// key.
+        Page => "page",
+    }
+}
+
+/// The name of a lock: a text or a list of texts, and the lock's [kind](LockKind).
+///
+/// Conversions from a text or a list return a name of the kind [`LockKind::Lock`]. [`of`](Self::of)
+/// returns names of other kinds.
+///
+/// The parts of a list are joined by `/`, with `/` and `%` in a part written as `%2F` and `%25`:
+/// two different lists never have the same name. Example: `["sync", "bookmarks", customer]`.
+///
+/// ```
+/// use perennial::locks::LockName;
+///
+/// assert_eq!(LockName::from(["sync", "a/b"]).as_str(), "sync/a%2Fb");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockName {
+    kind: LockKind,
+    name: String,
+}
+
+impl LockName {
+    /// Returns the same name for a lock of this kind.
+    ///
+    /// ```
+    /// # async fn f(locks: perennial::locks::Locks) -> Result<(), perennial::Error> {
+    /// use perennial::locks::{LockKind, LockName};
+    ///
+    /// // Ends the cooldown after a failed regeneration of the page.
+    /// locks.break_lock(LockName::of(LockKind::Page, "/best-sellers"), None).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn of(kind: LockKind, name: impl Into<Self>) -> Self {
+        Self {
+            kind,
+            ..name.into()
+        }
+    }
+
+    /// Returns the kind of the lock.
+    pub fn kind(&self) -> LockKind {
+        self.kind
+    }
+
+    /// Returns the name as a text. A name of at most 180 bytes is stored as this text.
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+
+    fn join<T: AsRef<str>>(parts: &[T]) -> Self {
+        let parts = parts.iter();
+        let parts: Vec<_> = parts
+            .map(|part| part.as_ref().replace('%', "%25").replace('/', "%2F"))
+            .collect();
+        match &*parts {
+            // Not the name of a list with one empty part.
+            [] => Self::from("%"),
+            parts => Self::from(parts.join("/")),
+        }
+    }
+}
+
+/// Writes the name without the kind.
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl FromStr for LockName {
+    type Err = Infallible;
+
+    fn from_str(name: &str) -> Result<Self, Infallible> {
+        Ok(name.into())
+    }
+}
+
+impl From<&str> for LockName {
+    fn from(name: &str) -> Self {
+        Self::from(name.to_owned())
+    }
+}
+
+impl From<String> for LockName {
+    fn from(name: String) -> Self {
+        Self {
+            kind: LockKind::Lock,
+            name,
+        }
+    }
+}
+
+impl From<&Self> for LockName {
+    fn from(name: &Self) -> Self {
+        name.clone()
+    }
+}
+
+impl From<&String> for LockName {
+    fn from(name: &String) -> Self {
+        Self::from(name.clone())
+    }
+}
+
+impl<T: AsRef<str>, const N: usize> From<[T; N]> for LockName {
+    fn from(parts: [T; N]) -> Self {
+        Self::join(&parts)
+    }
+}
+
+impl<T: AsRef<str>> From<Vec<T>> for LockName {
+    fn from(parts: Vec<T>) -> Self {
+        Self::join(&parts)
+    }
+}
+
+impl<T: AsRef<str>> From<&[T]> for LockName {
+    fn from(parts: &[T]) -> Self {
+        Self::join(parts)
+    }
+}
+
+/// Returns a text for people: characters that a terminal or a browser acts upon are written as
+/// `\u{…}`. These are control characters, and those that are invisible or change the direction of
+/// text. For keys, tags and labels, which visitors may have made up.
+///
+/// In HTML, `<`, `&` and quotes still need their escapes.
+///
+/// ```
+/// assert_eq!(perennial::entries::visible("/a\u{1b}[2J"), "/a\\u{1b}[2J");
+/// ```
+pub fn visible(text: &str) -> String {
+    let acts = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{feff}' | '\u{200b}'..='\u{200f}')
+            || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+    };
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match acts(c) {
+            true => shown.extend(c.escape_unicode()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// The longest name that is stored unchanged, in bytes.
+const PLAIN: usize = 180;
+/// The length of the readable part of a longer name in front of its digest, in bytes. A shorter
+/// part is padded.
+const PREFIX: usize = 128;
+
+/// Returns the column value of a name: the name itself up to 180 bytes, or else its beginning and
+/// its SHA-256.
+///
+/// A name with a NUL also gets a digest, as PostgreSQL accepts no NUL in a text, and so does the
+/// empty name, which some modes of MariaDB read as NULL. Two names never share a column value: no
+/// plain name is as long as a name with a digest.
+pub fn bounded(name: &str) -> Cow<'_, str> {
+    let first = name.split('\0').next().unwrap_or_default();
+    if !first.is_empty() && first.len() == name.len() && name.len() <= PLAIN {
+        return Cow::Borrowed(name);
+    }
+    let mut bounded = first[..first.floor_char_boundary(PREFIX)].to_owned();
+    bounded.push_str(&"~".repeat(PREFIX + 1 - bounded.len()));
+    bounded.push_str(&hex(&Sha256::digest(name)));
+    Cow::Owned(bounded)
+}
+
+/// Returns the bytes as lowercase hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_two_lists_make_one_name(
+            a in proptest::collection::vec("[a/%2F5]{0,3}", 0..4),
+            b in proptest::collection::vec("[a/%2F5]{0,3}", 0..4),
+        ) {
+            prop_assert_eq!(LockName::from(&*a) == LockName::from(&*b), a == b);
+        }
+    }
+
+    #[test]
+    fn a_text_is_its_own_name() {
+        for name in ["", "a", "a/b%", "%2F"] {
+            assert_eq!(LockName::from(name).as_str(), name);
+        }
+        assert_eq!(LockName::from(["a", "", "b"]).as_str(), "a//b");
+        assert_eq!(LockName::from(["x".to_owned()]).as_str(), "x");
+    }
+
+    proptest! {
+        #[test]
+        fn a_bounded_name_is_short_and_its_own(name in "(\\PC{0,40}|[a-zä]{150,400}|[a\\x00]{0,5})") {
+            let bounded_name = bounded(&name);
+            let plain = !name.is_empty() && name.len() <= PLAIN && !name.contains('\0');
+            prop_assert_eq!(plain, bounded_name == name);
+            prop_assert!(plain || (PLAIN + 1..=PREFIX + 65).contains(&bounded_name.len()));
+            prop_assert!(!bounded_name.contains('\0'));
+        }
+    }
+
+    #[test]
+    fn names_are_stored_as_the_protocol_says() {
+        let protocol = include_str!("../docs/protocol.md");
+        let cut = format!("{}😀{}", "x".repeat(126), "y".repeat(80));
+        for (name, first) in [
+            ("", "~".repeat(128)),
+            (&"z".repeat(181), "z".repeat(128)),
+            (&cut, format!("{}~~", "x".repeat(126))),
+        ] {
+            let stored = bounded(name);
+            let digest = stored.strip_prefix(&first).expect("its beginning");
+            assert!(
+                protocol.contains(&format!("`{digest}`")),
+                "{name}: {stored}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_plain_name_is_that_of_a_digested_one() {
+        let long = "x".repeat(PLAIN + 1);
+        let digested = bounded(&long).into_owned();
+        assert_ne!(
+            bounded(&digested),
+            digested,
+            "it would be taken for the long one"
+        );
+        let names: HashSet<_> = (0..500)
+            .flat_map(|length| ["x".repeat(length), format!("x\0{}", "y".repeat(length))])
+            .map(|name| bounded(&name).into_owned())
+            .collect();
+        assert_eq!(names.len(), 1000);
+    }
+}

@@ -1,0 +1,110 @@
+//! Notes: what a store tells its site, and the log.
+
+use std::time::Duration;
+
+use crate::{
+    fence::{Fence, LockLoss},
+    name::LockName,
+};
+
+/// A note of a store.
+#[derive(Clone, Copy, Debug)]
+pub enum Note<'a> {
+    /// A step has ended.
+    Step {
+        /// The name of the step.
+        step: &'static str,
+        /// The time of the step, with the wait for a connection.
+        took: Duration,
+        /// The step has succeeded.
+        succeeded: bool,
+        /// The latest try of every step has succeeded.
+        works: bool,
+    },
+    /// The database has failed at a step, for the first time.
+    DatabaseAway {
+        /// The name of the step.
+        step: &'static str,
+        /// The error, with its causes.
+        error: &'a str,
+    },
+    /// The database works again at a step.
+    DatabaseBack {
+        /// The name of the step.
+        step: &'static str,
+    },
+    /// A lock was acquired.
+    LockAcquired {
+        /// The lock's name.
+        name: &'a LockName,
+        /// The fence of the lease.
+        fence: Fence,
+    },
+    /// A try found the lock taken.
+    LockContended {
+        /// The lock's name.
+        name: &'a LockName,
+    },
+    /// A lease was lost before its release.
+    LockLost {
+        /// The lock's name.
+        name: &'a LockName,
+        /// The fence of the lost lease.
+        fence: Fence,
+        /// The reason for the loss.
+        reason: LockLoss,
+    },
+    /// This process has broken a lock.
+    LockBroken {
+        /// The lock's name.
+        name: &'a LockName,
+    },
+    /// A repeated idempotent request was answered by the stored response.
+    Replayed {
+        /// The name of the request's row.
+        name: &'a str,
+    },
+}
+
+impl Note<'_> {
+    /// Writes the note's line to the log.
+    pub(crate) fn log(&self) {
+        /// A line about a lock.
+        macro_rules! lock {
+            ($level:ident, $lock:ident, $($rest:tt)+) => {
+                tracing::$level!(
+                    target: "perennial::lock",
+                    name = $lock.as_str(), kind = $lock.kind().as_str(), $($rest)+
+                )
+            };
+        }
+        match self {
+            Self::Step { .. } => {}
+            Self::DatabaseAway { step, error } => tracing::error!(
+                target: "perennial::database", step, error,
+                "the database fails; versions in memory are still served (logged once until the database works again)"
+            ),
+            Self::DatabaseBack { step } => {
+                tracing::info!(target: "perennial::database", step, "the database works again");
+            }
+            Self::LockAcquired { name, fence } => lock!(debug, name, fence = fence.0, "acquired"),
+            Self::LockContended { name } => lock!(debug, name, "taken by another holder"),
+            Self::LockLost {
+                name,
+                fence,
+                reason,
+            } => lock!(
+                warn,
+                name,
+                reason = reason.as_str(),
+                fence = fence.0,
+                "the lease is lost"
+            ),
+            Self::LockBroken { name } => lock!(info, name, "broken"),
+            Self::Replayed { name } => tracing::debug!(
+                target: "perennial::request", name,
+                "a repeated request gets the stored response"
+            ),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The differences between the databases, apart from their [SQL](super::statements).
+
+use super::{run::Arg, statements::Side};
+#[cfg(feature = "postgres")]
+use crate::name::hex;
+
+/// A database as Perennial uses it.
+pub struct Dialect {
+    /// The SQL of most servers. A server may turn out to be a relative.
+    pub side: Side,
+    /// Writes an argument into a statement; `None`: arguments are bound, to a `?` for each `$n`.
+    ///
+    /// A statement with written arguments is one message and leaves nothing behind on the
+    /// connection, as a pooler that shares connections by the transaction requires. (sqlx prepares a
+    /// statement in one exchange and runs the statement in another; such a pooler may send the two
+    /// to different servers.)
+    pub literal: Option<fn(Arg<'_>) -> String>,
+    /// The connection is a socket. A socket that broke, or whose statement was abandoned, is closed
+    /// and not used again. SQLite's connection continues, and closing it would drop a database in
+    /// memory.
+    pub socket: bool,
+    /// The codes of errors that mean that tables of the same names are not Perennial's.
+    pub foreign: &'static [&'static str],
+    /// The codes of errors from another process that makes the tables at the same time.
+    pub raced: &'static [&'static str],
+    /// The codes of errors after which nothing was done, as another statement was faster.
+    pub contended: &'static [&'static str],
+    /// The codes of errors after which the connection is closed: the server ends, is not the
+    /// primary, or does not know whether the statement was done.
+    pub gone: &'static [&'static str],
+    /// The codes of errors with which a working server refuses content: the content is too large,
+    /// or an administrator's constraint or trigger forbids the row.
+    pub unfit: &'static [&'static str],
+    /// The codes of errors of a read-only database.
+    pub readonly: &'static [&'static str],
+    /// The codes of errors of a role that may not make tables.
+    pub forbidden: &'static [&'static str],
+}
+
+/// If an entry was published further in the future than this, in microseconds, the database's clock
+/// was set back: the entry's age is unknown, and the entry is stale. A smaller distance comes from
+/// the clocks of a cluster's nodes, or from a step that corrects a clock.
+pub const SET_BACK: i64 = 5_000_000;
+
+#[cfg(feature = "sqlite")]
+pub const SQLITE: Dialect = Dialect {
+    side: Side::Sqlite,
+    literal: None,
+    socket: false,
+    // SQLITE_ERROR: a table or a column that is there or is not.
+    foreign: &["1"],
+    raced: &[],
+    contended: &[],
+    gone: &[],
+    // SQLITE_TOOBIG, SQLITE_CONSTRAINT_CHECK, SQLITE_CONSTRAINT_TRIGGER
+    unfit: &["18", "275", "1811"],
+    // SQLITE_READONLY, and its variants for a file or a folder without the right to write
+    readonly: &["8", "520", "1544"],
+    forbidden: &[],
+};
+
+/// Writes an argument with one meaning under every setting. Of a text, printable ASCII except `'`
+/// and `\` is written as it is, and every other character as an escape. A database in SQL_ASCII
+/// refuses the escapes of characters outside ASCII.
+///
+/// A literal has the collation of the column that it is compared with. (`convert_from(…)` has the
+/// collation "C" of the type `name`, and no index of another collation would be used.)
+#[cfg(feature = "postgres")]
+fn literal(argument: Arg<'_>) -> String {
+    let text = match argument {
+        Arg::Int(value) => return value.to_string(),
+        Arg::Bytes(bytes) => return format!("decode('{}', 'hex')", hex(bytes)),
+        Arg::Text(text) => text,
+    };
+    let mut literal = "E'".to_owned();
+    for c in text.chars() {
+        match c {
+            ' '..='~' if c != '\'' && c != '\\' => literal.push(c),
+            _ => literal.push_str(&format!("\\U{:08X}", u32::from(c))),
+        }
+    }
+    literal.push_str("'::text");
+    literal
+}
+
+#[cfg(feature = "postgres")]
+pub const POSTGRES: Dialect = Dialect {
+    side: Side::Postgres,
+    literal: Some(literal),
+    socket: true,
+    // duplicate_table, undefined_column
+    foreign: &["42P07", "42703"],
+    // unique_violation (in the catalogue), duplicate_table, duplicate_object (its type): IF NOT
+    // EXISTS does not see uncommitted tables.
+    raced: &["23505", "42P07", "42710"],
+    // lock_not_available, serialization_failure, deadlock_detected
+    contended: &["55P03", "40001", "40P01"],
+    // statement_completion_unknown: CockroachDB's ambiguous result; admin_shutdown, crash_shutdown,
+    // cannot_connect_now, idle_session_timeout; protocol_violation: PgBouncer ends the connection, as
+    // it reaches no server; read_only_sql_transaction: the primary has become a standby, or the name
+    // leads to another server now
+    gone: &[
+        "40003", "57P01", "57P02", "57P03", "57P05", "08P01", "25006",
+    ],
+    // string_data_right_truncation, character_not_in_repertoire, untranslatable_character,
+    // check_violation, program_limit_exceeded, raise_exception
+    unfit: &["22001", "22021", "22P05", "23514", "54000", "P0001"],
+    readonly: &["25006"],
+    // insufficient_privilege
+    forbidden: &["42501"],
+};
+
+#[cfg(feature = "mysql")]
+pub const MYSQL: Dialect = Dialect {
+    side: Side::MySql,
+    literal: None,
+    socket: true,
+    // ER_TABLE_EXISTS_ERROR, ER_BAD_FIELD_ERROR
+    foreign: &["1050", "1054"],
+    raced: &[],
+    // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK (also a failed certification of Galera),
+    // ER_LOCK_NOWAIT
+    contended: &["1020", "1205", "1213", "3572"],
+    // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT;
+    // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_READ_ONLY_MODE, ER_UNKNOWN_COM_ERROR (a node of
+    // Galera without a quorum): another server is the primary now
+    gone: &["1053", "1927", "4031", "1290", "1836", "1047"],
+    // ER_TOO_BIG_ROWSIZE, ER_NET_PACKET_TOO_LARGE, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD,
+    // ER_DATA_TOO_LONG, ER_SIGNAL_EXCEPTION, ER_CONSTRAINT_FAILED, ER_CHECK_CONSTRAINT_VIOLATED
+    unfit: &["1118", "1153", "1366", "1406", "1644", "4025", "3819"],
+    readonly: &["1290", "1836"],
+    // ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR
+    forbidden: &["1044", "1142"],
+};

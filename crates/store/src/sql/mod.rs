@@ -1,0 +1,251 @@
+//! The store in SQL databases. For an application that shares its own pool with Perennial, or that
+//! marks work in its own transactions.
+//!
+//! [`Perennial::with_pool`](crate::Perennial::with_pool) takes an `SqlitePool`, a `PgPool` or a
+//! `MySqlPool` of sqlx 0.9. [`Database`] is any of the three, with a statement timeout.
+
+pub mod connection;
+pub mod dialect;
+#[cfg(feature = "postgres")]
+mod listen;
+pub mod pool;
+pub mod run;
+mod schema;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+pub mod statements;
+pub mod store;
+mod url;
+mod wire;
+
+use std::time::Duration;
+
+use self::{
+    pool::{AnyPool, Connections, OnPool},
+    run::{Driver, Supported},
+    statements::{Side, Sides},
+    store::SqlStore,
+    url::{check_url, side_of},
+};
+use crate::{
+    calls::Backend,
+    error::Error,
+    timing::{PREPARE_LIMIT, STATEMENT_TIMEOUT, within},
+};
+pub use connection::Connection;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use {self::url::without_password, crate::timing::CONNECT_LIMIT};
+
+/// The largest number of connections in Perennial's own pool.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+const CONNECTIONS: u32 = 5;
+
+/// Says when a site connects and makes its tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connect {
+    /// Before the site is opened.
+    Now,
+    /// Before the first step that needs the database.
+    Lazily,
+}
+
+/// A database for Perennial. `From` makes one from the application's own sqlx pool, and
+/// [`Perennial::database`](crate::Perennial::database) returns the site's.
+#[derive(Clone, Debug)]
+pub struct Database {
+    pool: AnyPool,
+    side: Side,
+    limit: Duration,
+}
+
+/// A database that Perennial can use: a pool of sqlx's, or a [`Database`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no database that Perennial can use",
+    label = "no pool of sqlx 0.9 whose database this build knows",
+    note = "Perennial takes the pools of sqlx 0.9, owned: `SqlitePool`, and with their features `PgPool` and `MySqlPool`",
+    note = "for a pool of another version of sqlx, use sqlx 0.9 in Cargo.toml; for a `PgPool` or a `MySqlPool`, enable perennial's feature `postgres` or `mysql`; for a reference, write `pool.clone()`"
+)]
+pub trait IntoDatabase: Into<Database> {}
+
+// Otherwise the compiler would show `From` and its implementations.
+#[diagnostic::do_not_recommend]
+impl<T: Into<Database>> IntoDatabase for T {}
+
+macro_rules! from_pool {
+    ($feature:literal, $kind:ident, $pool:ty) => {
+        #[cfg(feature = $feature)]
+        impl From<$pool> for Database {
+            fn from(pool: $pool) -> Self {
+                Self {
+                    pool: AnyPool::$kind(pool),
+                    side: sqlx::$kind::DIALECT.side,
+                    limit: STATEMENT_TIMEOUT,
+                }
+            }
+        }
+    };
+}
+
+from_pool!("sqlite", Sqlite, sqlx::SqlitePool);
+from_pool!("postgres", Postgres, sqlx::PgPool);
+from_pool!("mysql", MySql, sqlx::MySqlPool);
+
+impl Database {
+    /// Opens a database by its URL, with a small pool of its own; see
+    /// [`Perennial::open`](crate::Perennial::open).
+    ///
+    /// # Errors
+    ///
+    /// The URL cannot be used, or the database cannot be opened.
+    pub async fn open(url: &str) -> Result<Self, Error> {
+        Self::open_when(url, Connect::Now).await
+    }
+
+    /// Sets the time that a step in this database may take, the wait for a connection and further
+    /// tries included, before the step counts as failed. Default: 5 s.
+    ///
+    /// The limit holds for [`Locks::with_pool`](crate::locks::Locks::with_pool),
+    /// [`Claims`](crate::locks::Claims) and [`SessionLock`](crate::locks::SessionLock), and for a
+    /// site unless [`Builder::statement_timeout`](crate::Builder::statement_timeout) sets another
+    /// one.
+    ///
+    /// # Panics
+    ///
+    /// Panics at zero.
+    #[must_use = "returns the database with this limit"]
+    pub fn statement_timeout(mut self, limit: Duration) -> Self {
+        assert!(!limit.is_zero(), "a statement takes time");
+        self.limit = limit;
+        self
+    }
+}
+
+#[doc(hidden)]
+impl Database {
+    /// Opens a database by its URL, connected at once or lazily.
+    pub async fn open_when(url: &str, connect: Connect) -> Result<Self, Error> {
+        check_url(url)?;
+        match side_of(url)? {
+            #[cfg(feature = "sqlite")]
+            Side::Sqlite => Ok(sqlite::open(url, connect).await?.into()),
+            #[cfg(feature = "postgres")]
+            Side::Postgres => Ok(open::<sqlx::Postgres>(url, connect).await?.into()),
+            #[cfg(feature = "mysql")]
+            Side::MySql => Ok(open::<sqlx::MySql>(url, connect).await?.into()),
+            _ => unreachable!("the database is built in"),
+        }
+    }
+
+    /// Runs some work on the pool.
+    pub async fn with<W: OnPool>(&self, work: W) -> W::Output {
+        self.pool.with(work).await
+    }
+
+    /// Returns the kind, by its SQL. A server may turn out to be a relative.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// Returns the time that a step may take.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Returns the kind, by the name of its feature.
+    pub fn kind(&self) -> &'static str {
+        let kind = Sides {
+            sqlite: "sqlite",
+            postgres: "postgres",
+            relative: None,
+            mysql: "mysql",
+        };
+        kind.of(self.side)
+    }
+
+    /// Returns the pool, if the database is PostgreSQL.
+    #[cfg(feature = "postgres")]
+    pub fn postgres(&self) -> Option<&sqlx::PgPool> {
+        match &self.pool {
+            AnyPool::Postgres(pool) => Some(pool),
+            #[allow(unreachable_patterns, reason = "another database may not be built in")]
+            _ => None,
+        }
+    }
+
+    /// Returns the store in this database. The tables are made or upgraded at once or before the
+    /// first step.
+    ///
+    /// # Errors
+    ///
+    /// The table prefix cannot be used, the database fails, its tables belong to a newer release,
+    /// or the tables are missing and the role may not make them. The call may take 60 s.
+    pub async fn store_when(
+        self,
+        prefix: &str,
+        connect: Connect,
+    ) -> Result<Box<dyn Backend>, Error> {
+        schema::check_prefix(prefix)?;
+        let store = self.pool.with(Opening { prefix, connect });
+        within(PREPARE_LIMIT, "preparing the tables", store).await?
+    }
+}
+
+struct Opening<'a> {
+    prefix: &'a str,
+    connect: Connect,
+}
+
+impl OnPool for Opening<'_> {
+    type Output = Result<Box<dyn Backend>, Error>;
+
+    async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
+        let store = SqlStore::new(connections, self.prefix);
+        if self.connect == Connect::Now {
+            store.side().await?;
+        }
+        Ok(Box::new(store))
+    }
+}
+
+/// Returns the statements that make the tables in a database of the URL's kind.
+pub fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
+    schema::check_prefix(prefix)?;
+    Ok(schema::script(side_of(url)?, prefix))
+}
+
+/// Opens a small pool of connections to a server.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+async fn open<DB: sqlx::Database>(url: &str, connect: Connect) -> Result<sqlx::Pool<DB>, Error> {
+    use sqlx::{ConnectOptions, Connection};
+
+    let cannot = |hint: &str| {
+        let context = format!("cannot open the database {:?}{hint}", without_password(url));
+        move |error| Error::database(context, error)
+    };
+    let options: <DB::Connection as Connection>::Options = url.parse().map_err(cannot(""))?;
+    // The store logs what is slow, by the step's name.
+    let options = options.disable_statement_logging();
+    if connect == Connect::Now {
+        // A pool would try for a while, and then report no more than a timeout.
+        let first = async { options.connect().await?.close().await };
+        let first = tokio::time::timeout(CONNECT_LIMIT, first).await;
+        let hint =
+            " (a site that is to start while its database is away: `Builder::connect_lazily`)";
+        first
+            .unwrap_or_else(|_| Err(no_answer()))
+            .map_err(cannot(hint))?;
+    }
+    Ok(sqlx::pool::PoolOptions::new()
+        .max_connections(CONNECTIONS)
+        .acquire_timeout(CONNECT_LIMIT)
+        // A pool tests each connection on its return. A second test before its use would cost a
+        // round trip.
+        .test_before_acquire(false)
+        .connect_lazy_with(options))
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn no_answer() -> sqlx::Error {
+    let said = format!("the server did not answer within {CONNECT_LIMIT:?}");
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, said))
+}

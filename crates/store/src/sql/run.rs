@@ -1,0 +1,278 @@
+//! Statements: the one place that runs them through sqlx.
+
+use std::{borrow::Cow, sync::Arc};
+
+use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
+use sqlx::{
+    AssertSqlSafe, ColumnIndex, Database, Decode, Either, Encode, Executor, IntoArguments, Row,
+    SqlSafeStr, SqlStr, Type, error::DatabaseError,
+};
+use tracing::{Dispatch, instrument::WithSubscriber};
+
+use crate::sql::{
+    dialect::{self, Dialect},
+    statements::Side,
+};
+
+/// A supported database: the part that is not in its [`Dialect`].
+pub trait Supported: Database {
+    const DIALECT: &'static Dialect;
+
+    /// The query for the server's kind, if servers differ: names, with the values of settings.
+    const KIND_QUERY: Option<&'static str> = None;
+
+    /// Servers whose SQL differs: a word in a name of that answer, and their side.
+    const RELATIVES: &'static [(&'static str, Side)] = &[];
+
+    /// Returns the number of changed rows, and the insert id on databases that return the fence as
+    /// insert id.
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
+
+    /// Returns the code of an error, as in the dialect's lists.
+    fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
+        error.code()
+    }
+}
+
+/// All bounds on sqlx's types, so that other code is generic without them.
+pub trait Driver: Supported<Row: Cells> {
+    /// Runs a statement on a connection.
+    fn run<'a>(
+        connection: &'a mut Self::Connection,
+        statement: &'a Statement,
+        arguments: &'a [Arg<'a>],
+    ) -> Running<'a, Done<Self>>;
+}
+
+type Running<'a, T> = BoxFuture<'a, Result<T, sqlx::Error>>;
+
+impl<DB> Driver for DB
+where
+    DB: Supported<Row: Cells, Arguments: IntoArguments<DB>>,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    for<'q> i64: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q str: Encode<'q, DB> + Type<DB>,
+    for<'q> &'q [u8]: Encode<'q, DB> + Type<DB>,
+{
+    fn run<'a>(
+        connection: &'a mut Self::Connection,
+        statement: &'a Statement,
+        arguments: &'a [Arg<'a>],
+    ) -> Running<'a, Done<Self>> {
+        if let Some(literal) = DB::DIALECT.literal {
+            let literal = |argument: usize| literal(arguments[argument]);
+            let sql = trusted(substitute(statement.sql.as_str(), literal));
+            // sqlx would log a slow statement whole, with a page's content.
+            let done = collect(connection.fetch_many(sqlx::raw_sql(sql)));
+            return Box::pin(done.with_subscriber(Dispatch::none()));
+        }
+        if arguments.is_empty() {
+            // Not every server can prepare a statement that makes a table.
+            return Box::pin(collect(
+                connection.fetch_many(sqlx::raw_sql(statement.sql())),
+            ));
+        }
+        let mut query = sqlx::query::<DB>(statement.sql());
+        for argument in &statement.order {
+            query = match arguments[*argument] {
+                Arg::Int(int) => query.bind(int),
+                Arg::Text(text) => query.bind(text),
+                Arg::Bytes(bytes) => query.bind(bytes),
+            };
+        }
+        Box::pin(collect(connection.fetch_many(query)))
+    }
+}
+
+/// A row, column by column, whatever the database calls their types.
+pub trait Cells {
+    fn int(&self, column: usize) -> Result<Option<i64>, sqlx::Error>;
+    fn text(&self, column: usize) -> Result<Option<String>, sqlx::Error>;
+    fn bytes(&self, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error>;
+
+    /// Returns a number that is not NULL.
+    fn number(&self, column: usize) -> Result<i64, sqlx::Error> {
+        self.int(column)?.ok_or(sqlx::Error::RowNotFound)
+    }
+
+    /// Returns a text that is not NULL.
+    fn name(&self, column: usize) -> Result<String, sqlx::Error> {
+        self.text(column)?.ok_or(sqlx::Error::RowNotFound)
+    }
+}
+
+impl<R> Cells for R
+where
+    R: Row,
+    usize: ColumnIndex<R>,
+    for<'r> i64: Decode<'r, R::Database>,
+    for<'r> String: Decode<'r, R::Database>,
+    for<'r> Vec<u8>: Decode<'r, R::Database>,
+{
+    fn int(&self, column: usize) -> Result<Option<i64>, sqlx::Error> {
+        self.try_get_unchecked(column)
+    }
+
+    fn text(&self, column: usize) -> Result<Option<String>, sqlx::Error> {
+        self.try_get_unchecked(column)
+    }
+
+    fn bytes(&self, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
+        self.try_get_unchecked(column)
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl Supported for sqlx::Sqlite {
+    const DIALECT: &'static Dialect = &dialect::SQLITE;
+
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
+        (result.rows_affected(), None)
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Supported for sqlx::Postgres {
+    const DIALECT: &'static Dialect = &dialect::POSTGRES;
+    const KIND_QUERY: Option<&'static str> = Some("SELECT version(), ''");
+    const RELATIVES: &'static [(&'static str, Side)] =
+        &[("CockroachDB", Side::Relative), ("-YB-", Side::Relative)];
+
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
+        (result.rows_affected(), None)
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl Supported for sqlx::MySql {
+    const DIALECT: &'static Dialect = &dialect::MYSQL;
+    // The isolation level has another name on MariaDB before 11.1.
+    const KIND_QUERY: Option<&'static str> = Some(
+        "SHOW VARIABLES WHERE Variable_name IN ('wsrep_sync_wait', 'transaction_isolation', 'tx_isolation')",
+    );
+    const RELATIVES: &'static [(&'static str, Side)] = &[("wsrep_sync_wait", Side::Galera)];
+
+    fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
+        let id = i64::try_from(result.last_insert_id()).ok();
+        (result.rows_affected(), id.filter(|id| *id != 0))
+    }
+
+    fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
+        // sqlx's `code` is the SQLSTATE, which is less specific.
+        let error = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
+        Some(error.number().to_string().into())
+    }
+}
+
+/// A statement, ready to be run.
+pub struct Statement {
+    /// The text, with `$n` if arguments are written into it, or else with `?`.
+    sql: SqlStr,
+    /// The argument for each `?`.
+    order: Vec<usize>,
+}
+
+impl Statement {
+    pub fn new(side: Side, prefix: &str, template: &str) -> Self {
+        let sql = side.write(template, prefix);
+        let mut order = Vec::new();
+        let sql = match side {
+            Side::Postgres | Side::Relative => sql,
+            _ => substitute(&sql, |argument| {
+                order.push(argument);
+                "?".to_owned()
+            }),
+        };
+        Self {
+            sql: trusted(sql),
+            order,
+        }
+    }
+
+    pub fn sql(&self) -> SqlStr {
+        self.sql.clone()
+    }
+}
+
+/// Puts something in the place of each `$n`.
+fn substitute(template: &str, mut argument: impl FnMut(usize) -> String) -> String {
+    let mut parts = template.split('$');
+    let mut sql = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.find(|c: char| !c.is_ascii_digit());
+        let (number, rest) = part.split_at(digits.unwrap_or(part.len()));
+        let number: usize = number.parse().expect("`$` and a number");
+        sql.push_str(&argument(number - 1));
+        sql.push_str(rest);
+    }
+    sql
+}
+
+/// Trusts a text that consists of Perennial's templates, names that `Claims` has checked,
+/// conditions in the program, a prefix that `schema::check_prefix` has checked, numbers, and a
+/// dialect's literals.
+fn trusted(sql: String) -> SqlStr {
+    AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str()
+}
+
+#[derive(Clone, Copy)]
+pub enum Arg<'a> {
+    Int(i64),
+    Text(&'a str),
+    Bytes(&'a [u8]),
+}
+
+/// The result of a statement.
+pub struct Done<DB: Database> {
+    pub rows: Vec<DB::Row>,
+    pub changed: u64,
+    pub id: Option<i64>,
+}
+
+type Results<'a, DB> = BoxStream<
+    'a,
+    Result<Either<<DB as Database>::QueryResult, <DB as Database>::Row>, sqlx::Error>,
+>;
+
+async fn collect<DB: Driver>(mut stream: Results<'_, DB>) -> Result<Done<DB>, sqlx::Error> {
+    let mut done = Done {
+        rows: Vec::new(),
+        changed: 0,
+        id: None,
+    };
+    // The stream is read to its end: a statement that is abandoned earlier may not have been
+    // committed.
+    while let Some(item) = stream.try_next().await? {
+        match item {
+            Either::Left(result) => (done.changed, done.id) = DB::outcome(&result),
+            Either::Right(row) => done.rows.push(row),
+        }
+    }
+    Ok(done)
+}
+
+/// Returns the number in the first row; `None`: the statement did nothing.
+pub fn number<DB: Driver>(done: &Done<DB>) -> Result<Option<i64>, sqlx::Error> {
+    match done.rows.first() {
+        Some(row) => row.int(0),
+        None => Ok(done.id.filter(|_| done.changed > 0)),
+    }
+}
+
+/// Returns true if another statement was faster and this one did nothing.
+pub fn is_contended<DB: Driver>(error: &sqlx::Error) -> bool {
+    has_code::<DB>(error, DB::DIALECT.contended)
+}
+
+/// Returns true if the connection is broken, and the statement may have been done or not.
+pub fn is_broken<DB: Driver>(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => true,
+        error => has_code::<DB>(error, DB::DIALECT.gone),
+    }
+}
+
+pub fn has_code<DB: Driver>(error: &sqlx::Error, codes: &[&str]) -> bool {
+    let code = error.as_database_error().and_then(DB::code);
+    code.is_some_and(|code| codes.contains(&&*code))
+}

@@ -1,0 +1,124 @@
+//! The statements on entries.
+
+use super::Sides;
+
+/// kind, name, known fence -> lock: fence, fence of its holder or 0, remaining, failures; latest
+/// epoch; entry: fence, age, time of the publish, epoch, status, headers, body, metadata
+pub const PROBE: Sides = Sides::same(
+    "{waits}SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0), coalesce(l.failures, 0),
+        coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
+        e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata
+    FROM (SELECT {now} AS at{hex}) n
+    LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
+    LEFT JOIN {p}entry e ON e.name = $2 AND e.fence > $3",
+);
+
+/// Stores an entry under the lease, over an entry with a smaller fence.
+///
+/// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, status,
+/// headers, size of the body, body -> fence, if the entry was published
+pub const PUBLISH: Sides = Sides {
+    // FOR UPDATE: no process acquires the lock during the statement, whatever the isolation level.
+    mysql: "{waits}INSERT INTO {p}entry (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
+        SELECT $2, LAST_INSERT_ID(l.fence), {now}, {now} + $6, {now} + $7, $5, $12, $8, coalesce($9, x''), $10, coalesce($11, x''), coalesce($13, x'')
+        FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4 FOR UPDATE
+        ON DUPLICATE KEY UPDATE
+            generated_at = IF({p}entry.fence < VALUES(fence), VALUES(generated_at), generated_at),
+            stale_at = IF({p}entry.fence < VALUES(fence), VALUES(stale_at), stale_at),
+            retain_until = IF({p}entry.fence < VALUES(fence), VALUES(retain_until), retain_until),
+            epoch = IF({p}entry.fence < VALUES(fence), VALUES(epoch), epoch),
+            bytes = IF({p}entry.fence < VALUES(fence), VALUES(bytes), bytes),
+            metadata = IF({p}entry.fence < VALUES(fence), VALUES(metadata), metadata),
+            history = IF({p}entry.fence < VALUES(fence), CONCAT(VALUES(history), LEFT(history, 2400)), history),
+            status = IF({p}entry.fence < VALUES(fence), VALUES(status), status),
+            headers = IF({p}entry.fence < VALUES(fence), VALUES(headers), headers),
+            `body` = IF({p}entry.fence < VALUES(fence), VALUES(`body`), `body`),
+            fence = IF({p}entry.fence < VALUES(fence), LAST_INSERT_ID(VALUES(fence)), {p}entry.fence + LAST_INSERT_ID(0))",
+    ..Sides::same(
+        "WITH l AS (
+            SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
+        )
+        INSERT INTO {p}entry AS e (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, body)
+        SELECT $2, l.held, l.at, l.at + $6, l.at + $7, $5, $12, $8, $9, $10, $11, $13 FROM l WHERE true
+        ON CONFLICT (name) DO UPDATE SET
+            fence = excluded.fence,
+            generated_at = excluded.generated_at,
+            stale_at = excluded.stale_at,
+            retain_until = excluded.retain_until,
+            epoch = excluded.epoch,
+            bytes = excluded.bytes,
+            metadata = excluded.metadata,
+            history = excluded.history || substr(e.history, 1, 2400),
+            status = excluded.status,
+            headers = excluded.headers,
+            body = excluded.body
+        WHERE e.fence < excluded.fence
+        RETURNING fence",
+    )
+};
+
+/// Renews the age of the entry with the known fence, under the lease.
+///
+/// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, known fence
+/// -> fence, if the entry was renewed
+pub const RENEW: Sides = Sides {
+    // LIMIT makes the inner table before the join. The lock's row in it is locked at every
+    // isolation level.
+    mysql: "{waits}UPDATE {p}entry e JOIN (
+            SELECT fence FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 LIMIT 1 FOR UPDATE
+        ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.stale_at = {now} + $6, e.retain_until = {now} + $7,
+            e.epoch = $5, e.metadata = $8, e.history = CONCAT($9, LEFT(e.history, 2400))
+        WHERE e.name = $2 AND e.fence = $10 AND e.fence < $4",
+    ..Sides::same(
+        "WITH l AS (
+            SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
+        )
+        UPDATE {p}entry AS e SET fence = l.held, generated_at = l.at, stale_at = l.at + $6, retain_until = l.at + $7,
+            epoch = $5, metadata = $8, history = $9 || substr(e.history, 1, 2400)
+        FROM l WHERE e.name = $2 AND e.fence = $10 AND e.fence < $4
+        RETURNING fence",
+    )
+};
+
+/// Removes an entry under the lease. Unlike a publish, the statement need not lock the lock's row
+/// against a takeover that commits at the same time: the new holder's entry has a greater fence,
+/// which the statement does not match.
+///
+/// kind, name, owner, fence -> one row changed, if an entry was stored and the lock still has this
+/// owner and fence
+pub const REMOVE: Sides = Sides::same(
+    "{waits}DELETE FROM {p}entry WHERE name = $2 AND fence <= $4
+    AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4)",
+);
+
+/// name -> fence
+pub const FENCE: Sides = Sides::same("{waits}SELECT fence FROM {p}entry WHERE name = $1");
+
+/// name
+pub const DELETE: Sides = Sides::same("{waits}DELETE FROM {p}entry WHERE name = $1");
+
+/// the lower bound of the variants' names, the upper bound (excluded)
+pub const DELETE_VARIANTS: Sides = Sides::same("{waits}DELETE FROM {p}entry WHERE {variants}");
+
+/// The first pages from a name on, in the order of names, with their locks, and without content.
+///
+/// the first name, the number of pages -> name, fence, age, interval, epoch, status, size of the
+/// body, metadata, history; lock: owner, fence, remaining, age
+pub const LIST: Sides = Sides::same(
+    "SELECT e.name, e.fence, n.at - e.generated_at, e.stale_at - e.generated_at, e.epoch, e.status, e.bytes, e.metadata, e.history,
+        l.owner, coalesce(l.fence, 0), coalesce(l.expires_at - n.at, 0), coalesce(n.at - l.acquired_at, 0)
+    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.name >= $1
+    LEFT JOIN {p}lock l ON l.kind = 'page' AND l.name = e.name
+    ORDER BY e.name LIMIT $2",
+);
+
+/// name before -> the greatest name of the next hundred rows, their smallest epoch
+pub const NEXT: Sides = Sides::same(
+    "SELECT max(n.name), min(n.epoch) FROM (
+        SELECT name, epoch FROM {p}entry WHERE name > $1 ORDER BY name LIMIT 100
+    ) n",
+);
+
+/// name before, the greatest name of the step
+pub const PRUNE: Sides =
+    Sides::same("DELETE FROM {p}entry WHERE name > $1 AND name <= $2 AND retain_until < {now}");

@@ -1,0 +1,82 @@
+//! The statements on invalidations.
+
+use super::Sides;
+
+/// Invalidations queue for one row, so that a reader who sees an epoch sees all smaller epochs. A
+/// revision keeps its first epoch.
+///
+/// name -> the new epoch
+pub const INVALIDATE: Sides = Sides {
+    // There is one writer at a time, so the counter cannot change between the read and the write.
+    sqlite: "INSERT INTO {p}invalidation AS i (name, epoch)
+        SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
+        FROM (SELECT '*' AS name UNION ALL SELECT $1) n WHERE true
+        ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
+        RETURNING epoch",
+    // The row with the counter is in the table `schema`, as CockroachDB and YugabyteDB refuse to
+    // change a table twice in a statement.
+    postgres: "WITH n AS (
+            INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
+            ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
+            RETURNING s.version AS epoch
+        )
+        INSERT INTO {p}invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
+        ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
+        RETURNING i.epoch{notify}",
+    relative: None,
+    // Row by row, in their order.
+    mysql: "INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), ($1, LAST_INSERT_ID())
+        ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))),
+            IF(name LIKE 'revision:%', epoch, LAST_INSERT_ID()))",
+};
+
+/// known epoch, number -> name, epoch, -1
+pub const INVALIDATED: &str = "{waits}SELECT n.name, n.epoch, -1 FROM (
+        SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2
+    ) n";
+
+/// The rest of [`INVALIDATED`] for awaited keys, up to the list of their names.
+///
+/// -> name, fence of the entry or 0, time until the lease expires or 0
+pub const AWAITED: &str = " UNION ALL
+    SELECT l.name, coalesce(e.fence, 0), CASE WHEN l.owner IS NULL OR l.expires_at < {now} THEN 0 ELSE l.expires_at - {now} END
+    FROM {p}lock l LEFT JOIN {p}entry e ON e.name = l.name WHERE l.kind = 'page' AND l.name IN (";
+
+/// number -> the smallest epoch of as many latest names; 0 if there are fewer
+pub const FOLD_AT: Sides = Sides::same(
+    "{waits}SELECT CASE WHEN count(*) < $1 THEN 0 ELSE min(n.epoch) END FROM (
+        SELECT epoch FROM {p}invalidation WHERE name <> '*' ORDER BY epoch DESC LIMIT $1
+    ) n",
+);
+
+/// last name, number -> name, epoch: purges and revisions, in the order of names
+pub const INVALIDATED_FOR_LONG: Sides = Sides::same(
+    "{waits}SELECT name, epoch FROM {p}invalidation
+    WHERE name > $1 AND name < 'revision;' ORDER BY name LIMIT $2",
+);
+
+/// last epoch, the smallest epoch of an entry, the least age -> the last one of the next few
+pub const NEXT: Sides = Sides::same(
+    "SELECT max(n.epoch) FROM (
+        SELECT epoch FROM {p}invalidation
+        WHERE epoch > $1 AND epoch <= $2 AND epoch < {now} - $3 AND name <> '*' ORDER BY epoch LIMIT 10000
+    ) n",
+);
+
+/// Purges everything from before an epoch.
+///
+/// epoch
+pub const FOLD: Sides = Sides {
+    mysql: "INSERT INTO {p}invalidation (name, epoch) VALUES ('purged_prefix:', $1)
+        ON DUPLICATE KEY UPDATE epoch = GREATEST(epoch, VALUES(epoch))",
+    ..Sides::same(
+        "INSERT INTO {p}invalidation AS i (name, epoch) VALUES ('purged_prefix:', $1)
+        ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.epoch < excluded.epoch THEN excluded.epoch ELSE i.epoch END",
+    )
+};
+
+/// last epoch, the last one of the next few
+pub const PRUNE: Sides = Sides::same(
+    "DELETE FROM {p}invalidation WHERE epoch > $1 AND epoch <= $2
+    AND name NOT IN ('*', 'purged_prefix:') AND substr(name, 1, 9) <> 'revision:'",
+);

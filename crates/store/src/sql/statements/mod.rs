@@ -1,0 +1,210 @@
+//! The statements, each with its text on every database side by side.
+//!
+//! In the texts `{p}` is the table prefix, other [words](Side::word) in braces differ by the
+//! database, and `$n` is the n-th argument of those that the statement's comment lists before the
+//! arrow. Each is one statement. All but those of once-only work and those that make the tables run
+//! in autocommit.
+
+pub mod entries;
+pub mod invalidations;
+pub mod locks;
+pub mod requests;
+pub mod tables;
+
+/// A kind of database, by the SQL that it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    dead_code,
+    reason = "each is that of a database, which may not be built in"
+)]
+pub enum Side {
+    Sqlite,
+    Postgres,
+    /// CockroachDB, which refuses to change a table twice in a statement, and YugabyteDB. On both,
+    /// `set_config` has no effect on the statement that contains it.
+    Relative,
+    MySql,
+    /// MariaDB that may be a node of a Galera cluster. Galera compares the writes of two nodes, and
+    /// not their reads.
+    Galera,
+}
+
+/// The text of a statement, or of a word in it, on each database.
+pub struct Sides {
+    pub sqlite: &'static str,
+    pub postgres: &'static str,
+    /// `None`: the text of PostgreSQL.
+    pub relative: Option<&'static str>,
+    pub mysql: &'static str,
+}
+
+impl Sides {
+    /// Returns the same text for every database. A statement overrides it for some by
+    /// `..Sides::same(text)`.
+    pub const fn same(text: &'static str) -> Self {
+        Self {
+            sqlite: text,
+            postgres: text,
+            relative: None,
+            mysql: text,
+        }
+    }
+
+    pub fn of(&self, side: Side) -> &'static str {
+        match side {
+            Side::Sqlite => self.sqlite,
+            Side::Postgres => self.postgres,
+            Side::Relative => self.relative.unwrap_or(self.postgres),
+            Side::MySql | Side::Galera => self.mysql,
+        }
+    }
+}
+
+impl Side {
+    /// Returns a text with the database's SQL in the place of each word in braces.
+    pub fn write(self, template: &str, prefix: &str) -> String {
+        let mut parts = template.split('{');
+        let mut sql = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let (word, rest) = part.split_once('}').expect("a word in braces");
+            match word {
+                "p" => sql.push_str(prefix),
+                word => sql.push_str(&self.write(self.word(word), prefix)),
+            }
+            sql.push_str(rest);
+        }
+        sql
+    }
+
+    fn word(self, word: &str) -> &'static str {
+        let sides = match word {
+            // The clock: never the process's clock, and never the beginning of the transaction.
+            "now" => Sides {
+                // `unixepoch('subsec')` is NULL before SQLite 3.42, and another program on the same
+                // file may have an older SQLite.
+                sqlite: "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)",
+                // Not `now()`, which does not advance inside a transaction.
+                postgres: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+                relative: None,
+                mysql: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+            },
+            // The beginning of a statement that decides by what other nodes of a cluster have
+            // written: a node first waits for all commits of the others. A build of MariaDB without
+            // Galera refuses the setting.
+            "waits" if self == Side::Galera => {
+                Sides::same("SET STATEMENT wsrep_sync_wait = 15 FOR ")
+            }
+            "waits" => Sides::same(""),
+            // Keeps other transactions from changing a row that is read until the statement is
+            // committed. MySQL's statements have clauses of their own.
+            "share" => Sides {
+                postgres: " FOR SHARE",
+                ..Sides::same("")
+            },
+            // Another form of bytes may be the role's default.
+            "hex" => Sides {
+                postgres: ", set_config('bytea_output', 'hex', true)",
+                relative: Some(""),
+                ..Sides::same("")
+            },
+            "notify" => Sides {
+                postgres: ", pg_notify('{p}invalidation', '')::text",
+                relative: Some(""),
+                ..Sides::same("")
+            },
+            // A word of MariaDB's Oracle mode is quoted.
+            "body" => Sides {
+                mysql: "`body`",
+                ..Sides::same("body")
+            },
+            // The names from `$1` up to `$2`, which is excluded: those that begin with `$1`. The
+            // names of some databases are not in the order of bytes.
+            "variants" => Sides {
+                relative: Some("substr(name, 1, length($1)) = $1"),
+                ..Sides::same("name >= $1 AND name < $2")
+            },
+            word => tables::word(word).unwrap_or_else(|| panic!("{word:?} is no word of SQL")),
+        };
+        sides.of(self)
+    }
+}
+
+#[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod tests {
+    use super::{
+        super::{claims::CLAIM, store::once::MARK},
+        *,
+    };
+
+    #[test]
+    fn protocol_document_has_the_statements_that_run() {
+        // A column that one database quotes is the same column.
+        let words = |text: &str| {
+            let text = text.replace('`', "");
+            text.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let protocol = words(include_str!("../../../docs/protocol.md"));
+        for side in [Side::Sqlite, Side::Postgres, Side::MySql] {
+            let statements = [
+                &locks::TRY,
+                &locks::EXTEND,
+                &locks::RELEASE,
+                &locks::BREAK,
+                &locks::INSPECT,
+                &MARK,
+                &CLAIM,
+                &Sides::same("{now}"),
+                &entries::PUBLISH,
+                &invalidations::INVALIDATE,
+                &requests::BEGIN,
+                &requests::READ,
+                &requests::TAKE,
+                &requests::FINISH,
+                &requests::FORGET,
+                &requests::PRUNE,
+            ];
+            for statement in statements {
+                let text = statement.of(side).replace("{p}", "perennial_");
+                let known = ["waits", "body", "hex", "notify"].into_iter();
+                let text = known.fold(text, |text, word| {
+                    text.replace(&format!("{{{word}}}"), side.word(word))
+                });
+                let statement = words(&text.replace("{p}", "perennial_"));
+                assert!(
+                    protocol.contains(&statement),
+                    "docs/protocol.md lacks: {statement}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn protocol_document_has_each_column() {
+        let protocol = include_str!("../../../docs/protocol.md");
+        for (sides, table) in [
+            (&tables::LOCK, "lock"),
+            (&tables::ENTRY, "entry"),
+            (&tables::INVALIDATION, "invalidation"),
+            (&tables::REQUEST, "request"),
+        ] {
+            let (_, rows) = protocol
+                .split_once(&format!("\n`perennial_{table}`: "))
+                .expect("the table is described");
+            let rows = rows.split("\n\n").nth(1).expect("its columns follow");
+            for side in [Side::Sqlite, Side::Postgres, Side::MySql] {
+                let text = side.write(sides.of(side), "");
+                let columns = text.lines().map(str::trim);
+                let columns =
+                    columns.filter(|line| line.contains(" NOT NULL") || line.starts_with("owner"));
+                for column in columns {
+                    let column = column.split(' ').next().expect("a name").trim_matches('`');
+                    let documented = rows.lines().any(|row| {
+                        let names = row.split('|').nth(1).unwrap_or_default();
+                        names.contains(&format!("`{column}`"))
+                    });
+                    assert!(documented, "{table}: {column}");
+                }
+            }
+        }
+    }
+}

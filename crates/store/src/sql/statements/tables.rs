@@ -1,0 +1,158 @@
+//! The tables.
+//!
+//! Names are compared as bytes, as most collations of MySQL treat some different names as equal. A
+//! table that is there is accepted if it has the columns, which the next statement reads. On MySQL,
+//! a statement that makes a table commits, so other processes may run the statement at the same
+//! time.
+
+use super::Sides;
+
+/// The beginning of the transaction that makes the tables.
+pub const BEGIN: Sides = Sides {
+    // Not DEFERRED: a transaction that reads before it writes is refused at once (SQLITE_BUSY),
+    // whatever the busy timeout is.
+    sqlite: "BEGIN IMMEDIATE",
+    // BEGIN has another meaning in MariaDB's Oracle mode.
+    mysql: "START TRANSACTION",
+    ..Sides::same("BEGIN")
+};
+
+/// The first statements of that transaction: they make the table with the version of the tables.
+pub const SCHEMA: [Sides; 3] = [
+    Sides::same(
+        "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL){engine}",
+    ),
+    Sides {
+        mysql: "INSERT IGNORE INTO {p}schema (id, version) VALUES (1, 0)",
+        ..Sides::same(
+            "INSERT INTO {p}schema (id, version) VALUES (1, 0) ON CONFLICT (id) DO NOTHING",
+        )
+    },
+    // No other process makes the tables at the same time.
+    Sides {
+        postgres: "UPDATE {p}schema SET version = version WHERE id = 1",
+        ..Sides::same("")
+    },
+];
+
+/// The tables' version: the number of steps that have made them.
+pub const VERSION: &str = "SELECT version FROM {p}schema WHERE id = 1";
+
+/// version
+pub const NOTE: &str = "UPDATE {p}schema SET version = $1 WHERE id = 1";
+
+/// The statements that make the tables: the first step makes them, and each later step leads from a
+/// version of the tables to the next version. No step is edited after a release.
+pub const STEPS: &[&[Sides]] = &[&[
+    LOCK,
+    Sides::same(
+        "SELECT kind, name, owner, fence, acquired_at, expires_at, failures FROM {p}lock LIMIT 0",
+    ),
+    ENTRY,
+    Sides::same(
+        "SELECT name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, {body} FROM {p}entry LIMIT 0",
+    ),
+    INVALIDATION,
+    Sides::same("SELECT name, epoch FROM {p}invalidation LIMIT 0"),
+    index("CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)"),
+    REQUEST,
+    Sides::same(
+        "SELECT name, owner, fingerprint, begun_at, expires_at, retain_until, status, headers, {body} FROM {p}request LIMIT 0",
+    ),
+    index("CREATE INDEX {p}request_retain_until ON {p}request (retain_until)"),
+]];
+
+/// Returns the statement that makes an index. MySQL makes the index with its table, as the statement
+/// would fail if another process had run it.
+const fn index(text: &'static str) -> Sides {
+    Sides {
+        mysql: "",
+        ..Sides::same(text)
+    }
+}
+
+pub const LOCK: Sides = Sides::same(
+    "CREATE TABLE IF NOT EXISTS {p}lock (
+        kind {name} NOT NULL,
+        name {name} NOT NULL,
+        owner {name},
+        fence BIGINT NOT NULL,
+        acquired_at BIGINT NOT NULL,
+        expires_at BIGINT NOT NULL,
+        failures BIGINT NOT NULL DEFAULT 0,
+        PRIMARY KEY (kind, name)
+    ){sorted}{engine}",
+);
+
+pub const ENTRY: Sides = Sides::same(
+    "CREATE TABLE IF NOT EXISTS {p}entry (
+        name {name} NOT NULL,
+        fence BIGINT NOT NULL,
+        generated_at BIGINT NOT NULL,
+        stale_at BIGINT NOT NULL,
+        retain_until BIGINT NOT NULL,
+        epoch BIGINT NOT NULL,
+        bytes BIGINT NOT NULL,
+        metadata {text} NOT NULL,
+        history {history},
+        status BIGINT NOT NULL,
+        headers {bytes} NOT NULL,
+        {body} {bytes} NOT NULL,
+        PRIMARY KEY (name)
+    ){engine}",
+);
+
+pub const INVALIDATION: Sides = Sides::same(
+    "CREATE TABLE IF NOT EXISTS {p}invalidation (
+        name {name} NOT NULL PRIMARY KEY,
+        epoch BIGINT NOT NULL{index_of_epochs}
+    ){sorted}{engine}",
+);
+
+pub const REQUEST: Sides = Sides::same(
+    "CREATE TABLE IF NOT EXISTS {p}request (
+        name {name} NOT NULL PRIMARY KEY,
+        owner {name} NOT NULL,
+        fingerprint {name} NOT NULL,
+        begun_at BIGINT NOT NULL,
+        expires_at BIGINT NOT NULL,
+        retain_until BIGINT NOT NULL,
+        status BIGINT,
+        headers {bytes},
+        {body} {bytes}{index_of_retentions}
+    ){engine}",
+);
+
+/// Returns the SQL of a word that stands in these statements alone.
+pub fn word(word: &str) -> Option<Sides> {
+    let mysql = |mysql, others| Sides {
+        mysql,
+        ..Sides::same(others)
+    };
+    Some(match word {
+        "name" => Sides {
+            // The order of bytes finds all names with a common beginning by the index.
+            postgres: "TEXT COLLATE \"C\"",
+            // CockroachDB's collations are by language.
+            relative: Some("TEXT"),
+            ..mysql("VARBINARY(255)", "TEXT")
+        },
+        "text" => mysql("MEDIUMBLOB", "TEXT"),
+        "history" => mysql(
+            "VARBINARY(4000) NOT NULL DEFAULT x''",
+            "TEXT NOT NULL DEFAULT ''",
+        ),
+        "bytes" => Sides {
+            postgres: "BYTEA",
+            ..mysql("LONGBLOB", "BLOB")
+        },
+        "engine" => mysql(" ENGINE = InnoDB", ""),
+        "sorted" => Sides {
+            sqlite: " WITHOUT ROWID",
+            ..Sides::same("")
+        },
+        "index_of_epochs" => mysql(",\n        KEY {p}invalidation_epoch (epoch)", ""),
+        "index_of_retentions" => mysql(",\n        KEY {p}request_retain_until (retain_until)", ""),
+        _ => return None,
+    })
+}

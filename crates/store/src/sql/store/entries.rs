@@ -1,0 +1,159 @@
+//! The steps on entries.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+
+use super::{Answer, LEAST, SqlStore};
+use crate::{
+    calls::{List, Probe, PruneEntries, Publish, Purge, Remove},
+    clock::{FOREVER, duration, micros},
+    name::{LockKind, LockName, bounded},
+    rows::{Entry, EntryRow, LockRow, LockState, Probed, Pruned},
+    sql::{
+        dialect::SET_BACK,
+        run::{Arg, Cells, Driver, number},
+        statements::{entries, locks},
+        wire,
+    },
+};
+
+impl<DB: Driver> SqlStore<DB> {
+    pub async fn probe(&self, Probe { name, known }: &Probe) -> Answer<Probed> {
+        let done = self
+            .run_on(&entries::PROBE, name, &[Arg::Int(*known)])
+            .await?;
+        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let lock = LockState {
+            fence: row.number(0)?,
+            owned: row.number(1)? != 0,
+            remaining: duration(row.number(2)?),
+            failures: u32::try_from(row.number(3)?).unwrap_or(u32::MAX),
+        };
+        let entry = Self::read_entry(row);
+        let entry = entry.unwrap_or_else(|error| {
+            tracing::warn!(name = name.as_str(), %error, "the stored entry cannot be read");
+            None
+        });
+        Ok(Probed {
+            entry,
+            lock,
+            epoch: row.number(4)?,
+        })
+    }
+
+    fn read_entry(row: &DB::Row) -> Answer<Option<Entry>> {
+        let Some(fence) = row.int(5)? else {
+            return Ok(None);
+        };
+        let mut content = Response::new(Bytes::from(row.bytes(11)?.unwrap_or_default()));
+        *content.status_mut() = StatusCode::from_u16(u16::try_from(row.number(9)?)?)?;
+        *content.headers_mut() = wire::decode(&row.bytes(10)?.unwrap_or_default())?;
+        let age = row.number(6)?;
+        Ok(Some(Entry {
+            fence,
+            age: duration(age),
+            generated: row.number(7)?,
+            undated: age < -SET_BACK,
+            content,
+            epoch: row.number(8)?,
+            metadata: row.name(12)?,
+        }))
+    }
+
+    pub async fn publish(&self, Publish { lease, entry }: &Publish) -> Answer<bool> {
+        let content = &entry.content;
+        let headers = wire::encode(content.headers());
+        let mut arguments = vec![
+            Arg::Int(entry.epoch),
+            Arg::Int(micros(entry.interval.min(FOREVER))),
+            Arg::Int(micros(entry.retention.min(FOREVER))),
+            Arg::Text(&entry.metadata),
+            Arg::Text(&entry.history),
+        ];
+        let statement = match entry.renews {
+            Some(known) => {
+                arguments.push(Arg::Int(known));
+                &entries::RENEW
+            }
+            None => {
+                arguments.extend([
+                    Arg::Int(i64::from(content.status().as_u16())),
+                    Arg::Bytes(&headers),
+                    Arg::Int(i64::try_from(content.body().len())?),
+                    Arg::Bytes(content.body()),
+                ]);
+                &entries::PUBLISH
+            }
+        };
+        let mut fence = number(&self.run_under(statement, lease, &arguments).await?)?;
+        if fence.is_none() {
+            // The publish was refused, or done by an earlier try whose answer was lost.
+            let name = bounded(lease.name.as_str());
+            fence = number(&self.run(&entries::FENCE, &[Arg::Text(&name)]).await?)?;
+        }
+        Ok(fence == Some(lease.fence))
+    }
+
+    pub async fn remove(&self, call: &Remove) -> Answer<bool> {
+        let done = self.run_under(&entries::REMOVE, &call.lease, &[]).await?;
+        Ok(done.changed > 0)
+    }
+
+    /// Takes the locks first, also of variants that are being made for the first time.
+    pub async fn purge(&self, Purge { key }: &Purge) -> Answer<()> {
+        let page = LockName::of(LockKind::Page, key.as_str());
+        self.break_lock(&page, None).await?;
+        let name = bounded(key);
+        self.run(&entries::DELETE, &[Arg::Text(&name)]).await?;
+        // A name with a NUL is stored as a digest (and a `NUL` is in no text of PostgreSQL's).
+        if !key.contains('\0') {
+            let [first, behind] = [format!("{key}#"), format!("{key}$")];
+            let variants = [Arg::Text(&first), Arg::Text(&behind)];
+            self.run(&locks::BREAK_VARIANTS, &variants).await?;
+            self.run(&entries::DELETE_VARIANTS, &variants).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn list(&self, List { from, most }: &List) -> Answer<Vec<EntryRow>> {
+        let most = i64::try_from(*most).unwrap_or(i64::MAX);
+        let done = self
+            .run(&entries::LIST, &[Arg::Text(from), Arg::Int(most)])
+            .await?;
+        done.rows.iter().map(Self::entry_row).collect()
+    }
+
+    fn entry_row(row: &DB::Row) -> Answer<EntryRow> {
+        let (name, age) = (row.name(0)?, row.number(2)?);
+        Ok(EntryRow {
+            lock: LockRow {
+                kind: LockKind::Page,
+                name: name.clone(),
+                owner: row.text(9)?,
+                fence: row.number(10)?,
+                remaining: duration(row.number(11)?),
+                age: duration(row.number(12)?),
+            },
+            name,
+            fence: row.number(1)?,
+            age: duration(age),
+            undated: age < -SET_BACK,
+            interval: duration(row.number(3)?),
+            epoch: row.number(4)?,
+            status: u16::try_from(row.number(5)?)?,
+            bytes: u64::try_from(row.number(6)?)?,
+            metadata: row.name(7)?,
+            history: row.name(8)?,
+        })
+    }
+
+    pub async fn prune_entries(&self, call: &PruneEntries) -> Answer<Option<Pruned>> {
+        let from = [Arg::Text(call.after.as_deref().unwrap_or(LEAST))];
+        let pruned = self.prune([&entries::NEXT, &entries::PRUNE], &from, &[]);
+        let Some((last, row)) = pruned.await? else {
+            return Ok(None);
+        };
+        let oldest = row.int(1)?.unwrap_or(i64::MAX);
+        Ok(Some(Pruned { last, oldest }))
+    }
+}

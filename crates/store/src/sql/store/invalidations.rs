@@ -1,0 +1,113 @@
+//! The steps on invalidations.
+
+use std::{collections::HashMap, iter};
+
+use super::{Answer, SqlStore};
+use crate::{
+    calls::{FoldAt, Invalidate, Invalidated, InvalidatedForLong, PruneInvalidations},
+    clock::{FOREVER, duration, micros},
+    name::bounded,
+    rows::{Awaited, Synced},
+    sql::{
+        run::{Arg, Cells, Driver, Statement, number},
+        statements::invalidations,
+    },
+};
+
+/// The largest number of awaited keys in a statement.
+const MOST_AWAITED: usize = 500;
+
+/// The numbers of names that a statement has room for.
+const ROOM: [usize; 3] = [1, 8, 64];
+
+impl<DB: Driver> SqlStore<DB> {
+    pub async fn invalidate(&self, call: &Invalidate) -> Answer<i64> {
+        let name = [Arg::Text(&call.name)];
+        let done = self.run(&invalidations::INVALIDATE, &name).await?;
+        Ok(number(&done)?.ok_or("the database gave no epoch")?)
+    }
+
+    pub async fn invalidated(&self, call: &Invalidated) -> Answer<Synced> {
+        let mut keys = call.awaited.chunks(MOST_AWAITED);
+        let first = keys.next().unwrap_or_default();
+        let mut synced = self.synced(call.since, call.most, first).await?;
+        for rest in keys {
+            let rest = self.synced(i64::MAX, 0, rest).await?;
+            synced.awaited.extend(rest.awaited);
+        }
+        Ok(synced)
+    }
+
+    async fn synced(&self, since: i64, most: usize, keys: &[String]) -> Answer<Synced> {
+        let names: Vec<_> = keys.iter().map(|key| bounded(key)).collect();
+        let side = self.side().await?;
+        let mut text = invalidations::INVALIDATED.to_owned();
+        let most = Arg::Int(i64::try_from(most).unwrap_or(i64::MAX));
+        let mut arguments = vec![Arg::Int(since), most];
+        if let Some(last) = names.last() {
+            // A connection keeps each prepared text, so there are few: the last name fills up.
+            let room = ROOM.iter().find(|room| **room >= names.len());
+            let room = room.copied().unwrap_or(MOST_AWAITED);
+            let padding = iter::repeat_n(last, room - names.len());
+            let padded = names.iter().chain(padding);
+            arguments.extend(padded.map(|name| Arg::Text(name)));
+            let places: Vec<_> = (3..room + 3).map(|place| format!("${place}")).collect();
+            text = text + invalidations::AWAITED + &places.join(", ") + ")";
+        }
+        let statement = Statement::new(side, &self.prefix, &text);
+        let done = self.connections.run(&statement, &arguments).await?;
+        let mut synced = Synced::default();
+        let mut states = HashMap::new();
+        for row in &done.rows {
+            let (name, number) = (row.name(0)?, row.number(1)?);
+            match row.number(2)? {
+                -1 => synced.names.push((name, number)),
+                remaining => {
+                    let remaining = duration(remaining);
+                    let fence = number;
+                    states.insert(name, Awaited { fence, remaining });
+                }
+            }
+        }
+        synced.names.sort_unstable_by_key(|(_, epoch)| *epoch);
+        let awaited = names.iter().map(|name| states.get(&**name).copied());
+        synced.awaited = awaited.map(Option::unwrap_or_default).collect();
+        Ok(synced)
+    }
+
+    pub async fn fold_at(&self, call: &FoldAt) -> Answer<i64> {
+        let most = [Arg::Int(i64::try_from(call.most)?)];
+        let done = self.run(&invalidations::FOLD_AT, &most).await?;
+        Ok(number(&done)?.ok_or(sqlx::Error::RowNotFound)?)
+    }
+
+    pub async fn invalidated_for_long(
+        &self,
+        call: &InvalidatedForLong,
+    ) -> Answer<Vec<(String, i64)>> {
+        let most = Arg::Int(i64::try_from(call.most).unwrap_or(i64::MAX));
+        let arguments = [Arg::Text(&call.after), most];
+        let sides = &invalidations::INVALIDATED_FOR_LONG;
+        let done = self.run(sides, &arguments).await?;
+        let names = done.rows.iter();
+        names
+            .map(|row| Ok((row.name(0)?, row.number(1)?)))
+            .collect()
+    }
+
+    pub async fn prune_invalidations(&self, call: &PruneInvalidations) -> Answer<Option<i64>> {
+        let after = Arg::Int(call.after.unwrap_or(i64::MIN));
+        let bounds = [call.oldest, micros(call.age.min(FOREVER))].map(Arg::Int);
+        let next = [&[after], &bounds[..]].concat();
+        let done = self.run(&invalidations::NEXT, &next).await?;
+        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let last = row.int(0)?;
+        if let Some(last) = last {
+            // First, so that a process that misses the removed names finds the purge.
+            self.run(&invalidations::FOLD, &[Arg::Int(last)]).await?;
+            let few = [after, Arg::Int(last)];
+            self.run(&invalidations::PRUNE, &few).await?;
+        }
+        Ok(last)
+    }
+}

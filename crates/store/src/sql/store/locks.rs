@@ -1,0 +1,129 @@
+//! The steps on locks.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use super::{Answer, LEAST, SqlStore};
+use crate::{
+    calls::{Extend, PruneLocks, Release, Revoke, TryLock},
+    clock::{FOREVER, duration, micros},
+    name::{LockKind, LockName, bounded},
+    rows::{LockRow, Tried},
+    sql::{
+        run::{Arg, Cells, Driver, is_broken, is_contended, number},
+        statements::locks,
+    },
+    timing::SETTLING,
+};
+
+impl<DB: Driver> SqlStore<DB> {
+    pub async fn try_lock(&self, call: &TryLock) -> Answer<Tried> {
+        let statement = self.statement(&locks::TRY).await?;
+        let column = bounded(call.name.as_str());
+        let arguments = [
+            Arg::Text(call.name.kind().as_str()),
+            Arg::Text(&column),
+            Arg::Text(&call.owner),
+            Arg::Int(micros(call.length)),
+            Arg::Int(call.seen.unwrap_or(-1)),
+        ];
+        let resent = AtomicBool::new(false);
+        // A try that loses is not repeated. If the first sending has taken the lock, the second one
+        // gets the fence, as the owner is the same.
+        let again = |error: &_| {
+            let is_broken = is_broken::<DB>(error);
+            resent.fetch_or(is_broken, Relaxed);
+            is_broken
+        };
+        let attempt = async || -> Answer<Option<i64>> {
+            let tried = self.connections.run_while(again, &statement, &arguments);
+            match tried.await {
+                Ok(done) => Ok(number(&done)?),
+                Err(error) if is_contended::<DB>(&error) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        };
+        let mut fence = attempt().await?;
+        if fence.is_none() && resent.load(Relaxed) {
+            // The first sending may still be running, so that the lock looks taken.
+            tokio::time::sleep(SETTLING).await;
+            fence = attempt().await?;
+        }
+        Ok(Tried {
+            fence,
+            resent: resent.into_inner(),
+        })
+    }
+
+    pub async fn extend(&self, call: &Extend) -> Answer<bool> {
+        let length = [Arg::Int(micros(call.length))];
+        let done = self.run_under(&locks::EXTEND, &call.lease, &length).await?;
+        Ok(done.changed > 0)
+    }
+
+    pub async fn release(&self, call: &Release) -> Answer<bool> {
+        let cooldown = [Arg::Int(micros(call.cooldown))];
+        let released = self.run_under(&locks::RELEASE, &call.lease, &cooldown);
+        let done = released.await?;
+        Ok(done.changed > 0)
+    }
+
+    pub async fn inspect(&self, name: &LockName) -> Answer<Option<LockRow>> {
+        let done = self.run_on(&locks::INSPECT, name, &[]).await?;
+        Ok(done.rows.first().map(lock_row::<DB>).transpose()?.flatten())
+    }
+
+    pub async fn held(&self) -> Answer<Vec<LockRow>> {
+        let done = self.run(&locks::HELD, &[]).await?;
+        // A lock of a kind that this release does not know is not listed.
+        let rows = done.rows.iter().map(lock_row::<DB>);
+        rows.filter_map(Result::transpose).collect()
+    }
+
+    /// Takes a lock from its current holder. A second run of the statement finds another fence, and
+    /// does not affect the next holder.
+    pub async fn break_lock(&self, name: &LockName, seen: Option<i64>) -> Answer<bool> {
+        let fence = match seen {
+            Some(fence) => Some(fence),
+            None => self.inspect(name).await?.map(|row| row.fence),
+        };
+        let Some(fence) = fence else {
+            return Ok(false);
+        };
+        let done = self.run_on(&locks::BREAK, name, &[Arg::Int(fence)]).await?;
+        // If the fence has changed since `inspect`, the holder seen there has lost the lock already.
+        Ok(seen.is_none() || done.changed > 0)
+    }
+
+    pub async fn prune_locks(&self, call: &PruneLocks) -> Answer<Option<String>> {
+        let unused = call.unused;
+        let unused = [unused.released, unused.expired, unused.alone];
+        let unused = unused.map(|time| Arg::Int(micros(time.min(FOREVER))));
+        let after = call.after.as_deref().unwrap_or(LEAST);
+        let from = [Arg::Text(call.kind.as_str()), Arg::Text(after)];
+        let pruned = self.prune([&locks::NEXT, &locks::PRUNE], &from, &unused);
+        Ok(pruned.await?.map(|(last, _)| last))
+    }
+
+    pub async fn revoke(&self, call: &Revoke) -> Answer<()> {
+        let owner = [Arg::Text(&call.owner)];
+        self.run_on(&locks::REVOKE, &call.name, &owner).await?;
+        Ok(())
+    }
+}
+
+/// Reads a row of a lock, in the columns of [`locks::INSPECT`]. `None`: this version of the crate
+/// does not know the lock's kind.
+pub fn lock_row<DB: Driver>(row: &DB::Row) -> Answer<Option<LockRow>> {
+    let kind = row.name(0)?;
+    let Some(kind) = LockKind::all().find(|it| it.as_str() == kind) else {
+        return Ok(None);
+    };
+    Ok(Some(LockRow {
+        kind,
+        name: row.name(1)?,
+        owner: row.text(2)?,
+        fence: row.number(3)?,
+        age: duration(row.number(4)?),
+        remaining: duration(row.number(5)?),
+    }))
+}

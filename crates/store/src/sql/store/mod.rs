@@ -1,0 +1,189 @@
+//! The store over SQL, written once for every database.
+
+mod entries;
+mod invalidations;
+pub mod locks;
+mod requests;
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::Mutex;
+
+use crate::{
+    calls::{Backend, Call, CallFuture, Reply},
+    error::{BoxError, Error, Unfit},
+    name::{LockName, bounded},
+    rows::LeaseRow,
+    sql::{
+        pool::Connections,
+        run::{Arg, Cells, Done, Driver, Statement, has_code},
+        schema,
+        statements::{Side, Sides, tables},
+    },
+};
+pub use locks::lock_row;
+
+/// The answer of a statement.
+pub type Answer<T> = Result<T, BoxError>;
+
+/// A text before all names, where pruning begins. Not an empty text, which some modes of MariaDB
+/// read as NULL.
+const LEAST: &str = "\u{1}";
+
+/// The store in a database.
+pub struct SqlStore<DB: Driver> {
+    connections: Connections<DB>,
+    prefix: String,
+    /// There when the tables are.
+    side: OnceLock<Side>,
+    /// The error of the last failed attempt to prepare the tables, for the steps that waited for
+    /// this attempt.
+    failed: Mutex<Option<Error>>,
+    /// The number of failed attempts.
+    failures: AtomicU64,
+}
+
+impl<DB: Driver> SqlStore<DB> {
+    /// Returns a store whose tables are made or upgraded before its first step.
+    pub fn new(connections: Connections<DB>, prefix: &str) -> Self {
+        Self {
+            connections,
+            prefix: prefix.to_owned(),
+            side: OnceLock::new(),
+            failed: Mutex::new(None),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the server's SQL after the tables are made. If making them fails, all steps that
+    /// have waited fail, and the next step tries again.
+    pub async fn side(&self) -> Result<Side, Error> {
+        if let Some(side) = self.side.get() {
+            return Ok(*side);
+        }
+        let failures = self.failures.load(Relaxed);
+        let mut failed = self.failed.lock().await;
+        if let Some(side) = self.side.get() {
+            return Ok(*side);
+        }
+        if let Some(error) = &*failed
+            && self.failures.load(Relaxed) != failures
+        {
+            return Err(error.clone());
+        }
+        let prepared: BoxFuture<'_, _> = Box::pin(self.prepare());
+        match prepared.await {
+            Ok(side) => Ok(*self.side.get_or_init(|| side)),
+            Err(error) => {
+                *failed = Some(error.clone());
+                self.failures.fetch_add(1, Relaxed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes or upgrades the tables.
+    async fn prepare(&self) -> Result<Side, Error> {
+        let kind = self.connections.kind().await?;
+        if kind.reads_uncommitted {
+            return Err(Error::invalid(
+                "the pool's connections are at READ UNCOMMITTED: they would act on rows that are rolled back later. \
+                 Set `transaction_isolation` of the server, or of the pool's connections, to READ COMMITTED or a stricter level",
+            ));
+        }
+        schema::prepare(&self.connections.0, kind.side, &self.prefix, tables::STEPS).await?;
+        Ok(kind.side)
+    }
+
+    async fn statement(&self, sides: &Sides) -> Result<Statement, Error> {
+        let side = self.side().await?;
+        Ok(Statement::new(side, &self.prefix, sides.of(side)))
+    }
+
+    async fn run(&self, sides: &Sides, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
+        let statement = self.statement(sides).await?;
+        let done = self.connections.run(&statement, arguments).await;
+        done.map_err(|error| match has_code::<DB>(&error, DB::DIALECT.unfit) {
+            true => BoxError::from(Unfit(error.into())),
+            false => error.into(),
+        })
+    }
+
+    /// Runs a statement whose first arguments are a kind and a name.
+    async fn run_on(&self, sides: &Sides, name: &LockName, rest: &[Arg<'_>]) -> Answer<Done<DB>> {
+        let column = bounded(name.as_str());
+        let arguments = [&[Arg::Text(name.kind().as_str()), Arg::Text(&column)], rest].concat();
+        self.run(sides, &arguments).await
+    }
+
+    /// Runs a statement that itself checks a lease: its first arguments are the lease's kind, name,
+    /// owner and fence.
+    async fn run_under(
+        &self,
+        sides: &Sides,
+        lease: &LeaseRow,
+        rest: &[Arg<'_>],
+    ) -> Answer<Done<DB>> {
+        let arguments = [&[Arg::Text(&lease.owner), Arg::Int(lease.fence)], rest].concat();
+        self.run_on(sides, &lease.name, &arguments).await
+    }
+
+    /// Removes the prunable ones of the next rows after the place `from`. Returns the row of `next`,
+    /// with the last name.
+    async fn prune(
+        &self,
+        [next, remove]: [&Sides; 2],
+        from: &[Arg<'_>],
+        rest: &[Arg<'_>],
+    ) -> Answer<Option<(String, DB::Row)>> {
+        let done = self.run(next, from).await?;
+        let row = done.rows.into_iter().next();
+        let row = row.ok_or(sqlx::Error::RowNotFound)?;
+        let Some(last) = row.text(0)? else {
+            return Ok(None);
+        };
+        let arguments = [from, &[Arg::Text(&last)], rest].concat();
+        self.run(remove, &arguments).await?;
+        Ok(Some((last, row)))
+    }
+}
+
+impl<DB: Driver> Backend for SqlStore<DB> {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(async move {
+            Ok(match &call {
+                Call::Probe(it) => Reply::Probe(self.probe(it).await?),
+                Call::TryLock(it) => Reply::TryLock(self.try_lock(it).await?),
+                Call::Extend(it) => Reply::Extend(self.extend(it).await?),
+                Call::Release(it) => Reply::Release(self.release(it).await?),
+                Call::Publish(it) => Reply::Publish(self.publish(it).await?),
+                Call::Remove(it) => Reply::Remove(self.remove(it).await?),
+                Call::Invalidate(it) => Reply::Invalidate(self.invalidate(it).await?),
+                Call::Invalidated(it) => Reply::Invalidated(self.invalidated(it).await?),
+                Call::FoldAt(it) => Reply::FoldAt(self.fold_at(it).await?),
+                Call::InvalidatedForLong(it) => {
+                    Reply::InvalidatedForLong(self.invalidated_for_long(it).await?)
+                }
+                Call::Purge(it) => Reply::Purge(self.purge(it).await?),
+                Call::List(it) => Reply::List(self.list(it).await?),
+                Call::PruneEntries(it) => Reply::PruneEntries(self.prune_entries(it).await?),
+                Call::Inspect(it) => Reply::Inspect(self.inspect(&it.name).await?),
+                Call::Held(_) => Reply::Held(self.held().await?),
+                Call::BreakLock(it) => Reply::BreakLock(self.break_lock(&it.name, it.seen).await?),
+                Call::Revoke(it) => Reply::Revoke(self.revoke(it).await?),
+                Call::PruneLocks(it) => Reply::PruneLocks(self.prune_locks(it).await?),
+                Call::PruneInvalidations(it) => {
+                    Reply::PruneInvalidations(self.prune_invalidations(it).await?)
+                }
+                Call::Begin(it) => Reply::Begin(self.begin(it).await?),
+                Call::Finish(it) => Reply::Finish(self.finish(it).await?),
+                Call::Forget(it) => Reply::Forget(self.forget(it).await?),
+                Call::PruneRequests(it) => Reply::PruneRequests(self.prune_requests(it).await?),
+            })
+        })
+    }
+}

@@ -1,0 +1,131 @@
+//! The steps on requests with an `Idempotency-Key`.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+
+use super::{Answer, SqlStore};
+use crate::{
+    calls::{Begin, Finish, Forget, PruneRequests},
+    clock::{FOREVER, micros},
+    name::bounded,
+    rows::{Begun, Progress},
+    sql::{
+        run::{Arg, Cells, Done, Driver, is_contended, number},
+        statements::{Sides, requests},
+        wire,
+    },
+};
+
+/// The status in the row of a request whose response is not stored.
+const NOT_STORED: i64 = 0;
+
+/// In the place of an owner: whoever owns the row.
+const ANY: &str = "*";
+
+impl<DB: Driver> SqlStore<DB> {
+    pub async fn begin(&self, call: &Begin) -> Answer<Begun> {
+        let name = bounded(&call.name);
+        let (name, owner) = (Arg::Text(&name), Arg::Text(&call.owner));
+        let fingerprint = Arg::Text(&call.fingerprint);
+        let times = [call.length, call.retention].map(|time| Arg::Int(micros(time.min(FOREVER))));
+        let again = Arg::Int(call.again.map_or(-1, |time| micros(time.min(FOREVER))));
+        let row = [name, owner, fingerprint, times[0], times[1]];
+        loop {
+            // A caller whose reply was lost knows that it was lost, and repeats the call itself.
+            let inserted = self.run_once(&requests::BEGIN, &row).await?;
+            if number(&inserted)?.is_some() {
+                return Ok(Begun::Own);
+            }
+            let key = [name, fingerprint, again];
+            let done = self.run(&requests::READ, &key).await?;
+            // The row was removed in between.
+            let Some(row_read) = done.rows.first() else {
+                continue;
+            };
+            let current = row_read.name(0)?;
+            if row_read.number(3)? == 0 {
+                return found::<DB>(row_read, current == call.owner);
+            }
+            let arguments = [&row[..], &[again, Arg::Text(&current)]].concat();
+            if self.run_once(&requests::TAKE, &arguments).await?.changed > 0 {
+                return Ok(Begun::Own);
+            }
+        }
+    }
+
+    /// Runs a statement that does not run again after its connection broke.
+    async fn run_once(&self, sides: &Sides, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
+        let statement = self.statement(sides).await?;
+        let done = self
+            .connections
+            .run_while(is_contended::<DB>, &statement, arguments);
+        Ok(done.await?)
+    }
+
+    pub async fn finish(&self, call: &Finish) -> Answer<bool> {
+        let name = bounded(&call.name);
+        let of = [Arg::Text(&name), Arg::Text(&call.owner)];
+        let response = call.response.as_ref();
+        let status = response.map_or(NOT_STORED, |it| it.status().as_u16().into());
+        let headers = response.map_or_else(Vec::new, |it| wire::encode(it.headers()));
+        let body = response.map_or(&b""[..], |it| it.body());
+        let retention = micros(call.retention.min(FOREVER));
+        let row = [
+            Arg::Int(retention),
+            Arg::Int(status),
+            Arg::Bytes(&headers),
+            Arg::Bytes(body),
+        ];
+        let done = self
+            .run(&requests::FINISH, &[&of[..], &row].concat())
+            .await?;
+        if done.changed > 0 {
+            return Ok(true);
+        }
+        // An earlier call may have finished the request, and its reply was lost.
+        let done = self.run(&requests::FINISHED, &of).await?;
+        Ok(number(&done)?.is_some_and(|rows| rows > 0))
+    }
+
+    pub async fn forget(&self, call: &Forget) -> Answer<bool> {
+        let name = bounded(&call.name);
+        let of = [&name, call.owner.as_deref().unwrap_or(ANY)].map(Arg::Text);
+        Ok(self.run(&requests::FORGET, &of).await?.changed > 0)
+    }
+
+    pub async fn prune_requests(&self, call: &PruneRequests) -> Answer<u64> {
+        let done = self
+            .run(&requests::PRUNE, &[Arg::Int(call.most.into())])
+            .await?;
+        Ok(done.changed)
+    }
+}
+
+/// Reads a row in the columns of [`requests::READ`]. `own`: the row is the caller's.
+fn found<DB: Driver>(row: &DB::Row, own: bool) -> Answer<Begun> {
+    let progress = match row.int(4)? {
+        None if own => return Ok(Begun::Own),
+        None if row.number(2)? > 0 => Progress::Running,
+        None => Progress::Unknown,
+        Some(NOT_STORED) => Progress::Done(None),
+        Some(status) => {
+            let response = response::<DB>(row, status);
+            if let Err(error) = &response {
+                tracing::warn!(%error, "the stored response to a request cannot be read");
+            }
+            Progress::Done(response.ok())
+        }
+    };
+    let fingerprint = row.name(1)?;
+    Ok(Begun::Other {
+        fingerprint,
+        progress,
+    })
+}
+
+fn response<DB: Driver>(row: &DB::Row, status: i64) -> Answer<Response<Bytes>> {
+    let mut response = Response::new(Bytes::from(row.bytes(6)?.unwrap_or_default()));
+    *response.status_mut() = StatusCode::from_u16(u16::try_from(status)?)?;
+    *response.headers_mut() = wire::decode(&row.bytes(5)?.unwrap_or_default())?;
+    Ok(response)
+}

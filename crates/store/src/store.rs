@@ -1,0 +1,175 @@
+//! The one way to the store: every call has a time limit, and a failure is logged once.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    calls::{Backend, Step},
+    error::{Error, with_causes},
+    lost::LostReplies,
+    note::Note,
+    timing::{FAILURE_COUNTS, RECHECK, within},
+};
+
+#[derive(Clone)]
+pub struct Store(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    backend: Box<dyn Backend>,
+    limit: Duration,
+    patience: Duration,
+    /// The prefix of the tables' names, if the store has tables.
+    prefix: Option<String>,
+    /// The steps whose latest call failed, and when.
+    failing: Mutex<BTreeMap<&'static str, Instant>>,
+    /// The time of the latest read by a request while the database is known to keep requests
+    /// waiting; `None`: it is not.
+    unread: Mutex<Option<Instant>>,
+    hook: Box<dyn Fn(&Note<'_>) + Send + Sync>,
+    pub(super) lost: LostReplies,
+}
+
+impl Store {
+    pub fn new(
+        backend: Box<dyn Backend>,
+        limit: Duration,
+        patience: Duration,
+        prefix: Option<String>,
+        hook: impl Fn(&Note<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            backend,
+            limit,
+            patience,
+            prefix,
+            failing: Mutex::default(),
+            unread: Mutex::default(),
+            hook: Box::new(hook),
+            lost: LostReplies::default(),
+        }))
+    }
+
+    /// Returns the prefix of the tables' names.
+    pub fn prefix(&self) -> Result<&str, Error> {
+        self.0.prefix.as_deref().ok_or_else(|| {
+            Error::invalid("the site is open in memory: only SQL databases have transactions")
+        })
+    }
+
+    pub fn limit(&self) -> Duration {
+        self.0.limit
+    }
+
+    /// The longest wait of a request that can be answered without the database.
+    pub fn patience(&self) -> Duration {
+        self.0.patience
+    }
+
+    /// Runs a step in the database with the statement timeout.
+    pub async fn limited<T>(
+        &self,
+        step: &'static str,
+        work: impl Future<Output = Result<T, crate::error::BoxError>>,
+    ) -> Result<T, Error> {
+        let answer = within(self.0.limit, step, work).await?;
+        answer.map_err(|source| Error::step(step, source))
+    }
+
+    /// Makes a call.
+    pub async fn call<S: Step>(&self, step: S) -> Result<S::Answer, Error> {
+        let since = Instant::now();
+        let result = self.limited(S::NAME, self.0.backend.ask(step)).await;
+        let works = self.note(S::NAME, result.as_ref().err());
+        self.tell(&Note::Step {
+            step: S::NAME,
+            took: since.elapsed(),
+            succeeded: result.is_ok(),
+            works,
+        });
+        result
+    }
+
+    /// Reads for a request, as [`call`](Self::call) does. While the database is known to keep
+    /// requests waiting until they fail, one request a second tries, and the others get an error at
+    /// once.
+    pub async fn read<S: Step>(&self, step: S) -> Result<S::Answer, Error> {
+        if let Some(tried) = &mut *self.unread() {
+            let now = Instant::now();
+            if now < *tried + RECHECK {
+                return Err(Error::step(S::NAME, "it failed a moment ago"));
+            }
+            *tried = now;
+        }
+        let since = Instant::now();
+        let result = self.call(step).await;
+        self.has_read(since, result.is_ok());
+        result
+    }
+
+    /// Records whether the database answers reads, one of which began at `since`. A failure that
+    /// comes soon keeps nobody waiting.
+    pub fn has_read(&self, since: Instant, answered: bool) {
+        let mut unread = self.unread();
+        if answered {
+            *unread = None;
+        } else if since.elapsed() > self.0.patience {
+            unread.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Returns true if the database is known to keep requests waiting.
+    pub fn fails(&self) -> bool {
+        self.unread().is_some()
+    }
+
+    fn unread(&self) -> MutexGuard<'_, Option<Instant>> {
+        let unread = &self.0.unread;
+        unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if the latest call of each step succeeded, or failed long before a later
+    /// success of another step.
+    pub fn is_available(&self) -> bool {
+        self.failing().is_empty()
+    }
+
+    fn failing(&self) -> MutexGuard<'_, BTreeMap<&'static str, Instant>> {
+        let failing = &self.0.failing;
+        failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Logs a note, and passes it to the site.
+    pub fn tell(&self, note: &Note<'_>) {
+        note.log();
+        (self.0.hook)(note);
+    }
+
+    /// Records the outcome of a step. Returns true if every step works.
+    fn note(&self, step: &'static str, error: Option<&Error>) -> bool {
+        let mut failing = self.failing();
+        match error {
+            Some(error) => {
+                let error = &*with_causes(error);
+                match failing.insert(step, Instant::now()) {
+                    None => self.tell(&Note::DatabaseAway { step, error }),
+                    Some(_) => {
+                        tracing::debug!(target: "perennial::database", error, "the database still fails");
+                    }
+                }
+            }
+            None => failing.retain(|failed, at| {
+                let stays = *failed != step && at.elapsed() < FAILURE_COUNTS;
+                if !stays {
+                    self.tell(&Note::DatabaseBack { step: failed });
+                }
+                stays
+            }),
+        }
+        failing.is_empty()
+    }
+}

@@ -1,0 +1,240 @@
+//! The times of the store, the pauses between tries, and the deadline of a step.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::error::Error;
+
+/// The default time limit of a step in the database, with waits and further tries.
+pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time after which the failure of a step says nothing about the database any more, if other
+/// steps succeed: a rare step may not be tried again for days.
+pub const FAILURE_COUNTS: Duration = Duration::from_secs(60);
+
+/// The default time that a request waits for the database although the request can be answered
+/// without the database.
+pub const DATABASE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// The time for which a pool of Perennial's own tries to get a connection.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+/// The time that making or upgrading the tables may take.
+pub const PREPARE_LIMIT: Duration = Duration::from_secs(60);
+
+/// The longest wait of a statement for another writer of the same SQLite file. Shorter than
+/// [`STATEMENT_TIMEOUT`], so that SQLite's own message comes first.
+#[cfg(feature = "sqlite")]
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The time that a connection may take to answer when the connection is given back to its pool.
+pub const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+
+/// The pauses between two tries for a lock. All waiters have the same pauses, whatever their limits
+/// are, so that each waiter has the same chance when the lock is released.
+pub const LOCK_PAUSES: [Duration; 2] = [Duration::from_millis(100); 2];
+
+/// The pauses before a statement is run again.
+pub const STATEMENT_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
+
+/// The approximate time for which a statement may still run on the server after its connection
+/// broke.
+pub const SETTLING: Duration = Duration::from_millis(250);
+
+/// The pauses before the tables are made or upgraded again, when another process got in the way.
+pub const TABLES_PAUSES: [Duration; 2] = [Duration::from_millis(50); 2];
+
+/// The pauses before a new SQLite file is opened again.
+#[cfg(feature = "sqlite")]
+pub const OPEN_PAUSES: [Duration; 2] = [Duration::from_millis(20); 2];
+
+/// The pause before a process listens again after its connection was lost.
+#[cfg(feature = "postgres")]
+pub const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// The time between two notifications that are acted on.
+#[cfg(feature = "postgres")]
+pub const LISTEN_PAUSE: Duration = Duration::from_millis(50);
+
+/// The times after the loss of a reply at which the effect of the call is undone: each is three to
+/// five times the one before, up to the quarter of an hour for which TCP may resend a message.
+pub const UNDO_AFTER: [Duration; 6] = [
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+    Duration::from_secs(20),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
+    Duration::from_secs(900),
+];
+
+/// The default lease of a policy and of a named lock.
+pub const LEASE: Duration = Duration::from_secs(15);
+
+/// The default time that an attempt waits for a named lock.
+pub const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// The time for which a process asks the store nothing about a key that another process
+/// regenerates.
+pub const RECHECK: Duration = Duration::from_secs(1);
+
+/// The time for which the row of a key is retained that was asked for once, when there are many
+/// such keys.
+pub const BRIEF_RETENTION: Duration = Duration::from_hours(1);
+
+/// The longest time between two prunings by all processes together.
+pub const PRUNE: Duration = Duration::from_hours(24);
+
+/// Runs a step in the database, and drops the step after `limit`.
+///
+/// # Errors
+///
+/// [`Timeout`](crate::ErrorKind::Timeout): the step took longer.
+pub async fn within<T>(
+    limit: Duration,
+    step: &'static str,
+    work: impl Future<Output = T>,
+) -> Result<T, Error> {
+    let done = timeout(limit, work).await;
+    done.map_err(|_| Error::timeout(step, limit))
+}
+
+/// The pauses between tries: each pause is twice the pause before, up to a limit. With
+/// [`random`](Self::random), a pause is between half of that and the whole.
+pub struct Backoff {
+    next: Duration,
+    longest: Duration,
+    random: bool,
+    tries: u32,
+    end: Option<Instant>,
+}
+
+impl Backoff {
+    /// Creates the pauses from the first to the longest.
+    pub const fn new([first, longest]: [Duration; 2]) -> Self {
+        Self {
+            next: first,
+            longest,
+            random: false,
+            tries: u32::MAX,
+            end: None,
+        }
+    }
+
+    /// Creates the pauses between two tries for a lock.
+    pub const fn for_locks() -> Self {
+        Self::new(LOCK_PAUSES).random()
+    }
+
+    /// Randomises each pause between a half and the whole, so that tries that met once do not meet
+    /// again.
+    pub const fn random(mut self) -> Self {
+        self.random = true;
+        self
+    }
+
+    /// Ends after this number of further tries.
+    pub const fn tries(mut self, most: u32) -> Self {
+        self.tries = most;
+        self
+    }
+
+    /// Ends after this time from now, with a last try at the end.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.end = Instant::now().checked_add(limit);
+        self
+    }
+
+    /// Waits before another try. Returns `false` at once if there is none.
+    pub async fn pause(&mut self) -> bool {
+        let left = self.end.map(|end| end - Instant::now());
+        if self.tries == 0 || left == Some(Duration::ZERO) {
+            return false;
+        }
+        self.tries -= 1;
+        let mut pause = self.next;
+        self.next = self.longest.min(pause * 2);
+        if self.random {
+            pause = pause / 2 + pause / 2 * u32::from(random()[0]) / 255;
+        }
+        sleep(left.map_or(pause, |left| left.min(pause))).await;
+        true
+    }
+}
+
+thread_local! {
+    static SEED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// Derives the random numbers on this thread from a seed, so that a simulation repeats.
+pub fn seed_pauses(seed: u64) {
+    SEED.set(Some(seed));
+}
+
+/// Returns a random number greater than 0, and at most 1.
+pub fn random_unit() -> f64 {
+    (f64::from(u32::from_be_bytes(random())) + 1.0) / (f64::from(u32::MAX) + 1.0)
+}
+
+fn random() -> [u8; 4] {
+    if let Some(seed) = SEED.get() {
+        // A linear congruential generator; its upper bits are the better ones.
+        let next = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        SEED.set(Some(next));
+        let [a, b, c, d, ..] = next.to_be_bytes();
+        return [a, b, c, d];
+    }
+    let [a, b, c, d, ..] = uuid::Uuid::new_v4().into_bytes();
+    [a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_double_up_to_the_longest() {
+        let mut backoff = Backoff::new([100, 350].map(Duration::from_millis));
+        for expected in [100, 200, 350, 350] {
+            let begun = Instant::now();
+            assert!(backoff.pause().await);
+            assert_eq!(begun.elapsed(), Duration::from_millis(expected));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn random_pause_is_half_as_long_at_least() {
+        let mut backoff = Backoff::new([SYNC; 2]).random();
+        for _ in 0..100 {
+            let begun = Instant::now();
+            assert!(backoff.pause().await);
+            assert!((SYNC / 2..=SYNC).contains(&begun.elapsed()));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_end_at_the_time_or_after_the_tries_that_are_set() {
+        let begun = Instant::now();
+        let mut backoff = Backoff::new([SYNC; 2]).limit(SYNC * 5 / 2);
+        for expected in [1000, 2000, 2500] {
+            assert!(backoff.pause().await);
+            assert_eq!(begun.elapsed(), Duration::from_millis(expected));
+        }
+        assert!(!backoff.pause().await);
+        let mut backoff = Backoff::new([SYNC; 2]).tries(2);
+        assert!(backoff.pause().await && backoff.pause().await && !backoff.pause().await);
+        assert_eq!(begun.elapsed(), Duration::from_millis(4500));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn step_that_takes_too_long_is_a_timeout() {
+        let second = Duration::from_secs(1);
+        let error = within(second, "probe", std::future::pending::<()>()).await;
+        let error = error.expect_err("never ends");
+        assert_eq!(error.kind(), crate::ErrorKind::Timeout);
+        assert_eq!(within(second, "probe", async { 7 }).await.ok(), Some(7));
+    }
+}

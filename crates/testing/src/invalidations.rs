@@ -1,0 +1,79 @@
+//! The invalidations of the store in memory.
+
+use std::{ops::Bound, time::Duration};
+
+use super::{memory::micros, rows::Rows};
+use perennial_store::{
+    Awaited, Invalidated, InvalidatedForLong, LockKind, PruneInvalidations, Synced,
+    clock::duration, name::bounded,
+};
+
+/// The name of a purge of everything.
+const EVERYTHING: &str = "purged_prefix:";
+
+impl Rows {
+    pub(super) fn invalidate(&mut self, name: &str, now: i64) -> i64 {
+        self.epoch = now.max(self.epoch + 1);
+        let latest = self.names.entry(name.to_owned()).or_insert(self.epoch);
+        if !name.starts_with("revision:") {
+            *latest = self.epoch;
+        }
+        *latest
+    }
+
+    pub(super) fn invalidated(&self, call: &Invalidated, now: i64) -> Synced {
+        let names = self.names.iter().filter(|(_, epoch)| **epoch > call.since);
+        let mut names: Vec<_> = names.map(|(name, epoch)| (name.clone(), *epoch)).collect();
+        names.sort_by_key(|(_, epoch)| *epoch);
+        names.truncate(call.most);
+        let awaited = call.awaited.iter().map(|key| self.awaited(key, now));
+        Synced {
+            names,
+            awaited: awaited.collect(),
+        }
+    }
+
+    fn awaited(&self, key: &str, now: i64) -> Awaited {
+        let (kind, name) = (LockKind::Page, bounded(key).into_owned());
+        let page = self.entries.get(&name);
+        let lock = self.locks.get(&(kind, name.clone()));
+        let held = lock.filter(|lock| lock.owner.is_some());
+        Awaited {
+            fence: page.map_or(0, |page| page.fence),
+            remaining: held.map_or(Duration::ZERO, |lock| duration(lock.expires - now)),
+        }
+    }
+
+    pub(super) fn fold_at(&self, most: usize) -> i64 {
+        let mut epochs: Vec<_> = self.names.values().copied().collect();
+        epochs.sort_unstable_by(|a, b| b.cmp(a));
+        let last = most.checked_sub(1);
+        let fold_at = last.and_then(|last| epochs.get(last).copied());
+        fold_at.unwrap_or(0)
+    }
+
+    pub(super) fn invalidated_for_long(&self, call: &InvalidatedForLong) -> Vec<(String, i64)> {
+        let bounds = (Bound::Excluded(&*call.after), Bound::Excluded("revision;"));
+        let rest = self.names.range::<str, _>(bounds).take(call.most);
+        rest.map(|(name, epoch)| (name.clone(), *epoch)).collect()
+    }
+
+    pub(super) fn prune_invalidations(
+        &mut self,
+        call: &PruneInvalidations,
+        now: i64,
+    ) -> Option<i64> {
+        let PruneInvalidations { oldest, age, after } = *call;
+        let after = after.unwrap_or(i64::MIN);
+        let recent = now.saturating_sub(micros(age));
+        let goes = |epoch: i64| epoch > after && epoch <= oldest && epoch < recent;
+        let epochs = self.names.values().copied();
+        let last = epochs.filter(|epoch| goes(*epoch)).max()?;
+        self.names.retain(|name, epoch| {
+            !goes(*epoch) || name == EVERYTHING || name.starts_with("revision:")
+        });
+        let purged = self.names.entry(EVERYTHING.to_owned()).or_insert(last);
+        *purged = last.max(*purged);
+        Some(last)
+    }
+}

@@ -1,0 +1,113 @@
+//! A store in memory that keeps the contract of [`Backend`], on tokio's clock. A backend around it
+//! can count, delay, lose and repeat calls.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::Response;
+use tokio::time::Instant;
+
+use super::rows::{Page, Rows, id};
+use perennial_store::{Backend, Call, CallFuture, LockKind, LockName, Reply};
+
+/// The database's clock when a store is made, in microseconds since 1970: the year 2020.
+/// `Last-Modified` goes by this clock, and is not to be later than `Date`, which goes by the
+/// machine's clock.
+const EPOCH: i64 = 1_577_836_800_000_000;
+
+/// The rows of the store and its clock.
+pub struct Memory {
+    start: Instant,
+    rows: Mutex<Rows>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            rows: Mutex::default(),
+        }
+    }
+}
+
+impl Memory {
+    /// Sets the database's clock back, or forward.
+    pub fn move_clock(&self, by: i64) {
+        self.rows().moved += by;
+    }
+
+    /// The latest epoch; 0: nothing was invalidated.
+    pub fn epoch(&self) -> i64 {
+        self.rows().epoch
+    }
+
+    /// The fence of the entry of this name; 0: there is no entry.
+    pub fn fence_of(&self, name: &LockName) -> i64 {
+        let rows = self.rows();
+        rows.entries.get(&id(name).1).map_or(0, |page| page.fence)
+    }
+
+    /// Returns the number of stored requests.
+    pub fn requests(&self) -> usize {
+        self.rows().requests.len()
+    }
+
+    /// Returns how often the page of `key`, or a variant of it, was stored.
+    pub fn generations(&self, key: &str) -> u64 {
+        let rows = self.rows();
+        let (variants, end) = (format!("{key}#"), format!("{key}$"));
+        let variants = rows
+            .generations
+            .range(variants..end)
+            .map(|(_, times)| times);
+        variants.sum::<u64>() + rows.generations.get(key).copied().unwrap_or(0)
+    }
+
+    /// Stores a page of this age, as by a publish in the past.
+    pub fn fill(&self, key: &str, age: Duration, content: Response<Bytes>) {
+        let generated = self.now(&self.rows()) - micros(age);
+        let page = Page {
+            fence: 1,
+            generated,
+            stale_at: i64::MAX,
+            retain_until: i64::MAX,
+            epoch: 0,
+            content,
+            metadata: "{}".to_owned(),
+            history: String::new(),
+        };
+        let name = LockName::of(LockKind::Page, key);
+        self.rows().entries.insert(id(&name).1, page);
+    }
+
+    /// Carries out a call as one atomic step.
+    pub fn apply(&self, call: &Call) -> Reply {
+        let mut rows = self.rows();
+        let now = self.now(&rows);
+        rows.apply(call, now)
+    }
+
+    fn now(&self, rows: &Rows) -> i64 {
+        EPOCH + micros(self.start.elapsed()) + rows.moved
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backend for Memory {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(std::future::ready(Ok(self.apply(&call))))
+    }
+}
+
+pub fn micros(time: Duration) -> i64 {
+    // A time longer than any retention, to which another time can be added.
+    i64::try_from(time.as_micros())
+        .unwrap_or(i64::MAX)
+        .min(1 << 58)
+}

@@ -1,0 +1,283 @@
+//! The rows of the store in memory, and the effect of each statement on the rows.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::Response;
+
+use super::{lock::Lock, memory::micros, requests::Requests};
+use perennial_store::{
+    BreakLock, Call, Entry, Extend, LeaseRow, LockKind, LockName, LockState, NewEntry, Probe,
+    Probed, PruneEntries, PruneLocks, Pruned, Publish, Release, Remove, Reply, Revoke, Tried,
+    TryLock, clock::duration, name::bounded,
+};
+
+/// The number of rows that one call of the pruning examines.
+const STEP: usize = 100;
+
+/// If a publish is further in the future than this, in microseconds, the clock was set back.
+pub(super) const SET_BACK: i64 = 5_000_000;
+
+/// The primary key of a row.
+pub(super) type Id = (LockKind, String);
+
+#[derive(Default)]
+pub(super) struct Rows {
+    /// The distance by which the clock was moved, in microseconds.
+    pub(super) moved: i64,
+    pub(super) locks: BTreeMap<Id, Lock>,
+    pub(super) entries: BTreeMap<String, Page>,
+    /// The number of publishes of each key's page.
+    pub(super) generations: BTreeMap<String, u64>,
+    pub(super) requests: Requests,
+    pub(super) names: BTreeMap<String, i64>,
+    /// The latest epoch.
+    pub(super) epoch: i64,
+}
+
+pub(super) struct Page {
+    pub(super) fence: i64,
+    pub(super) generated: i64,
+    pub(super) stale_at: i64,
+    pub(super) retain_until: i64,
+    pub(super) epoch: i64,
+    pub(super) content: Response<Bytes>,
+    pub(super) metadata: String,
+    pub(super) history: String,
+}
+
+impl Rows {
+    pub(super) fn apply(&mut self, call: &Call, now: i64) -> Reply {
+        match call {
+            Call::Probe(Probe { name, known }) => Reply::Probe(self.probe(&id(name), *known, now)),
+            Call::TryLock(call) => Reply::TryLock(Tried {
+                fence: self.try_lock(call, now),
+                resent: false,
+            }),
+            Call::Extend(Extend { lease, length }) => Reply::Extend(self.update(lease, |lock| {
+                let extends = lock.owner.is_some() && lock.expires > now;
+                if extends {
+                    lock.expires = now + micros(*length);
+                }
+                extends
+            })),
+            Call::Release(Release { lease, cooldown }) => {
+                Reply::Release(self.update(lease, |lock| {
+                    let releases = lock.owner.take().is_some();
+                    (lock.failures, lock.expires) = match micros(*cooldown) {
+                        0 => (0, 0),
+                        cooldown => (lock.failures + u32::from(releases), now + cooldown),
+                    };
+                    true
+                }))
+            }
+            Call::Publish(Publish { lease, entry }) => {
+                Reply::Publish(self.publish(lease, entry, now))
+            }
+            Call::Remove(Remove { lease }) => {
+                let id = id(&lease.name);
+                let entry = self.entries.get(&id.1);
+                let is_older = entry.is_some_and(|page| page.fence <= lease.fence);
+                let removes = self.holds(lease) && is_older;
+                Reply::Remove(removes && self.entries.remove(&id.1).is_some())
+            }
+            Call::Invalidate(call) => Reply::Invalidate(self.invalidate(&call.name, now)),
+            Call::Invalidated(call) => Reply::Invalidated(self.invalidated(call, now)),
+            Call::FoldAt(call) => Reply::FoldAt(self.fold_at(call.most)),
+            Call::InvalidatedForLong(call) => {
+                Reply::InvalidatedForLong(self.invalidated_for_long(call))
+            }
+            Call::PruneInvalidations(call) => {
+                Reply::PruneInvalidations(self.prune_invalidations(call, now))
+            }
+            Call::Purge(call) => {
+                self.purge(&call.key);
+                Reply::Purge(())
+            }
+            Call::List(call) => Reply::List(self.list(&call.from, call.most, now)),
+            Call::PruneEntries(PruneEntries { after }) => {
+                let after = after.as_deref().unwrap_or_default();
+                let names = self.entries.keys().filter(|name| name.as_str() > after);
+                let next: Vec<_> = names.take(STEP).cloned().collect();
+                let pages = next.iter().map(|name| &self.entries[name]);
+                let oldest = pages.map(|page| page.epoch).min();
+                for name in &next {
+                    if self.entries[name].retain_until < now {
+                        self.entries.remove(name);
+                    }
+                }
+                Reply::PruneEntries(next.into_iter().next_back().map(|last| Pruned {
+                    last,
+                    oldest: oldest.unwrap_or(i64::MAX),
+                }))
+            }
+            Call::Inspect(call) => {
+                let id = id(&call.name);
+                Reply::Inspect(self.locks.get(&id).map(|lock| lock.row(&id, now)))
+            }
+            Call::Held(_) => {
+                let held = self.locks.iter().filter(|((kind, _), lock)| {
+                    lock.expires > now && (lock.owner.is_some() || *kind != LockKind::Once)
+                });
+                Reply::Held(held.map(|(id, lock)| lock.row(id, now)).collect())
+            }
+            Call::Revoke(Revoke { name, owner }) => {
+                let lock = self.locks.get_mut(&id(name));
+                let owned = lock.filter(|lock| lock.owner.as_ref() == Some(owner));
+                owned.into_iter().for_each(Lock::break_up);
+                Reply::Revoke(())
+            }
+            Call::BreakLock(BreakLock { name, seen }) => {
+                let id = id(name);
+                let lock = self.locks.get(&id);
+                let is_seen = lock.is_some_and(|lock| seen.is_none_or(|seen| lock.fence == seen));
+                Reply::BreakLock(is_seen && self.break_lock(&id))
+            }
+            Call::PruneLocks(PruneLocks {
+                kind,
+                unused,
+                after,
+            }) => {
+                let next = next(&self.locks, *kind, after.as_deref());
+                for id in &next {
+                    if self.locks[id].is_unused(unused, self.entries.contains_key(&id.1), now) {
+                        self.locks.remove(id);
+                    }
+                }
+                Reply::PruneLocks(next.into_iter().next_back().map(|(_, last)| last))
+            }
+            Call::Begin(call) => Reply::Begin(self.requests.begin(call, now)),
+            Call::Finish(call) => Reply::Finish(self.requests.finish(call, now)),
+            Call::Forget(call) => Reply::Forget(self.requests.forget(call)),
+            Call::PruneRequests(call) => Reply::PruneRequests(self.requests.prune(call.most, now)),
+        }
+    }
+
+    fn probe(&self, id: &Id, known: i64, now: i64) -> Probed {
+        let lock = self.locks.get(id);
+        let page = self.entries.get(&id.1);
+        let page = page.filter(|page| page.fence > known);
+        Probed {
+            entry: page.map(|page| Entry {
+                fence: page.fence,
+                age: duration(now - page.generated),
+                generated: page.generated,
+                undated: page.generated > now + SET_BACK,
+                content: page.content.clone(),
+                epoch: page.epoch,
+                metadata: page.metadata.clone(),
+            }),
+            lock: lock.map_or(LockState::default(), |lock| LockState {
+                fence: lock.fence,
+                owned: lock.owner.is_some(),
+                remaining: duration(lock.expires - now),
+                failures: lock.failures,
+            }),
+            epoch: self.epoch,
+        }
+    }
+
+    fn try_lock(&mut self, call: &TryLock, now: i64) -> Option<i64> {
+        let (id, owner, seen) = (id(&call.name), &*call.owner, call.seen);
+        let length = micros(call.length);
+        let lock = self.locks.entry(id).or_insert(Lock {
+            owner: Some(owner.to_owned()),
+            fence: now,
+            acquired: now,
+            expires: now,
+            failures: 0,
+        });
+        if lock.owner.as_deref() != Some(owner) {
+            if lock.expires > now || seen.is_some_and(|seen| seen != lock.fence) {
+                return None;
+            }
+            lock.fence = now.max(lock.fence + 1);
+            lock.owner = Some(owner.to_owned());
+        }
+        (lock.acquired, lock.expires) = (now, now.saturating_add(length));
+        Some(lock.fence)
+    }
+
+    /// Changes a lock that carries the lease's fence, and whose owner is or was the lease's.
+    fn update(&mut self, lease: &LeaseRow, change: impl FnOnce(&mut Lock) -> bool) -> bool {
+        let lock = self.locks.get_mut(&id(&lease.name));
+        let lock = lock.filter(|lock| {
+            let owner = lock.owner.as_ref();
+            lock.fence == lease.fence && owner.is_none_or(|owner| *owner == lease.owner)
+        });
+        lock.is_some_and(change)
+    }
+
+    fn holds(&mut self, lease: &LeaseRow) -> bool {
+        self.update(lease, |lock| lock.owner.is_some())
+    }
+
+    fn publish(&mut self, lease: &LeaseRow, entry: &NewEntry, now: i64) -> bool {
+        let holds = self.holds(lease);
+        let id = id(&lease.name);
+        let stored = self.entries.get_mut(&id.1);
+        let fence = stored.as_ref().map(|page| page.fence);
+        let allowed = match entry.renews {
+            Some(known) => fence == Some(known) && known < lease.fence,
+            None => fence.is_none_or(|fence| fence < lease.fence),
+        };
+        if !holds || !allowed {
+            // True if an earlier call of this publish has stored the entry, and its answer was
+            // lost.
+            return fence == Some(lease.fence);
+        }
+        let mut history = entry.history.clone();
+        if let Some(page) = &stored {
+            let kept = page.history.floor_char_boundary(2400);
+            history.push_str(&page.history[..kept]);
+        }
+        let page = Page {
+            history,
+            fence: lease.fence,
+            generated: now,
+            stale_at: now.saturating_add(micros(entry.interval)),
+            epoch: entry.epoch,
+            retain_until: now.saturating_add(micros(entry.retention)),
+            content: match (entry.renews, stored) {
+                (Some(_), Some(stored)) => stored.content.clone(),
+                _ => entry.content.clone(),
+            },
+            metadata: entry.metadata.clone(),
+        };
+        self.entries.insert(id.1, page);
+        if lease.name.kind() == LockKind::Page {
+            let key = lease.name.as_str().to_owned();
+            *self.generations.entry(key).or_default() += 1;
+        }
+        true
+    }
+
+    fn purge(&mut self, key: &str) {
+        let (own, variant) = (bounded(key), format!("{key}#"));
+        let is_meant = |name: &str| name == own || name.starts_with(&variant);
+        for ((kind, name), lock) in &mut self.locks {
+            if *kind == LockKind::Page && is_meant(name) {
+                lock.break_up();
+            }
+        }
+        self.entries.retain(|name, _| !is_meant(name));
+    }
+
+    fn break_lock(&mut self, id: &Id) -> bool {
+        let lock = self.locks.get_mut(id);
+        lock.map(Lock::break_up).is_some()
+    }
+}
+
+/// The next locks of this kind.
+fn next(locks: &BTreeMap<Id, Lock>, kind: LockKind, after: Option<&str>) -> Vec<Id> {
+    let after = after.unwrap_or_default();
+    let next = locks
+        .keys()
+        .filter(|(of, name)| *of == kind && name.as_str() > after);
+    next.take(STEP).cloned().collect()
+}
+
+pub(super) fn id(name: &LockName) -> Id {
+    (name.kind(), bounded(name.as_str()).into_owned())
+}
