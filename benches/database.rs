@@ -14,11 +14,8 @@ use std::{
     time::Duration,
 };
 
-use perennial::{
-    locks::LockName,
-    sql::Database,
-    testing::internal::{Backend, LeaseRow, Release, TryLock},
-};
+use perennial::{locks::LockName, sql::Database};
+use perennial_store::{Backend, LeaseRow, Release, TryLock};
 use sqlx::{
     AnyConnection, AssertSqlSafe, Connection, Executor, any::AnyPoolOptions, pool::PoolOptions,
 };

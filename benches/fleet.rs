@@ -16,11 +16,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use perennial::{
-    Perennial, Refresh,
-    sql::Database,
-    testing::internal::{Backend, Call, CallFuture, Publish, Reply},
-};
+use perennial::{Perennial, Refresh, sql::Database};
+use perennial_store::{Backend, Call, CallFuture, Publish, Reply};
 use tokio::{task::JoinSet, time::Instant};
 
 /// The pause between two requests for the same page in a process.

@@ -15,10 +15,9 @@ use std::{
 
 use bytes::Bytes;
 use http::Response;
-use perennial::testing::internal::{
-    Backend, BoxError, Call, CallFuture, Memory, Probe, Reply, Tried,
-};
 use perennial::{Perennial, Refresh};
+use perennial_store::{Backend, Call, CallFuture, Probe, Reply, Tried, error::BoxError};
+use perennial_testing::Memory;
 use tokio::{task::JoinSet, time::Instant};
 
 /// A site and its visitors.

@@ -1,7 +1,9 @@
 //! The policy of a resource.
 
 use std::{
-    fmt, ptr,
+    fmt,
+    panic::RefUnwindSafe,
+    ptr,
     time::{Duration, SystemTime},
 };
 
@@ -15,7 +17,7 @@ pub const DAY: Duration = Duration::from_hours(24);
 
 /// The times at which content becomes stale, for [`Refresh::on`]. The crate
 /// [perennial-calendar](https://docs.rs/perennial-calendar) has one by the calendar.
-pub trait Schedule: fmt::Debug + Send + Sync {
+pub trait Schedule: fmt::Debug + Send + Sync + RefUnwindSafe {
     /// Returns the usual time between two occurrences.
     fn period(&self) -> Duration;
 
@@ -507,5 +509,40 @@ mod tests {
         for (number, wrong) in wrong.iter().enumerate() {
             assert!(std::panic::catch_unwind(wrong).is_err(), "{number}");
         }
+    }
+
+    /// Six o'clock each day, since 1970.
+    #[derive(Debug)]
+    struct AtSix;
+
+    impl Schedule for AtSix {
+        fn period(&self) -> Duration {
+            DAY
+        }
+
+        fn next(&self, after: SystemTime) -> Option<SystemTime> {
+            let six = SystemTime::UNIX_EPOCH + 6 * HOUR;
+            let days = after.duration_since(six).ok()?.as_secs() / DAY.as_secs() + 1;
+            Some(six + u32::try_from(days).ok()? * DAY)
+        }
+    }
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    #[test]
+    fn scheduled_pages_are_spread_after_the_occurrence() {
+        let (began, written) = (micros(10 * DAY), micros(10 * DAY + HOUR));
+        let interval = |spread, unit| {
+            let policy = Refresh::on(&AtSix).jitter(spread);
+            policy.scheduled([began, written], unit)
+        };
+        assert_eq!(interval(0.0, 1.0), Some(5 * HOUR));
+        assert_eq!(interval(0.5, 0.0), Some(5 * HOUR));
+        assert_eq!(interval(0.5, 1.0), Some(5 * HOUR + DAY / 2));
+        // The occurrence came while the page was generated.
+        let late = Refresh::on(&AtSix).scheduled([began, micros(10 * DAY + 7 * HOUR)], 0.0);
+        assert_eq!(late, Some(Duration::ZERO));
+        assert_eq!(Refresh::every(DAY).scheduled([began, written], 0.0), None);
+        assert_eq!(Refresh::on(&AtSix), Refresh::on(&AtSix));
     }
 }

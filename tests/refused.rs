@@ -5,7 +5,8 @@
 /// The cases.
 #[cfg(refused)]
 mod cases {
-    use perennial::{Perennial, locks::Claims};
+    use perennial::Perennial;
+    use perennial_jobs::Claims;
 
     async fn pool_of_another_sqlx(pool: sqlx_postgres_0_8::PgPool) {
         let _ = Perennial::with_pool(pool).await;

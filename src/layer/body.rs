@@ -1,7 +1,7 @@
 //! The body of a response.
 
 use std::{
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll},
 };
 
@@ -11,31 +11,22 @@ use http_body_util::BodyExt;
 
 /// A stored body, or the inner service's own, streamed.
 #[derive(Debug)]
-pub struct ResponseBody<B> {
-    /// The stored body, or the part of `rest` that has been read. Empty once `poll_frame` has
-    /// returned it.
-    first: Bytes,
-    /// The inner service's body.
-    rest: Option<Pin<Box<B>>>,
+pub struct ResponseBody<B>(Content<B>);
+
+#[derive(Debug)]
+enum Content<B> {
+    /// Empty once `poll_frame` has returned it.
+    Stored(Bytes),
+    Streamed(Pin<Box<B>>),
 }
 
 impl<B> ResponseBody<B> {
     pub(super) fn stored(bytes: Bytes) -> Self {
-        Self {
-            first: bytes,
-            rest: None,
-        }
+        Self(Content::Stored(bytes))
     }
 
     pub(super) fn streamed(body: B) -> Self {
-        Self::resumed(Bytes::new(), Box::pin(body))
-    }
-
-    pub(super) fn resumed(first: Bytes, rest: Pin<Box<B>>) -> Self {
-        Self {
-            first,
-            rest: Some(rest),
-        }
+        Self(Content::Streamed(Box::pin(body)))
     }
 }
 
@@ -54,50 +45,37 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        if !self.first.is_empty() {
-            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.first)))));
+        match &mut self.0 {
+            Content::Stored(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Content::Stored(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Content::Streamed(body) => body.as_mut().poll_frame(cx),
         }
-        let Some(rest) = &mut self.rest else {
-            return Poll::Ready(None);
-        };
-        rest.as_mut().poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_empty() && self.rest.as_ref().is_none_or(|rest| rest.is_end_stream())
+        match &self.0 {
+            Content::Stored(bytes) => bytes.is_empty(),
+            Content::Streamed(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        let first = self.first.len() as u64;
-        let Some(rest) = &self.rest else {
-            return SizeHint::with_exact(first);
-        };
-        let rest = rest.size_hint();
-        let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower().saturating_add(first));
-        if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(first)) {
-            hint.set_upper(upper);
+        match &self.0 {
+            Content::Stored(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Content::Streamed(body) => body.size_hint(),
         }
-        hint
     }
 }
 
-/// The result of reading a body.
-pub(super) enum Read<B> {
-    Whole(Bytes),
-    /// A body above the limit: the part that was read, and the rest.
-    TooLarge(ResponseBody<B>),
-}
-
-/// Reads a body up to `limit` bytes.
-pub(super) async fn read<B>(body: B, limit: usize) -> Result<Read<B>, B::Error>
+/// Reads a body up to `limit` bytes; `None`: the body is larger.
+pub(super) async fn read<B>(body: B, limit: usize) -> Result<Option<Bytes>, B::Error>
 where
     B: Body<Data = Bytes>,
 {
     if body.size_hint().lower() > limit as u64 {
-        return Ok(Read::TooLarge(ResponseBody::streamed(body)));
+        return Ok(None);
     }
-    let mut body = Box::pin(body);
+    let mut body = pin!(body);
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         // Trailers are not stored.
@@ -106,10 +84,10 @@ where
         };
         bytes.extend_from_slice(&data);
         if bytes.len() > limit {
-            return Ok(Read::TooLarge(ResponseBody::resumed(bytes.into(), body)));
+            return Ok(None);
         }
     }
     // A boxed slice has no spare capacity. The memory cache counts the length of a body, not its
     // capacity.
-    Ok(Read::Whole(bytes.into_boxed_slice().into()))
+    Ok(Some(bytes.into_boxed_slice().into()))
 }

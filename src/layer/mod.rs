@@ -7,33 +7,6 @@
 //! | changes data that pages show | [`InvalidateLayer`], from [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success) |
 //! | may run once at a time, or once for each request | the layers of perennial-jobs and perennial-idempotency |
 
-/// Implements the accessors of a service with an inner service, as in tower-http.
-macro_rules! of_inner {
-    ($service:ident, $layer:ident) => {
-        impl<S> $service<S> {
-            /// Wraps a service in a layer.
-            pub fn new(inner: S, layer: $layer) -> Self {
-                Self { inner, layer }
-            }
-
-            /// Returns the inner service.
-            pub fn get_ref(&self) -> &S {
-                &self.inner
-            }
-
-            /// Returns the inner service, to be changed.
-            pub fn get_mut(&mut self) -> &mut S {
-                &mut self.inner
-            }
-
-            /// Returns the inner service.
-            pub fn into_inner(self) -> S {
-                self.inner
-            }
-        }
-    };
-}
-
 mod body;
 pub(crate) mod future;
 mod invalidate;

@@ -13,13 +13,12 @@ use perennial::{
         InvalidateLayer, InvalidateService, RefreshLayer, RefreshService, ResponseBody,
         ResponseFuture,
     },
-    locks::{
-        Claim, Claims, ExclusiveLayer, ExclusiveService, Fence, Holder, IdempotencyLayer,
-        IdempotencyService, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Once,
-        OnceOutcome, Process, Scope, SessionLock,
-    },
-    sql::{Database, Value},
-    testing,
+    locks::{Fence, Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Process},
+    sql::Database,
+};
+use perennial_idempotency::{IdempotencyLayer, IdempotencyService, Scope};
+use perennial_jobs::{
+    Claim, Claims, ExclusiveLayer, ExclusiveService, Once, OnceOutcome, SessionLock, Value,
 };
 
 /// Compiles only if each type can be moved to and shared with other threads.
@@ -82,7 +81,7 @@ fn public_types_are_send_and_sync() {
         SessionLock,
         Database,
         Value,
-        testing::Database,
+        perennial_testing::Database,
     );
     fn sent<T: Send + 'static>() {}
     sent::<ResponseBody<axum::body::Body>>();
@@ -118,7 +117,7 @@ fn query_of_a_key_by_name_panics() {
 
 #[tokio::test(start_paused = true)]
 async fn setting_out_of_range_is_an_error_of_the_opening() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     for (builder, part) in [
         (
             Perennial::builder().statement_timeout(std::time::Duration::ZERO),
@@ -138,7 +137,7 @@ async fn setting_out_of_range_is_an_error_of_the_opening() {
 
 #[tokio::test(start_paused = true)]
 async fn events_are_a_stream() {
-    let site = testing::Database::new()
+    let site = perennial_testing::Database::new()
         .open(Perennial::builder())
         .expect("opens");
     let events = site.subscribe();
@@ -151,7 +150,7 @@ async fn events_are_a_stream() {
 /// The accessors of tower-http's services.
 #[tokio::test(start_paused = true)]
 async fn services_give_their_inner_service_back() {
-    let site = testing::Database::new()
+    let site = perennial_testing::Database::new()
         .open(Perennial::builder())
         .expect("opens");
     let layer = RefreshLayer::new(&site, Refresh::every(DAY));
@@ -167,7 +166,7 @@ async fn services_give_their_inner_service_back() {
 
 #[tokio::test(start_paused = true)]
 async fn operators_read_json() {
-    let site = testing::Database::new()
+    let site = perennial_testing::Database::new()
         .open(Perennial::builder())
         .expect("opens");
     let mut events = site.subscribe();

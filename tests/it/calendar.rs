@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 use axum::{Router, body::Body, http::Request};
 use perennial::{
     DAY, Perennial, Refresh,
-    calendar::Schedule,
     entries::{EntryFilter, EntryState},
     event::{Event, Reason},
-    testing::{self, advance},
 };
+use perennial_calendar::Calendar;
+use perennial_testing::{self, advance};
 
 use crate::{
     databases::Db,
@@ -20,7 +20,7 @@ use crate::{
 const HOUR: Duration = Duration::from_hours(1);
 
 fn daily(time: &str) -> Refresh {
-    Refresh::on(Schedule::daily(time, "UTC").expect("a schedule"))
+    Refresh::on(Calendar::daily(time, "UTC").expect("a schedule"))
 }
 
 fn header<'a>(reply: &'a Reply, name: &str) -> &'a str {
@@ -152,7 +152,7 @@ on_each_database! {
 
 #[tokio::test(start_paused = true)]
 async fn a_hit_near_the_end_of_the_interval_starts_a_regeneration_that_nobody_waits_for() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let [one, two] = [(), ()].map(|()| database.open(Perennial::builder()).expect("opens"));
     let policy = Refresh::every(100 * HOUR).early(0.9);
     let origin = Origin::default();

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use perennial::{ErrorKind, Perennial, locks::Claims};
+use perennial::{ErrorKind, Perennial};
+use perennial_jobs::Claims;
 
 use crate::{
     databases::{Db, all_of},

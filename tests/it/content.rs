@@ -11,7 +11,7 @@ use std::{
 
 use axum::{Router, body::Body, http::Request, routing::get};
 use http_body_util::BodyExt;
-use perennial::{Content, Error, ErrorKind, Perennial, Refresh, testing};
+use perennial::{Content, Error, ErrorKind, Perennial, Refresh};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
@@ -169,13 +169,13 @@ async fn content_within_content_does_not_wait_for_a_permit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_closure_that_panics_is_a_failure_of_the_generator() {
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let site = site.expect("opens");
     let policy = Refresh::every(LONG);
     let panics = || -> std::future::Ready<Result<String, Error>> { panic!("on purpose") };
     let failed = site.content("sidebar", &policy, panics).await;
     assert_eq!(failed.expect_err("panics").kind(), ErrorKind::Generator);
-    testing::advance(Duration::from_secs(2)).await;
+    perennial_testing::advance(Duration::from_secs(2)).await;
     let fine = site.content("sidebar", &policy, || async { Ok::<_, Error>("fine") });
     assert_eq!(fine.await.expect("is made").text(), "fine");
 }
@@ -184,7 +184,7 @@ async fn a_closure_that_panics_is_a_failure_of_the_generator() {
 /// old part does not last.
 #[tokio::test(start_paused = true)]
 async fn a_page_with_a_stale_part_is_stale_soon() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let runs = Arc::new(AtomicUsize::new(0));
     let part = {
@@ -208,20 +208,20 @@ async fn a_page_with_a_stale_part_is_stale_soon() {
     }
     // The page is generated from the old list, after the list's soft timeout.
     assert_eq!(visit().await, "list 1");
-    testing::advance(Duration::from_secs(2)).await;
+    perennial_testing::advance(Duration::from_secs(2)).await;
     assert_eq!(visit().await, "list 1");
-    testing::advance(Duration::from_secs(3)).await;
+    perennial_testing::advance(Duration::from_secs(3)).await;
     assert_eq!(visit().await, "list 2");
     // The page without a stale part lasts.
     let generations = database.generations("/");
-    testing::advance(LONG / 2).await;
+    perennial_testing::advance(LONG / 2).await;
     assert_eq!(visit().await, "list 2");
     assert_eq!(database.generations("/"), generations);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_with_a_placeholder_is_stale_soon() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let part = {
         let site = site.clone();
@@ -238,13 +238,13 @@ async fn a_page_with_a_placeholder_is_stale_soon() {
     };
     let app = Router::new().route("/", get(part).layer(site.layer(Refresh::every(LONG))));
     assert_eq!(body(&app).await, "soon");
-    testing::advance(Duration::from_secs(4)).await;
+    perennial_testing::advance(Duration::from_secs(4)).await;
     assert_eq!(body(&app).await, "the list");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stale_part_does_not_lengthen_a_declared_interval() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let page = {
         let site = site.clone();
@@ -265,7 +265,7 @@ async fn a_stale_part_does_not_lengthen_a_declared_interval() {
     for generations in 1..=2 {
         assert_eq!(body(&app).await, "soon");
         assert_eq!(database.generations("/"), generations);
-        testing::advance(Duration::from_secs(2)).await;
+        perennial_testing::advance(Duration::from_secs(2)).await;
     }
 }
 

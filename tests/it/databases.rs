@@ -1,7 +1,7 @@
 //! Databases for tests: an SQLite file, or a database on a server, created for one test and removed
 //! with it.
 
-use perennial::{Perennial, sql::Database, testing};
+use perennial::{Perennial, sql::Database};
 use sqlx::{AnyPool, AssertSqlSafe, Transaction, any::AnyPoolOptions, pool::PoolConnection};
 use tokio::sync::OnceCell;
 
@@ -84,7 +84,7 @@ enum Home {
     /// Held for as long as the file is needed.
     #[allow(dead_code)]
     Folder(Folder),
-    Memory(testing::Database),
+    Memory(perennial_testing::Database),
     Elsewhere,
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     Server {
@@ -101,11 +101,11 @@ impl Db {
 
     /// A database in memory, for the contract of stores alone.
     pub(crate) async fn in_memory() -> Option<Self> {
-        let database = testing::Database::new();
+        let database = perennial_testing::Database::new();
         Some(Self::new("memory:".to_owned(), Home::Memory(database)))
     }
 
-    pub(crate) fn memory(&self) -> Option<&testing::Database> {
+    pub(crate) fn memory(&self) -> Option<&perennial_testing::Database> {
         match &self.home {
             Home::Memory(database) => Some(database),
             _ => None,

@@ -10,10 +10,8 @@ use std::{
 };
 
 use axum::{Router, extract::Request};
-use perennial::{
-    Perennial, Refresh,
-    testing::internal::{Backend, Call, CallFuture},
-};
+use perennial::{Perennial, Refresh};
+use perennial_store::{Backend, Call, CallFuture};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{

@@ -12,8 +12,8 @@ use perennial::{
     DAY, Perennial, Refresh,
     entries::{EntryFilter, EntryState},
     event::Reason,
-    testing::{self, advance},
 };
+use perennial_testing::{self, advance};
 use tower::ServiceExt;
 
 use crate::{
@@ -137,7 +137,7 @@ async fn each_stored_page_is_listed_with_its_origin(db: Db) {
 
 #[tokio::test(start_paused = true)]
 async fn state_of_an_entry_follows_its_age_and_its_failures() {
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let site = site.expect("opens");
     let fails = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let failing = fails.clone();
@@ -192,7 +192,7 @@ async fn state_of_an_entry_follows_its_age_and_its_failures() {
 
 #[tokio::test(start_paused = true)]
 async fn announced_process_is_listed_until_its_lease_ends() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let open = |builder| database.open(builder).expect("opens");
     let [one, other] = ["1", "2"].map(|name| open(Perennial::builder().revision(name)));
     assert!(one.processes().await.expect("is listed").is_empty());
@@ -212,7 +212,7 @@ async fn announced_process_is_listed_until_its_lease_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn long_list_comes_in_pages() {
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let site = site.expect("opens");
     let policy = Refresh::every(DAY);
     for n in 0..450 {

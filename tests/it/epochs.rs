@@ -14,7 +14,7 @@ use axum::{
     body::Body,
     http::{Request, StatusCode},
 };
-use perennial::{Builder, Perennial, Refresh, testing};
+use perennial::{Builder, Perennial, Refresh};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
@@ -425,7 +425,7 @@ async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
 #[tokio::test(start_paused = true)]
 async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
     for hangs in [false, true] {
-        let database = testing::Database::new();
+        let database = perennial_testing::Database::new();
         let gate = Arc::new(tokio::sync::watch::Sender::new(false));
         let held = Arc::clone(&gate);
         let hook: Hook = Arc::new(move |step, side| {

@@ -7,8 +7,8 @@ use perennial::{
     Event, Perennial, Refresh,
     event::{Bypass, Events, LockLoss, Outcome, Reason, Served},
     locks::LockKind,
-    testing::{self, advance},
 };
+use perennial_testing::{self, advance};
 use tower::ServiceExt;
 
 use crate::log::Log;
@@ -59,7 +59,7 @@ fn app(site: &Perennial, policy: Refresh) -> Router {
 
 #[tokio::test(start_paused = true)]
 async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let mut events = site.subscribe();
     let app = app(&site, Refresh::every(INTERVAL));
@@ -169,7 +169,7 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
 
 #[tokio::test(start_paused = true)]
 async fn each_request_is_counted_once_by_its_cache_status() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let app = app(&site, Refresh::every(INTERVAL).in_background());
     for _ in 0..3 {
@@ -200,7 +200,7 @@ async fn each_request_is_counted_once_by_its_cache_status() {
 
 #[tokio::test(start_paused = true)]
 async fn database_that_fails_and_returns_is_two_events() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let app = app(&site, Refresh::every(INTERVAL).in_background());
     visit(&app, "/page/1").await;
@@ -238,7 +238,7 @@ async fn database_that_fails_and_returns_is_two_events() {
 
 #[tokio::test(start_paused = true)]
 async fn failure_of_a_rare_step_counts_for_a_minute_while_others_succeed() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let app = app(&site, Refresh::every(INTERVAL));
     visit(&app, "/page/1").await;
@@ -255,7 +255,7 @@ async fn failure_of_a_rare_step_counts_for_a_minute_while_others_succeed() {
 
 #[tokio::test(start_paused = true)]
 async fn locks_are_reported_as_acquired_contended_broken_and_lost() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let mut events = site.subscribe();
     let locks = site.locks();
@@ -292,7 +292,7 @@ async fn locks_are_reported_as_acquired_contended_broken_and_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn lease_of_a_crashed_process_is_reported_as_taken_over() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let app = app(&site, Refresh::every(INTERVAL));
     let other = database.open(Perennial::builder()).expect("opens");
@@ -314,7 +314,7 @@ async fn lease_of_a_crashed_process_is_reported_as_taken_over() {
 #[tokio::test(start_paused = true)]
 async fn a_name_with_a_line_break_is_one_line_of_the_log() {
     let log = Log::of_this_thread();
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let site = site.expect("opens");
     let lease = site.locks().lock("a\nFAKE \u{1b}[31m").await;
     lease

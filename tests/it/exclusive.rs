@@ -15,7 +15,8 @@ use axum::{
     routing::{any, post},
 };
 use bytes::Bytes;
-use perennial::locks::{ExclusiveLayer, Fence, Locks};
+use perennial::locks::{Fence, Locks};
+use perennial_jobs::ExclusiveLayer;
 use tokio::sync::{Notify, mpsc};
 
 use crate::{
@@ -43,11 +44,9 @@ async fn layered(
     layer: Layering,
 ) -> (SocketAddr, Locks) {
     let locks = db.site().await.locks();
-    let exclusive = locks
-        .clone()
-        .lease(Duration::from_secs(600))
-        .exclusive(|parts| ["route", parts.uri.path()].into())
-        .action("upload");
+    let long = locks.clone().lease(Duration::from_secs(600));
+    let exclusive = ExclusiveLayer::new(&long, |parts| ["route", parts.uri.path()].into());
+    let exclusive = exclusive.action("upload");
     let app = Router::new().route("/{name}", route.layer(layer(exclusive)));
     (serve(app).await, locks)
 }
@@ -194,7 +193,7 @@ async fn a_service_whose_lease_is_lost_finishes_or_is_cancelled(db: Db) {
         });
         let locks = db.site().await.locks();
         let layer = locks.clone().lease(Duration::from_millis(300));
-        let layer = layer.exclusive(|_| NAME.into()).action("upload");
+        let layer = ExclusiveLayer::new(&layer, |_| NAME.into()).action("upload");
         let layer = if cancelled {
             layer.cancel_when_lost()
         } else {
@@ -225,7 +224,7 @@ async fn without_a_database_nothing_is_run() {
         .await
         .expect("opens");
     let locks = Locks::with_pool(pool.clone()).await.expect("opens");
-    let layer = locks.exclusive(|_| "a".into());
+    let layer = ExclusiveLayer::new(&locks, |_| "a".into());
     let route = post(unreachable).layer(layer);
     let address = serve(Router::new().route("/", route)).await;
     pool.close().await;

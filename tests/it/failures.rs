@@ -19,7 +19,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use perennial::{Perennial, Refresh, entries::EntryFilter, testing};
+use perennial::{Perennial, Refresh, entries::EntryFilter};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
@@ -505,7 +505,7 @@ async fn page_that_has_become_private_is_never_shared_again() {
 #[tokio::test(start_paused = true)]
 async fn the_first_failures_of_a_page_heal_soon() {
     for processes in [1, 20] {
-        let database = testing::Database::new();
+        let database = perennial_testing::Database::new();
         let begun = Instant::now();
         let runs = Arc::new(Mutex::new(Vec::new()));
         let heals = Arc::new(AtomicBool::new(false));
@@ -549,7 +549,7 @@ async fn the_first_failures_of_a_page_heal_soon() {
                     );
                 }
             }
-            testing::advance(Duration::from_secs(1)).await;
+            perennial_testing::advance(Duration::from_secs(1)).await;
         }
         let seconds = runs.lock().expect("not poisoned").clone();
         assert_eq!(seconds.len(), 8, "{processes}: {seconds:?}");
@@ -585,7 +585,7 @@ async fn a_failure_never_replaces_content_and_a_new_answer_does() {
         (403, false),
         (409, false),
     ] {
-        let database = testing::Database::new();
+        let database = perennial_testing::Database::new();
         let site = database.open(Perennial::builder()).expect("opens");
         let fails = Arc::new(AtomicBool::new(false));
         let page = {
@@ -606,7 +606,7 @@ async fn a_failure_never_replaces_content_and_a_new_answer_does() {
         site.invalidate("/").await.expect("is invalidated");
         for _ in 0..3 {
             assert_eq!(ask().await, if stays { 200 } else { status });
-            testing::advance(Duration::from_secs(1)).await;
+            perennial_testing::advance(Duration::from_secs(1)).await;
         }
         let stored = site.entries(&EntryFilter::new()).await.expect("answers");
         let stored = stored.entries.iter().filter(|it| it.status.is_some());

@@ -21,12 +21,9 @@ use axum::{
     routing::post,
 };
 use bytes::Bytes;
-use perennial::{
-    DAY, Perennial, Refresh,
-    entries::EntryFilter,
-    locks::Scope,
-    testing::internal::{LeaseRow, NewEntry, Publish, Release, TryLock},
-};
+use perennial::{DAY, Perennial, Refresh, entries::EntryFilter};
+use perennial_idempotency::{IdempotencyLayer, Scope};
+use perennial_store::{LeaseRow, NewEntry, Publish, Release, TryLock};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -359,7 +356,7 @@ fn two_idempotency_keys_are_two_requests() {
             let run = runs.fetch_add(1, SeqCst);
             async move { format!("run {run}") }
         };
-        let layer = site.locks().idempotency(|_| Some(Scope::public()));
+        let layer = IdempotencyLayer::new(&site.locks(), |_| Some(Scope::public()));
         let address = here(Router::new().route("/", post(run).layer(layer)));
         let send = async |key: &[u8]| {
             let request = Request::post("/").header("idempotency-key", key);

@@ -8,11 +8,9 @@ use std::{
     time::Duration,
 };
 
-use perennial::{
-    Perennial,
-    locks::{Claims, LockName, OnceOutcome},
-    testing::internal::{Backend, LeaseRow, Release, TryLock},
-};
+use perennial::{Perennial, locks::LockName};
+use perennial_jobs::{Claims, Once, OnceOutcome};
+use perennial_store::{Backend, LeaseRow, Release, TryLock};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -180,9 +178,7 @@ async fn contender() {
                     fence.map(|fence| fence.to_string()).into_iter().collect()
                 }),
                 "once" => tasks.spawn(async move {
-                    match site
-                        .locks()
-                        .once(&*name)
+                    match Once::new(&site.locks(), &*name)
                         .run(|| async { "ran" })
                         .await
                         .expect("answers")

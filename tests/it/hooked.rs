@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, sync::Arc};
 
-use perennial::testing::internal::{Backend, BoxError, Call, CallFuture, Reply};
+use perennial_store::{Backend, Call, CallFuture, Reply, error::BoxError};
 
 /// The side of a step on which a hook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,10 +16,8 @@ use axum::{
     response::{AppendHeaders, IntoResponse},
     routing::{any, post},
 };
-use perennial::{
-    Perennial,
-    locks::{IdempotencyLayer, Locks, Scope},
-};
+use perennial::{Perennial, locks::Locks};
+use perennial_idempotency::{IdempotencyLayer, Scope};
 use tokio::{sync::Notify, task::JoinSet};
 
 use crate::{
@@ -121,7 +119,7 @@ impl Counted {
                 .into_response()
         };
         let site = db.site().await;
-        let layer = layered(site.locks().idempotency(public));
+        let layer = layered(IdempotencyLayer::new(&site.locks(), public));
         let app = Router::new()
             .route("/{name}", any(handler.clone()).layer(layer.clone()))
             .nest(
@@ -240,7 +238,7 @@ async fn no_caller_is_given_anothers_response(db: Db) {
         let caller = headers["x-caller"].to_str().expect("text");
         format!("run {} for {caller}", count.fetch_add(1, SeqCst))
     };
-    let layer = db.site().await.locks().idempotency(|parts| {
+    let layer = IdempotencyLayer::new(&db.site().await.locks(), |parts| {
         let caller = parts.headers.get("x-caller")?;
         Some(Scope::of(caller.to_str().expect("text")))
     });
@@ -310,8 +308,11 @@ async fn a_client_who_disconnects_cancels_nothing(db: Db) {
         "done"
     });
     let site = db.site().await;
-    let address =
-        serve(Router::new().route("/pay", route.layer(site.locks().idempotency(public)))).await;
+    let address = serve(Router::new().route(
+        "/pay",
+        route.layer(IdempotencyLayer::new(&site.locks(), public)),
+    ))
+    .await;
     let client = tokio::spawn(async move { pay(address, "k").await });
     began.notified().await;
     client.abort();
@@ -332,7 +333,7 @@ async fn panicked_request_is_refused_or_runs_again(db: Db) {
             assert!(count.fetch_add(1, SeqCst) > 0, "as intended");
             "done"
         });
-        let layer = db.site().await.locks().idempotency(public);
+        let layer = IdempotencyLayer::new(&db.site().await.locks(), public);
         let layer = if again {
             layer.run_again_after(HANG)
         } else {
@@ -363,7 +364,7 @@ async fn operator_lets_an_unknown_request_run_again(db: Db) {
         assert!(count.fetch_add(1, SeqCst) > 0, "as intended");
         "done"
     });
-    let layer = db.site().await.locks().idempotency(public);
+    let layer = IdempotencyLayer::new(&db.site().await.locks(), public);
     let address = serve(Router::new().route("/pay", route.layer(layer.clone()))).await;
     let panicked = tokio::spawn(async move { pay(address, "k").await });
     panicked.await.expect_err("the connection breaks");
@@ -408,7 +409,7 @@ async fn refusal_that_asks_to_repeat_is_not_stored(db: Db) {
             _ => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         }
     };
-    let layer = site.locks().idempotency(public);
+    let layer = IdempotencyLayer::new(&site.locks(), public);
     let address = serve(Router::new().route("/", post(handler).layer(layer))).await;
     let headers = [("idempotency-key", "k")];
     for (status, run) in [(503, 1), (429, 2), (409, 3), (503, 4), (503, 4)] {
@@ -488,7 +489,7 @@ async fn replayed(address: SocketAddr) {
 
 async fn response_is_stored_when_its_table_was_away(db: Db) {
     let held = HeldService::new();
-    let layer = db.site().await.locks().idempotency(public);
+    let layer = IdempotencyLayer::new(&db.site().await.locks(), public);
     let address = serve(Router::new().route("/pay", held.route.layer(layer))).await;
     let first = tokio::spawn(async move { pay(address, "k").await });
     held.began.notified().await;
@@ -512,7 +513,7 @@ async fn response_is_stored_when_its_server_was_away(db: Db) {
     let held = HeldService::new();
     let proxy = Proxy::before(db.url()).await;
     let site = Perennial::open(&proxy.url(db.url())).await.expect("opens");
-    let layer = site.locks().idempotency(public);
+    let layer = IdempotencyLayer::new(&site.locks(), public);
     let address = serve(Router::new().route("/pay", held.route.layer(layer))).await;
     let first = tokio::spawn(async move { pay(address, "k").await });
     held.began.notified().await;
@@ -539,7 +540,7 @@ async fn request_runs_once_when_its_server_was_away_at_the_beginning(db: Db) {
         count.fetch_add(1, SeqCst);
         "done"
     });
-    let layer = site.locks().idempotency(public);
+    let layer = IdempotencyLayer::new(&site.locks(), public);
     let address = serve(Router::new().route("/pay", route.layer(layer))).await;
     assert_eq!(pay(address, "other").await.status, 200);
     proxy.weather(Weather::Blackout);
@@ -576,7 +577,7 @@ async fn a_layer_beneath_itself_lets_the_request_pass(db: Db) {
     let runs = Arc::new(AtomicUsize::new(0));
     let count = runs.clone();
     let route = post(async move || count.fetch_add(1, SeqCst).to_string());
-    let layer = db.site().await.locks().idempotency(public);
+    let layer = IdempotencyLayer::new(&db.site().await.locks(), public);
     let app = Router::new()
         .route("/pay", route.layer(layer.clone()))
         .layer(layer);
@@ -645,8 +646,11 @@ async fn a_shutdown_waits_for_what_is_being_done(db: Db) {
         going.notified().await;
     });
     let site = db.site().await;
-    let address =
-        serve(Router::new().route("/pay", route.layer(site.locks().idempotency(public)))).await;
+    let address = serve(Router::new().route(
+        "/pay",
+        route.layer(IdempotencyLayer::new(&site.locks(), public)),
+    ))
+    .await;
     let client = tokio::spawn(async move { pay(address, "k").await });
     began.notified().await;
     client.abort();
@@ -669,7 +673,7 @@ async fn without_a_database_nothing_is_done() {
         .await
         .expect("opens");
     let site = Perennial::with_pool(pool.clone()).await.expect("opens");
-    let route = post(unreachable).layer(site.locks().idempotency(public));
+    let route = post(unreachable).layer(IdempotencyLayer::new(&site.locks(), public));
     let address = serve(Router::new().route("/pay", route)).await;
     pool.close().await;
     let reply = pay(address, "k").await;

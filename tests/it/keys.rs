@@ -17,7 +17,7 @@ use axum::{
     http::{StatusCode, header, request::Parts},
     routing::get as route,
 };
-use perennial::{Key, Perennial, Refresh, testing};
+use perennial::{Key, Perennial, Refresh};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -165,7 +165,7 @@ fn canonical(path: &str) -> (Vec<Unit>, Vec<(String, Vec<Unit>)>) {
 /// `/%61bout` goes to another route than `/about`, whose page it must not become.
 #[tokio::test(start_paused = true)]
 async fn an_encoded_path_that_another_route_matches_is_another_page() {
-    let database = perennial::testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let layer = || site.layer(Refresh::every(perennial::DAY));
     let any = async |axum::extract::Path(name): axum::extract::Path<String>| format!("any {name}");
@@ -288,7 +288,7 @@ async fn an_upgrade_gets_the_stored_page() {
 /// A handler as with axum's `WebSocketUpgrade`: 426 without an upgrade, or else 101.
 #[tokio::test(start_paused = true)]
 async fn a_web_socket_is_reached_on_a_route_of_its_own_and_beside_a_page() {
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let site = site.expect("opens");
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&runs);

@@ -2,12 +2,10 @@
 
 use bytes::Bytes;
 use http::Response;
-use perennial::{
-    locks::{LockKind, LockName},
-    testing::internal::{
-        BreakLock, Extend, Inspect, Invalidate, Invalidated, List, NewEntry, Probe, Publish, Purge,
-        Release, Remove, TryLock,
-    },
+use perennial::locks::{LockKind, LockName};
+use perennial_store::{
+    BreakLock, Extend, Inspect, Invalidate, Invalidated, List, NewEntry, Probe, Publish, Purge,
+    Release, Remove, TryLock,
 };
 use std::time::Duration;
 

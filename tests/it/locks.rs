@@ -194,7 +194,7 @@ fn lock_dropped_without_a_runtime_is_free_after_the_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_cannot_be_extended_is_lost_when_it_ends() {
-    let database = perennial::testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let locks = site.locks().lease(LEASE);
     let begun = Instant::now();

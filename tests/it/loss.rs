@@ -12,11 +12,8 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use perennial::{
-    Perennial, Refresh,
-    sql::Database,
-    testing::internal::{Backend, BoxError, Call, CallFuture, Reply},
-};
+use perennial::{Perennial, Refresh, sql::Database};
+use perennial_store::{Backend, Call, CallFuture, Reply, error::BoxError};
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use crate::{

@@ -11,15 +11,10 @@ use std::{
     time::Duration,
 };
 
-use perennial::{
-    Perennial,
-    locks::{Locks, OnceOutcome},
-    sql::Database,
-    testing::{
-        self,
-        internal::{Backend, BoxError, Call, CallFuture, Reply},
-    },
-};
+use perennial::{Perennial, locks::Locks, sql::Database};
+use perennial_jobs::{Once, OnceOutcome};
+use perennial_store::{Backend, Call, CallFuture, Reply, error::BoxError};
+use perennial_testing;
 use tokio::{
     runtime::Handle,
     sync::Semaphore,
@@ -177,7 +172,7 @@ async fn late_note_of_work_that_was_cancelled_does_not_count_as_done(db: Db) {
     let store = Late::open(db.database().await).await;
     let site = store.site(Duration::from_secs(60));
     store.hold("release");
-    let once = site.locks().once("mail");
+    let once = Once::new(&site.locks(), "mail");
     let noting = tokio::spawn(once.run(|| async { panic!("is cancelled before") as u8 }));
     until("it is being noted", async || store.0.held.load(SeqCst) == 1).await;
     noting.abort();
@@ -187,7 +182,7 @@ async fn late_note_of_work_that_was_cancelled_does_not_count_as_done(db: Db) {
     })
     .await;
     store.let_go().await;
-    let once = db.site().await.locks().once("mail");
+    let once = Once::new(&db.site().await.locks(), "mail");
     assert_eq!(once.done().await.expect("answers"), None);
     let ran = once.run(|| async { 7 }).await.expect("answers");
     assert_eq!(ran, OnceOutcome::Ran(7));
@@ -216,7 +211,7 @@ fn tasks() -> usize {
 async fn late_try_holds_its_lock_until_the_next_revocation() {
     let revoked = [1, 5, 20, 60, 300, 900].map(|after| after * SECOND);
     for revocation in revoked {
-        let store = Late::new(Box::new(testing::Database::new()));
+        let store = Late::new(Box::new(perennial_testing::Database::new()));
         let locks = store.site(LIMIT).locks().lease(LEASE);
         store.hold("try-lock");
         locks.try_lock("a").await.expect_err("is late");
@@ -233,7 +228,7 @@ async fn late_try_holds_its_lock_until_the_next_revocation() {
 
 #[tokio::test(start_paused = true)]
 async fn try_that_is_later_than_the_last_revocation_holds_its_lock_for_a_lease() {
-    let store = Late::new(Box::new(testing::Database::new()));
+    let store = Late::new(Box::new(perennial_testing::Database::new()));
     let locks = store.site(LIMIT).locks().lease(LEASE);
     store.hold("try-lock");
     locks.try_lock("a").await.expect_err("is late");
@@ -249,7 +244,7 @@ async fn try_that_is_later_than_the_last_revocation_holds_its_lock_for_a_lease()
 
 #[tokio::test(start_paused = true)]
 async fn thousand_lost_tries_are_undone_at_a_time_with_six_statements_each() {
-    let store = Late::new(Box::new(testing::Database::new()));
+    let store = Late::new(Box::new(perennial_testing::Database::new()));
     let _locks = lost_tries(&store, 5 * MOST).await;
     assert_eq!(tasks(), MOST);
     sleep(901 * SECOND).await;
@@ -262,7 +257,7 @@ async fn thousand_lost_tries_are_undone_at_a_time_with_six_statements_each() {
 async fn outage_of_an_hour_leaves_a_thousand_tasks_that_end_a_quarter_of_an_hour_later() {
     const TRIES: usize = 10;
     for hangs in [false, true] {
-        let database = testing::Database::new();
+        let database = perennial_testing::Database::new();
         match hangs {
             true => database.hang(),
             false => database.fail(),
@@ -293,7 +288,7 @@ async fn outage_of_an_hour_leaves_a_thousand_tasks_that_end_a_quarter_of_an_hour
 
 #[tokio::test(start_paused = true)]
 async fn closed_site_is_kept_open_by_no_lost_reply() {
-    let store = Late::new(Box::new(testing::Database::new()));
+    let store = Late::new(Box::new(perennial_testing::Database::new()));
     let locks = lost_tries(&store, 10).await;
     sleep(6 * SECOND).await;
     assert_eq!(store.0.revocations.load(SeqCst), 2 * 10);
@@ -307,7 +302,8 @@ async fn closed_site_is_kept_open_by_no_lost_reply() {
 /// Similar tests, with a network that delivers a message late.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod network {
-    use perennial::{locks::Claims, testing::internal::TryLock};
+    use perennial_jobs::Claims;
+    use perennial_store::TryLock;
 
     use super::*;
     use crate::proxy::{Proxy, Weather};

@@ -15,7 +15,6 @@ mod databases;
 
 mod api;
 mod cache_status;
-#[cfg(feature = "calendar")]
 mod calendar;
 mod claims;
 #[cfg(feature = "compression")]

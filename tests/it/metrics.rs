@@ -10,11 +10,9 @@ use axum::{
     routing::{get, post},
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use perennial::{
-    Perennial, Refresh,
-    locks::Scope,
-    testing::{self, advance},
-};
+use perennial::{Perennial, Refresh};
+use perennial_idempotency::{IdempotencyLayer, Scope};
+use perennial_testing::{self, advance};
 use tower::ServiceExt;
 
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -43,13 +41,15 @@ async fn each_figure_is_recorded_and_no_visitor_makes_a_series() {
     let _installed = metrics::set_default_local_recorder(&recorder);
 
     let builder = Perennial::builder().memory_capacity(1 << 20);
-    let site = testing::Database::new().open(builder).expect("opens");
+    let site = perennial_testing::Database::new()
+        .open(builder)
+        .expect("opens");
     let page = async |Path(id): Path<String>| match &*id {
         "bad" => Err(StatusCode::INTERNAL_SERVER_ERROR),
         _ => Ok("page"),
     };
     let layer = site.layer(Refresh::every(INTERVAL).in_background());
-    let once = site.locks().idempotency(|_| Some(Scope::public()));
+    let once = IdempotencyLayer::new(&site.locks(), |_| Some(Scope::public()));
     let app = Router::new()
         .route("/p/{id}", get(page).layer(layer))
         .route("/pay", post(async || "paid").layer(once));

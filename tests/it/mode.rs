@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial::{DAY, Mode, Perennial, Refresh, testing};
+use perennial::{DAY, Mode, Perennial, Refresh};
 
 use crate::{
     databases::Db,
@@ -10,7 +10,7 @@ use crate::{
     support::{Origin, Reply, get, serve},
 };
 
-fn open(database: &testing::Database, mode: Mode) -> Perennial {
+fn open(database: &perennial_testing::Database, mode: Mode) -> Perennial {
     let builder = Perennial::builder().mode(mode);
     database.open(builder).expect("opens")
 }
@@ -22,7 +22,7 @@ fn header<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
 
 #[tokio::test(start_paused = true)]
 async fn off_stores_and_serves_nothing() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let (_, on) = origin_behind(&open(&database, Mode::On), Refresh::every(DAY));
     assert_eq!(get(on, "/").await.run(), 1);
     let site = open(&database, Mode::Off);
@@ -56,17 +56,17 @@ async fn off_stores_and_serves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn development_shows_new_versions_and_failures() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = open(&database, Mode::Development);
     let (origin, address) = origin_behind(&site, Refresh::every(DAY).in_background());
     for _ in 0..2 {
         assert_eq!(get(address, "/").await.run(), 1);
     }
-    testing::advance(DAY).await;
+    perennial_testing::advance(DAY).await;
     let stale = get(address, "/").await;
     assert_eq!(stale.run(), 2, "the visitor waits for the new version");
 
-    testing::advance(DAY).await;
+    perennial_testing::advance(DAY).await;
     origin.status(500);
     for run in 3..6 {
         let failed = get(address, "/").await;
@@ -148,7 +148,7 @@ fn a_wrong_mode_in_the_environment_is_an_error() {
 #[tokio::test(start_paused = true)]
 #[ignore = "run by the test before, with another environment"]
 async fn opens_by_the_environment() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     if let Err(error) = database.open(Perennial::builder()) {
         panic!("{error}");
     }
@@ -156,7 +156,7 @@ async fn opens_by_the_environment() {
 
 #[tokio::test(start_paused = true)]
 async fn each_build_is_a_revision() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let builder = Perennial::builder().revision_of_executable();
     let site = database.open(builder).expect("opens");
     let origin = Origin::default();

@@ -11,9 +11,10 @@ use std::{
 
 use perennial::{
     ErrorKind, Perennial,
-    locks::{LockKind, LockName, Locks, OnceOutcome},
+    locks::{LockKind, LockName, Locks},
     sql::Database,
 };
+use perennial_jobs::{Once, OnceOutcome};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
@@ -326,7 +327,7 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
         let name = ["mail".to_owned(), round.to_string()];
         let mut tries = JoinSet::new();
         for n in 0..16 {
-            let once = processes[n % 2].once(name.each_ref());
+            let once = Once::new(&processes[n % 2], name.each_ref());
             tries.spawn(async move { once.run(|| async { 7 }).await.expect("answers") });
         }
         let outcomes = tries.join_all().await;
@@ -334,7 +335,7 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
             .iter()
             .filter(|outcome| **outcome == OnceOutcome::Ran(7));
         assert_eq!(ran.count(), 1, "{outcomes:?}");
-        let once = processes[0].once(name.each_ref());
+        let once = Once::new(&processes[0], name.each_ref());
         let again = once.clone().run(|| async { 7 }).await.expect("answers");
         assert!(
             matches!(again, OnceOutcome::AlreadyDone { since, .. } if since < HANG),
@@ -354,7 +355,7 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
         );
     }
     // Work that crashes is not done again, until its time is over.
-    let brief = processes[0].once("brief");
+    let brief = Once::new(&processes[0], "brief");
     let crashed = brief.clone().run(|| async { panic!("in the middle") });
     assert!(tokio::spawn(crashed).await.is_err());
     let again = brief.clone().run(|| async { 1 }).await.expect("answers");
@@ -370,7 +371,7 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
 
 async fn failed_work_runs_again_until_it_succeeds(db: Db) {
     let [a, b] = [locks(&db).await, locks(&db).await];
-    let once = |locks: &Locks| locks.once("job");
+    let once = |locks: &Locks| Once::new(&locks, "job");
     let failed = once(&a)
         .run_until_done(|| async { Err::<(), _>("no luck") })
         .await;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use perennial::{
     Perennial,
-    locks::{LockKind, LockName, OnceOutcome},
+    locks::{LockKind, LockName},
 };
+use perennial_jobs::{Once, OnceOutcome};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -36,7 +37,7 @@ async fn sites(db: &Db) -> [Perennial; 2] {
 
 async fn a_mark_is_committed_or_rolled_back_with_its_transaction(db: Db) {
     let [site, other] = sites(&db).await;
-    let mail = site.locks().once(["mail", "42"]);
+    let mail = Once::new(&site.locks(), ["mail", "42"]);
     with_pool!(db, pool => {
         for committed in [false, true] {
             let mut transaction = pool.begin().await.expect("begins");
@@ -48,11 +49,11 @@ async fn a_mark_is_committed_or_rolled_back_with_its_transaction(db: Db) {
                 true => transaction.commit().await.expect("is committed"),
                 false => transaction.rollback().await.expect("is rolled back"),
             }
-            let done = other.locks().once(["mail", "42"]).done().await.expect("answers");
+            let done = Once::new(&other.locks(), ["mail", "42"]).done().await.expect("answers");
             assert_eq!(done.is_some(), committed);
         }
         let mut connection = pool.acquire().await.expect("is free");
-        let late = other.locks().once(["mail", "42"]).mark_in(&mut *connection).await.expect("answers");
+        let late = Once::new(&other.locks(), ["mail", "42"]).mark_in(&mut *connection).await.expect("answers");
         assert!(matches!(late, OnceOutcome::AlreadyDone { since, .. } if since < Duration::from_secs(60)));
     });
 }
@@ -77,7 +78,7 @@ async fn one_of_many_transactions_marks_and_writes(db: Db) {
                             _ => pool.begin().await,
                         }
                         .expect("begins");
-                        let marked = match site.locks().once(&name).mark_in(&mut transaction).await {
+                        let marked = match Once::new(&site.locks(), &name).mark_in(&mut transaction).await {
                             Ok(marked) => marked,
                             Err(error) => {
                                 let said = format!("{error:#}");
@@ -113,7 +114,10 @@ async fn a_link_of_a_chain_goes_out_once_and_after_the_one_before(db: Db) {
     let [site, other] = sites(&db).await;
     let [welcome, tips, offer] = ["welcome", "tips", "offer"].map(|mail| {
         let mail = ["mail", "ann", mail];
-        (site.locks().once(mail), other.locks().once(mail))
+        (
+            Once::new(&site.locks(), mail),
+            Once::new(&other.locks(), mail),
+        )
     });
     let tips = [tips.0, tips.1].map(|tips| tips.after(["mail", "ann", "welcome"]));
     let offer = [offer.0, offer.1].map(|offer| offer.after(["mail", "ann", "tips"]));
@@ -143,8 +147,8 @@ async fn a_link_of_a_chain_goes_out_once_and_after_the_one_before(db: Db) {
     with_pool!(db, pool => {
         let mut transaction = pool.begin().await.expect("begins");
         // A mark in the same transaction counts.
-        let first = site.locks().once(["mail", "bob", "welcome"]);
-        let second = site.locks().once(["mail", "bob", "tips"]).after(["mail", "bob", "welcome"]);
+        let first = Once::new(&site.locks(), ["mail", "bob", "welcome"]);
+        let second = Once::new(&site.locks(), ["mail", "bob", "tips"]).after(["mail", "bob", "welcome"]);
         assert_eq!(second.mark_in(&mut transaction).await.expect("answers"), OnceOutcome::NotYet);
         assert_eq!(first.mark_in(&mut transaction).await.expect("answers"), OnceOutcome::Ran(()));
         assert_eq!(second.mark_in(&mut transaction).await.expect("answers"), OnceOutcome::Ran(()));
@@ -161,7 +165,7 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
     with_pool!(db, pool => {
         let mut connection = pool.acquire().await.expect("is free");
         // The work is done outside, and again after its time.
-        let brief = site.locks().once("brief");
+        let brief = Once::new(&site.locks(), "brief");
         let ran = brief.clone().run(|| async {}).await.expect("answers");
         assert_eq!(ran, OnceOutcome::Ran(()));
         let marked = brief.mark_in(&mut *connection).await.expect("answers");
@@ -176,11 +180,11 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
 
         // Another process does the work, never extends its lease, and loses the lease when it ends.
         let held = other.locks().lease(Duration::from_secs(6)).manual_extension();
-        let running = held.once("held");
+        let running = Once::new(&held, "held");
         let running = tokio::spawn(running.run_until_done(std::future::pending::<Result<(), ()>>));
         let lock = async || site.locks().inspect(LockName::of(LockKind::Once, "held")).await.expect("answers");
         until("it runs", async || lock().await.is_some()).await;
-        let held = site.locks().once("held");
+        let held = Once::new(&site.locks(), "held");
         let marked = held.mark_in(&mut *connection).await.expect("answers");
         assert_eq!(marked, OnceOutcome::InProgress);
         let fence = lock().await.expect("is there").fence;
@@ -210,12 +214,12 @@ async fn a_transaction_that_waits_for_another_one_is_told_in_time_and_leaves_the
     };
     with_pool!(db, pool => {
         let mut first = pool.begin().await.expect("begins");
-        let marked = site.locks().once("one").mark_in(&mut first).await.expect("answers");
+        let marked = Once::new(&site.locks(), "one").mark_in(&mut first).await.expect("answers");
         assert_eq!(marked, OnceOutcome::Ran(()));
         let mut second = pool.begin().await.expect("begins");
         let start = std::time::Instant::now();
         if settings.is_some() {
-            let error = site.locks().once("one").mark_in(&mut second).await.expect_err("is held");
+            let error = Once::new(&site.locks(), "one").mark_in(&mut second).await.expect_err("is held");
             assert!(is_database(&error), "{error}");
             second.rollback().await.expect("is rolled back");
             assert!(start.elapsed() < 2 * limit, "{:?}", start.elapsed());
@@ -230,7 +234,7 @@ async fn a_transaction_that_waits_for_another_one_is_told_in_time_and_leaves_the
             };
             let before = read(&mut transaction).await;
             for name in ["one", "two"] {
-                site.locks().once(name).mark_in(&mut transaction).await.expect("answers");
+                Once::new(&site.locks(), name).mark_in(&mut transaction).await.expect("answers");
                 assert_eq!(read(&mut transaction).await, before);
             }
         }
@@ -240,15 +244,14 @@ async fn a_transaction_that_waits_for_another_one_is_told_in_time_and_leaves_the
 async fn waiting_caller_learns_that_the_work_is_done(db: Db) {
     let [site, other] = sites(&db).await;
     db.execute("CREATE TABLE own (id BIGINT PRIMARY KEY)").await;
-    site.locks()
-        .once("before")
+    Once::new(&site.locks(), "before")
         .run(|| async {})
         .await
         .expect("answers");
     with_pool!(db, pool => {
         let is_sqlite = site_is_sqlite(&pool);
         let mut first = pool.begin().await.expect("begins");
-        let marked = site.locks().once("one").mark_in(&mut first).await.expect("answers");
+        let marked = Once::new(&site.locks(), "one").mark_in(&mut first).await.expect("answers");
         assert_eq!(marked, OnceOutcome::Ran(()));
         let late = tokio::spawn(async move {
             let mut second = pool.begin().await.expect("begins");
@@ -257,7 +260,7 @@ async fn waiting_caller_learns_that_the_work_is_done(db: Db) {
                 let own = sqlx::query_scalar::<_, i64>("SELECT COUNT(*) FROM own");
                 own.fetch_one(&mut *second).await.expect("counts");
             }
-            let marked = other.locks().once("one").after("before").mark_in(&mut second).await;
+            let marked = Once::new(&other.locks(), "one").after("before").mark_in(&mut second).await;
             marked.expect("waits")
         });
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -275,7 +278,7 @@ async fn a_link_does_not_go_out_after_one_that_is_rolled_back(db: Db) {
     with_pool!(db, pool => {
         let is_mysql = db.url().starts_with("mysql");
         let mut first = pool.begin().await.expect("begins");
-        let marked = site.locks().once("1").mark_in(&mut first).await.expect("answers");
+        let marked = Once::new(&site.locks(), "1").mark_in(&mut first).await.expect("answers");
         assert_eq!(marked, OnceOutcome::Ran(()));
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         let late = tokio::spawn(async move {
@@ -286,7 +289,7 @@ async fn a_link_does_not_go_out_after_one_that_is_rolled_back(db: Db) {
                 sqlx::query(dirty).execute(&mut *connection).await.expect("is set");
             }
             ready.send(()).expect("is awaited");
-            other.locks().once("2").after("1").mark_in(&mut *connection).await.expect("answers")
+            Once::new(&other.locks(), "2").after("1").mark_in(&mut *connection).await.expect("answers")
         });
         is_ready.await.expect("is told");
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -298,14 +301,14 @@ async fn a_link_does_not_go_out_after_one_that_is_rolled_back(db: Db) {
 async fn failed_work_under_a_minimum_hold_is_not_done(db: Db) {
     let site = db.site().await;
     let locks = site.locks().hold_at_least(Duration::from_secs(60));
-    let failing = locks.once("x");
+    let failing = Once::new(&locks, "x");
     let ran = failing
         .clone()
         .run_until_done(|| async { Err::<(), _>(()) })
         .await
         .expect("answers");
     assert_eq!(ran, OnceOutcome::Ran(Err(())));
-    assert_eq!(locks.once("x").done().await.expect("answers"), None);
+    assert_eq!(Once::new(&locks, "x").done().await.expect("answers"), None);
     let ran = failing
         .run_until_done(|| async { Ok::<_, ()>(()) })
         .await

@@ -11,7 +11,7 @@ use std::{
 
 use axum::{Router, body::Body, http::Request, routing::get};
 use http_body_util::BodyExt;
-use perennial::{Builder, Error, Perennial, Refresh, testing};
+use perennial::{Builder, Error, Perennial, Refresh};
 use tower::ServiceExt;
 
 const HOUR: Refresh = Refresh::every(Duration::from_hours(1));
@@ -29,7 +29,7 @@ struct Levels {
 }
 
 impl Levels {
-    fn of(database: &testing::Database, builder: Builder) -> Self {
+    fn of(database: &perennial_testing::Database, builder: Builder) -> Self {
         Self {
             site: database.open(builder).expect("opens"),
             datum: Arc::new(AtomicUsize::new(1)),
@@ -106,7 +106,7 @@ async fn visit(app: &Router) -> String {
 async fn visit_for(app: &Router, time: Duration) -> String {
     for _ in 0..time.as_secs() {
         visit(app).await;
-        testing::advance(SECOND).await;
+        perennial_testing::advance(SECOND).await;
     }
     visit(app).await
 }
@@ -114,7 +114,7 @@ async fn visit_for(app: &Router, time: Duration) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_page_is_stale_soon_whose_part_has_a_stale_part() {
     for as_values in [false, true] {
-        let database = testing::Database::new();
+        let database = perennial_testing::Database::new();
         let mut levels = Levels::of(&database, Perennial::builder());
         levels.as_values = as_values;
         let app = levels.app();
@@ -131,7 +131,7 @@ async fn a_page_is_stale_soon_whose_part_has_a_stale_part() {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_is_stale_soon_whose_part_has_a_placeholder() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let mut levels = Levels::of(&database, Perennial::builder());
     levels.placeholder = true;
     let app = levels.app();
@@ -143,7 +143,7 @@ async fn a_page_is_stale_soon_whose_part_has_a_placeholder() {
 #[tokio::test(start_paused = true)]
 async fn a_page_is_stale_soon_whose_part_lacks_a_part_that_failed() {
     for as_values in [false, true] {
-        let database = testing::Database::new();
+        let database = perennial_testing::Database::new();
         let mut levels = Levels::of(&database, Perennial::builder());
         levels.as_values = as_values;
         levels.fails.store(true, SeqCst);
@@ -158,7 +158,7 @@ async fn a_page_is_stale_soon_whose_part_lacks_a_part_that_failed() {
 #[tokio::test(start_paused = true)]
 async fn stale_parts_are_regenerated_with_a_limit_of_one() {
     for as_values in [false, true] {
-        let database = testing::Database::new();
+        let database = perennial_testing::Database::new();
         let mut levels = Levels::of(&database, Perennial::builder().max_regenerations(1));
         levels.as_values = as_values;
         let app = levels.app();
@@ -172,7 +172,7 @@ async fn stale_parts_are_regenerated_with_a_limit_of_one() {
 /// A part that outlasts its page keeps the permit: it is a generator that runs.
 #[tokio::test(start_paused = true)]
 async fn a_part_that_outlasts_its_page_keeps_the_permit() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let levels = Levels::of(&database, Perennial::builder().max_regenerations(1));
     let other = || {
         let site = levels.site.clone();
@@ -197,6 +197,6 @@ async fn a_part_that_outlasts_its_page_keeps_the_permit() {
     // After the soft timeout of the lowest part, the middle part is generated from the old datum.
     assert_eq!(middle().await.expect("is served"), "a[1]");
     assert_eq!(other().await, "1");
-    testing::advance(3 * SECOND).await;
+    perennial_testing::advance(3 * SECOND).await;
     assert_eq!(other().await, "2");
 }

@@ -16,7 +16,9 @@ use axum::{
     routing::{get, post},
 };
 use http_body_util::BodyExt;
-use perennial::{ErrorKind, Perennial, Refresh, testing::Database};
+use perennial::{ErrorKind, Perennial, Refresh};
+use perennial_jobs::ExclusiveLayer;
+use perennial_testing::Database;
 use tokio::time::Instant;
 use tower::ServiceExt;
 use tower_http::timeout::TimeoutLayer;
@@ -104,7 +106,8 @@ async fn response_of_an_exclusive_route_is_sent_when_the_patience_ends() {
         let site = site(&database, patience);
         let service = {
             let database = database.clone();
-            post(async move || database.hang()).layer(site.locks().exclusive(|_| "import".into()))
+            post(async move || database.hang())
+                .layer(ExclusiveLayer::new(&site.locks(), |_| "import".into()))
         };
         let router = Router::new().route("/import", service);
         let request = Request::post("/import").body(Body::empty());
@@ -235,7 +238,7 @@ async fn a_database_that_is_known_to_fail_keeps_few_waiting() {
         let all: Duration = waited.iter().sum();
         assert!(all <= if hangs { longest } else { GRAIN }, "{waited:?}");
         // Side by side: one a second waits.
-        perennial::testing::advance(Duration::from_secs(2)).await;
+        perennial_testing::advance(Duration::from_secs(2)).await;
         let others: Vec<_> = (0..50).map(|page| format!("/other/{page}")).collect();
         let visits = others.iter().map(|path| visit(&second, path));
         let mut took = futures_util::future::join_all(visits).await;
@@ -243,7 +246,7 @@ async fn a_database_that_is_known_to_fail_keeps_few_waiting() {
         took.retain(|took| *took > Duration::from_millis(500) + GRAIN);
         assert!(took.len() <= usize::from(hangs), "{hangs}: {took:?}");
         database.recover();
-        perennial::testing::advance(Duration::from_secs(8)).await;
+        perennial_testing::advance(Duration::from_secs(8)).await;
         let before = database.generations("/new");
         visit(&second, "/new").await;
         visit(&second, "/new").await;

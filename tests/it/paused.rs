@@ -18,8 +18,9 @@ use perennial::{
     event::Served,
     layer::RefreshLayer,
     locks::{LockInfo, Locks},
-    testing::internal::{Backend, BoxError, Call, CallFuture, Invalidated, Memory, Publish, Reply},
 };
+use perennial_store::{Backend, Call, CallFuture, Invalidated, Publish, Reply, error::BoxError};
+use perennial_testing::Memory;
 use tower::ServiceExt;
 
 use crate::support::{Ask, Origin, every, page, patient};

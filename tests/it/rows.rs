@@ -8,7 +8,9 @@ use axum::{
     http::Request,
     routing::{get, post},
 };
-use perennial::{DAY, Refresh, event::Served, locks::Scope, testing::internal::PruneRequests};
+use perennial::{DAY, Refresh, event::Served};
+use perennial_idempotency::{IdempotencyLayer, Scope};
+use perennial_store::PruneRequests;
 use tower::ServiceExt;
 
 use crate::{databases::Db, support};
@@ -107,7 +109,7 @@ async fn no_statement_reads_a_whole_table_on_postgres() {
         }
     })
     .await;
-    let once = site.locks().idempotency(|_| Some(Scope::public()));
+    let once = IdempotencyLayer::new(&site.locks(), |_| Some(Scope::public()));
     let paid = Router::new().route("/pay", post(async || "paid").layer(once));
     timed("a request runs once, and is repeated", async {
         for _ in 0..2 {

@@ -21,11 +21,9 @@ use perennial::{
     entries::EntryFilter,
     event::{Bypass, Served},
     locks::LockKind,
-    testing::{
-        self,
-        internal::{Backend, Call, List, PruneLocks, Reply, Unused},
-    },
 };
+use perennial_store::{Backend, Call, List, PruneLocks, Reply, Unused};
+use perennial_testing;
 use proptest::{
     prelude::*,
     strategy::ValueTree,
@@ -314,7 +312,7 @@ async fn invented_keys_do_not_keep_real_pages_out() {
         DEFAULT => (100, 1_000),
         _ => (1_000, 10_000),
     };
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let layer = site.layer(Refresh::every(perennial::DAY)).max_keys(keys);
     let page = async |request: Request| format!("{:2000}", request.uri().to_string());
@@ -333,7 +331,7 @@ async fn invented_keys_do_not_keep_real_pages_out() {
             0 => hit(format!("/invented/{number}")).await,
             _ => hit(format!("/pages/1?invented={number}")).await,
         };
-        testing::advance(Duration::from_millis(100)).await;
+        perennial_testing::advance(Duration::from_millis(100)).await;
         if number >= invented / 5 {
             let was_hit = hit(format!("/pages/{}", number % pages)).await;
             (visits, hits) = (visits + 1, hits + usize::from(was_hit));
@@ -372,7 +370,7 @@ async fn invented_keys_do_not_keep_real_pages_out() {
 #[tokio::test(start_paused = true)]
 async fn a_service_never_generates_for_the_host_of_another() {
     use axum::routing::get;
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let site = site.expect("opens");
     let layer = site
         .layer(Refresh::every(LONG))
@@ -416,7 +414,7 @@ async fn a_service_never_generates_for_the_host_of_another() {
 #[tokio::test(start_paused = true)]
 async fn keys_that_are_invented_all_day_are_pruned_within_the_hour() {
     const LIMIT: usize = 20;
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let layer = site.layer(Refresh::every(LONG)).max_keys(LIMIT);
     let app = Router::new().fallback(async || "a page").layer(layer);
@@ -462,7 +460,7 @@ async fn keys_that_are_invented_all_day_are_pruned_within_the_hour() {
         for _ in 0..2 {
             visit(format!("/invented/{second}")).await;
         }
-        testing::advance(Duration::from_secs(10)).await;
+        perennial_testing::advance(Duration::from_secs(10)).await;
         if second % 600 == 0 {
             let (pages, _) = rows().await;
             most = most.max(pages);
@@ -473,10 +471,10 @@ async fn keys_that_are_invented_all_day_are_pruned_within_the_hour() {
     assert!(batches * 100 <= 10 * LIMIT, "{batches} times 100 locks");
     // A visitor of a real page an hour later.
     for _ in 0..4 {
-        testing::advance(LONG).await;
+        perennial_testing::advance(LONG).await;
         for _ in 0..3 {
             visit("/real".into()).await;
-            testing::advance(Duration::from_secs(2)).await;
+            perennial_testing::advance(Duration::from_secs(2)).await;
         }
     }
     let (pages, _) = rows().await;

@@ -8,10 +8,8 @@ use std::{
     time::Duration,
 };
 
-use perennial::{
-    ErrorKind, Perennial, Refresh,
-    testing::internal::{NewEntry, Publish, Release, TryLock},
-};
+use perennial::{ErrorKind, Perennial, Refresh};
+use perennial_store::{NewEntry, Publish, Release, TryLock};
 use sqlx::pool::PoolOptions;
 use tokio::{task::JoinSet, time::Instant};
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use perennial::{ErrorKind, Perennial, locks::SessionLock};
+use perennial::{ErrorKind, Perennial};
+use perennial_jobs::SessionLock;
 use tokio::task::JoinSet;
 
 use crate::{

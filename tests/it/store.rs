@@ -10,14 +10,12 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
-use perennial::{
-    locks::{LockKind, LockName},
-    testing::internal::{
-        Awaited, Backend, Begin, Begun, BreakLock, Extend, Finish, FoldAt, Forget, Held, Inspect,
-        Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List, NewEntry, Probe, Progress,
-        PruneEntries, PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Release,
-        Remove, Revoke, TryLock, Unused,
-    },
+use perennial::locks::{LockKind, LockName};
+use perennial_store::{
+    Awaited, Backend, Begin, Begun, BreakLock, Extend, Finish, FoldAt, Forget, Held, Inspect,
+    Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List, NewEntry, Probe, Progress,
+    PruneEntries, PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Release, Remove,
+    Revoke, TryLock, Unused,
 };
 use tokio::task::JoinSet;
 

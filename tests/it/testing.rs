@@ -10,10 +10,9 @@ use std::{
 };
 
 use axum::{Router, body::Body, http::Request, routing::get};
-use perennial::{
-    Builder, DAY, ErrorKind, Perennial, Refresh,
-    testing::{Database, advance},
-};
+use perennial::{Builder, DAY, ErrorKind, Perennial, Refresh};
+use perennial_jobs::Once;
+use perennial_testing::{Database, advance};
 use tokio::time::Instant;
 use tower::ServiceExt;
 
@@ -256,7 +255,9 @@ async fn site_in_memory_has_no_sql_database() {
     let url = format!("sqlite://{}?mode=rwc", folder.path().join("a.db").display());
     let pool = sqlx::SqlitePool::connect(&url).await.expect("opens");
     let mut transaction = pool.begin().await.expect("begins");
-    let marked = site.locks().once("mail").mark_in(&mut transaction).await;
+    let marked = Once::new(&site.locks(), "mail")
+        .mark_in(&mut transaction)
+        .await;
     let error = marked.expect_err("is another database");
     assert!(error.to_string().contains("in memory"), "{error}");
 }

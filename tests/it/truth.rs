@@ -27,10 +27,8 @@ use axum::{
     extract::{Path, State},
     http::HeaderMap,
 };
-use perennial::{
-    Key, Perennial, Tags,
-    testing::internal::{Backend, Invalidate},
-};
+use perennial::{Key, Perennial, Tags};
+use perennial_store::{Backend, Invalidate};
 use tokio::task::JoinSet;
 
 use crate::{

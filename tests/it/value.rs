@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::response::IntoResponse;
-use perennial::{DAY, ErrorKind, Perennial, Refresh, testing};
+use perennial::{DAY, ErrorKind, Perennial, Refresh};
 use serde::{Deserialize, Serialize};
 
 use crate::databases::Db;
@@ -41,7 +41,7 @@ fn fine<T>(value: T) -> Result<T, Infallible> {
     Ok(value)
 }
 
-fn open(database: &testing::Database) -> Perennial {
+fn open(database: &perennial_testing::Database) -> Perennial {
     database.open(Perennial::builder()).expect("opens")
 }
 
@@ -67,7 +67,7 @@ on_each_database! {
 
 #[tokio::test(start_paused = true)]
 async fn a_value_of_an_older_type_is_generated_anew() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let (old, new) = (open(&database), open(&database));
     old.value::<Book, _, _>("book", DAILY, async || fine(book()))
         .await
@@ -98,7 +98,7 @@ async fn a_value_of_an_older_type_is_generated_anew() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_of_a_value_are_errors_of_the_generator() {
-    let site = open(&testing::Database::new());
+    let site = open(&perennial_testing::Database::new());
     let failed = site.value::<Book, _, _>("a", DAILY, async || Err::<Book, _>("no database"));
     assert_eq!(
         failed.await.expect_err("fails").kind(),
@@ -120,7 +120,7 @@ async fn failures_of_a_value_are_errors_of_the_generator() {
 
 #[tokio::test(start_paused = true)]
 async fn a_placeholder_stands_in_for_the_first_version() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = open(&database);
     let ask = async |site: &Perennial| {
         let generate = async || {
@@ -135,7 +135,7 @@ async fn a_placeholder_stands_in_for_the_first_version() {
         assert_eq!(ask(&site).await, "wait");
     }
     assert_eq!(begun.elapsed(), Duration::ZERO, "no one waits");
-    testing::advance(Duration::from_secs(21)).await;
+    perennial_testing::advance(Duration::from_secs(21)).await;
     assert_eq!(ask(&site).await, "the list");
     assert_eq!(database.generations("list"), 1);
     // Another process reads the version that there is.
@@ -145,7 +145,7 @@ async fn a_placeholder_stands_in_for_the_first_version() {
     for _ in 0..2 {
         let content = site.content_or("fails", DAILY, "instead", failing).await;
         assert_eq!(content.expect("the placeholder").text(), "instead");
-        testing::advance(Duration::from_secs(1)).await;
+        perennial_testing::advance(Duration::from_secs(1)).await;
     }
     let wrong = site.content_or("/key", DAILY, "instead", failing).await;
     assert_eq!(wrong.expect_err("no such key").kind(), ErrorKind::Invalid);
@@ -164,7 +164,7 @@ async fn a_placeholder_stands_in_for_the_first_version() {
 
 #[tokio::test(start_paused = true)]
 async fn generators_return_bytes_of_any_kind() {
-    let site = open(&testing::Database::new());
+    let site = open(&perennial_testing::Database::new());
     let from_text = site.content("a", DAILY, async || fine("text")).await;
     let from_string = site.content("b", &DAILY, async || fine(String::from("text")));
     let from_bytes = site.content("c", DAILY, async || fine(vec![0xff, 0])).await;
@@ -188,7 +188,7 @@ async fn generators_return_bytes_of_any_kind() {
 /// JSON has no NaN: it is encoded as `null`, which is no number.
 #[tokio::test(start_paused = true)]
 async fn a_value_whose_encoding_does_not_decode_never_replaces_a_value() {
-    let database = testing::Database::new();
+    let database = perennial_testing::Database::new();
     let site = open(&database);
     let value = async |number: f64| {
         let made = site.value::<f64, _, _>("number", DAILY, async move || fine(number));
@@ -197,12 +197,12 @@ async fn a_value_whose_encoding_does_not_decode_never_replaces_a_value() {
     let error = value(f64::NAN).await.expect_err("cannot be decoded");
     assert_eq!(error.kind(), ErrorKind::Generator, "{error}");
     // The key recovers after the cooldown, and not after the interval.
-    testing::advance(Duration::from_secs(31)).await;
+    perennial_testing::advance(Duration::from_secs(31)).await;
     assert_eq!(value(1.5).await.ok(), Some(1.5));
     site.invalidate("number").await.expect("is invalidated");
     for _ in 0..3 {
         assert_eq!(value(f64::NAN).await.ok(), Some(1.5));
     }
-    testing::advance(Duration::from_secs(31)).await;
+    perennial_testing::advance(Duration::from_secs(31)).await;
     assert_eq!(value(2.5).await.ok(), Some(2.5));
 }

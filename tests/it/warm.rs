@@ -18,8 +18,8 @@ use axum::{
 use perennial::{
     DAY, Key, Perennial, Refresh,
     event::{Bypass, Event, Served},
-    testing::{self, advance},
 };
+use perennial_testing::{self, advance};
 
 use crate::{
     databases::Db,
@@ -111,7 +111,7 @@ async fn failures_and_uncached_paths_are_told_apart() {
 /// Four generators run at once, whatever the number of pages.
 #[tokio::test(start_paused = true)]
 async fn few_generators_run_at_once() {
-    let site = testing::Database::new()
+    let site = perennial_testing::Database::new()
         .open(Perennial::builder())
         .expect("opens");
     let origin = Origin::default();
@@ -136,7 +136,8 @@ struct Counts {
 
 /// A site of slow pages. Those with odd numbers fail when told to.
 fn counted(policy: Refresh, at_once: usize) -> (Perennial, Router, Arc<Counts>) {
-    let site = testing::Database::new().open(Perennial::builder().max_regenerations(at_once));
+    let site =
+        perennial_testing::Database::new().open(Perennial::builder().max_regenerations(at_once));
     let (site, counts) = (site.expect("opens"), Arc::new(Counts::default()));
     let told = Arc::clone(&counts);
     let page = async move |Path(number): Path<usize>| {
@@ -226,7 +227,7 @@ async fn fresh_page_is_regenerated_and_a_failure_is_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn page_that_is_not_stored_says_why() {
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let site = site.expect("opens");
     let layer = || site.layer(Refresh::every(DAY));
     let redirects = route(async || Redirect::to("/elsewhere")).layer(layer());
@@ -251,7 +252,7 @@ async fn page_that_is_not_stored_says_why() {
 
 #[tokio::test(start_paused = true)]
 async fn each_variant_is_regenerated_by_its_own_request() {
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let site = site.expect("opens");
     let runs = Arc::new(AtomicUsize::new(0));
     let page = async move |headers: HeaderMap| {

@@ -14,8 +14,8 @@ use perennial::{
     entries::EntryState,
     event::{Bypass, Outcome, Reason, Served},
     locks::LockKind,
-    testing::{self, advance},
 };
+use perennial_testing::{self, advance};
 use tower::ServiceExt;
 
 use crate::log::Log;
@@ -81,7 +81,9 @@ async fn each_place_says_the_same_word() {
     #[cfg(feature = "metrics")]
     let _installed = metrics::set_default_local_recorder(&recorder);
     let builder = Perennial::builder().max_body(1000);
-    let site = testing::Database::new().open(builder).expect("opens");
+    let site = perennial_testing::Database::new()
+        .open(builder)
+        .expect("opens");
     let (app, mut events) = (app(&site), site.subscribe());
 
     let get = |path: &str| Request::get(path).body(Body::empty()).expect("a request");

@@ -11,7 +11,7 @@ use axum::{
     routing::{get as route, post},
 };
 use http_body_util::BodyExt;
-use perennial::{Key, Perennial, Refresh, layer::RefreshLayer, testing};
+use perennial::{Key, Perennial, Refresh, layer::RefreshLayer};
 use tower::ServiceExt;
 
 use crate::{log::Log, support::Folder};
@@ -201,7 +201,7 @@ async fn a_layer_on_a_route_without_get_says_so_once() {
 async fn routes_of_another_axum_are_not_cached_and_a_warning_says_why() {
     use axum_0_7::{Router as Router07, routing::get as get_0_7};
 
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let layer = site.expect("opens").layer(POLICY);
     let router = |text: &'static str| {
         let page = get_0_7(async move || text).layer::<_, Infallible>(layer.clone());
@@ -273,7 +273,7 @@ async fn cookies_and_upgrades_that_the_handler_never_sees_are_one_line_for_debug
 /// A handler that needs an extension which the layer ignores.
 #[tokio::test(flavor = "current_thread")]
 async fn a_failure_without_ignored_extensions_names_them_and_the_remedies() {
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let layer = site
         .expect("opens")
         .layer(POLICY)
@@ -293,7 +293,7 @@ async fn a_failure_without_ignored_extensions_names_them_and_the_remedies() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_response_that_varies_by_the_origin_is_told_to_put_cors_outside() {
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let layer = site.expect("opens").layer(POLICY);
     let page = async || ([(header::VARY, "Origin")], "a page");
     let app = Router::new().route("/", route(page).layer(layer));
@@ -309,7 +309,7 @@ async fn a_response_that_varies_by_the_origin_is_told_to_put_cors_outside() {
 /// A cache in front of the site shares no more than Perennial does.
 #[tokio::test(flavor = "current_thread")]
 async fn a_response_that_bypasses_because_of_its_visitor_is_private() {
-    let site = testing::Database::new().open(Perennial::builder());
+    let site = perennial_testing::Database::new().open(Perennial::builder());
     let site = site.expect("opens");
     let page = async |headers: HeaderMap| match headers.contains_key("says") {
         true => ([(header::CACHE_CONTROL, "max-age=7")], "a page").into_response(),

@@ -11,15 +11,13 @@ use std::{
 
 use bytes::Bytes;
 use http::Response;
-use perennial::{
-    Refresh,
-    testing::internal::{
-        Begin, BreakLock, Call, Extend, Finish, FoldAt, Forget, Held, Inspect, Invalidate,
-        Invalidated, InvalidatedForLong, LeaseRow, List, Memory, Probe, PruneEntries,
-        PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Release, Remove, Reply,
-        Revoke, TryLock,
-    },
+use perennial::Refresh;
+use perennial_store::{
+    Begin, BreakLock, Call, Extend, Finish, FoldAt, Forget, Held, Inspect, Invalidate, Invalidated,
+    InvalidatedForLong, LeaseRow, List, Probe, PruneEntries, PruneInvalidations, PruneLocks,
+    PruneRequests, Publish, Purge, Release, Remove, Reply, Revoke, TryLock,
 };
+use perennial_testing::Memory;
 use tokio::time::Instant;
 
 use crate::plan::Plan;

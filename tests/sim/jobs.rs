@@ -6,10 +6,9 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
-use perennial::{
-    layer::ResponseBody,
-    locks::{Fence, OnceOutcome, Scope},
-};
+use perennial::locks::Fence;
+use perennial_idempotency::{IdempotencyLayer, Scope};
+use perennial_jobs::{ExclusiveLayer, Once, OnceOutcome};
 use tower::{Layer, ServiceExt};
 
 use crate::{
@@ -107,7 +106,7 @@ async fn exclusive(process: &Arc<Process>, time: Duration) -> &'static str {
         }
     });
     let locks = process.site.locks().lease(Duration::from_secs(3));
-    let layer = locks.exclusive(|_| "vault".into()).wait(WAIT);
+    let layer = ExclusiveLayer::new(&locks, |_| "vault".into()).wait(WAIT);
     let request = Request::new(Full::new(Bytes::new()));
     match layer
         .cancel_when_lost()
@@ -131,7 +130,7 @@ async fn once(process: &Arc<Process>, name: &str, time: Duration) -> &'static st
         tokio::time::sleep(time).await;
         working.how = "done";
     };
-    match process.site.locks().once(name).run(work).await {
+    match Once::new(&process.site.locks(), name).run(work).await {
         Ok(outcome) => said(&outcome),
         Err(_) => "away",
     }
@@ -144,7 +143,10 @@ async fn retried(process: &Arc<Process>, name: &str, time: Duration, fails: bool
         working.how = if fails { "failed" } else { "done" };
         if fails { Err(()) } else { Ok(()) }
     };
-    match process.site.locks().once(name).run_until_done(work).await {
+    match Once::new(&process.site.locks(), name)
+        .run_until_done(work)
+        .await
+    {
         Ok(OnceOutcome::Ran(Err(()))) => "failed",
         Ok(outcome) => said(&outcome),
         Err(_) => "away",
@@ -174,15 +176,12 @@ async fn post(process: &Arc<Process>, name: &str, time: Duration) -> &'static st
             Ok::<_, Infallible>(Response::new(Full::new(body)))
         }
     });
-    let layer = process
-        .site
-        .locks()
-        .idempotency(|_| Some(Scope::of("one")))
+    let layer = IdempotencyLayer::new(&process.site.locks(), |_| Some(Scope::of("one")))
         .unknown_after(Duration::from_secs(15));
     let request = Request::post("/pay").header("idempotency-key", name);
     let request = request.body(Full::new(Bytes::from("1")));
     let response = layer.layer(service).oneshot(request.expect("a request"));
-    let response: Response<ResponseBody<Full<Bytes>>> = match response.await {
+    let response = match response.await {
         Ok(response) => response,
         Err(never) => match never {},
     };

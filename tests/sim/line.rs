@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use perennial::testing::internal::{
-    Backend, BoxError, Call, CallFuture, Extend, Probe, Publish, Release, Remove, Reply, Revoke,
-    TryLock,
+use perennial_store::{
+    Backend, Call, CallFuture, Extend, Probe, Publish, Release, Remove, Reply, Revoke, TryLock,
+    error::BoxError,
 };
 use tokio::{sync::oneshot, time::Instant};
 

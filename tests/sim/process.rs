@@ -16,8 +16,8 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
-use perennial::testing::internal::BoxError;
 use perennial::{Perennial, event::Served, layer::ResponseBody, locks::Lease};
+use perennial_store::error::BoxError;
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, util::BoxCloneSyncService};
 

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use perennial::testing::internal::{Begin, Begun, Call, Held, Progress, Reply, seed_pauses};
 use perennial::{
     Error,
     locks::{LockKind, LockName},
 };
+use perennial_store::{Begin, Begun, Call, Held, Progress, Reply, timing::seed_pauses};
 use tokio::{runtime::Handle, task::JoinSet, time::Instant};
 
 use crate::{
@@ -253,9 +253,7 @@ impl World {
                 }
                 3 => {
                     if let Some(by) = set_back.take() {
-                        ground
-                            .store
-                            .move_clock(-perennial::testing::internal::micros(by));
+                        ground.store.move_clock(-perennial_testing::micros(by));
                         ground.note(0, What::SetBack(by));
                     }
                 }

@@ -9,7 +9,7 @@ use axum::{
     routing::get,
 };
 use http_body_util::BodyExt;
-use perennial::{DAY, Perennial, Refresh, entries::EntryState, testing};
+use perennial::{DAY, Perennial, Refresh, entries::EntryState};
 use perennial_admin::{Access, Admin, CancellationToken};
 use tower::ServiceExt;
 
@@ -48,7 +48,7 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        let database = testing::Database::new();
+        let database = perennial_testing::Database::new();
         let site = database.open(Perennial::builder()).expect("opens");
         let shutdown = CancellationToken::new();
         let html = async || axum::response::Html("<h1>A page</h1><script>alert(2)</script>");
@@ -371,7 +371,7 @@ async fn figures_have_a_schema_and_the_stream_ends_with_the_shutdown() {
     // Counted for a minute.
     let counted = serde_json::json!([["regenerations", 1], ["failures", 0]]);
     assert_eq!(overview["figures"]["last_minute"], counted);
-    testing::advance(Duration::from_secs(60)).await;
+    perennial_testing::advance(Duration::from_secs(60)).await;
     let later = json("/cache/overview.json").await;
     let none = serde_json::json!([["regenerations", 0], ["failures", 0]]);
     assert_eq!(later["figures"]["last_minute"], none);

@@ -171,7 +171,7 @@ async fn what_is_stored_is_listed_and_harmless() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_are_counted_by_their_lock() {
-    use perennial::locks::Claims;
+    use perennial_jobs::Claims;
     sqlx::any::install_default_drivers();
     for db in Db::all() {
         let site = db.site().await;

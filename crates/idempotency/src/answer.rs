@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 
-use perennial_store::{Note, Store, problem::problem};
+use perennial_store::{Note, Store, layers::problem};
 
 use crate::{
     body::{ResponseBody, whole},

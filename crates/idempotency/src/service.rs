@@ -38,12 +38,7 @@ pub struct IdempotencyService<S> {
     layer: IdempotencyLayer,
 }
 
-impl<S> IdempotencyService<S> {
-    /// Wraps a service in a layer.
-    pub fn new(inner: S, layer: IdempotencyLayer) -> Self {
-        Self { inner, layer }
-    }
-}
+perennial_store::of_inner!(IdempotencyService, IdempotencyLayer);
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for IdempotencyService<S>
 where

@@ -12,6 +12,8 @@ use perennial_store::{Error, IntoDatabase, LostReplies, clock::FOREVER};
 use crate::timing::SHORTEST_CLAIM;
 use sql::{Filter, Table};
 
+#[cfg(test)]
+pub(crate) use sql::CLAIM;
 pub use sql::Value;
 
 /// Rows of a table that many workers share: each worker claims a batch of rows, and no other worker

@@ -59,3 +59,28 @@ pub use perennial_store::{
     LockInfo, LockKind, LockLoss, LockName, Locks,
 };
 pub use session::SessionLock;
+
+#[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod tests {
+    use perennial_store::sql::statements::Side;
+
+    #[test]
+    fn protocol_document_has_the_statements_that_run() {
+        // A column that one database quotes is the same column.
+        let words = |text: &str| {
+            let text = text.replace('`', "");
+            text.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let protocol = words(include_str!("../../../docs/protocol.md"));
+        for side in [Side::Sqlite, Side::Postgres, Side::MySql] {
+            for statement in [crate::claims::CLAIM, crate::once::MARK] {
+                let text = statement.of(side).replace("{p}", "perennial_");
+                let statement = words(&text.replace("{waits}", ""));
+                assert!(
+                    protocol.contains(&statement),
+                    "docs/protocol.md lacks: {statement}"
+                );
+            }
+        }
+    }
+}

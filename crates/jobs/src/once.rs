@@ -8,6 +8,8 @@ use perennial_store::{
     Connection, Error, Lease, LockInfo, LockKind, LockName, Locks, clock::FOREVER,
 };
 
+#[cfg(test)]
+pub(crate) use mark::MARK;
 use mark::{Mark, Marked};
 
 /// Something that is done at most once, by whichever process comes first; from [`Once::new`].

@@ -51,7 +51,7 @@ mod calls; // the list of calls
 mod rows; // their arguments and answers
 
 #[doc(hidden)]
-pub mod problem; // error responses
+pub mod layers; // what layers share
 
 #[doc(hidden)]
 pub mod name; // names and kinds of locks and entries

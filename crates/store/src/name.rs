@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn names_are_stored_as_the_protocol_says() {
-        let protocol = include_str!("../docs/protocol.md");
+        let protocol = include_str!("../../../docs/protocol.md");
         let cut = format!("{}😀{}", "x".repeat(126), "y".repeat(80));
         for (name, first) in [
             ("", "~".repeat(128)),

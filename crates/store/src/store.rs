@@ -16,6 +16,7 @@ use crate::{
     timing::{FAILURE_COUNTS, RECHECK, within},
 };
 
+/// A store, whose calls have a time limit, and of which each failure is logged once. Cheap to clone.
 #[derive(Clone)]
 pub struct Store(pub(super) Arc<Inner>);
 
@@ -35,6 +36,8 @@ pub(super) struct Inner {
 }
 
 impl Store {
+    /// Creates a store. `limit`: of a step. `patience`: see [`patience`](Self::patience). `prefix`: of the
+    /// tables' names, if the store has tables. `hook`: gets each note.
     pub fn new(
         backend: Box<dyn Backend>,
         limit: Duration,
@@ -61,6 +64,7 @@ impl Store {
         })
     }
 
+    /// Returns the time limit of a step.
     pub fn limit(&self) -> Duration {
         self.0.limit
     }

@@ -207,24 +207,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn random_pause_is_half_as_long_at_least() {
-        let mut backoff = Backoff::new([SYNC; 2]).random();
+        let mut backoff = Backoff::new([RECHECK; 2]).random();
         for _ in 0..100 {
             let begun = Instant::now();
             assert!(backoff.pause().await);
-            assert!((SYNC / 2..=SYNC).contains(&begun.elapsed()));
+            assert!((RECHECK / 2..=RECHECK).contains(&begun.elapsed()));
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn pauses_end_at_the_time_or_after_the_tries_that_are_set() {
         let begun = Instant::now();
-        let mut backoff = Backoff::new([SYNC; 2]).limit(SYNC * 5 / 2);
+        let mut backoff = Backoff::new([RECHECK; 2]).limit(RECHECK * 5 / 2);
         for expected in [1000, 2000, 2500] {
             assert!(backoff.pause().await);
             assert_eq!(begun.elapsed(), Duration::from_millis(expected));
         }
         assert!(!backoff.pause().await);
-        let mut backoff = Backoff::new([SYNC; 2]).tries(2);
+        let mut backoff = Backoff::new([RECHECK; 2]).tries(2);
         assert!(backoff.pause().await && backoff.pause().await && !backoff.pause().await);
         assert_eq!(begun.elapsed(), Duration::from_millis(4500));
     }

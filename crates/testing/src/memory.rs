@@ -105,6 +105,7 @@ impl Backend for Memory {
     }
 }
 
+/// Returns whole microseconds, with an upper limit.
 pub fn micros(time: Duration) -> i64 {
     // A time longer than any retention, to which another time can be added.
     i64::try_from(time.as_micros())

@@ -24,6 +24,7 @@ use perennial::{
     locks::{Fence, LockName},
 };
 use perennial_examples::{self as common, say};
+use perennial_jobs::ExclusiveLayer;
 use sqlx::{AnyPool, AssertSqlSafe};
 
 /// Routes that run once at a time: uploads to an album, and syncs of one customer.
@@ -78,10 +79,10 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let mut syncs = post(sync);
     if !options.unlocked {
         let locks = site.locks().lease(options.lease);
-        let alone = locks.exclusive(album).wait(options.wait);
+        let alone = ExclusiveLayer::new(&locks, album).wait(options.wait);
         photos = photos.layer(alone.action("change the photos"));
         // A second device gets its refusal at once.
-        let one_device = locks.exclusive(customer).wait(Duration::ZERO);
+        let one_device = ExclusiveLayer::new(&locks, customer).wait(Duration::ZERO);
         syncs = syncs.layer(one_device.action("sync the bookmarks"));
     }
     let app = Router::new()

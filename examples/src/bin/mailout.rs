@@ -16,8 +16,9 @@ use std::{
 };
 
 use clap::Parser;
-use perennial::{locks::Claims, sql::Database};
+use perennial::sql::Database;
 use perennial_examples::{self as common, say};
+use perennial_jobs::Claims;
 use sqlx::{AnyPool, AssertSqlSafe};
 
 const MAILS: usize = 300;

@@ -14,8 +14,9 @@ use std::{
 };
 
 use clap::Parser;
-use perennial::{Perennial, locks::OnceOutcome};
+use perennial::Perennial;
 use perennial_examples::{self as common, say};
+use perennial_jobs::{Once, OnceOutcome};
 use sqlx::SqlitePool;
 
 const WORKERS: usize = 10;
@@ -50,7 +51,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     say!("At most once: noted before it is sent.");
     for worker in 0..WORKERS {
-        let thanks = site.locks().once(["mail", "42", "thanks"]);
+        let thanks = Once::new(&site.locks(), ["mail", "42", "thanks"]);
         match thanks.run(|| send("thank you for order 42")).await? {
             OnceOutcome::Ran(()) => say!("  by worker {worker}"),
             OnceOutcome::AlreadyDone { since, .. } => {
@@ -62,7 +63,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     say!("Until it succeeds, one at a time: the first two fail.");
     for worker in 0..4 {
-        let invoice = site.locks().once(["mail", "42", "invoice"]);
+        let invoice = Once::new(&site.locks(), ["mail", "42", "invoice"]);
         let outcome = invoice.run_until_done(|| async {
             if worker < 2 {
                 return Err("the mail server is away");
@@ -80,7 +81,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         (true, "is late"),
     ] {
         let mut transaction = pool.begin().await?;
-        let reminder = site.locks().once(["mail", "42", "reminder"]);
+        let reminder = Once::new(&site.locks(), ["mail", "42", "reminder"]);
         let reminder = reminder.after(["mail", "42", "invoice"]);
         let outcome = reminder.mark_in(&mut transaction).await?;
         if outcome == OnceOutcome::Ran(()) {

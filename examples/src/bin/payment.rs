@@ -18,8 +18,9 @@ use axum::{
     routing::{get, post},
 };
 use clap::Parser;
-use perennial::{Perennial, locks::Scope};
+use perennial::Perennial;
 use perennial_examples::{self as common, say};
+use perennial_idempotency::{IdempotencyLayer, Scope};
 use sqlx::{AnyPool, AssertSqlSafe};
 
 /// A payment that is charged once, however often the button is pressed.
@@ -67,7 +68,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 
     // This shop has no logins, so the form's random key alone identifies a payment. In a shop with
     // logins: `Scope::of(user)`.
-    let once = site.locks().idempotency(|_| Some(Scope::public()));
+    let once = IdempotencyLayer::new(&site.locks(), |_| Some(Scope::public()));
     let once = once.unknown_after(options.unknown_after);
     let app = Router::new()
         .route("/", get(form))

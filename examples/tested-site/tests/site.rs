@@ -12,8 +12,8 @@ use http_body_util::BodyExt;
 use perennial::{
     DAY, Mode, Perennial,
     event::{Event, Outcome},
-    testing::{Database, advance},
 };
+use perennial_testing::{Database, advance};
 use tested_site::{Shop, app};
 use tower::ServiceExt;
 

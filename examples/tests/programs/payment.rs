@@ -2,7 +2,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use perennial::locks::{Locks, Scope};
+use perennial::locks::Locks;
+use perennial_idempotency::{IdempotencyLayer, Scope};
 use rustix::process::Signal;
 use tokio::task::JoinSet;
 
@@ -97,7 +98,7 @@ async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
     assert_eq!(get(b.address, "/charges").await.text(), "0\n");
     // The operator has found no charge, and lets the request run.
     let locks = Locks::with_pool(db.database().await).await.expect("opens");
-    let once = locks.idempotency(|_| Some(Scope::public()));
+    let once = IdempotencyLayer::new(&locks, |_| Some(Scope::public()));
     let forgotten = once.forget(&Scope::public(), "k").await;
     assert!(forgotten.expect("answers"));
     let c = Program::start("payment", db.url(), "--bank 1ms");

@@ -21,7 +21,7 @@ pub struct InvalidateService<S> {
     pub(super) layer: InvalidateLayer,
 }
 
-of_inner!(InvalidateService, InvalidateLayer);
+perennial_store::of_inner!(InvalidateService, InvalidateLayer);
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for InvalidateService<S>
 where

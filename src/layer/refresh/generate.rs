@@ -17,10 +17,7 @@ use crate::{
     event::Bypass,
     extensions::{RefreshAfter, Tags},
     http::stored,
-    layer::{
-        body::{Read, read},
-        future::oneshot as call,
-    },
+    layer::{body::read, future::oneshot as call},
     page::{Failure, Generated},
 };
 
@@ -80,15 +77,15 @@ where
         Disposition::Failure { shareable: true } | Disposition::Content => {}
     }
     let body = match read(body, settings.max_body).await {
-        Ok(Read::Whole(body)) if stored::is_well_framed(&head.headers, &body) => body,
-        Ok(Read::Whole(_)) => {
+        Ok(Some(body)) if stored::is_well_framed(&head.headers, &body) => body,
+        Ok(Some(_)) => {
             let error = "the Content-Length or Transfer-Encoding does not match the body";
             return failed(error.into(), None);
         }
-        Ok(Read::TooLarge(_)) if disposition == Disposition::Content => {
+        Ok(None) if disposition == Disposition::Content => {
             return Generated::NotStored(Bypass::TooLarge, tags);
         }
-        Ok(Read::TooLarge(_)) => return answered(None),
+        Ok(None) => return answered(None),
         Err(error) => return failed(error.into(), None),
     };
     let mut response = stored::storable(&head, body);

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use perennial::testing::internal::{Call, Invalidate, Probe, Publish, TryLock};
+use perennial_store::{Call, Invalidate, Probe, Publish, TryLock};
 
 use super::{MICROS, Oracle, Under};
 use crate::{

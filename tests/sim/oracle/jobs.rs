@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use perennial::testing::internal::{Begin, Call};
+use perennial_store::{Begin, Call};
 
 use super::Oracle;
 use crate::{jobs::WAIT, plan::LIMIT};

@@ -3,10 +3,8 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use perennial::{
-    locks::{LockKind, LockName},
-    testing::internal::{BreakLock, Call, Extend, Purge, Release, Revoke, TryLock},
-};
+use perennial::locks::{LockKind, LockName};
+use perennial_store::{BreakLock, Call, Extend, Purge, Release, Revoke, TryLock};
 
 use super::{MICROS, Oracle, Under};
 use crate::{

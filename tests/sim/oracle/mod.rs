@@ -42,10 +42,8 @@ use std::{
     sync::Arc,
 };
 
-use perennial::{
-    locks::LockKind,
-    testing::internal::{Call, Extend, Probe, Publish, Release, Remove, TryLock},
-};
+use perennial::locks::LockKind;
+use perennial_store::{Call, Extend, Probe, Publish, Release, Remove, TryLock};
 
 use crate::{
     ground::{CallResult, Event, Ground, Resource, What},

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{OVERDUE, Oracle, Telling, Under};
-use perennial::testing::internal::{Call, Invalidate, Invalidated, Publish, Remove, TryLock};
+use perennial_store::{Call, Invalidate, Invalidated, Publish, Remove, TryLock};
 
 use crate::{ground::CallResult, plan::LIMIT};
 

@@ -7,7 +7,8 @@ mod sites;
 use std::sync::Arc;
 
 use clap::Args;
-use perennial::{Perennial, testing::internal::Backend};
+use perennial::Perennial;
+use perennial_store::Backend;
 
 use crate::{Result, record::now, watch::store};
 

@@ -17,11 +17,8 @@ use axum::{
     routing::{get, post},
 };
 use clap::Args;
-use perennial::{
-    DAY, Event, Perennial, Refresh,
-    event::Outcome,
-    locks::{Locks, Scope},
-};
+use perennial::{DAY, Event, Perennial, Refresh, event::Outcome, locks::Locks};
+use perennial_idempotency::{IdempotencyLayer, Scope};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -134,7 +131,9 @@ pub(crate) async fn serve(options: Options) -> Result {
         .route("/cold/{n}", pages(every(DAY)))
         .route(
             "/pay/{payment}",
-            post(pay).layer(site.locks().idempotency(|_| Some(Scope::public()))),
+            post(pay).layer(IdempotencyLayer::new(&site.locks(), |_| {
+                Some(Scope::public())
+            })),
         )
         .with_state(shop.clone());
 

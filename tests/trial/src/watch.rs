@@ -11,8 +11,8 @@ use std::{
 use perennial::{
     Perennial,
     locks::{LockKind, LockName},
-    testing::internal::{Backend, Probe},
 };
+use perennial_store::{Backend, Probe};
 use sqlx::{AnyConnection, Connection};
 use tokio::task::JoinSet;
 

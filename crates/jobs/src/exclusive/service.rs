@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use perennial_store::{Error, ErrorKind, Lease, LockName, problem::problem};
+use perennial_store::{Error, ErrorKind, Lease, LockName, layers::problem};
 use tokio::time::timeout;
 use tower::{Service, ServiceExt};
 
@@ -23,12 +23,7 @@ pub struct ExclusiveService<S> {
     pub(super) layer: ExclusiveLayer,
 }
 
-impl<S> ExclusiveService<S> {
-    /// Wraps a service in a layer.
-    pub fn new(inner: S, layer: ExclusiveLayer) -> Self {
-        Self { inner, layer }
-    }
-}
+perennial_store::of_inner!(ExclusiveService, ExclusiveLayer);
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for ExclusiveService<S>
 where

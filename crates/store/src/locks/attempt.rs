@@ -75,6 +75,7 @@ impl LockAttempt {
     }
 
     /// Returns the lease; `None`: the lock was not free in time.
+    #[doc(hidden)]
     pub async fn taken(&self) -> Result<Option<Lease>, Error> {
         let mut backoff = Backoff::for_locks().limit(self.wait);
         let queue = self.locks.queues.of(&self.name);

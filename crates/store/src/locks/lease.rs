@@ -101,6 +101,7 @@ impl Lease {
         Fence(self.core.row.fence)
     }
 
+    #[doc(hidden)]
     pub fn row(&self) -> &LeaseRow {
         &self.core.row
     }
@@ -153,6 +154,7 @@ impl Lease {
 
     /// Releases the lock with a cooldown. If the release fails or is dropped, the lock is freed
     /// without one, also if the database runs the release later.
+    #[doc(hidden)]
     pub async fn release_after_or_break(self, cooldown: Duration) -> Result<(), Error> {
         self.end(cooldown, Dropped::Break).await
     }

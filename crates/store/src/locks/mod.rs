@@ -20,7 +20,7 @@ use crate::{
     name::TABLE_PREFIX,
     note::Note,
     rows::{LeaseRow, Unused},
-    sql::{Connect, Database, IntoDatabase},
+    sql::{Database, IntoDatabase},
     store::Store,
     timing::{self, BRIEF_RETENTION, DATABASE_PATIENCE},
 };
@@ -90,7 +90,7 @@ impl Locks {
     pub async fn with_pool(pool: impl IntoDatabase) -> Result<Self, Error> {
         let database: Database = pool.into();
         let limit = database.limit();
-        let store = database.store_when(TABLE_PREFIX, Connect::Now).await?;
+        let store = database.store(TABLE_PREFIX).await?;
         let prefix = Some(TABLE_PREFIX.to_owned());
         Ok(Self::with_store(Store::new(
             store,

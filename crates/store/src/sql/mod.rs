@@ -172,6 +172,11 @@ impl Database {
         }
     }
 
+    /// Returns the store in this database, after making or upgrading its tables.
+    pub async fn store(self, prefix: &str) -> Result<Box<dyn Backend>, Error> {
+        self.store_when(prefix, Connect::Now).await
+    }
+
     /// Returns the store in this database. The tables are made or upgraded at once or before the
     /// first step.
     ///

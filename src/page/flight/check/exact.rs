@@ -7,6 +7,8 @@ mod waiting;
 
 use std::{sync::Arc, time::Duration};
 
+use perennial_store::{Awaited, LockState};
+
 use crate::{
     clock::{Tick, YEAR},
     event::{Bypass, Outcome},
@@ -23,7 +25,6 @@ use crate::{
             },
         },
     },
-    store::{Awaited, LockState},
 };
 
 const S: Duration = Duration::from_secs(1);

@@ -1,5 +1,7 @@
 //! Former defects, and properties below the check's unit of time, a second.
 
+use perennial_store::LockState;
+
 use crate::{
     clock::Tick,
     page::flight::{
@@ -11,7 +13,6 @@ use crate::{
         },
         look::backoff,
     },
-    store::LockState,
     timing::{POLL_PAUSES, PUBLISH_PAUSES},
 };
 

@@ -6,8 +6,8 @@ use axum::http::Response;
 use perennial::{
     DAY,
     locks::{LockKind, LockName},
-    testing::internal::{LeaseRow, NewEntry, Probe, Publish, Release, TryLock},
 };
+use perennial_store::{LeaseRow, NewEntry, Probe, Publish, Release, TryLock};
 use tokio::task::JoinSet;
 
 use super::{Node, name};

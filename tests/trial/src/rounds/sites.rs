@@ -18,11 +18,9 @@ use axum::{
     routing::post,
 };
 use http_body_util::BodyExt;
-use perennial::{
-    DAY, Refresh,
-    locks::Scope,
-    testing::internal::{BoxError, Invalidate, Invalidated, Probe},
-};
+use perennial::{DAY, Refresh};
+use perennial_idempotency::{IdempotencyLayer, Scope};
+use perennial_store::{Invalidate, Invalidated, Probe, error::BoxError};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
@@ -67,7 +65,7 @@ pub(super) async fn idempotent(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec
         format!("payment {}", runs.fetch_add(1, SeqCst))
     };
     let app = |node: &Arc<Node>| {
-        let once = node.site.locks().idempotency(|_| Some(Scope::public()));
+        let once = IdempotencyLayer::new(&node.site.locks(), |_| Some(Scope::public()));
         Router::new()
             .route("/pay", post(pay).layer(once))
             .with_state(Arc::clone(&runs))

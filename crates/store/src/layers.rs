@@ -1,4 +1,4 @@
-//! Error responses with a problem body (RFC 9457).
+//! What the Tower layers of several crates share.
 
 use std::time::Duration;
 
@@ -6,7 +6,36 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-/// Returns a response with a problem body. The problem's `type` is the status (§4.2.1), and
+/// Implements the accessors of a service with an inner service, as in tower-http.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! of_inner {
+    ($service:ident, $layer:ident) => {
+        impl<S> $service<S> {
+            /// Wraps a service in a layer.
+            pub fn new(inner: S, layer: $layer) -> Self {
+                Self { inner, layer }
+            }
+
+            /// Returns the inner service.
+            pub fn get_ref(&self) -> &S {
+                &self.inner
+            }
+
+            /// Returns the inner service, to be changed.
+            pub fn get_mut(&mut self) -> &mut S {
+                &mut self.inner
+            }
+
+            /// Returns the inner service.
+            pub fn into_inner(self) -> S {
+                self.inner
+            }
+        }
+    };
+}
+
+/// Returns a response with a problem body (RFC 9457). The problem's `type` is the status (§4.2.1), and
 /// `members` are added.
 pub fn problem(
     status: StatusCode,
