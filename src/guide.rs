@@ -34,8 +34,9 @@ macro_rules! chapters {
 [galera-check]: https://docs.rs/crate/perennial/latest/source/docs/failover/galera-check
 [haproxy-galera]: https://docs.rs/crate/perennial/latest/source/docs/failover/haproxy-galera.cfg
 [haproxy-patroni]: https://docs.rs/crate/perennial/latest/source/docs/failover/haproxy-patroni.cfg
-[idempotency]: crate::locks::IdempotencyLayer
+[idempotency]: https://docs.rs/perennial-idempotency
 [invalidation]: crate::guide::invalidation
+[jobs]: https://docs.rs/perennial-jobs
 [keys]: crate::guide::keys
 [locks]: crate::guide::locks
 [logged-in-users]: crate::guide::logged_in_users
@@ -50,8 +51,8 @@ macro_rules! chapters {
 [response-headers]: crate::layer::RefreshLayer#response-headers
 [scale]: crate::guide::scale
 [soak]: https://docs.rs/crate/perennial/latest/source/docs/soak.svg
-[tested-site]: https://docs.rs/perennial/latest/perennial/testing/index.html
-[testing-module]: https://docs.rs/perennial/latest/perennial/testing/index.html
+[tested-site]: https://docs.rs/perennial-testing
+[testing-crate]: https://docs.rs/perennial-testing
 "]
         #[doc = include_str!($file)]
         pub mod $name {}

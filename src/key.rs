@@ -22,7 +22,7 @@ pub(crate) fn of_uri<'a>(uri: &'a Uri, counts: &Query) -> Option<Cow<'a, str>> {
     of_request(uri, counts, || false)
 }
 
-/// Returns the path and the query that the generator of a request sees, as in [`of_uri`], but with
+/// Returns the path and the query that the generator of a request sees, as in `of_uri`, but with
 /// the path as it was sent if `is_routed`: a router has chosen the route by that path, and might
 /// choose another one for the normal form.
 #[inline]
@@ -61,7 +61,7 @@ pub(crate) fn of_request<'a>(
 }
 
 /// Returns the canonical form of a key that a developer wrote, with path and query as in
-/// [`of_uri`].
+/// `of_uri`.
 pub fn canonical(key: &str) -> Cow<'_, str> {
     if !key.starts_with('/') {
         return Cow::Borrowed(key);

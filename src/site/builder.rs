@@ -188,7 +188,7 @@ impl Builder {
     /// | is the first for more than a second | what other processes have invalidated | the version in memory, which may have been purged |
     /// | starts the regeneration of a stale version | the lock | the stale version |
     /// | waits for a version that has just been generated | the version to be stored | this version, which is stored later |
-    /// | ran an [exclusive](crate::locks::Locks::exclusive) route | the lock's release | the route's response; the lease is released afterwards |
+    /// | ran an exclusive route | the lock's release | the route's response; the lease is released afterwards |
     ///
     /// The first two lines of the table together take no longer than this time. The statement in
     /// the database continues in each case, up to the [statement timeout](Self::statement_timeout).
@@ -210,7 +210,7 @@ impl Builder {
     ///
     /// A URL or a table prefix that cannot be used is still an error at once. The tables have to be
     /// made within the [statement timeout](Self::statement_timeout).
-    /// [`Once::mark_in`](crate::locks::Once::mark_in) runs on the caller's connection and makes no
+    /// `Once::mark_in` runs on the caller's connection and makes no
     /// tables: in a new database, the mark fails until another step has made the tables.
     pub fn connect_lazily(mut self) -> Self {
         self.connect = Connect::Lazily;

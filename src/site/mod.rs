@@ -267,7 +267,7 @@ impl Perennial {
     }
 
     /// Returns the site's database with its [statement timeout](Builder::statement_timeout), for
-    /// [`Claims`](crate::locks::Claims) and [`SessionLock`](crate::locks::SessionLock).
+    /// `Claims` and `SessionLock`.
     ///
     /// # Errors
     ///
@@ -378,8 +378,8 @@ impl Perennial {
     ///
     /// Stored versions are still served, and the inner service answers requests for all other
     /// pages. The policy's [`timeout`](Refresh::timeout) bounds each regeneration; while the
-    /// database fails, the tries to publish take as long as a lease, at most 15 s. An [idempotent
-    /// request](crate::locks::Locks::idempotency) has no limit of its own: put a timeout inside its
+    /// database fails, the tries to publish take as long as a lease, at most 15 s. An idempotent
+    /// request has no limit of its own: put a timeout inside its
     /// layer, or around `shutdown`. Dropping the future cancels nothing.
     pub async fn shutdown(&self) {
         self.pages.shutdown().await;

@@ -1,4 +1,4 @@
-//! Schedules for [perennial](perennial): content that becomes stale by the calendar, as "on the first
+//! Schedules for [perennial]: content that becomes stale by the calendar, as "on the first
 //! of each month at six in Berlin". There is no scheduler: the first request after an occurrence
 //! regenerates the page.
 //!
@@ -32,6 +32,10 @@ use jiff::{
     tz::{Offset, TimeZone},
 };
 use perennial::{DAY, Error, Schedule};
+
+/// The time after which there is no occurrence: shortly before the last time that can be computed
+/// with.
+const LAST: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
 const YEAR: Duration = Duration::from_hours(365 * 24);
 
@@ -215,6 +219,9 @@ impl Calendar {
 
     /// Returns the first occurrence after this time.
     fn after(&self, time: Timestamp) -> Option<Timestamp> {
+        if time > LAST {
+            return None;
+        }
         // A new look, as the system's database of time zones may have been replaced. Jiff keeps the
         // zone for five minutes.
         let zone = TimeZone::get(&self.zone).unwrap_or(TimeZone::UTC);

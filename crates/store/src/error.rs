@@ -28,8 +28,8 @@ words! {
         Invalid => "invalid",
         /// The database refused a statement or cannot be reached.
         Database => "database",
-        /// The database did not answer within the [statement
-        /// timeout](crate::Builder::statement_timeout), or within the limit that the method names.
+        /// The database did not answer within the statement
+        /// timeout, or within the limit that the method names.
         Timeout => "timeout",
         /// The tables in the database belong to a newer release.
         Schema => "schema",

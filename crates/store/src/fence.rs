@@ -7,12 +7,12 @@ use crate::words;
 /// The fencing token of a lease: greater than the token of each earlier lease of the lock.
 ///
 /// A write that stores the fence, and is refused if a greater one is stored, cannot come late from a
-/// holder that was paused. [`ExclusiveLayer`](crate::locks::ExclusiveLayer) adds the fence to the
+/// holder that was paused. `ExclusiveLayer` adds the fence to the
 /// request's extensions:
 ///
 /// ```
 /// use axum::Extension;
-/// use perennial::locks::Fence;
+/// use perennial_store::Fence;
 ///
 /// async fn upload(Extension(Fence(fence)): Extension<Fence>) {
 ///     // UPDATE album SET photos = …, fence = $fence WHERE id = … AND fence <= $fence

@@ -18,7 +18,7 @@ words! {
         /// A lock that the application takes, by [`Locks`](crate::locks::Locks) or for an exclusive
         /// route.
         Lock => "lock",
-        /// The lock under which work is [done once](crate::locks::Locks::once), and the mark that
+        /// The lock under which work is done once, and the mark that
         /// the work is done.
         Once => "once",
         /// The lock under which a page or other content is generated. The lock has the name of the
@@ -36,7 +36,7 @@ words! {
 /// two different lists never have the same name. Example: `["sync", "bookmarks", customer]`.
 ///
 /// ```
-/// use perennial::locks::LockName;
+/// use perennial_store::LockName;
 ///
 /// assert_eq!(LockName::from(["sync", "a/b"]).as_str(), "sync/a%2Fb");
 /// ```
@@ -50,8 +50,8 @@ impl LockName {
     /// Returns the same name for a lock of this kind.
     ///
     /// ```
-    /// # async fn f(locks: perennial::locks::Locks) -> Result<(), perennial::Error> {
-    /// use perennial::locks::{LockKind, LockName};
+    /// # async fn f(locks: perennial_store::Locks) -> Result<(), perennial_store::Error> {
+    /// use perennial_store::{LockKind, LockName};
     ///
     /// // Ends the cooldown after a failed regeneration of the page.
     /// locks.break_lock(LockName::of(LockKind::Page, "/best-sellers"), None).await?;
@@ -154,7 +154,7 @@ impl<T: AsRef<str>> From<&[T]> for LockName {
 /// In HTML, `<`, `&` and quotes still need their escapes.
 ///
 /// ```
-/// assert_eq!(perennial::entries::visible("/a\u{1b}[2J"), "/a\\u{1b}[2J");
+/// assert_eq!(perennial_store::name::visible("/a\u{1b}[2J"), "/a\\u{1b}[2J");
 /// ```
 pub fn visible(text: &str) -> String {
     let acts = |c: char| {

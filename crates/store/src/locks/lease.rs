@@ -24,7 +24,7 @@ use crate::{
 ///
 /// Dropping it releases the lock in a task of its own, not before drop returns; where no runtime is
 /// left to do so, the lock is free after the lease.
-/// [`Perennial::shutdown`](crate::Perennial::shutdown) and
+/// `Perennial::shutdown` and
 /// [`Locks::shutdown`](crate::locks::Locks::shutdown) wait for that task.
 /// [`release`](Self::release) tells when the lock is released.
 #[must_use = "the lock is released when the lease is dropped: keep it in a variable, as in `let _lease`; `let _` and `is_some()` drop it at once"]

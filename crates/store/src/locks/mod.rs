@@ -44,8 +44,8 @@ pub use state::is_lease;
 /// own.
 ///
 /// ```
-/// # async fn f(site: perennial::Perennial, customer: &str) -> Result<(), perennial::Error> {
-/// if let Some(lease) = site.locks().try_lock(["sync", "bookmarks", customer]).await? {
+/// # async fn f(locks: perennial_store::Locks, customer: &str) -> Result<(), perennial_store::Error> {
+/// if let Some(lease) = locks.try_lock(["sync", "bookmarks", customer]).await? {
 ///     // Nobody else is here.
 ///     lease.release().await?;
 /// }
@@ -86,7 +86,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The errors of [`Perennial::with_pool`](crate::Perennial::with_pool).
+    /// The errors of `Perennial::with_pool`.
     pub async fn with_pool(pool: impl IntoDatabase) -> Result<Self, Error> {
         let database: Database = pool.into();
         let limit = database.limit();
@@ -115,7 +115,7 @@ impl Locks {
 
     /// Sets the minimum time between two acquisitions of a lock, even if the lock is released
     /// earlier or its holder crashes. For a job that several servers start at nearly the same time
-    /// and that must not run twice. Default: zero. [`once`](Self::once) ignores the time, as its mark
+    /// and that must not run twice. Default: zero. `once` ignores the time, as its mark
     /// lasts longer.
     ///
     /// # Panics
@@ -170,7 +170,7 @@ impl Locks {
     /// [limit](LockAttempt::wait). Default: 10 s.
     ///
     /// ```
-    /// # async fn f(locks: perennial::locks::Locks) -> Result<(), perennial::Error> {
+    /// # async fn f(locks: perennial_store::Locks) -> Result<(), perennial_store::Error> {
     /// use std::time::Duration;
     ///
     /// let lease = locks.lock("album/7").wait(Duration::from_secs(5)).action("upload").await?;
@@ -201,14 +201,14 @@ impl Locks {
         &self.common.tasks
     }
 
-    /// Waits for [idempotent requests](Self::idempotency) that continue without their clients, for
+    /// Waits for idempotent requests that continue without their clients, for
     /// the storing of their responses, and for the release of the locks of dropped [leases](Lease).
     /// Call `shutdown` after the server has drained;
-    /// [`Perennial::shutdown`](crate::Perennial::shutdown) does.
+    /// `Perennial::shutdown` does.
     ///
     /// A request has no limit of its own: put a timeout inside its layer, or around `shutdown`.
     /// While the database is away, the storing of a response is given up after half a minute, and
-    /// the release of a lock after the [statement timeout](crate::Builder::statement_timeout).
+    /// the release of a lock after the statement timeout.
     ///
     /// A site and its locks shut down together, by either call: the site then begins no further
     /// regeneration.
@@ -314,7 +314,7 @@ impl Locks {
     }
 
     /// Returns the locks of all kinds that are held or in cooldown, sorted by kind and name,
-    /// without the marks of [completed work](Self::once).
+    /// without the marks of completed work.
     ///
     /// # Errors
     ///
@@ -354,8 +354,8 @@ impl Locks {
     /// Removes locks that have had no holder for at least `unused`, so that names that are used
     /// once do not fill the table.
     ///
-    /// Fences still grow, as they follow the database's clock. The marks of [completed
-    /// work](Self::once) stay.
+    /// Fences still grow, as they follow the database's clock. The marks of completed
+    /// work stay.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! The store in SQL databases. For an application that shares its own pool with Perennial, or that
 //! marks work in its own transactions.
 //!
-//! [`Perennial::with_pool`](crate::Perennial::with_pool) takes an `SqlitePool`, a `PgPool` or a
+//! `Perennial::with_pool` takes an `SqlitePool`, a `PgPool` or a
 //! `MySqlPool` of sqlx 0.9. [`Database`] is any of the three, with a statement timeout.
 
 pub mod connection;
@@ -50,7 +50,7 @@ pub enum Connect {
 }
 
 /// A database for Perennial. `From` makes one from the application's own sqlx pool, and
-/// [`Perennial::database`](crate::Perennial::database) returns the site's.
+/// `Perennial::database` returns the site's.
 #[derive(Clone, Debug)]
 pub struct Database {
     pool: AnyPool,
@@ -92,7 +92,7 @@ from_pool!("mysql", MySql, sqlx::MySqlPool);
 
 impl Database {
     /// Opens a database by its URL, with a small pool of its own; see
-    /// [`Perennial::open`](crate::Perennial::open).
+    /// `Perennial::open`.
     ///
     /// # Errors
     ///
@@ -105,8 +105,8 @@ impl Database {
     /// tries included, before the step counts as failed. Default: 5 s.
     ///
     /// The limit holds for [`Locks::with_pool`](crate::locks::Locks::with_pool),
-    /// [`Claims`](crate::locks::Claims) and [`SessionLock`](crate::locks::SessionLock), and for a
-    /// site unless [`Builder::statement_timeout`](crate::Builder::statement_timeout) sets another
+    /// `Claims` and `SessionLock`, and for a
+    /// site unless `Builder::statement_timeout` sets another
     /// one.
     ///
     /// # Panics

@@ -1,6 +1,6 @@
 //! The statements, each with its text on every database side by side.
 //!
-//! In the texts `{p}` is the table prefix, other [words](Side::word) in braces differ by the
+//! In the texts `{p}` is the table prefix, other words in braces differ by the
 //! database, and `$n` is the n-th argument of those that the statement's comment lists before the
 //! arrow. Each is one statement. All but those of once-only work and those that make the tables run
 //! in autocommit.
