@@ -159,11 +159,7 @@ pub mod locks {
     //! another process can take the lock. A write that compares the [fence](Lease::fence) is refused
     //! if it comes late, from a holder that was paused.
 
-    pub use perennial_store::{
-        Fence, Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks,
-    };
-
-    pub use crate::site::Process;
+    pub use perennial_store::{Fence, Holder, Lease, LockInfo, LockKind, LockName, Locks};
 }
 
 pub mod sql {
@@ -172,7 +168,7 @@ pub mod sql {
     //! [`Perennial::with_pool`](crate::Perennial::with_pool) takes an `SqlitePool`, a `PgPool` or a
     //! `MySqlPool` of sqlx 0.9. [`Database`] is any of the three, with a statement timeout.
 
-    pub use perennial_store::{Connection, Database, IntoDatabase};
+    pub use perennial_store::Database;
 }
 
 #[doc(hidden)]

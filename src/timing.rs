@@ -76,8 +76,5 @@ pub(crate) const RETENTION: Duration = Duration::from_hours(24 * 90);
 /// last as long, and their pages are generated again.
 pub(crate) const INVALIDATION_MEMORY: Duration = Duration::from_hours(1);
 
-/// The lease of the lock that lists a process.
-pub(crate) const PROCESS_LEASE: Duration = Duration::from_secs(30);
-
 /// The shortest time between two prunings.
 pub(crate) const PRUNE_LEAST: Duration = Duration::from_secs(10);

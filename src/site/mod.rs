@@ -2,14 +2,13 @@
 
 mod builder;
 pub(crate) mod content;
-mod process;
 mod warm;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::Response;
-use perennial_store::{Database, Error, IntoDatabase, Lease, Locks};
+use perennial_store::{Database, Error, IntoDatabase, Locks};
 
 use crate::{
     entries::{Entry, EntryFilter, EntryPage},
@@ -19,12 +18,10 @@ use crate::{
     layer::{InvalidateLayer, RefreshLayer, refresh::extensions::KnownTypes},
     page::{Pages, Target},
     policy::Refresh,
-    timing::PROCESS_LEASE,
 };
 
 pub use builder::Builder;
 pub use content::Content;
-pub use process::Process;
 pub use warm::Visit;
 
 /// A site whose content regrows by itself: one database, shared by all processes of the site, and
@@ -343,34 +340,9 @@ impl Perennial {
         self.pages.stored(&key::canonical(key)).await
     }
 
-    /// Lists this process among the [`processes`](Self::processes) of the site, until the lease is
-    /// dropped or released. The status page calls this.
-    ///
-    /// The process holds a lock of the kind [`Housekeeping`](crate::locks::LockKind::Housekeeping) and
-    /// extends its lease once in 10 s, by one statement. The process of a crash is listed for at most
-    /// 30 s.
-    ///
-    /// # Errors
-    ///
-    /// The database fails.
-    pub async fn announce(&self) -> Result<Lease, Error> {
-        let mut action = format!("perennial {}", env!("CARGO_PKG_VERSION"));
-        if let Some(revision) = &self.pages.settings.revision {
-            action += &format!(", revision {revision}");
-        }
-        let (locks, name) = (self.locks().lease(PROCESS_LEASE), process::lock_name());
-        let taken = locks.take(&name, &action, None).await?;
-        taken.ok_or_else(|| Error::taken(name.as_str(), Duration::ZERO, ""))
-    }
-
-    /// Returns the processes that have [announced](Self::announce) themselves.
-    ///
-    /// # Errors
-    ///
-    /// The database fails.
-    pub async fn processes(&self) -> Result<Vec<Process>, Error> {
-        let locks = self.locks().list().await?;
-        Ok(locks.into_iter().filter_map(Process::of).collect())
+    /// Returns the [revision](Builder::revision) of the site's code.
+    pub fn revision(&self) -> Option<&str> {
+        self.pages.settings.revision.as_deref()
     }
 
     /// Begins no further regeneration and waits for the running ones, which release their leases.

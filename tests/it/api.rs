@@ -13,7 +13,7 @@ use perennial::{
         InvalidateLayer, InvalidateService, RefreshLayer, RefreshService, ResponseBody,
         ResponseFuture,
     },
-    locks::{Fence, Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks, Process},
+    locks::{Fence, Holder, Lease, LockInfo, LockKind, LockName, Locks},
     sql::Database,
 };
 use perennial_idempotency::{IdempotencyLayer, IdempotencyService, Scope};
@@ -70,14 +70,12 @@ fn public_types_are_send_and_sync() {
         IdempotencyService<Router>,
         Scope,
         Lease,
-        LockAttempt,
         LockInfo,
         LockKind,
         LockName,
         Locks,
         Once,
         OnceOutcome<()>,
-        Process,
         SessionLock,
         Database,
         Value,

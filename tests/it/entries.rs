@@ -191,26 +191,6 @@ async fn state_of_an_entry_follows_its_age_and_its_failures() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn announced_process_is_listed_until_its_lease_ends() {
-    let database = perennial_testing::Database::new();
-    let open = |builder| database.open(builder).expect("opens");
-    let [one, other] = ["1", "2"].map(|name| open(Perennial::builder().revision(name)));
-    assert!(one.processes().await.expect("is listed").is_empty());
-    let _lease = one.announce().await.expect("is announced");
-    let lease = other.announce().await.expect("is announced");
-    advance(3 * HANG).await;
-    let processes = one.processes().await.expect("is listed");
-    let mut actions: Vec<_> = processes.iter().map(|it| &*it.runs).collect();
-    actions.sort_unstable();
-    let version = env!("CARGO_PKG_VERSION");
-    let expected = ["1", "2"].map(|name| format!("perennial {version}, revision {name}"));
-    assert_eq!(actions, expected);
-    assert!(processes[0].age >= 3 * HANG && processes[0].silent_for <= HANG / 2);
-    lease.release().await.expect("is released");
-    assert_eq!(one.processes().await.expect("is listed").len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn long_list_comes_in_pages() {
     let site = perennial_testing::Database::new().open(Perennial::builder());
     let site = site.expect("opens");

@@ -14,7 +14,6 @@ use std::{
 use perennial::{Perennial, locks::Locks, sql::Database};
 use perennial_jobs::{Once, OnceOutcome};
 use perennial_store::{Backend, Call, CallFuture, Reply, error::BoxError};
-use perennial_testing;
 use tokio::{
     runtime::Handle,
     sync::Semaphore,

@@ -371,7 +371,7 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
 
 async fn failed_work_runs_again_until_it_succeeds(db: Db) {
     let [a, b] = [locks(&db).await, locks(&db).await];
-    let once = |locks: &Locks| Once::new(&locks, "job");
+    let once = |locks: &Locks| Once::new(locks, "job");
     let failed = once(&a)
         .run_until_done(|| async { Err::<(), _>("no luck") })
         .await;

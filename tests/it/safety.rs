@@ -23,7 +23,6 @@ use perennial::{
     locks::LockKind,
 };
 use perennial_store::{Backend, Call, List, PruneLocks, Reply, Unused};
-use perennial_testing;
 use proptest::{
     prelude::*,
     strategy::ValueTree,

@@ -26,7 +26,10 @@ pub(crate) async fn status(site: &Perennial, as_json: bool) -> Result {
         (state.as_str(), entries.count())
     });
     let counts: Vec<_> = counts.collect();
-    let (processes, locks) = (site.processes().await?, site.locks().list().await?);
+    let (processes, locks) = (
+        perennial_admin::processes(site).await?,
+        site.locks().list().await?,
+    );
     let held = locks.iter().filter(|lock| lock.holder.is_some()).count();
     if as_json {
         print::json(json!({

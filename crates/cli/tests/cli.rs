@@ -115,7 +115,9 @@ async fn what_is_stored_is_listed_and_harmless() {
         for key in ["part/a", "part/b", HOSTILE] {
             store(&site, key).await;
         }
-        let _announced = site.announce().await.expect("is announced");
+        let _announced = perennial_admin::announce(&site)
+            .await
+            .expect("is announced");
         let lease = site
             .locks()
             .lock(HOSTILE)

@@ -13,7 +13,6 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use perennial_store::{
     Begin, Begun, ErrorKind, Finish, Forget,
     timing::{Backoff, STATEMENT_PAUSES},
-    undo,
 };
 use tokio::{sync::oneshot as channel, time::Instant};
 use tower::{Service, ServiceExt};
@@ -117,7 +116,7 @@ impl IdempotencyLayer {
         let (begun, lost) = self.begin(&begin).await;
         if let Some(answer) = state::begun(&begin.fingerprint, begun) {
             if lost {
-                undo(store, forget);
+                store.undo(forget);
             }
             let response = answer.into_response(&begin.name, store);
             return Ok(response.map(whole));
@@ -127,7 +126,7 @@ impl IdempotencyLayer {
         if asks_to_repeat(&response) {
             let forgotten = store.call(forget.clone()).await;
             if lost || forgotten.is_err() {
-                undo(store, forget);
+                store.undo(forget);
             }
             return Ok(response.map(BodyExt::boxed_unsync));
         }

@@ -72,11 +72,4 @@ pub use name::{LockKind, LockName};
 pub use sql::{Connection, Database, IntoDatabase};
 
 #[doc(hidden)]
-pub use self::{
-    calls::*,
-    locks::is_lease,
-    lost::{LostReplies, undo},
-    note::Note,
-    rows::*,
-    store::Store,
-};
+pub use self::{calls::*, locks::is_lease, lost::LostReplies, note::Note, rows::*, store::Store};

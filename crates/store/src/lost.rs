@@ -10,7 +10,7 @@ use tokio::{
 };
 use tracing::Instrument;
 
-use crate::{calls::Step, store::Store, timing::UNDO_AFTER};
+use crate::timing::UNDO_AFTER;
 
 /// The most lost replies that are remembered at a time. Calls beyond this number are not undone.
 const MOST: usize = 1_000;
@@ -48,14 +48,4 @@ impl LostReplies {
         };
         runtime.spawn(task.in_current_span());
     }
-}
-
-/// Makes the call `step`, which undoes a call whose reply was lost, at each time of [`UNDO_AFTER`],
-/// for as long as the site is open.
-pub fn undo<S: Step + Clone + Send + 'static>(store: &Store, step: S) {
-    let weak = Arc::downgrade(&store.0);
-    store.0.lost.repeat(move || {
-        let (store, step) = (Store(weak.upgrade()?), step.clone());
-        Some(async move { store.call(step).await.is_ok() })
-    });
 }

@@ -5,22 +5,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 
-#[allow(unused_imports, reason = "links of the documentation")]
-use crate::calls::*;
 use crate::name::{LockKind, LockName};
 
-/// The answer to [`Probe`].
+/// The answer to [`Probe`](crate::Probe).
 #[derive(Debug, Default)]
 pub struct Probed {
     /// The entry, if it is newer than the known one and readable.
     pub entry: Option<Entry>,
     /// The lock.
     pub lock: LockState,
-    /// The latest epoch of an [`Invalidate`]; 0 when there is none.
+    /// The latest epoch of an [`Invalidate`](crate::Invalidate); 0 when there is none.
     pub epoch: i64,
 }
 
-/// The answer to [`TryLock`].
+/// The answer to [`TryLock`](crate::TryLock).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tried {
     /// The fence of the lease; `None`: the lock was not taken.
@@ -30,7 +28,7 @@ pub struct Tried {
     pub resent: bool,
 }
 
-/// The times after which [`PruneLocks`] removes locks.
+/// The times after which [`PruneLocks`](crate::PruneLocks) removes locks.
 #[derive(Clone, Copy, Debug)]
 pub struct Unused {
     /// The time since a lock without an owner was acquired for the last time, or since its cooldown
@@ -42,7 +40,7 @@ pub struct Unused {
     pub expired: Duration,
 }
 
-/// The answer to [`PruneEntries`].
+/// The answer to [`PruneEntries`](crate::PruneEntries).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pruned {
     /// The last key examined, after which the next step continues.
@@ -132,7 +130,7 @@ pub struct LockState {
     pub failures: u32,
 }
 
-/// The answer to [`Invalidated`].
+/// The answer to [`Invalidated`](crate::Invalidated).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Synced {
     /// The invalidated names with their epochs.
@@ -167,7 +165,7 @@ pub struct LockRow {
     pub remaining: Duration,
 }
 
-/// The answer to [`Begin`].
+/// The answer to [`Begin`](crate::Begin).
 #[derive(Clone, Debug)]
 pub enum Begun<C = Response<Bytes>> {
     /// The owner has begun the request, now or by an earlier call.

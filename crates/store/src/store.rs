@@ -18,9 +18,9 @@ use crate::{
 
 /// A store, whose calls have a time limit, and of which each failure is logged once. Cheap to clone.
 #[derive(Clone)]
-pub struct Store(pub(super) Arc<Inner>);
+pub struct Store(Arc<Inner>);
 
-pub(super) struct Inner {
+struct Inner {
     backend: Box<dyn Backend>,
     limit: Duration,
     patience: Duration,
@@ -32,7 +32,7 @@ pub(super) struct Inner {
     /// waiting; `None`: it is not.
     unread: Mutex<Option<Instant>>,
     hook: Box<dyn Fn(&Note<'_>) + Send + Sync>,
-    pub(super) lost: LostReplies,
+    lost: LostReplies,
 }
 
 impl Store {
@@ -145,6 +145,16 @@ impl Store {
     fn failing(&self) -> MutexGuard<'_, BTreeMap<&'static str, Instant>> {
         let failing = &self.0.failing;
         failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the call `step`, which undoes a call whose reply was lost, several times in the next
+    /// quarter of an hour, for as long as the store is open.
+    pub fn undo<S: Step + Clone + Send + 'static>(&self, step: S) {
+        let weak = Arc::downgrade(&self.0);
+        self.0.lost.repeat(move || {
+            let (store, step) = (Store(weak.upgrade()?), step.clone());
+            Some(async move { store.call(step).await.is_ok() })
+        });
     }
 
     /// Logs a note, and passes it to the site.

@@ -206,7 +206,7 @@ impl<'a> Patient<'a> {
             );
             return found(Verdict::Warning, text);
         }
-        let processes = site.processes().await?;
+        let processes = perennial_admin::processes(site).await?;
         let mut versions: Vec<_> = processes.iter().map(|it| &*it.runs).collect();
         versions.sort_unstable();
         versions.dedup();

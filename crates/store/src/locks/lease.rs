@@ -14,7 +14,6 @@ use crate::{
         Common,
         state::{Extension, LeaseSettings, Term},
     },
-    lost::undo,
     note::Note,
     rows::LeaseRow,
 };
@@ -224,7 +223,8 @@ impl Drop for Lease {
         }
         if self.resent {
             let LeaseRow { name, owner, .. } = &*self.core.row;
-            undo(&self.core.common.store, Revoke::new(name, owner));
+            let revoke = Revoke::new(name, owner);
+            self.core.common.store.undo(revoke);
         }
     }
 }
@@ -267,7 +267,7 @@ impl LeaseCore {
         let (store, row) = (&self.common.store, &self.row);
         let lock = BreakLock::new(&row.name, Some(row.fence));
         if store.call(lock.clone()).await.is_err() {
-            undo(store, lock);
+            store.undo(lock);
         }
     }
 

@@ -16,7 +16,6 @@ use crate::{
     clock::YEAR,
     error::{Error, ErrorKind},
     fence::Fence,
-    lost::undo,
     name::TABLE_PREFIX,
     note::Note,
     rows::{LeaseRow, Unused},
@@ -288,7 +287,7 @@ impl Locks {
             )));
         }
         if resent {
-            undo(self.store(), Revoke::new(&name, owner));
+            self.store().undo(Revoke::new(&name, owner));
         }
         if taken.is_ok() {
             self.store().tell(&Note::LockContended { name: &name });

@@ -24,7 +24,8 @@ use perennial::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Admin, access::Viewer, figures::Figures};
+use super::{Admin, access::Viewer, figures::Figures};
+use crate::announce;
 
 /// The number of events on the overview.
 const LATEST: usize = 30;
@@ -96,7 +97,7 @@ pub(crate) fn watch(site: &Perennial, shutdown: &CancellationToken, latest: &Lat
     let site = site.clone();
     tokio::spawn(shutdown.clone().run_until_cancelled_owned(async move {
         loop {
-            if let Ok(lease) = site.announce().await {
+            if let Ok(lease) = announce(&site).await {
                 lease.lost().await;
             }
             // The database may be away.

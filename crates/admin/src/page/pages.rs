@@ -14,7 +14,7 @@ use perennial::{
 };
 use serde::Deserialize;
 
-use crate::{
+use super::{
     Admin,
     access::Viewer,
     actions::lock_action,

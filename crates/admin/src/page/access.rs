@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{Admin, html};
+use super::{Admin, html};
 
 /// The rights of the user of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use perennial::{
 };
 use serde::Deserialize;
 
-use crate::{
+use super::{
     Admin,
     access::{Operator, Viewer},
     html::{Failed, page},

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use perennial::{Perennial, event::Outcome, locks::Process};
+use perennial::{Perennial, event::Outcome};
 use serde::Serialize;
+
+use crate::{Process, processes};
 
 /// The longest time of the checks' statements together.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -45,7 +47,7 @@ pub(crate) struct Seen {
 
 pub(crate) async fn look(site: &Perennial) -> Seen {
     let asked = Instant::now();
-    let listed = tokio::time::timeout(LIMIT, site.processes()).await;
+    let listed = tokio::time::timeout(LIMIT, processes(site)).await;
     let took = asked.elapsed();
     let mut checks = Vec::new();
     let mut check = |id, result, text| checks.push(Check { id, result, text });

@@ -10,7 +10,7 @@ use axum::{
 use maud::{DOCTYPE, Markup, html};
 use perennial::entries::{Entry, EntryState, PastVersion, visible};
 
-use crate::access::Viewer;
+use super::access::Viewer;
 
 /// The length at which the lists cut a text, in characters.
 const SHORT: usize = 120;

@@ -15,7 +15,7 @@ use perennial::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Admin, access::Viewer, checks, html::Failed};
+use super::{Admin, access::Viewer, checks, html::Failed};
 
 /// The number of the schema of all figures.
 const SCHEMA: u32 = 1;

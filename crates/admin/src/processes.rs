@@ -1,0 +1,120 @@
+//! A process of the site, as it lists itself.
+
+use std::time::{Duration, SystemTime};
+
+use perennial::{
+    Error, Perennial,
+    locks::{Lease, LockInfo, LockKind, LockName},
+};
+use serde::{Serialize, Serializer};
+
+/// The beginning of the names of the locks that list processes.
+const PROCESS: &str = "process/";
+
+/// The lease of the lock that lists a process.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Lists this process among the [`processes`] of the site, until the lease is dropped or released.
+/// The status page calls this.
+///
+/// The process holds a lock of the kind [`Housekeeping`](LockKind::Housekeeping) and extends its lease
+/// once in 10 s, by one statement. The process of a crash is listed for at most 30 s.
+///
+/// # Errors
+///
+/// The database fails.
+pub async fn announce(site: &Perennial) -> Result<Lease, Error> {
+    let mut action = format!("perennial {}", env!("CARGO_PKG_VERSION"));
+    if let Some(revision) = site.revision() {
+        action += &format!(", revision {revision}");
+    }
+    let name = format!("{PROCESS}{}", uuid::Uuid::new_v4().simple());
+    let name = LockName::of(LockKind::Housekeeping, name);
+    let listed = site.locks().lease(LEASE).lock(name);
+    listed.wait(Duration::ZERO).action(action).await
+}
+
+/// Returns the processes that have [announced](announce) themselves.
+///
+/// # Errors
+///
+/// The database fails.
+pub async fn processes(site: &Perennial) -> Result<Vec<Process>, Error> {
+    let locks = site.locks().list().await?;
+    Ok(locks.into_iter().filter_map(Process::of).collect())
+}
+
+/// A process that has [announced](announce) itself. Times are by the database's
+/// clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Process {
+    /// By [`Locks::label`](perennial::locks::Locks::label): by default the host's name and the process's number.
+    pub label: String,
+    /// Perennial's version, and the [revision](perennial::Builder::revision) of the site's code.
+    pub runs: String,
+    /// The time of the announcement.
+    #[serde(serialize_with = "unix_time")]
+    pub announced_at: SystemTime,
+    /// The time since the announcement.
+    #[serde(rename = "age_s", serialize_with = "seconds")]
+    pub age: Duration,
+    /// The time since the process has extended its lease; at most 30 s.
+    #[serde(rename = "silent_for_s", serialize_with = "seconds")]
+    pub silent_for: Duration,
+}
+
+impl Process {
+    /// Returns the process that this lock lists; `None`: the lock is another one.
+    fn of(lock: LockInfo) -> Option<Self> {
+        let is_process = lock.kind == LockKind::Housekeeping && lock.name.starts_with(PROCESS);
+        let holder = lock.holder.filter(|_| is_process)?;
+        Some(Self {
+            label: holder.label,
+            runs: holder.action,
+            announced_at: SystemTime::UNIX_EPOCH
+                .checked_add(Duration::from_micros(u64::try_from(lock.fence.0).ok()?))?,
+            age: lock.age,
+            silent_for: LEASE.saturating_sub(lock.remaining),
+        })
+    }
+}
+
+fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
+}
+
+fn unix_time<S: Serializer>(at: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH);
+    seconds(&since.unwrap_or_default(), serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use perennial_testing::{Database, advance};
+
+    use super::*;
+
+    /// Longer than the pause between two extensions.
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn announced_process_is_listed_until_its_lease_ends() {
+        let database = Database::new();
+        let open = |builder| database.open(builder).expect("opens");
+        let [one, other] = ["1", "2"].map(|name| open(Perennial::builder().revision(name)));
+        assert!(processes(&one).await.expect("is listed").is_empty());
+        let _lease = announce(&one).await.expect("is announced");
+        let lease = announce(&other).await.expect("is announced");
+        advance(2 * LONG).await;
+        let processes = processes(&one).await.expect("is listed");
+        let mut actions: Vec<_> = processes.iter().map(|it| &*it.runs).collect();
+        actions.sort_unstable();
+        let version = env!("CARGO_PKG_VERSION");
+        let expected = ["1", "2"].map(|name| format!("perennial {version}, revision {name}"));
+        assert_eq!(actions, expected);
+        assert!(processes[0].age >= 2 * LONG && processes[0].silent_for <= LEASE);
+        lease.release().await.expect("is released");
+        assert_eq!(processes(&one).await.expect("is listed").len(), 1);
+    }
+}
