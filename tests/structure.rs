@@ -130,7 +130,7 @@ const CRATES: [(&str, &str, usize); 8] = [
     ("perennial-idempotency", "crates/idempotency/src", 570),
     ("perennial-calendar", "crates/calendar/src", 200),
     ("perennial-testing", "crates/testing/src", 670),
-    ("perennial-admin", "crates/admin/src", 1300),
+    ("perennial-admin", "crates/admin/src", 1350),
     ("perennial-cli", "crates/cli/src", 1750),
 ];
 

@@ -107,13 +107,13 @@ mod tests {
         let _lease = announce(&one).await.expect("is announced");
         let lease = announce(&other).await.expect("is announced");
         advance(2 * LONG).await;
-        let processes = processes(&one).await.expect("is listed");
-        let mut actions: Vec<_> = processes.iter().map(|it| &*it.runs).collect();
+        let listed = processes(&one).await.expect("is listed");
+        let mut actions: Vec<_> = listed.iter().map(|it| &*it.runs).collect();
         actions.sort_unstable();
         let version = env!("CARGO_PKG_VERSION");
         let expected = ["1", "2"].map(|name| format!("perennial {version}, revision {name}"));
         assert_eq!(actions, expected);
-        assert!(processes[0].age >= 2 * LONG && processes[0].silent_for <= LEASE);
+        assert!(listed[0].age >= 2 * LONG && listed[0].silent_for <= LEASE);
         lease.release().await.expect("is released");
         assert_eq!(processes(&one).await.expect("is listed").len(), 1);
     }
