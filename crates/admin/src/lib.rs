@@ -37,7 +37,7 @@
 //!
 //! - Each handler checks the access, also those of the figures as JSON and of the stream of events.
 //! - Only POST changes anything, and a request from another origin is refused
-//!   ([`CsrfLayer`]). A proxy in front has to keep the `Host` header.
+//!   (`CsrfLayer` of tower-http). A proxy in front has to keep the `Host` header.
 //! - Each button acts on what the operator saw: the form carries the fence, and the action is refused
 //!   if the entry or the lock has another one by then.
 //! - Keys, tags and labels may come from visitors. The pages escape them, show control and
