@@ -240,6 +240,33 @@ fn public_types_of_the_root_are_few() {
 }
 
 #[test]
+fn each_promise_has_its_judge() {
+    let table = fs::read_to_string(root().join("tests/promises.md")).expect("is read");
+    let judges = table.lines().filter_map(|line| {
+        let judge = line.strip_suffix(" |")?.rsplit(" | ").next()?;
+        judge
+            .strip_prefix('`')?
+            .strip_suffix('`')?
+            .split_once("` `")
+    });
+    let judges: Vec<_> = judges.collect();
+    for (file, test) in &judges {
+        let text = fs::read_to_string(root().join(file));
+        let text = text.unwrap_or_else(|error| panic!("{file}: {error}"));
+        let is_there = text.contains(&format!("fn {test}("));
+        assert!(
+            is_there,
+            "{file} has no test {test}, which tests/promises.md names"
+        );
+    }
+    let rows = table
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.contains(".rs` `"));
+    assert_eq!(rows.count(), judges.len());
+    assert!(judges.len() > 60);
+}
+
+#[test]
 fn cycle_is_found_through_nested_imports_and_names_of_the_root() {
     let lib = "pub use upper::Tree;";
     let upper = "use crate::{\n    middle::{a, b},\n    other,\n};";
