@@ -42,9 +42,10 @@ impl Tags {
     }
 
     /// Returns these tags and the others.
-    pub(crate) fn and(&self, others: &[String]) -> Self {
+    pub(crate) fn and<'a>(&self, others: impl IntoIterator<Item = &'a String>) -> Self {
         let mut all = self.0.to_vec();
-        all.extend(others.iter().filter(|tag| !self.0.contains(tag)).cloned());
+        let others = others.into_iter().filter(|tag| !self.0.contains(*tag));
+        all.extend(others.cloned());
         Self(all.into())
     }
 }

@@ -78,6 +78,7 @@ pub struct Refresh {
     pub(crate) stale_if_error: Duration,
     /// The part of the interval after which a hit starts a regeneration; 1: none does.
     pub(crate) early: f64,
+    pub(crate) outlives_parts: bool,
     pub(crate) schedule: Option<&'static dyn Schedule>,
     pub(crate) browser_cache: Duration,
     /// The response's own freshness headers decide.
@@ -108,6 +109,7 @@ impl Refresh {
             jitter: 0.0,
             stale_if_error: Duration::ZERO,
             early: 1.0,
+            outlives_parts: false,
             schedule: None,
             browser_cache: Duration::ZERO,
             from_headers: false,
@@ -270,6 +272,15 @@ impl Refresh {
     /// at any age.
     pub const fn stale_if_error(mut self, limit: Duration) -> Self {
         self.stale_if_error = limit;
+        self
+    }
+
+    /// Keeps a page for its own interval, also beyond the end of a part's. Default: a page that was
+    /// generated with [`content`](crate::Perennial::content) or [`value`](crate::Perennial::value)
+    /// is stale as soon as one of its parts is. An invalidation of a part makes the page stale in
+    /// any case.
+    pub const fn outlives_parts(mut self) -> Self {
+        self.outlives_parts = true;
         self
     }
 

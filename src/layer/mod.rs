@@ -10,6 +10,7 @@
 mod body;
 pub(crate) mod future;
 mod invalidate;
+mod own_writes;
 pub(crate) mod refresh;
 
 pub use body::ResponseBody;

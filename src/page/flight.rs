@@ -28,7 +28,7 @@ pub(crate) use known::{
     Answer, AsOf, Facts, Freshness, HeldElsewhere, Known, Origin, Page, Verdicts, Version,
 };
 use perennial_store::LockState;
-pub(crate) use wait::{Next, Shown, Visitor};
+pub(crate) use wait::{Accepts, Next, Shown, Visitor};
 
 /// The answer to a probe.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use tracing::Instrument;
 
 use crate::{
     event::Event,
-    page::{Answer, Failure, Generate, Pages, Target, entries::EntryFilter},
+    page::{Accepts, Answer, Failure, Generate, Pages, Target, entries::EntryFilter},
     policy::Refresh,
     timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
 };
@@ -47,14 +47,14 @@ impl Pages {
         Ok(epoch)
     }
 
-    /// Invalidates these [names](Target::name), and tries failed ones again for a minute. Returns
-    /// after the first try of each, or after 5 s.
+    /// Invalidates these [names](Target::name), and tries failed ones again for a minute. Returns the
+    /// latest epoch after the first try of each, or nothing after 5 s.
     ///
     /// Cancel safe: the tries continue.
-    pub(crate) async fn invalidate_names(self: &Arc<Self>, names: Vec<String>) {
+    pub(crate) async fn invalidate_names(self: &Arc<Self>, names: Vec<String>) -> Option<i64> {
         let pages = Arc::clone(self);
         let token = self.locks.tasks().token();
-        let (trying, tried) = oneshot::channel::<()>();
+        let (trying, tried) = oneshot::channel();
         let run = async move {
             let _token = token;
             let backoff = Backoff::new(INVALIDATE_PAUSES);
@@ -63,14 +63,20 @@ impl Pages {
             let mut left = names;
             loop {
                 let mut failed = Vec::new();
-                let mut why = None;
+                let (mut why, mut latest) = (None, None);
                 for name in left {
-                    if let Err(error) = pages.invalidate_name(&name).await {
-                        failed.push(name);
-                        why = Some(error);
+                    match pages.invalidate_name(&name).await {
+                        Ok(epoch) => latest = latest.max(Some(epoch)),
+                        Err(error) => {
+                            failed.push(name);
+                            why = Some(error);
+                        }
                     }
                 }
-                drop(trying.take());
+                if let (Some(trying), Some(latest)) = (trying.take(), latest) {
+                    // The caller may have left.
+                    let _ = trying.send(latest);
+                }
                 let Some(error) = why else {
                     return;
                 };
@@ -86,8 +92,8 @@ impl Pages {
             }
         };
         tokio::spawn(run.in_current_span());
-        // The channel closes after the first try of each name.
-        let _ = tokio::time::timeout(INVALIDATE_WAIT, tried).await;
+        let tried = tokio::time::timeout(INVALIDATE_WAIT, tried).await;
+        tried.ok()?.ok()
     }
 
     /// Removes a resource and its variants for good, with any version that is being generated.
@@ -150,7 +156,7 @@ impl Pages {
         };
         let mut backoff = Backoff::new(POLL_PAUSES).limit(policy.timeout);
         loop {
-            let (answer, leads) = self.visit(key, policy, false, &generate).await;
+            let (answer, leads) = self.visit(key, policy, Accepts::default(), &generate).await;
             let is_older = match &answer {
                 Answer::Version(version) => version.page.meta.stored.epoch < epoch,
                 Answer::Unavailable { .. } => true,

@@ -128,6 +128,8 @@ struct Effect {
     /// The epoch before which all versions are affected: that of an invalidation of everything, or
     /// of names that were folded.
     before: i64,
+    /// The epoch of the latest invalidation.
+    latest: i64,
 }
 
 impl Invalidations {
@@ -311,12 +313,7 @@ impl List {
     }
 
     fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
-        // The key itself, and the part before each `#`: the keys that have this key as a variant.
-        let ends = key.match_indices('#').map(|(at, _)| at);
-        let names: Vec<_> = ends
-            .chain([key.len()])
-            .map(|end| bounded(&key[..end]))
-            .collect();
+        let names = variants_of(key);
         let applies = |effect: &Effect| effect.latest_on(key, &names, metadata) > metadata.epoch;
         if applies(&self.purged) {
             Freshness::Purged
@@ -330,6 +327,7 @@ impl List {
 
 impl Effect {
     fn add(&mut self, epoch: i64, name: &str, kind: impl FnOnce(&mut Self) -> &mut Names) {
+        self.latest = self.latest.max(epoch);
         if epoch > self.before {
             kind(self).add(name, epoch);
         }
@@ -337,6 +335,7 @@ impl Effect {
 
     /// Affects all versions from before `epoch`, in place of the names up to then.
     fn affect_all(&mut self, epoch: i64) {
+        self.latest = self.latest.max(epoch);
         if epoch > self.before {
             self.before = epoch;
             for names in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
@@ -361,14 +360,33 @@ impl Effect {
         }
     }
 
-    /// Returns the latest epoch of an invalidation of this resource, whose key has these `names`.
+    /// Returns the latest epoch of an invalidation of this resource, whose key has these `names`, or
+    /// of a part of it.
     fn latest_on(&self, key: &str, names: &[Cow<'_, str>], metadata: &Metadata) -> i64 {
-        let keys = names.iter().filter_map(|name| self.keys.get(name));
+        if metadata.of_all {
+            return self.latest;
+        }
         let tags = metadata.tags.iter();
         let tags = tags.filter_map(|tag| self.tags.get(&bounded(tag)));
-        let latest = keys.chain(tags).chain(self.prefixes.latest_prefix_of(key));
-        latest.max().unwrap_or(0).max(self.before)
+        let parts = metadata.parts.iter();
+        let parts = parts.map(|part| self.latest_on_key(part, &variants_of(part)));
+        let latest = parts.chain(tags).max().unwrap_or(0);
+        latest.max(self.latest_on_key(key, names)).max(self.before)
     }
+
+    fn latest_on_key(&self, key: &str, names: &[Cow<'_, str>]) -> i64 {
+        let keys = names.iter().filter_map(|name| self.keys.get(name));
+        let latest = keys.chain(self.prefixes.latest_prefix_of(key));
+        latest.max().unwrap_or(0)
+    }
+}
+
+/// Returns the names that a key has in the list: the key itself, and the part before each `#`, which is
+/// the key that has this one as a variant.
+fn variants_of(key: &str) -> Vec<Cow<'_, str>> {
+    let ends = key.match_indices('#').map(|(at, _)| at);
+    let ends = ends.chain([key.len()]);
+    ends.map(|end| bounded(&key[..end])).collect()
 }
 
 /// Returns true for the end of the name of a revision that has returned: `;` and an epoch.

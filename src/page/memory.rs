@@ -130,7 +130,8 @@ impl Weighter<String, Known> for Weight {
             Known::Version(version) => {
                 let (meta, body) = (&version.page.meta, &version.page.body);
                 let tags = meta.stored.tags.iter().map(String::len);
-                let metadata = tags.sum::<usize>() + key.len();
+                let parts = meta.stored.parts.iter().map(String::len);
+                let metadata = tags.chain(parts).sum::<usize>() + key.len();
                 #[cfg(feature = "compression")]
                 let metadata =
                     metadata + body.codings.as_ref().map_or(0, |codings| codings.weight());

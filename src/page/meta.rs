@@ -36,6 +36,15 @@ pub(crate) struct Metadata {
     /// The epoch in which the generating process's revision was first seen; 0 without a revision.
     pub(crate) revision: i64,
     pub(crate) tags: Arc<[String]>,
+    /// The keys of the parts, at any depth.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(crate) parts: Arc<[String]>,
+    /// The parts and tags were too many: each invalidation applies.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) of_all: bool,
+    /// The time until the interval of a part ends.
+    #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
+    pub(crate) parts_last: Option<Duration>,
     /// The interval, if the generator set one.
     #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
     pub(crate) refresh_after: Option<Duration>,
@@ -198,6 +207,10 @@ impl Meta {
         self.lead = policy::lead(self.stored.took, random_unit());
     }
 
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
     pub(crate) fn as_of(&self) -> AsOf {
         AsOf {
             epoch: self.stored.epoch,
@@ -223,6 +236,9 @@ impl Meta {
         };
         if let Some(interval) = self.stored.refresh_after {
             terms.interval = interval;
+        }
+        if let Some(last) = self.stored.parts_last {
+            terms.interval = terms.interval.min(last);
         }
         if self.stored.is_provisional {
             terms.interval = terms.interval.min(PROVISIONAL);
@@ -274,13 +290,14 @@ mod tests {
     proptest! {
         #[test]
         fn metadata_comes_back_unchanged(
-            epoch: i64, revision: i64, tags: Vec<String>, after in proptest::option::of(0..i64::MAX),
+            epoch: i64, revision: i64, tags: Vec<String>, parts: Vec<String>, of_all: bool, after in proptest::option::of(0..i64::MAX),
             took in 0..i64::MAX, is_provisional: bool, layer: String,
         ) {
             let refresh_after = after.map(duration);
             let early = refresh_after;
             let metadata = Metadata {
-                epoch, revision, tags: tags.into(), refresh_after, is_provisional, took: duration(took),
+                epoch, revision, tags: tags.into(), parts: parts.into(), of_all, parts_last: early, refresh_after, is_provisional,
+                took: duration(took),
             };
             let description = Description { layer, early, ..Description::default() };
             let text = description.encode(&metadata);

@@ -21,7 +21,10 @@ mod task;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicI64},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -41,7 +44,7 @@ use elsewhere::Elsewhere;
 use memory::Memory;
 use sync::Schedule;
 
-pub(crate) use flight::{Facts, Freshness};
+pub(crate) use flight::{Accepts, Facts, Freshness};
 pub(crate) use generator::{Failure, Generate, Generator};
 pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use meta::{Meta, Metadata};
@@ -69,6 +72,8 @@ pub(crate) struct Pages {
     sync: Schedule,
     /// The keys that other processes regenerate.
     elsewhere: Elsewhere,
+    /// A layer tells authors of the epochs of their changes.
+    own_writes: AtomicBool,
     /// Pruning is hourly before this time.
     brief_until: AtomicI64,
     pub(crate) settings: Settings,
@@ -119,6 +124,7 @@ impl Pages {
             invalidations: Invalidations::new(settings.revision.clone()),
             sync: Schedule::new(),
             elsewhere: Elsewhere::default(),
+            own_writes: AtomicBool::new(false),
             brief_until: AtomicI64::new(i64::MIN),
             settings,
             running: Mutex::default(),
@@ -177,8 +183,18 @@ impl Pages {
     /// permit.
     pub(crate) async fn permitted<T>(&self, request: impl Future<Output = T>) -> T {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let (result, _) = parts::watched(request, permit.ok().map(Arc::new)).await;
-        result
+        let permit = permit.ok().map(Arc::new);
+        parts::watched(request, permit, Duration::ZERO).await.0
+    }
+
+    /// Lets requests name the epochs of their visitors' own changes.
+    pub(crate) fn read_own_writes(&self) {
+        self.own_writes.store(true, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn reads_own_writes(&self) -> bool {
+        self.own_writes.load(Relaxed)
     }
 
     pub(crate) fn is_off(&self) -> bool {
@@ -206,6 +222,7 @@ impl Pages {
             closing: self.is_closing(),
             permit: false,
             held: false,
+            not_before: 0,
         }
     }
 
@@ -227,6 +244,17 @@ impl Pages {
         let is_busy =
             || self.is_closing() || self.running().contains_key(key) || self.is_elsewhere(key);
         view.look(&self.facts_at(key, policy, now), is_busy)
+    }
+
+    /// Returns the version in memory, if it may be served.
+    pub(crate) fn servable(&self, key: &str, policy: &Refresh) -> Option<Arc<Version>> {
+        match self.memory.get(key)? {
+            Known::Version(version) => {
+                let freshness = version.freshness(&self.facts(key, policy));
+                freshness.is_servable().then_some(version)
+            }
+            _ => None,
+        }
     }
 
     /// Begins no further regeneration and waits for the running ones.

@@ -1,8 +1,15 @@
-//! The parts of generated content: calls for content within a generator.
+//! The parts of generated content: calls for content within a generator, and what the content takes
+//! over from them.
 
-use std::{cell::Cell, sync::Arc};
+use std::{cell::RefCell, collections::BTreeSet, sync::Arc, time::Duration};
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+
+use super::{Facts, Freshness, Version};
+
+/// The most names, keys and tags, that content takes over. Beyond, each invalidation applies to the
+/// content.
+const MOST: usize = 256;
 
 /// The permit of a regeneration, which the regenerations of its parts share.
 pub(super) type Permit = Arc<OwnedSemaphorePermit>;
@@ -13,35 +20,105 @@ tokio::task_local! {
 }
 
 struct Whole {
-    /// A part was stale, provisional or missing.
-    is_provisional: Cell<bool>,
+    inherited: RefCell<Inherited>,
     permit: Option<Permit>,
+    /// The end of the waits for parts.
+    until: Instant,
 }
 
-/// Runs a generator on a permit. The result's second value is true if a part was stale, provisional
-/// or missing, so that the content must not last as long as its policy says.
+/// What content takes over from its parts.
+#[derive(Debug, Default)]
+pub(super) struct Inherited {
+    /// The keys of the parts, at any depth.
+    pub(super) keys: BTreeSet<String>,
+    /// Their tags, and those that the generator has attached.
+    pub(super) tags: BTreeSet<String>,
+    /// The names were too many: each invalidation applies.
+    pub(super) of_all: bool,
+    /// The end of the interval of the part whose interval ends first.
+    ends: Option<Instant>,
+    /// A part was stale, provisional itself, or missing.
+    pub(super) is_provisional: bool,
+}
+
+impl Inherited {
+    /// Returns the time until the first interval of a part ends.
+    pub(super) fn left(&self) -> Option<Duration> {
+        self.ends.map(|ends| ends - Instant::now())
+    }
+
+    fn add(&mut self, version: &Version, facts: &Facts<'_>) {
+        let meta = &version.page.meta;
+        let stored = &meta.stored;
+        self.keys.insert(meta.key().to_owned());
+        self.keys.extend(stored.parts.iter().cloned());
+        self.tags.extend(stored.tags.iter().cloned());
+        self.of_all |= stored.of_all;
+        if stored.is_provisional || version.freshness(facts) > Freshness::Early {
+            self.is_provisional = true;
+        }
+        let interval = meta.terms(facts.policy).interval;
+        let ends = Instant::now().checked_add(interval.saturating_sub(version.age(facts.now)));
+        self.ends = self.ends.into_iter().chain(ends).min();
+        self.bound(meta.key());
+    }
+
+    fn bound(&mut self, part: &str) {
+        if self.keys.len() + self.tags.len() > MOST {
+            if !self.of_all {
+                tracing::warn!(
+                    part,
+                    "content has more than {MOST} parts and tags: each invalidation makes the content stale; give a list as one value, in place of its items"
+                );
+            }
+            self.of_all = true;
+            self.keys.clear();
+            self.tags.clear();
+        }
+    }
+}
+
+/// Runs a generator on a permit, and returns what its content takes over from parts. The generator's
+/// calls for parts wait for invalidated ones for three quarters of `timeout`, which leaves the
+/// generator time to end.
 pub(super) async fn watched<T>(
     generator: impl Future<Output = T>,
     permit: Option<Permit>,
-) -> (T, bool) {
+    timeout: Duration,
+) -> (T, Inherited) {
     let run = async {
         let generated = generator.await;
-        (generated, WHOLE.with(|whole| whole.is_provisional.get()))
+        (generated, WHOLE.with(|whole| whole.inherited.take()))
     };
+    let now = Instant::now();
     let whole = Whole {
-        is_provisional: Cell::new(false),
+        inherited: RefCell::default(),
         permit,
+        until: now.checked_add(timeout / 4 * 3).unwrap_or(now),
     };
     WHOLE.scope(whole, run).await
 }
 
-/// Tells the generator that this task runs, if there is one, that a part is stale, provisional or
-/// missing.
-pub(crate) fn provisional(is_provisional: impl FnOnce() -> bool) {
+/// Returns the end of the waits for parts, within a generator.
+pub(crate) fn waits_until() -> Option<Instant> {
+    let until = WHOLE.try_with(|whole| whole.until).ok();
+    until.filter(|until| *until > Instant::now())
+}
+
+/// Tells the generator that this task runs, if there is one, of a part. `None`: the part is missing.
+pub(crate) fn inherit(part: Option<&Version>, facts: &Facts<'_>) {
+    let _ = WHOLE.try_with(|whole| match part {
+        Some(version) => whole.inherited.borrow_mut().add(version, facts),
+        None => whole.inherited.borrow_mut().is_provisional = true,
+    });
+}
+
+/// Adds tags to the content whose generator this task runs, if there is one.
+pub(crate) fn attach(tags: impl Iterator<Item = String>) {
     let _ = WHOLE.try_with(|whole| {
-        if is_provisional() {
-            whole.is_provisional.set(true);
-        }
+        let inherited = &mut *whole.inherited.borrow_mut();
+        inherited.tags.extend(tags);
+        inherited.bound("");
     });
 }
 

@@ -62,11 +62,6 @@ impl Page {
         }
     }
 
-    /// Returns true if a part was stale, provisional itself, or missing, at any depth.
-    pub(crate) fn is_provisional(&self) -> bool {
-        self.meta.stored.is_provisional
-    }
-
     pub(crate) fn response(&self) -> &Response<Bytes> {
         &self.body.plain.content
     }

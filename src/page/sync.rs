@@ -37,6 +37,8 @@ struct State {
     answered: Tick,
     /// The time of the last request that checked whether a sync is due.
     looked: Tick,
+    /// The start of the last sync for a request that knew of a later epoch than this process.
+    forced: Tick,
     /// Since when requests wait for an answer that is overdue. They wait for a limited time in all,
     /// and again only after an answer, or when no request came for a while (the process may have
     /// been paused).
@@ -64,6 +66,7 @@ impl Schedule {
                 begun: Tick(i64::MIN),
                 answered: Tick(i64::MIN),
                 looked: Tick(i64::MIN),
+                forced: Tick(i64::MIN),
                 waiting_since: None,
                 pruned: None,
             }),
@@ -170,6 +173,56 @@ impl Pages {
             }
         }
         Ok(())
+    }
+
+    /// Waits until this process knows all invalidations from before the call.
+    pub(crate) async fn caught_up(self: &Arc<Self>) -> Result<(), Arc<Error>> {
+        let since = self.now();
+        loop {
+            let (attempt, begun) = self.attempt(self.now(), |state| state.begun);
+            let silence = self.silence();
+            let ended = tokio::time::timeout(silence, end_of(attempt)).await;
+            if begun >= since {
+                return ended.unwrap_or_else(|_| Err(Arc::new(Error::timeout("sync", silence))));
+            }
+        }
+    }
+
+    /// Waits until this process knows the invalidation with this epoch, within the site's patience.
+    /// Returns the epoch; 0: the process does not know the invalidation, or there is none. A crowd of
+    /// such requests causes one sync a second.
+    pub(crate) async fn caught_up_to(self: &Arc<Self>, epoch: i64) -> i64 {
+        let until = self.now() + self.store.patience();
+        while self.invalidations.seen() < epoch {
+            let now = self.now();
+            let left = until - now;
+            if left.is_zero() {
+                break;
+            }
+            let (running, next) = {
+                let mut state = self.sync_state();
+                let next = state.forced + SYNC;
+                if state.running.is_none() && now >= next {
+                    state.forced = now;
+                }
+                (state.running.clone(), next)
+            };
+            let wait = async {
+                match running {
+                    Some(running) => drop(end_of(running).await),
+                    None if now >= next => {
+                        drop(end_of(self.attempt(now, |_| ()).0).await);
+                    }
+                    None => tokio::time::sleep(next - now).await,
+                }
+            };
+            // Without an answer, the visitor gets what any other one gets.
+            let _ = tokio::time::timeout(left, wait).await;
+        }
+        match self.invalidations.latest() < epoch {
+            true => 0,
+            false => epoch,
+        }
     }
 
     /// Returns true if another process still holds the lease on this key, by a sync that began at

@@ -9,10 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::Perennial;
 use crate::{
-    page::{
-        Answer, Failure, Freshness, Generate, Generated, Generator, Page, Version,
-        parts::provisional,
-    },
+    page::{Accepts, Answer, Failure, Generate, Generated, Generator, Page, Version, parts},
     policy::Refresh,
     timing::RECHECK,
 };
@@ -240,6 +237,27 @@ impl Perennial {
         })
     }
 
+    /// Adds tags to the content that the surrounding generator makes: the handler of a stored page, or
+    /// a closure of [`content`](Self::content) or [`value`](Self::value). The call has to be in the
+    /// generator's own task. Elsewhere it has no effect.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// use perennial::{DAY, Refresh};
+    ///
+    /// let tags = site.clone();
+    /// let price = async move || {
+    ///     tags.tag(["product-7"]);
+    ///     Ok::<_, std::io::Error>("42 €")
+    /// };
+    /// let price = site.content("price-7", Refresh::every(DAY), price).await?;
+    /// site.invalidate_tag("product-7").await?; // the price, and each page that was made with it
+    /// # Ok(()) }
+    /// ```
+    pub fn tag(&self, tags: impl IntoIterator<Item = impl Into<String>>) {
+        parts::attach(tags.into_iter().map(Into::into));
+    }
+
     fn bytes<F, T, E, Fut>(&self, generate: F) -> impl FnOnce() -> Generator + use<F, T, E, Fut>
     where
         F: FnOnce() -> Fut + Send + 'static,
@@ -277,9 +295,12 @@ impl Perennial {
                  `sidebar/top-10` (keys of routes begin with `/`)"
             )));
         }
+        let until = parts::waits_until();
         let answer = if pages.is_off() {
             pages.unstored(key, generate()).await
-        } else if let Ok(answer) = pages.look(key, &policy, pages.now()) {
+        } else if until.is_none()
+            && let Ok(answer) = pages.look(key, &policy, pages.now())
+        {
             answer
         } else {
             let generate = || Generate {
@@ -289,7 +310,29 @@ impl Perennial {
                 readable,
                 retention: None,
             };
-            pages.visit(key, &policy, has_placeholder, generate).await.0
+            let mut accepts = Accepts {
+                placeholder: has_placeholder,
+                not_before: 0,
+            };
+            match until {
+                None => pages.visit(key, &policy, accepts, generate).await.0,
+                // Invalidated parts are waited for, so that no page is stored with old ones.
+                Some(until) => {
+                    accepts.not_before = i64::MAX;
+                    let visit = pages.visit(key, &policy, accepts, generate);
+                    let visited = tokio::time::timeout_at(until, visit).await;
+                    match visited {
+                        Ok((answer @ Answer::Version(_), _)) => answer,
+                        other => match pages.servable(key, &policy) {
+                            Some(version) => Answer::Version(version),
+                            None => other.map_or(
+                                Answer::Unavailable { retry_in: RECHECK },
+                                |(answer, _)| answer,
+                            ),
+                        },
+                    }
+                }
+            }
         };
         let version = match answer {
             Answer::Version(version) => Ok(version),
@@ -298,13 +341,8 @@ impl Perennial {
             // No regeneration begins during a shutdown.
             Answer::Pass(_) => Err(Error::unavailable(RECHECK)),
         };
-        provisional(|| match &version {
-            Ok(version) => {
-                let facts = pages.facts(key, &policy);
-                version.page.is_provisional() || version.freshness(&facts) > Freshness::Early
-            }
-            Err(_) => true,
-        });
+        let part = version.as_deref().ok();
+        parts::inherit(part, &pages.facts(key, &policy));
         version
     }
 }

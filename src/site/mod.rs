@@ -257,6 +257,18 @@ impl Perennial {
         self.pages.purge_all(Target::PurgedTag(tag), filter).await
     }
 
+    /// Waits until this process knows all invalidations that were stored before the call, by any
+    /// process. For code, and tests, that must not see a page from before a change. Costs one
+    /// statement.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn caught_up(&self) -> Result<(), Error> {
+        let known = self.pages.caught_up().await;
+        known.map_err(|error| Error::clone(&error))
+    }
+
     /// Returns the locks of the site's database, for anything else that must run in one process at
     /// a time.
     pub fn locks(&self) -> Locks {

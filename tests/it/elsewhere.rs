@@ -25,7 +25,7 @@ const PAGES: usize = 100;
 
 /// The database as one process sees it, with the number of statements of each name.
 #[derive(Clone)]
-struct Counted {
+pub(crate) struct Counted {
     shared: Shared,
     counts: Arc<Mutex<BTreeMap<&'static str, usize>>>,
     /// No statement of this process arrives any more.
@@ -46,11 +46,19 @@ impl Backend for Counted {
 }
 
 impl Counted {
+    pub(crate) fn new(shared: &Shared) -> Self {
+        Self {
+            shared: shared.clone(),
+            counts: Arc::default(),
+            is_lost: Arc::default(),
+        }
+    }
+
     fn counts(&self) -> MutexGuard<'_, BTreeMap<&'static str, usize>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> BTreeMap<&'static str, usize> {
+    pub(crate) fn take(&self) -> BTreeMap<&'static str, usize> {
         std::mem::take(&mut self.counts())
     }
 }
@@ -62,11 +70,7 @@ struct Process {
 }
 
 fn process(shared: &Shared, policy: Refresh) -> Process {
-    let statements = Counted {
-        shared: shared.clone(),
-        counts: Arc::default(),
-        is_lost: Arc::default(),
-    };
+    let statements = Counted::new(shared);
     let builder = Perennial::builder().max_regenerations(PAGES);
     let site = builder.with_store(Box::new(statements.clone()));
     let site = site.expect("opens");

@@ -53,6 +53,7 @@ mod named_locks;
 mod once;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod own_server;
+mod own_writes;
 mod parts;
 mod patience;
 mod paused;

@@ -43,7 +43,9 @@ impl Levels {
         let Self {
             site, datum, fails, ..
         } = self;
+        let tags = site.clone();
         let generate = move || async move {
+            tags.tag(["datum"]);
             tokio::time::sleep(2 * SECOND).await;
             match fails.load(SeqCst) {
                 true => Err("there is no datum"),
@@ -199,4 +201,154 @@ async fn a_part_that_outlasts_its_page_keeps_the_permit() {
     assert_eq!(other().await, "1");
     perennial_testing::advance(3 * SECOND).await;
     assert_eq!(other().await, "2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_are_made_again_when_a_part_of_theirs_is_invalidated() {
+    for (as_values, target) in [
+        (false, "key"),
+        (false, "tag"),
+        (true, "key"),
+        (true, "tag"),
+        (false, "purge"),
+    ] {
+        let database = perennial_testing::Database::new();
+        let mut here = Levels::of(&database, Perennial::builder());
+        here.as_values = as_values;
+        let there = Levels {
+            site: database.open(Perennial::builder()).expect("opens"),
+            ..here.clone()
+        };
+        let apps = [here.app(), there.app()];
+        for app in &apps {
+            assert_eq!(visit_for(app, 5 * SECOND).await, "page[a[1]]");
+        }
+        assert_eq!(database.generations("/"), 1);
+        here.datum.store(2, SeqCst);
+        let invalidated = match target {
+            "key" => there.site.invalidate("lowest").await,
+            "tag" => there.site.invalidate_tag("datum").await,
+            _ => there.site.purge_tag("datum").await,
+        };
+        invalidated.expect("is invalidated");
+        perennial_testing::advance(2 * SECOND).await;
+        for app in &apps {
+            let first = visit(app).await;
+            assert!(
+                target != "purge" || first == "page[a[2]]",
+                "{target}: {first}"
+            );
+            assert_eq!(visit_for(app, 10 * SECOND).await, "page[a[2]]", "{target}");
+        }
+        // The regeneration has waited for the parts: no page was stored with an old one.
+        assert_eq!(database.generations("/"), 2, "{target}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn interval_of_a_page_ends_with_that_of_its_earliest_part() {
+    let database = perennial_testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let page = || {
+        let site = site.clone();
+        get(move || {
+            let site = site.clone();
+            async move {
+                let part = |key, seconds| {
+                    let minute = Refresh::every(seconds * SECOND);
+                    site.content(key, minute, || async { Ok::<_, Infallible>("part") })
+                };
+                let (quick, slow) = (part("quick", 60).await, part("slow", 600).await);
+                format!("{}{}", quick.expect("is made"), slow.expect("is made"))
+            }
+        })
+    };
+    let layers = [site.layer(HOUR), site.layer(HOUR.outlives_parts())];
+    let [ends, outlives] = layers.map(|layer| Router::new().route("/{n}", page().layer(layer)));
+    let ask = async |app: &Router, path: &str| {
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        let response = app.clone().oneshot(request).await.expect("infallible");
+        response.into_body().collect().await.expect("a body");
+        perennial_testing::advance(SECOND).await;
+    };
+    for (after, expected) in [(0, [1, 1]), (50, [1, 1]), (15, [2, 1]), (600, [3, 1])] {
+        perennial_testing::advance(after * SECOND).await;
+        ask(&ends, "/ends").await;
+        ask(&outlives, "/outlives").await;
+        let generations = ["/ends", "/outlives"].map(|key| database.generations(key));
+        assert_eq!(generations, expected, "after {after} s more");
+    }
+    site.invalidate("slow").await.expect("is invalidated");
+    ask(&outlives, "/outlives").await;
+    assert_eq!(database.generations("/outlives"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn contents_that_ask_for_each_other_end() {
+    let database = perennial_testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let policy = HOUR.timeout(8 * SECOND);
+    let inner = site.clone();
+    let other = move || {
+        let site = inner.clone();
+        async move {
+            let first = site.content("first", policy, || async { Ok::<_, Infallible>("1") });
+            let first = first.await;
+            Ok::<_, Infallible>(first.map_or("none".to_owned(), |first| first.to_string()))
+        }
+    };
+    let outer = site.clone();
+    let inner = other.clone();
+    let first = move || {
+        let (site, other) = (outer.clone(), inner.clone());
+        async move {
+            let other = site.content("other", policy, other).await;
+            let other = other.map_or("none".to_owned(), |other| other.to_string());
+            Ok::<_, Infallible>(format!("first of {other}"))
+        }
+    };
+    let content = site
+        .content("other", policy, other.clone())
+        .await
+        .expect("is made");
+    assert_eq!(content.to_string(), "1");
+    for _ in 0..3 {
+        for key in ["first", "other"] {
+            site.invalidate(key).await.expect("is invalidated");
+        }
+        let begun = tokio::time::Instant::now();
+        site.content("first", policy, first.clone())
+            .await
+            .expect("is served");
+        assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
+        perennial_testing::advance(20 * SECOND).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn page_of_a_thousand_parts_is_made_again_at_each_invalidation() {
+    let database = perennial_testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let parts = site.clone();
+    let whole = async move || {
+        for n in 0..1000 {
+            let key = format!("part-{n}");
+            let part = parts.content(&key, HOUR, || async { Ok::<_, Infallible>("x") });
+            part.await.expect("is made");
+        }
+        Ok::<_, Infallible>("whole")
+    };
+    let ask = async || {
+        let whole = whole.clone();
+        site.content("whole", HOUR, whole).await.expect("is made");
+        perennial_testing::advance(2 * SECOND).await;
+    };
+    ask().await;
+    ask().await;
+    assert_eq!(database.generations("whole"), 1);
+    site.invalidate_tag("anything")
+        .await
+        .expect("is invalidated");
+    ask().await;
+    assert_eq!(database.generations("whole"), 2);
 }

@@ -20,7 +20,10 @@ use axum::{
 use axum_response_cache::CacheLayer;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use perennial::{Perennial, Refresh, layer::{RefreshLayer, RefreshService}};
+use perennial::{
+    Perennial, Refresh,
+    layer::{RefreshLayer, RefreshService},
+};
 use tower::{BoxError, Layer, Service, ServiceBuilder};
 
 pub const PATH: &str = "/best-sellers";

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use http::{Method, Response};
 
-use crate::page::{Pages, Target};
+use crate::{
+    layer::own_writes,
+    page::{Pages, Target},
+};
 
 /// Returns true for methods that change nothing (RFC 9110 §9.2.1).
 pub(in crate::layer) fn is_safe(method: &Method) -> bool {
@@ -25,12 +28,18 @@ pub(super) fn names(tags: &[String]) -> Vec<String> {
 pub(in crate::layer) struct Change {
     pages: Arc<Pages>,
     names: Vec<String>,
+    /// The author gets a cookie with the epoch.
+    pub(super) reads_own_writes: bool,
 }
 
 impl Change {
     pub(in crate::layer) fn of(pages: &Arc<Pages>, names: Vec<String>) -> Self {
         let pages = Arc::clone(pages);
-        Self { pages, names }
+        Self {
+            pages,
+            names,
+            reads_own_writes: false,
+        }
     }
 
     /// Awaits the response. A successful one (RFC 9111 §4.4) invalidates these names and the names
@@ -40,13 +49,16 @@ impl Change {
         response: impl Future<Output = Result<Response<B>, E>>,
         named: impl FnOnce(&Response<B>) -> Vec<String>,
     ) -> Result<Response<B>, E> {
-        let response = response.await;
+        let mut response = response.await;
         let mut names = std::mem::take(&mut self.names);
-        if let Ok(answer) = &response
+        if let Ok(answer) = &mut response
             && (answer.status().is_success() || answer.status().is_redirection())
         {
             names.extend(named(answer));
-            self.pages.invalidate_names(names).await;
+            let epoch = self.pages.invalidate_names(names).await;
+            if let Some(epoch) = epoch.filter(|_| self.reads_own_writes) {
+                own_writes::tell(answer.headers_mut(), epoch);
+            }
         }
         response
     }

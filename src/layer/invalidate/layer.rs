@@ -28,11 +28,33 @@ use crate::{extensions::Tags, page::Pages};
 pub struct InvalidateLayer {
     pub(super) pages: Arc<Pages>,
     pub(super) tags: Tags,
+    pub(super) reads_own_writes: bool,
 }
 
 impl InvalidateLayer {
     pub(crate) fn with_pages(pages: Arc<Pages>, tags: Tags) -> Self {
-        Self { pages, tags }
+        Self {
+            pages,
+            tags,
+            reads_own_writes: false,
+        }
+    }
+
+    /// Lets the author of a change see the change at once, also where another process answers the next
+    /// request. Default: the author may get the old page for a second, as any visitor.
+    ///
+    /// The response to a change sets the cookie `perennial-epoch` for ten seconds (`HttpOnly`,
+    /// `SameSite=Lax`), which names the invalidation. A process that gets the cookie and does not
+    /// know the invalidation asks the database, for as long as
+    /// [`database_patience`](crate::Builder::database_patience) allows, and at most once a second. The
+    /// request then waits for the new version, for as long as
+    /// [`first_wait`](crate::Refresh::first_wait) allows, and gets the old one afterwards. Each process
+    /// of the site needs a layer with this setting. No key has the cookie, and an invented one
+    /// regenerates nothing that was not invalidated.
+    pub fn read_own_writes(mut self) -> Self {
+        self.pages.read_own_writes();
+        self.reads_own_writes = true;
+        self
     }
 }
 

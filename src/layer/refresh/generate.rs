@@ -61,7 +61,7 @@ where
     }
     layer.key.add_vary(&mut head.headers);
     let tags = head.extensions.get::<Tags>().cloned().unwrap_or_default();
-    let tags = tags.and(&layer.tags.0);
+    let tags = tags.and(&*layer.tags.0);
     let disposition = disposition(&head, &layer.key, layer.policy.from_headers);
     let settings = &layer.pages.settings;
     let answered = |response| {

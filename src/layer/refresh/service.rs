@@ -23,8 +23,9 @@ use crate::{
         RefreshLayer, ResponseBody, ResponseFuture,
         future::oneshot as call,
         invalidate::{Change, is_safe},
+        own_writes,
     },
-    page::{Answer, Generate, Target},
+    page::{Accepts, Answer, Generate, Target},
     timing::BRIEF_RETENTION,
 };
 
@@ -108,11 +109,13 @@ where
             return pass(parts, body, Bypass::Off);
         }
         let now = layer.pages.now();
+        let own = layer.pages.reads_own_writes();
+        let own = own.then(|| own_writes::told(&parts.headers)).flatten();
         match layer.pages.look(&resource.key, &layer.policy, now) {
-            Ok(Answer::Version(version)) if !warm::forces() => {
+            Ok(Answer::Version(version)) if !warm::forces() && own.is_none() => {
                 ResponseFuture::ready(layer.give(&version, &parts, now, None))
             }
-            Ok(answer) if !warm::forces() => {
+            Ok(answer) if !warm::forces() && !matches!(answer, Answer::Version(_)) => {
                 match layer.respond(answer, &parts, now, (Forward::Bypass, false), None) {
                     Ok(response) => ResponseFuture::ready(response),
                     Err(why) => pass(parts, body, why),
@@ -134,7 +137,8 @@ where
                 let resource = resource.into_owned();
                 let forward = if stale { Forward::Stale } else { Forward::Miss };
                 let shared = Arc::clone(&self.0);
-                ResponseFuture::waiting(visit(shared, parts, body, resource, forward, retention))
+                let request = (parts, body, resource);
+                ResponseFuture::waiting(visit(shared, request, forward, retention, own))
             }
         }
     }
@@ -196,15 +200,14 @@ where
     change.settle(response, named).await
 }
 
-/// Answers a request that memory cannot answer. `retention`: see
-/// [`Generate::retention`].
+/// Answers a request that memory cannot answer. `retention`: see [`Generate::retention`]. `own`: the
+/// epoch of the visitor's own change.
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
-    parts: Parts,
-    body: ReqBody,
-    resource: Resource<'static>,
+    (parts, body, resource): (Parts, ReqBody, Resource<'static>),
     forward: Forward,
     retention: Option<Duration>,
+    own: Option<i64>,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
@@ -243,7 +246,22 @@ where
                 .regenerate(&resource.key, &policy, make, warm::failed)
                 .await
         }
-        false => layer.pages.visit(&resource.key, &policy, false, make).await,
+        false => {
+            let mut accepts = Accepts::default();
+            if let Some(epoch) = own {
+                accepts.not_before = layer.pages.caught_up_to(epoch).await;
+            }
+            let visit = layer.pages.visit(&resource.key, &policy, accepts, make);
+            let (answer, leads) = visit.await;
+            match answer {
+                // The new version did not come in time.
+                Answer::Unavailable { .. } | Answer::Failed(_) if accepts.not_before > 0 => {
+                    let old = layer.pages.servable(&resource.key, &policy);
+                    (old.map_or(answer, Answer::Version), leads)
+                }
+                answer => (answer, leads),
+            }
+        }
     };
     let now = layer.pages.now();
     match layer.respond(answer, &parts, now, (forward, !leads), Some(arrived)) {

@@ -83,6 +83,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) permit: bool,
     /// By the latest sync, another process still holds the lease that the flight waits for.
     pub(crate) held: bool,
+    /// The visitor does not accept an invalidated version from before this epoch. 0: it accepts any.
+    pub(crate) not_before: i64,
 }
 
 /// The origin of a version in memory.
@@ -173,7 +175,13 @@ impl<B> Version<B> {
             Freshness::Expired if facts.now < self.error_grace_until => Freshness::Stale,
             by_age => by_age,
         };
-        by_age.max(self.invalidated(facts.list))
+        let invalidated = match self.invalidated(facts.list) {
+            Freshness::Stale if self.page.meta.stored.epoch < facts.not_before => {
+                Freshness::Expired
+            }
+            invalidated => invalidated,
+        };
+        by_age.max(invalidated)
     }
 
     /// Returns the seconds until the version is stale, negative for a stale version. Of an

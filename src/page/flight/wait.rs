@@ -31,6 +31,16 @@ pub(crate) struct Visitor {
     pub(crate) leads: bool,
 }
 
+/// What a visitor accepts, beside what the policy says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Accepts {
+    /// The visitor has content of its own in place of a first version, and waits only for a newer
+    /// version than a servable one.
+    pub(crate) placeholder: bool,
+    /// See [`Facts::not_before`](Facts::not_before).
+    pub(crate) not_before: i64,
+}
+
 /// The next action of a visitor.
 #[derive(Clone, Debug)]
 pub(crate) enum Next<B> {

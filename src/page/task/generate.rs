@@ -12,7 +12,7 @@ use crate::{
     page::{
         Answer, Event, Failure, Generator, Metadata, Page, Pages, Version,
         flight::{AsOf, Generated, Origin},
-        parts,
+        parts::{self, Inherited},
     },
 };
 
@@ -38,7 +38,7 @@ impl Task {
             // A flight has one step that runs the generator.
             return Box::pin(std::future::pending());
         };
-        let run = parts::watched(generator, self.permit.clone());
+        let run = parts::watched(generator, self.permit.clone(), self.policy.timeout);
         let task = tokio::spawn(run.in_current_span());
         let mut task = AbortOnDropHandle::new(task);
         let key = self.key.clone();
@@ -50,9 +50,9 @@ impl Task {
         // Without a lease, the database has not told the time.
         let began = fence.unwrap_or_else(unix_micros);
         Box::pin(async move {
-            let (generated, is_provisional) = match (&mut task).await {
+            let (generated, inherited) = match (&mut task).await {
                 Ok(generated) => generated,
-                Err(panic) => (Generated::Failed(Failure::new(panic)), false),
+                Err(panic) => (Generated::Failed(Failure::new(panic)), Inherited::default()),
             };
             let took = pages.now() - started;
             let generated = match generated {
@@ -63,14 +63,18 @@ impl Task {
                     }
                     let AsOf { epoch, revision } = as_of;
                     let said = response.extensions();
-                    let Tags(tags) = said.get().cloned().unwrap_or_default();
+                    let tags: Tags = said.get().cloned().unwrap_or_default();
+                    let Tags(tags) = tags.and(inherited.tags.iter());
                     let refresh_after = said.get().map(|RefreshAfter(after)| *after);
                     let metadata = Metadata {
                         epoch,
                         revision,
                         tags,
                         refresh_after,
-                        is_provisional,
+                        parts_last: inherited.left().filter(|_| !policy.outlives_parts),
+                        parts: inherited.keys.into_iter().collect(),
+                        of_all: inherited.of_all,
+                        is_provisional: inherited.is_provisional,
                         took,
                     };
                     let mut page = Page::new(&key, response, metadata, before);

@@ -9,7 +9,7 @@ use super::{Task, report::reason};
 use crate::{
     event::{Bypass, Reason},
     page::{
-        Answer, Generate, Pages, Shown,
+        Accepts, Answer, Facts, Generate, Pages, Shown,
         flight::{Flight, Next, Visitor},
         parts,
     },
@@ -17,33 +17,37 @@ use crate::{
 };
 
 impl Pages {
+    fn facts_for<'a>(&'a self, key: &'a str, policy: &'a Refresh, accepts: Accepts) -> Facts<'a> {
+        Facts {
+            not_before: accepts.not_before,
+            ..self.facts(key, policy)
+        }
+    }
+
     /// Answers a request that memory alone cannot answer: the request starts or joins a
     /// regeneration, and waits within the limits of the policy. `generate` returns the generator if
     /// this request is the leader. The result is the answer, and true for the leader.
-    ///
-    /// `has_placeholder`: the visitor has content of its own in place of a first version, and waits
-    /// only for a newer version than a servable one.
     ///
     /// Cancel safe: a regeneration that has started continues.
     pub(crate) async fn visit(
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        has_placeholder: bool,
+        accepts: Accepts,
         generate: impl FnOnce() -> Generate,
     ) -> (Answer, bool) {
         let arrived = self.now();
         self.synced().await;
         let mut generate = Some(generate);
         'restart: loop {
-            let (mut progress, leads) = match self.join(key, policy, &mut generate) {
+            let (mut progress, leads) = match self.join(key, policy, accepts, &mut generate) {
                 Ok(joined) => joined,
                 Err(answer) => return (answer, false),
             };
             loop {
                 let seen = progress.borrow_and_update().clone();
-                let facts = self.facts(key, policy);
-                let waits = !has_placeholder || seen.has_servable(&facts);
+                let facts = self.facts_for(key, policy, accepts);
+                let waits = !accepts.placeholder || seen.has_servable(&facts);
                 let visitor = Visitor {
                     arrived,
                     leads: leads && waits,
@@ -73,6 +77,7 @@ impl Pages {
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
+        accepts: Accepts,
         generate: &mut Option<impl FnOnce() -> Generate>,
     ) -> Result<(watch::Receiver<Shown>, bool), Answer> {
         let mut running = self.running();
@@ -83,7 +88,9 @@ impl Pages {
         // before the key leaves `running`.
         let view = self.memory.get(key);
         if let Some(view) = view.clone()
-            && let Ok(answer) = view.look(&self.facts(key, policy), || self.is_elsewhere(key))
+            && let Ok(answer) = view.look(&self.facts_for(key, policy, accepts), || {
+                self.is_elsewhere(key)
+            })
         {
             return Err(answer);
         }

@@ -113,6 +113,7 @@ pub(in crate::page::flight) fn facts(known: &ModelList) -> Facts<'_> {
         closing: false,
         permit: true,
         held: false,
+        not_before: 0,
     }
 }
 

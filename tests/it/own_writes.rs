@@ -1,0 +1,142 @@
+//! The author of a change and the pages that show it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderMap, Request, header},
+    routing::{get, post},
+};
+use perennial::{Perennial, Refresh};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    elsewhere::Counted,
+    paused::{Here, Shared, here},
+    support::Ask,
+};
+
+const HOUR: Refresh = Refresh::every(Duration::from_hours(1));
+const GENERATOR: Duration = Duration::from_millis(300);
+
+struct Process {
+    site: Perennial,
+    statements: Counted,
+    address: Here,
+}
+
+/// A process with a list and a form that changes the list.
+fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
+    let statements = Counted::new(shared);
+    let site = Perennial::builder().with_store(Box::new(statements.clone()));
+    let site = site.expect("opens");
+    let (shown, changed) = (list.clone(), list.clone());
+    let show = get(async move || {
+        sleep(GENERATOR).await;
+        shown.load(SeqCst).to_string()
+    });
+    let change = post(async move || changed.fetch_add(1, SeqCst).to_string());
+    let writes = site.invalidate_on_success(["list"]).read_own_writes();
+    let app = Router::new()
+        .route("/list", show.layer(site.layer(HOUR).tag("list")))
+        .route("/change", change.layer(writes));
+    Process {
+        site,
+        statements,
+        address: here(app),
+    }
+}
+
+async fn ask(address: Here, method: &str, path: &str, cookie: Option<&str>) -> (HeaderMap, String) {
+    let request = Request::builder().method(method).uri(path);
+    let request = match cookie {
+        Some(cookie) => request.header(header::COOKIE, cookie),
+        None => request,
+    };
+    let (head, body) = address
+        .ask(request.body(Body::empty()).expect("a request"))
+        .await;
+    assert_eq!(head.status, 200);
+    let body = String::from_utf8(body.to_vec()).expect("text");
+    (head.headers, body)
+}
+
+/// Changes the list, and returns the author's cookie.
+async fn change(address: Here) -> String {
+    let (headers, _) = ask(address, "POST", "/change", None).await;
+    let cookie = headers[header::SET_COOKIE].to_str().expect("text");
+    assert!(
+        cookie.ends_with("; Max-Age=10; Path=/; HttpOnly; SameSite=Lax"),
+        "{cookie}"
+    );
+    cookie.split(';').next().expect("a pair").to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn author_of_a_change_sees_it_in_each_process() {
+    let (shared, list) = (Shared::new(), Arc::new(AtomicUsize::new(1)));
+    let [here, there] = [(); 2].map(|()| process(&shared, &list));
+    for process in [&here, &there] {
+        assert_eq!(ask(process.address, "GET", "/list", None).await.1, "1");
+    }
+    for (number, process) in [(2, &here), (3, &there), (4, &there)] {
+        sleep(Duration::from_secs(2)).await;
+        // A request of another visitor, so that a sync has just been.
+        ask(process.address, "GET", "/list", None).await;
+        let cookie = change(here.address).await;
+        let (_, shown) = ask(process.address, "GET", "/list", Some(&cookie)).await;
+        assert_eq!(shown, number.to_string());
+        // The page is fresh now, and the cookie is a hit.
+        process.statements.take();
+        let (headers, shown) = ask(process.address, "GET", "/list", Some(&cookie)).await;
+        assert_eq!(shown, number.to_string());
+        let status = headers["cache-status"].to_str().expect("text");
+        assert!(status.starts_with("perennial; hit; ttl=35"), "{status}");
+        assert!(process.statements.take().len() <= 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn invented_epochs_cost_a_statement_a_second_and_regenerate_nothing() {
+    let (shared, list) = (Shared::new(), Arc::new(AtomicUsize::new(1)));
+    let process = process(&shared, &list);
+    ask(process.address, "GET", "/list", None).await;
+    process.statements.take();
+    let begun = Instant::now();
+    let mut asked = 0;
+    while begun.elapsed() < Duration::from_secs(10) {
+        let epochs = [i64::MAX, i64::MIN, 0, 1].map(|it| format!("perennial-epoch={it}"));
+        let asking = epochs
+            .iter()
+            .map(|it| ask(process.address, "GET", "/list", Some(it)));
+        for (_, shown) in futures_util::future::join_all(asking).await {
+            assert_eq!(shown, "1");
+        }
+        asked += epochs.len();
+    }
+    // Those of each second, and those that are forced.
+    let statements = process.statements.take();
+    assert!(
+        statements["sync"] <= 22 && statements.len() == 1,
+        "{statements:?}"
+    );
+    assert!(asked >= 80, "{asked}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_waits_until_its_process_knows_what_was_invalidated() {
+    let (shared, list) = (Shared::new(), Arc::new(AtomicUsize::new(1)));
+    let [here, there] = [(); 2].map(|()| process(&shared, &list));
+    ask(there.address, "GET", "/list", None).await;
+    list.store(2, SeqCst);
+    here.site.purge_tag("list").await.expect("is purged");
+    there.site.caught_up().await.expect("answers");
+    assert_eq!(ask(there.address, "GET", "/list", None).await.1, "2");
+}
