@@ -23,7 +23,8 @@ use crate::{
     support::Ask,
 };
 
-const HOUR: Refresh = Refresh::every(Duration::from_hours(1));
+/// No visitor waits for the new version, but for the author.
+const HOUR: Refresh = Refresh::every(Duration::from_hours(1)).in_background();
 const GENERATOR: Duration = Duration::from_millis(300);
 
 struct Process {
