@@ -126,7 +126,7 @@ pub use layer::refresh::keying::Key;
 pub use mode::Mode;
 pub use perennial_store::{Error, ErrorKind};
 pub use policy::{DAY, Refresh, Schedule};
-pub use site::{Builder, Content, Perennial, Visit};
+pub use site::{Builder, Content, PendingInvalidation, Perennial};
 
 pub mod entries {
     //! The list of the stored resources, from [`Perennial::entries`](crate::Perennial::entries), and the

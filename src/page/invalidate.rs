@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use perennial_store::{Error, Invalidate, LockKind, LockName, Purge, error::with_causes};
+use perennial_store::{Apply, Error, Invalidate, LockKind, LockName, Purge, error::with_causes};
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
@@ -45,6 +45,20 @@ impl Pages {
         let epoch = self.store.call(Invalidate::new(name)).await?;
         self.invalidations.add(name, epoch);
         Ok(epoch)
+    }
+
+    /// Applies the invalidations with these ids, which transactions have committed, up to the first one
+    /// that another process has applied or is applying.
+    pub(crate) async fn apply(&self, ids: &[String]) -> Result<(), Error> {
+        for id in ids {
+            let Some((name, epoch)) = self.store.call(Apply::new(id)).await? else {
+                break;
+            };
+            self.invalidations.add(&name, epoch);
+            let name = name.into();
+            self.observer().emit(Event::Invalidated { name, epoch });
+        }
+        Ok(())
     }
 
     /// Invalidates these [names](Target::name), and tries failed ones again for a minute. Returns the

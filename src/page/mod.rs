@@ -167,6 +167,10 @@ impl Pages {
         }
     }
 
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
     pub(crate) fn locks(&self) -> Locks {
         self.locks.clone()
     }

@@ -285,8 +285,11 @@ impl Pages {
             let begun = Instant::now();
             let result = pages.ask(&end.progress).await;
             pages.store.has_read(begun, result.is_ok());
-            end.result = Some(result.map_err(Arc::new));
+            let committed = result.as_ref().map_or_else(|_| Vec::new(), Vec::clone);
+            end.result = Some(result.map(drop).map_err(Arc::new));
             drop(end);
+            // No request waits for these writes. After a failure, a later sync tries again.
+            let _ = pages.apply(&committed).await;
             if let Ok(_saying) = pages.sync.saying.try_lock() {
                 // After a failure, a later sync tries again.
                 let _ = pages.say_revision().await;
@@ -300,8 +303,9 @@ impl Pages {
         (attempt, looked)
     }
 
-    async fn ask(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
-        self.learn(progress).await?;
+    /// Returns the invalidations that are to be [applied](Pages::apply).
+    async fn ask(&self, progress: &watch::Sender<Shown>) -> Result<Vec<String>, Error> {
+        let committed = self.learn(progress).await?;
         if !self.invalidations.is_complete() {
             self.invalidations.say_revision();
             // A process serves stored versions without this write.
@@ -311,7 +315,7 @@ impl Pages {
             }
             self.invalidations.complete();
         }
-        Ok(())
+        Ok(committed)
     }
 
     /// Stores the revision of the site's code, if that is to be done. Returns true if done.
@@ -323,9 +327,10 @@ impl Pages {
         said.await.map(|_| true)
     }
 
-    /// Reads the invalidations since the last sync, in pages.
-    async fn learn(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
-        let mut caught_up = false;
+    /// Reads the invalidations since the last sync, in pages. Returns those that are to be
+    /// [applied](Pages::apply).
+    async fn learn(&self, progress: &watch::Sender<Shown>) -> Result<Vec<String>, Error> {
+        let (mut caught_up, mut committed) = (false, Vec::new());
         loop {
             let (since, asked) = (self.invalidations.seen(), self.now());
             let awaited = self.elsewhere.awaited(asked);
@@ -333,9 +338,10 @@ impl Pages {
             let synced = self.store.call(sync).await?;
             self.invalidations.learn(&synced.names);
             self.elsewhere.tell(&awaited, &synced.awaited, asked);
+            committed.extend(synced.committed);
             progress.send_replace(Shown::Alive(self.now()));
             if synced.names.len() < PAGE {
-                return Ok(());
+                return Ok(committed);
             }
             if !caught_up {
                 self.catch_up(progress).await?;

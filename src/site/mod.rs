@@ -2,6 +2,7 @@
 
 mod builder;
 pub(crate) mod content;
+mod transaction;
 mod warm;
 
 use std::{fmt, sync::Arc};
@@ -22,7 +23,7 @@ use crate::{
 
 pub use builder::Builder;
 pub use content::Content;
-pub use warm::Visit;
+pub use transaction::PendingInvalidation;
 
 /// A site whose content regrows by itself: one database, shared by all processes of the site, and
 /// the memory of this process.

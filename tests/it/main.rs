@@ -78,6 +78,7 @@ mod store;
 mod support;
 mod sync;
 mod testing;
+mod transaction;
 mod truth;
 mod value;
 mod warm;

@@ -198,8 +198,13 @@ calls! {
 
     /// Returns the first `most` invalidated names after the epoch `since`, each with its latest
     /// epoch, in the order of epochs, and the state of the pages of the `awaited` keys, in the order
-    /// of the keys.
+    /// of the keys, and the ids of invalidations to [apply](Apply).
     Invalidated "sync" reads [] { since: i64, most: usize, awaited: Vec<String> } -> Synced;
+
+    /// Applies the invalidation `id` that a transaction of the application has written: removes its row
+    /// and stores the invalidation of its name, as [`Invalidate`] does. Returns the name and the epoch;
+    /// `None`: there is no such row, it is not committed, or another process is applying it.
+    Apply "apply" writes [id: String] {} -> Option<(String, i64)>;
 
     /// Returns the smallest epoch of the `most` latest invalidated names; 0 if there are fewer
     /// names. All versions from before that epoch may count as stale, so that the names before need

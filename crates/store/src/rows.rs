@@ -137,6 +137,9 @@ pub struct Synced {
     pub names: Vec<(String, i64)>,
     /// The state of the page of each awaited key.
     pub awaited: Vec<Awaited>,
+    /// The ids of some invalidations that transactions of the application have committed, and that no
+    /// process has [applied](crate::Apply).
+    pub committed: Vec<String>,
 }
 
 /// The state of a page in a [`Synced`].

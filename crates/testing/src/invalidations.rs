@@ -30,6 +30,7 @@ impl Rows {
         Synced {
             names,
             awaited: awaited.collect(),
+            committed: Vec::new(),
         }
     }
 

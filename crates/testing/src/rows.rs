@@ -83,6 +83,8 @@ impl Rows {
             }
             Call::Invalidate(call) => Reply::Invalidate(self.invalidate(&call.name, now)),
             Call::Invalidated(call) => Reply::Invalidated(self.invalidated(call, now)),
+            // There are no transactions in memory.
+            Call::Apply(_) => Reply::Apply(None),
             Call::FoldAt(call) => Reply::FoldAt(self.fold_at(call.most)),
             Call::InvalidatedForLong(call) => {
                 Reply::InvalidatedForLong(self.invalidated_for_long(call))

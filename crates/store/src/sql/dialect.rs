@@ -21,6 +21,8 @@ pub struct Dialect {
     pub socket: bool,
     /// The codes of errors that mean that tables of the same names are not Perennial's.
     pub foreign: &'static [&'static str],
+    /// The codes of errors of a table that is not there.
+    pub missing: &'static [&'static str],
     /// The codes of errors from another process that makes the tables at the same time.
     pub raced: &'static [&'static str],
     /// The codes of errors after which nothing was done, as another statement was faster.
@@ -49,6 +51,7 @@ pub const SQLITE: Dialect = Dialect {
     socket: false,
     // SQLITE_ERROR: a table or a column that is there or is not.
     foreign: &["1"],
+    missing: &["1"],
     raced: &[],
     contended: &[],
     gone: &[],
@@ -90,6 +93,8 @@ pub const POSTGRES: Dialect = Dialect {
     socket: true,
     // duplicate_table, undefined_column
     foreign: &["42P07", "42703"],
+    // undefined_table
+    missing: &["42P01"],
     // unique_violation (in the catalogue), duplicate_table, duplicate_object (its type): IF NOT
     // EXISTS does not see uncommitted tables.
     raced: &["23505", "42P07", "42710"],
@@ -117,6 +122,8 @@ pub const MYSQL: Dialect = Dialect {
     socket: true,
     // ER_TABLE_EXISTS_ERROR, ER_BAD_FIELD_ERROR
     foreign: &["1050", "1054"],
+    // ER_NO_SUCH_TABLE
+    missing: &["1146"],
     raced: &[],
     // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK (also a failed certification of Galera),
     // ER_LOCK_NOWAIT

@@ -8,6 +8,7 @@ pub mod connection;
 pub mod dialect;
 #[cfg(feature = "postgres")]
 mod listen;
+pub mod outbox;
 pub mod pool;
 pub mod run;
 mod schema;

@@ -42,6 +42,42 @@ pub const AWAITED: &str = " UNION ALL
     SELECT l.name, coalesce(e.fence, 0), CASE WHEN l.owner IS NULL OR l.expires_at < {now} THEN 0 ELSE l.expires_at - {now} END
     FROM {p}lock l LEFT JOIN {p}entry e ON e.name = l.name WHERE l.kind = 'page' AND l.name IN (";
 
+/// The rest of [`INVALIDATED`] for invalidations that transactions have committed.
+///
+/// -> id, 0, -2
+pub const COMMITTED: &str =
+    " UNION ALL SELECT o.id, 0, -2 FROM (SELECT id FROM {p}outbox LIMIT 100) o";
+
+/// Writes an invalidation in the application's transaction. Two transactions never wait for each other,
+/// as ids are random.
+///
+/// id, name
+pub const WRITE: &str = "INSERT INTO {p}outbox (id, name) VALUES ($1, $2)";
+
+/// Applies such an invalidation. On PostgreSQL one statement, elsewhere a transaction of
+/// [`TAKE`], [`INVALIDATE`] and [`REMOVE`].
+///
+/// id -> name, epoch
+pub const APPLY: &str = "WITH o AS (
+        DELETE FROM {p}outbox WHERE id IN (SELECT id FROM {p}outbox WHERE id = $1 FOR UPDATE{skip}) RETURNING name
+    ), n AS (
+        INSERT INTO {p}schema AS s (id, version) SELECT 2, {now} FROM o
+        ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
+        RETURNING s.version AS epoch
+    )
+    INSERT INTO {p}invalidation AS i (name, epoch) SELECT o.name, n.epoch FROM o, n
+    ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch
+    RETURNING i.name, i.epoch{notify}";
+
+/// id -> name
+pub const TAKE: Sides = Sides {
+    mysql: "{waits}SELECT name FROM {p}outbox WHERE id = $1 FOR UPDATE{skip}",
+    ..Sides::same("SELECT name FROM {p}outbox WHERE id = $1")
+};
+
+/// id
+pub const REMOVE: Sides = Sides::same("DELETE FROM {p}outbox WHERE id = $1");
+
 /// number -> the smallest epoch of as many latest names; 0 if there are fewer
 pub const FOLD_AT: Sides = Sides::same(
     "{waits}SELECT CASE WHEN count(*) < $1 THEN 0 ELSE min(n.epoch) END FROM (

@@ -107,6 +107,11 @@ impl Side {
                 relative: Some(""),
                 ..Sides::same("")
             },
+            // A row that another process is applying is left to it.
+            "skip" => Sides {
+                relative: Some(""),
+                ..Sides::same(" SKIP LOCKED")
+            },
             "notify" => Sides {
                 postgres: ", pg_notify('{p}invalidation', '')::text",
                 relative: Some(""),
@@ -178,6 +183,7 @@ mod tests {
         let protocol = include_str!("../../../../../docs/protocol.md");
         for (sides, table) in [
             (&tables::LOCK, "lock"),
+            (&tables::OUTBOX, "outbox"),
             (&tables::ENTRY, "entry"),
             (&tables::INVALIDATION, "invalidation"),
             (&tables::REQUEST, "request"),

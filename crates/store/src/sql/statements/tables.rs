@@ -55,6 +55,8 @@ pub const STEPS: &[&[Sides]] = &[&[
     INVALIDATION,
     Sides::same("SELECT name, epoch FROM {p}invalidation LIMIT 0"),
     index("CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)"),
+    OUTBOX,
+    Sides::same("SELECT id, name FROM {p}outbox LIMIT 0"),
     REQUEST,
     Sides::same(
         "SELECT name, owner, fingerprint, begun_at, expires_at, retain_until, status, headers, {body} FROM {p}request LIMIT 0",
@@ -106,6 +108,13 @@ pub const INVALIDATION: Sides = Sides::same(
     "CREATE TABLE IF NOT EXISTS {p}invalidation (
         name {name} NOT NULL PRIMARY KEY,
         epoch BIGINT NOT NULL{index_of_epochs}
+    ){sorted}{engine}",
+);
+
+pub const OUTBOX: Sides = Sides::same(
+    "CREATE TABLE IF NOT EXISTS {p}outbox (
+        id {name} NOT NULL PRIMARY KEY,
+        name {name} NOT NULL
     ){sorted}{engine}",
 );
 

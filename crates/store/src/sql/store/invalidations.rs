@@ -4,13 +4,13 @@ use std::{collections::HashMap, iter};
 
 use super::{Answer, SqlStore};
 use crate::{
-    calls::{FoldAt, Invalidate, Invalidated, InvalidatedForLong, PruneInvalidations},
+    calls::{Apply, FoldAt, Invalidate, Invalidated, InvalidatedForLong, PruneInvalidations},
     clock::{FOREVER, duration, micros},
     name::bounded,
     rows::{Awaited, Synced},
     sql::{
         run::{Arg, Cells, Driver, Statement, number},
-        statements::invalidations,
+        statements::{Side, invalidations, tables},
     },
 };
 
@@ -42,6 +42,9 @@ impl<DB: Driver> SqlStore<DB> {
         let names: Vec<_> = keys.iter().map(|key| bounded(key)).collect();
         let side = self.side().await?;
         let mut text = invalidations::INVALIDATED.to_owned();
+        if most > 0 {
+            text.push_str(invalidations::COMMITTED);
+        }
         let most = Arg::Int(i64::try_from(most).unwrap_or(i64::MAX));
         let mut arguments = vec![Arg::Int(since), most];
         if let Some(last) = names.last() {
@@ -62,6 +65,7 @@ impl<DB: Driver> SqlStore<DB> {
             let (name, number) = (row.name(0)?, row.number(1)?);
             match row.number(2)? {
                 -1 => synced.names.push((name, number)),
+                -2 => synced.committed.push(name),
                 remaining => {
                     let remaining = duration(remaining);
                     let fence = number;
@@ -73,6 +77,35 @@ impl<DB: Driver> SqlStore<DB> {
         let awaited = names.iter().map(|name| states.get(&**name).copied());
         synced.awaited = awaited.map(Option::unwrap_or_default).collect();
         Ok(synced)
+    }
+
+    pub async fn apply(&self, call: &Apply) -> Answer<Option<(String, i64)>> {
+        let side = self.side().await?;
+        let statement = |text: &str| Statement::new(side, &self.prefix, text);
+        let id = [Arg::Text(&call.id)];
+        if let Side::Postgres | Side::Relative = side {
+            let apply = statement(invalidations::APPLY);
+            let done = self.connections.run(&apply, &id).await?;
+            let row = done.rows.first();
+            return Ok(row
+                .map(|row| Ok::<_, sqlx::Error>((row.name(0)?, row.number(1)?)))
+                .transpose()?);
+        }
+        let begin = tables::BEGIN.of(side);
+        let mut transaction = self.connections.0.begin_with(begin).await?;
+        let take = statement(invalidations::TAKE.of(side));
+        let taken = DB::run(&mut transaction, &take, &id).await?;
+        let Some(name) = taken.rows.first().map(|row| row.name(0)).transpose()? else {
+            // Dropped, the transaction is rolled back.
+            return Ok(None);
+        };
+        let invalidate = statement(invalidations::INVALIDATE.of(side));
+        let done = DB::run(&mut transaction, &invalidate, &[Arg::Text(&name)]).await?;
+        let epoch = number(&done)?.ok_or("the database gave no epoch")?;
+        let remove = statement(invalidations::REMOVE.of(side));
+        DB::run(&mut transaction, &remove, &id).await?;
+        transaction.commit().await?;
+        Ok(Some((name, epoch)))
     }
 
     pub async fn fold_at(&self, call: &FoldAt) -> Answer<i64> {

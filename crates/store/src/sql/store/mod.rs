@@ -164,6 +164,7 @@ impl<DB: Driver> Backend for SqlStore<DB> {
                 Call::Remove(it) => Reply::Remove(self.remove(it).await?),
                 Call::Invalidate(it) => Reply::Invalidate(self.invalidate(it).await?),
                 Call::Invalidated(it) => Reply::Invalidated(self.invalidated(it).await?),
+                Call::Apply(it) => Reply::Apply(self.apply(it).await?),
                 Call::FoldAt(it) => Reply::FoldAt(self.fold_at(it).await?),
                 Call::InvalidatedForLong(it) => {
                     Reply::InvalidatedForLong(self.invalidated_for_long(it).await?)

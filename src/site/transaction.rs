@@ -1,0 +1,115 @@
+//! Invalidations in a transaction of the application's own.
+
+use std::{fmt, sync::Arc};
+
+use perennial_store::{Connection, Error, sql::outbox};
+
+use super::Perennial;
+use crate::page::{Pages, Target};
+
+impl Perennial {
+    /// Makes all resources with these tags stale when the caller's transaction commits, and not if it
+    /// rolls back (the outbox pattern).
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn f(site: perennial::Perennial, pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut transaction = pool.begin().await?;
+    /// sqlx::query("UPDATE product SET price = 42 WHERE id = 7").execute(&mut *transaction).await?;
+    /// let invalidation = site.invalidate_in(&mut transaction, ["product-7"]).await?;
+    /// transaction.commit().await?;
+    /// invalidation.committed().await;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The call writes a row for each tag, with a random key, so that transactions do not wait for each
+    /// other. After the commit, [`committed`](PendingInvalidation::committed) applies the invalidation at
+    /// once. Without that call, the next sync of any process does, within a second. A transaction
+    /// that stays open delays no other invalidation; on SQLite it keeps other writers out, as each
+    /// writing transaction does.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: roll back. [`Invalid`](perennial_store::ErrorKind::Invalid): the
+    /// transaction's database has not the site's tables, or the site is open in memory.
+    ///
+    /// # Cancel safety
+    ///
+    /// The effect of a call that is dropped is unknown: roll back.
+    pub async fn invalidate_in(
+        &self,
+        transaction: impl Into<Connection<'_>>,
+        tags: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<PendingInvalidation, Error> {
+        let tags = tags.into_iter();
+        let names = tags.map(|tag| Target::Tag(tag.as_ref()).name());
+        self.write_in(transaction.into(), names).await
+    }
+
+    /// Removes all resources with these tags when the caller's transaction commits, as
+    /// [`invalidate_in`](Self::invalidate_in) does. They are no longer served, and their rows are
+    /// replaced by the next versions.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`invalidate_in`](Self::invalidate_in).
+    pub async fn purge_in(
+        &self,
+        transaction: impl Into<Connection<'_>>,
+        tags: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<PendingInvalidation, Error> {
+        let tags = tags.into_iter();
+        let names = tags.map(|tag| Target::PurgedTag(tag.as_ref()).name());
+        self.write_in(transaction.into(), names).await
+    }
+
+    async fn write_in(
+        &self,
+        connection: Connection<'_>,
+        names: impl Iterator<Item = Result<String, Error>>,
+    ) -> Result<PendingInvalidation, Error> {
+        let id = || uuid::Uuid::new_v4().simple().to_string();
+        let rows = names.map(|name| Ok((id(), name?)));
+        let rows: Vec<_> = rows.collect::<Result<_, Error>>()?;
+        let store = self.pages.store();
+        let written = outbox::write(connection, store.prefix()?, &rows);
+        let written = store.limited("write-invalidation", written).await;
+        written.map_err(|error| match error.cause() {
+            Some(cause) => cause.clone(),
+            None => error,
+        })?;
+        Ok(PendingInvalidation {
+            pages: Arc::clone(&self.pages),
+            ids: rows.into_iter().map(|(id, _)| id).collect(),
+        })
+    }
+}
+
+/// An invalidation in a transaction of the application's; from [`Perennial::invalidate_in`]. Dropping it
+/// changes nothing.
+#[must_use = "`committed` applies the invalidation after the commit; without it, the next sync does"]
+pub struct PendingInvalidation {
+    pages: Arc<Pages>,
+    ids: Vec<String>,
+}
+
+impl PendingInvalidation {
+    /// Applies the invalidation now, after the transaction has committed: this process knows the
+    /// invalidation when the call returns. If the database fails, the next sync applies it. If the
+    /// transaction has not committed, the call has no effect.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the rest to the next sync.
+    pub async fn committed(self) {
+        // The store logs a failure.
+        let _ = self.pages.apply(&self.ids).await;
+    }
+}
+
+impl fmt::Debug for PendingInvalidation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingInvalidation")
+            .finish_non_exhaustive()
+    }
+}

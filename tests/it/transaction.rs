@@ -1,0 +1,173 @@
+//! Invalidations in a transaction of the application's own, on each database.
+
+use std::time::Duration;
+
+use perennial::{ErrorKind, Perennial};
+use perennial_store::{Apply, Invalidated};
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::{
+    databases::Db,
+    invalidation::{HEARD, hears, pair},
+    support::{Origin, patient, until},
+};
+
+on_each_database! {
+    invalidation_is_committed_or_rolled_back_with_its_transaction
+    committed_invalidation_is_numbered_once
+    transactions_that_commit_in_another_order_than_they_wrote_are_both_learned
+    transaction_elsewhere_is_told_so
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod servers {
+    use super::*;
+
+    on_each_server! { open_transaction_delays_no_other_invalidation_and_no_regeneration }
+}
+
+async fn waiting(db: &Db) -> Option<i64> {
+    db.int("SELECT COUNT(*) FROM perennial_outbox").await
+}
+
+async fn invalidation_is_committed_or_rolled_back_with_its_transaction(db: Db) {
+    let origin = Origin::default();
+    let [a, b] = pair(&db, &origin, &["/a"], |layer| layer.tag("list")).await;
+    let run = a.run("/a").await;
+    with_pool!(db, pool => {
+        let mut transaction = pool.begin().await.expect("begins");
+        let pending = a.site.invalidate_in(&mut transaction, ["list"]).await.expect("is written");
+        transaction.rollback().await.expect("is rolled back");
+        pending.committed().await;
+        assert_eq!(waiting(&db).await, Some(0));
+        tokio::time::sleep(HEARD).await;
+        assert_eq!([a.run("/a").await, b.run("/a").await], [run; 2]);
+
+        // Applied at once, and by the next sync of any process.
+        let mut last = run;
+        for at_once in [true, false] {
+            let mut transaction = pool.begin().await.expect("begins");
+            let pending = a.site.invalidate_in(&mut *transaction, ["list", "other"]).await;
+            let pending = pending.expect("is written");
+            transaction.commit().await.expect("is committed");
+            match at_once {
+                true => {
+                    pending.committed().await;
+                    assert_eq!(waiting(&db).await, Some(0));
+                }
+                false => drop(pending),
+            }
+            let heard = hears(&b, "/a", last).await;
+            assert!(heard > last);
+            last = hears(&a, "/a", last).await;
+            until("they are applied", async || waiting(&db).await == Some(0)).await;
+        }
+        let mut transaction = pool.begin().await.expect("begins");
+        let pending = a.site.purge_in(&mut transaction, ["list"]).await.expect("is written");
+        transaction.commit().await.expect("is committed");
+        pending.committed().await;
+        assert!(a.run("/a").await > last, "the purged page is not served");
+    });
+}
+
+async fn committed_invalidation_is_numbered_once(db: Db) {
+    let site = db.site().await;
+    let store = crate::store::open(&db).await;
+    with_pool!(db, pool => {
+        let mut transaction = pool.begin().await.expect("begins");
+        let tags: Vec<_> = (0..20).map(|n| format!("tag-{n}")).collect();
+        let pending = site.invalidate_in(&mut transaction, &tags).await;
+        drop(pending.expect("is written"));
+        transaction.commit().await.expect("is committed");
+    });
+    let synced = store.ask(Invalidated::new(0, 1000, Vec::new())).await;
+    let synced = synced.expect("answers");
+    assert_eq!((synced.committed.len(), synced.names.len()), (20, 0));
+    let mut applying = JoinSet::new();
+    for _ in 0..4 {
+        for id in synced.committed.clone() {
+            let store = store.clone();
+            applying.spawn(async move { store.ask(Apply::new(id)).await.expect("answers") });
+        }
+    }
+    let mut applied: Vec<_> = applying.join_all().await.into_iter().flatten().collect();
+    applied.sort();
+    let synced = store.ask(Invalidated::new(0, 1000, Vec::new())).await;
+    let mut synced = synced.expect("answers");
+    synced.names.sort();
+    assert_eq!((applied.len(), synced.committed.len()), (20, 0));
+    assert_eq!(applied, synced.names);
+    assert_eq!(
+        store.ask(Apply::new("unknown")).await.expect("answers"),
+        None
+    );
+}
+
+/// A reader that remembered the greatest key or time of the rows would miss the first transaction.
+async fn transactions_that_commit_in_another_order_than_they_wrote_are_both_learned(db: Db) {
+    let origin = Origin::default();
+    let [a, b] = pair(&db, &origin, &["/a"], |layer| {
+        layer.tag("slow").tag("quick")
+    })
+    .await;
+    if db.url().starts_with("sqlite") {
+        // One transaction writes at a time.
+        return;
+    }
+    let run = a.run("/a").await;
+    with_pool!(db, pool => {
+        let mut slow = pool.begin().await.expect("begins");
+        drop(a.site.invalidate_in(&mut slow, ["slow"]).await.expect("is written"));
+        let mut quick = pool.begin().await.expect("begins");
+        drop(a.site.invalidate_in(&mut quick, ["quick"]).await.expect("is written"));
+        quick.commit().await.expect("is committed");
+        let after_quick = hears(&b, "/a", run).await;
+        slow.commit().await.expect("is committed");
+        assert!(hears(&b, "/a", after_quick).await > after_quick);
+    });
+}
+
+async fn transaction_elsewhere_is_told_so(db: Db) {
+    let elsewhere = sqlx::SqlitePool::connect("sqlite::memory:")
+        .await
+        .expect("opens");
+    let mut transaction = elsewhere.begin().await.expect("begins");
+    let site = db.site().await;
+    let error = site.invalidate_in(&mut transaction, ["list"]).await;
+    let error = error.expect_err("has no such table");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(
+        error.to_string().contains("needs the site's own database"),
+        "{error}"
+    );
+    let memory = perennial_testing::Database::new();
+    let memory = memory.open(Perennial::builder()).expect("opens");
+    let error = memory.invalidate_in(&mut transaction, ["list"]).await;
+    assert_eq!(error.expect_err("has no tables").kind(), ErrorKind::Invalid);
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+async fn open_transaction_delays_no_other_invalidation_and_no_regeneration(db: Db) {
+    let origin = Origin::default();
+    let [a, b] = pair(&db, &origin, &["/a"], |layer| layer.tag("list").tag("open")).await;
+    let mut run = a.run("/a").await;
+    let site = patient().open(db.url()).await.expect("opens");
+    with_pool!(db, pool => {
+        let mut transaction = pool.begin().await.expect("begins");
+        let pending = site.invalidate_in(&mut transaction, ["open"]).await.expect("is written");
+        for _ in 0..3 {
+            let begun = Instant::now();
+            a.site.invalidate_tag("list").await.expect("is invalidated");
+            let another = pool.begin().await;
+            let mut another = another.expect("begins");
+            let other = site.invalidate_in(&mut another, ["list"]).await.expect("is written");
+            another.commit().await.expect("is committed");
+            other.committed().await;
+            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+            run = hears(&b, "/a", run).await;
+        }
+        transaction.commit().await.expect("is committed");
+        pending.committed().await;
+        assert!(hears(&b, "/a", run).await > run);
+    });
+}
