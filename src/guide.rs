@@ -44,6 +44,7 @@ macro_rules! chapters {
 [monitoring]: https://docs.rs/crate/perennial/latest/source/docs/monitoring/
 [operating]: crate::guide::operating
 [pgbouncer-ini]: https://docs.rs/crate/perennial/latest/source/docs/failover/pgbouncer.ini
+[parts]: crate::guide::freshness#parts-of-pages-and-values
 [protocol-claims]: crate::guide::protocol#claims
 [protocol]: crate::guide::protocol
 [python-module]: https://docs.rs/crate/perennial/latest/source/docs/foreign/perennial_lock.py

@@ -72,9 +72,12 @@ impl Perennial {
     /// checked). A generator that asks for its own key waits for itself, as long as
     /// [`Refresh::first_wait`] allows.
     ///
-    /// Within a generator, such as the handler of a stored page, a stale version or a placeholder
-    /// makes the generated content provisional: that content is stale after 3 s, or its interval if
-    /// that is shorter. The call has to be in the generator's own task.
+    /// Within a generator, such as the handler of a stored page, the content is a part. The generated
+    /// page takes over the part's key and [tags](Self::tag), and its interval ends with the part's
+    /// ([`Refresh::outlives_parts`]). The call waits for an invalidated part, for three quarters of the
+    /// page's [`timeout`](Refresh::timeout). A page with a stale part or a placeholder is stale after
+    /// 3 s, or its interval if that is shorter. A page with more than 256 parts and tags is stale after
+    /// each invalidation of anything. The call has to be in the generator's own task.
     ///
     /// `generate` runs in a task of its own, and only if this call starts the regeneration. So
     /// `generate` owns its data: clone a pool and write `async move || { … }`.

@@ -154,6 +154,7 @@ mod tests {
                 &locks::BREAK,
                 &locks::INSPECT,
                 &Sides::same("{now}"),
+                &Sides::same(invalidations::WRITE),
                 &entries::PUBLISH,
                 &invalidations::INVALIDATE,
                 &requests::BEGIN,
