@@ -60,7 +60,7 @@ impl Pages {
 
     /// Returns true if another process still holds the lease on this key, by a sync that began at
     /// `since` or later.
-    pub(super) async fn is_held(self: &Arc<Self>, key: &str, since: Tick) -> bool {
+    pub(in crate::page) async fn is_held(self: &Arc<Self>, key: &str, since: Tick) -> bool {
         // The running sync may have begun earlier.
         for _ in 0..2 {
             let (running, begun) = {
