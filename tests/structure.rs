@@ -129,7 +129,7 @@ const CRATES: [(&str, &str, usize); 8] = [
     ("perennial-jobs", "crates/jobs/src", 1170),
     ("perennial-idempotency", "crates/idempotency/src", 570),
     ("perennial-calendar", "crates/calendar/src", 200),
-    ("perennial-testing", "crates/testing/src", 670),
+    ("perennial-testing", "crates/testing/src", 680),
     ("perennial-admin", "crates/admin/src", 1350),
     ("perennial-cli", "crates/cli/src", 1750),
 ];
