@@ -54,12 +54,15 @@ impl Inherited {
         self.keys.extend(stored.parts.iter().cloned());
         self.tags.extend(stored.tags.iter().cloned());
         self.of_all |= stored.of_all;
+        // The provisional content is stale soon, whenever the part's interval ends.
         if stored.is_provisional || version.freshness(facts) > Freshness::Early {
             self.is_provisional = true;
+        } else {
+            let interval = meta.terms(facts.policy).interval;
+            let left = interval.saturating_sub(version.age(facts.now));
+            let ends = Instant::now().checked_add(left);
+            self.ends = self.ends.into_iter().chain(ends).min();
         }
-        let interval = meta.terms(facts.policy).interval;
-        let ends = Instant::now().checked_add(interval.saturating_sub(version.age(facts.now)));
-        self.ends = self.ends.into_iter().chain(ends).min();
         self.bound(meta.key());
     }
 
