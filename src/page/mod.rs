@@ -10,6 +10,7 @@ pub(crate) mod history;
 pub(crate) mod invalidate;
 mod invalidation;
 mod list;
+mod loaded;
 mod memory;
 mod meta;
 mod names;
@@ -41,6 +42,7 @@ use crate::{
 };
 
 use elsewhere::Elsewhere;
+use loaded::Loaded;
 use memory::Memory;
 use sync::Schedule;
 
@@ -72,6 +74,8 @@ pub(crate) struct Pages {
     sync: Schedule,
     /// The keys that other processes regenerate.
     elsewhere: Elsewhere,
+    /// The pages that were read after the start.
+    loaded: Loaded,
     /// A layer tells authors of the epochs of their changes.
     own_writes: AtomicBool,
     /// Pruning is hourly before this time.
@@ -124,6 +128,7 @@ impl Pages {
             invalidations: Invalidations::new(settings.revision.clone()),
             sync: Schedule::new(),
             elsewhere: Elsewhere::default(),
+            loaded: Loaded::default(),
             own_writes: AtomicBool::new(false),
             brief_until: AtomicI64::new(i64::MIN),
             settings,

@@ -226,6 +226,7 @@ impl Pages {
                 // After a failure, a later sync tries again.
                 let _ = pages.say_revision().await;
             }
+            let _ = pages.load().await;
             if prunes {
                 // After a failure another process prunes, or this one at a later sync.
                 let _ = pages.prune().await;

@@ -40,6 +40,7 @@ mod invalidation;
 mod keys;
 mod layer;
 mod limits;
+mod loaded;
 mod locks;
 mod log;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

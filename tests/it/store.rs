@@ -12,10 +12,10 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use perennial::locks::{LockKind, LockName};
 use perennial_store::{
-    Awaited, Backend, Begin, Begun, BreakLock, Extend, Finish, FoldAt, Forget, Held, Inspect,
-    Invalidate, Invalidated, InvalidatedForLong, LeaseRow, List, NewEntry, Probe, Progress,
-    PruneEntries, PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Release, Remove,
-    Revoke, TryLock, Unused,
+    Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Extend, Finish, FoldAt, Forget,
+    Held, Inspect, Invalidate, Invalidated, InvalidatedForLong, Latest, LeaseRow, List, NewEntry,
+    Probe, Progress, PruneEntries, PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge,
+    Release, Remove, Revoke, TryLock, Unused,
 };
 use tokio::task::JoinSet;
 
@@ -149,6 +149,7 @@ contract! {
     a_purge_is_forgotten_only_when_no_entry_is_older
     purge_distinguishes_keys_with_a_common_beginning
     pages_are_listed_in_order_with_their_locks_and_history
+    pages_are_counted_and_the_latest_come_first
     equal_names_of_different_kinds_are_different_locks
     request_is_begun_by_one_owner
     owner_without_a_reply_begins_once
@@ -507,6 +508,30 @@ async fn pages_are_listed_in_order_with_their_locks_and_history(db: Db) {
     let latest: Vec<_> = lines.iter().rev().take(20).collect();
     assert_eq!(kept, latest);
     assert!(b.history.len() < 4000);
+}
+
+async fn pages_are_counted_and_the_latest_come_first(db: Db) {
+    let store = open(&db).await;
+    let none = store.ask(Count {}).await.expect("answers");
+    assert_eq!(none, Counted::default());
+    for (name, interval) in [("/old", NONE), ("/new", LEASE)] {
+        let lease = lock(&*store, page(name), LEASE).await;
+        let entry = NewEntry {
+            interval,
+            ..entry(&content(name))
+        };
+        let publish = Publish::new(&lease, entry);
+        assert!(store.ask(publish).await.expect("answers"));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let counted = store.ask(Count {}).await.expect("answers");
+    assert_eq!((counted.pages, counted.stale, counted.bytes), (2, 1, 8));
+    for (most, expected) in [(5, &["/new", "/old"][..]), (1, &["/new"])] {
+        let latest = store.ask(Latest { most }).await.expect("answers");
+        let names: Vec<_> = latest.iter().map(|row| &*row.name).collect();
+        assert_eq!(names, expected);
+        assert!(latest[0].lock.owner.is_some() && latest[0].bytes == 4);
+    }
 }
 
 async fn nothing_is_published_after_a_takeover(db: Db) {

@@ -13,9 +13,10 @@ use bytes::Bytes;
 use http::Response;
 use perennial::Refresh;
 use perennial_store::{
-    Apply, Begin, BreakLock, Call, Extend, Finish, FoldAt, Forget, Held, Inspect, Invalidate,
-    Invalidated, InvalidatedForLong, LeaseRow, List, Probe, PruneEntries, PruneInvalidations,
-    PruneLocks, PruneRequests, Publish, Purge, Release, Remove, Reply, Revoke, TryLock,
+    Apply, Begin, BreakLock, Call, Count, Extend, Finish, FoldAt, Forget, Held, Inspect,
+    Invalidate, Invalidated, InvalidatedForLong, Latest, LeaseRow, List, Probe, PruneEntries,
+    PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Release, Remove, Reply, Revoke,
+    TryLock,
 };
 use perennial_testing::Memory;
 use tokio::time::Instant;
@@ -447,6 +448,8 @@ pub(crate) fn text(call: &Call) -> String {
         Call::PruneInvalidations(PruneInvalidations { oldest, age, after }) => {
             format!("prune-invalidations {oldest} {age:?} {after:?}")
         }
+        Call::Latest(Latest { most }) => format!("latest {most}"),
+        Call::Count(Count {}) => "count".to_owned(),
         Call::Apply(Apply { id }) => format!("apply {id}"),
         Call::FoldAt(FoldAt { most }) => format!("fold at {most}"),
         Call::Begin(Begin { name, .. }) => format!("begin {name}"),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::Response;
 
 use crate::rows::{
-    Begun, EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Synced, Tried, Unused,
+    Begun, Counted, EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Synced, Tried, Unused,
 };
 use crate::{
     error::BoxError,
@@ -224,6 +224,12 @@ calls! {
     /// Returns the first `most` pages whose names are not less than `from`, in the order of names.
     /// `from` has at most 255 bytes and no NUL, and is not empty.
     List "list" reads [from: String] { most: usize } -> Vec<EntryRow>;
+
+    /// Returns the `most` pages that were generated last, the latest one first.
+    Latest "latest" reads [] { most: usize } -> Vec<EntryRow>;
+
+    /// Counts the stored pages.
+    Count "count" reads [] {} -> Counted;
 
     /// Removes the entries whose retention is over, among the next few entries after
     /// `after`. Returns the place to continue; `None`: there are no more entries.

@@ -117,6 +117,17 @@ pub struct EntryRow {
     pub lock: LockRow,
 }
 
+/// The answer to [`Count`](crate::Count).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// The number of stored pages.
+    pub pages: u64,
+    /// Those whose interval is over.
+    pub stale: u64,
+    /// The size of their bodies, in bytes.
+    pub bytes: u64,
+}
+
 /// The state of a lock in a [`Probed`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockState {

@@ -97,6 +97,8 @@ impl Rows {
                 Reply::Purge(())
             }
             Call::List(call) => Reply::List(self.list(&call.from, call.most, now)),
+            Call::Latest(call) => Reply::Latest(self.latest(call.most, now)),
+            Call::Count(_) => Reply::Count(self.count(now)),
             Call::PruneEntries(PruneEntries { after }) => {
                 let after = after.as_deref().unwrap_or_default();
                 let names = self.entries.keys().filter(|name| name.as_str() > after);

@@ -86,7 +86,7 @@ impl Pages {
         }
         // A regeneration may have ended since the first look at memory. The task writes to memory
         // before the key leaves `running`.
-        let view = self.memory.get(key);
+        let view = self.memory.get(key).or_else(|| self.loaded(key, policy));
         if let Some(view) = view.clone()
             && let Ok(answer) = view.look(&self.facts_for(key, policy, accepts), || {
                 self.is_elsewhere(key)

@@ -112,6 +112,23 @@ pub const LIST: Sides = Sides::same(
     ORDER BY e.name LIMIT $2",
 );
 
+/// The pages that were generated last, as [`LIST`] has them.
+///
+/// the number of pages -> as for [`LIST`]
+pub const LATEST: Sides = Sides::same(
+    "SELECT e.name, e.fence, n.at - e.generated_at, e.stale_at - e.generated_at, e.epoch, e.status, e.bytes, e.metadata, e.history,
+        l.owner, coalesce(l.fence, 0), coalesce(l.expires_at - n.at, 0), coalesce(n.at - l.acquired_at, 0)
+    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.generated_at <= n.at
+    LEFT JOIN {p}lock l ON l.kind = 'page' AND l.name = e.name
+    ORDER BY e.generated_at DESC LIMIT $1",
+);
+
+/// -> the number of pages, the number of stale ones, the sum of their sizes
+pub const COUNT: Sides = Sides::same(
+    "SELECT count(*), count(CASE WHEN e.stale_at <= n.at THEN 1 END), CAST(coalesce(sum(e.bytes), 0) AS {int})
+    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.stale_at IS NOT NULL",
+);
+
 /// name before -> the greatest name of the next hundred rows, their smallest epoch
 pub const NEXT: Sides = Sides::same(
     "SELECT max(n.name), min(n.epoch) FROM (

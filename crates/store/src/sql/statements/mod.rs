@@ -107,6 +107,10 @@ impl Side {
                 relative: Some(""),
                 ..Sides::same("")
             },
+            "int" => Sides {
+                mysql: "SIGNED",
+                ..Sides::same("BIGINT")
+            },
             // A row that another process is applying is left to it.
             "skip" => Sides {
                 relative: Some(""),

@@ -5,10 +5,11 @@ use http::{Response, StatusCode};
 
 use super::{Answer, LEAST, SqlStore};
 use crate::{
-    calls::{List, Probe, PruneEntries, Publish, Purge, Remove},
+    calls::{Latest, List, Probe, PruneEntries, Publish, Purge, Remove},
     clock::{FOREVER, duration, micros},
+    error::BoxError,
     name::{LockKind, LockName, bounded},
-    rows::{Entry, EntryRow, LockRow, LockState, Probed, Pruned},
+    rows::{Counted, Entry, EntryRow, LockRow, LockState, Probed, Pruned},
     sql::{
         dialect::SET_BACK,
         run::{Arg, Cells, Driver, number},
@@ -121,6 +122,23 @@ impl<DB: Driver> SqlStore<DB> {
             .run(&entries::LIST, &[Arg::Text(from), Arg::Int(most)])
             .await?;
         done.rows.iter().map(Self::entry_row).collect()
+    }
+
+    pub async fn latest(&self, call: &Latest) -> Answer<Vec<EntryRow>> {
+        let most = [Arg::Int(i64::try_from(call.most).unwrap_or(i64::MAX))];
+        let done = self.run(&entries::LATEST, &most).await?;
+        done.rows.iter().map(Self::entry_row).collect()
+    }
+
+    pub async fn count(&self) -> Answer<Counted> {
+        let done = self.run(&entries::COUNT, &[]).await?;
+        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let number = |column| Ok::<_, BoxError>(u64::try_from(row.number(column)?)?);
+        Ok(Counted {
+            pages: number(0)?,
+            stale: number(1)?,
+            bytes: number(2)?,
+        })
     }
 
     fn entry_row(row: &DB::Row) -> Answer<EntryRow> {

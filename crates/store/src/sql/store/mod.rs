@@ -171,6 +171,8 @@ impl<DB: Driver> Backend for SqlStore<DB> {
                 }
                 Call::Purge(it) => Reply::Purge(self.purge(it).await?),
                 Call::List(it) => Reply::List(self.list(it).await?),
+                Call::Latest(it) => Reply::Latest(self.latest(it).await?),
+                Call::Count(_) => Reply::Count(self.count().await?),
                 Call::PruneEntries(it) => Reply::PruneEntries(self.prune_entries(it).await?),
                 Call::Inspect(it) => Reply::Inspect(self.inspect(&it.name).await?),
                 Call::Held(_) => Reply::Held(self.held().await?),

@@ -1,0 +1,102 @@
+//! The pages that a new process reads in the background of its first requests, so that an outage of
+//! the database soon after a restart finds them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use perennial_store::{Entry, Error, Latest, LockKind, LockName, Probe};
+
+use crate::{
+    clock::Tick,
+    page::{Known, Metadata, Page, Pages, Version, flight::Origin, meta::Description},
+    policy::Refresh,
+};
+
+/// The most pages that are read.
+const MOST: usize = 1000;
+
+/// The largest body that is read.
+const LARGEST: u64 = 1 << 20;
+
+/// The time for which the pages stay that no visitor has asked for.
+const STAY: Duration = Duration::from_mins(10);
+
+/// A stored version, and the time of the question to which it was the answer.
+type Answered = (Entry, Tick);
+
+#[derive(Default)]
+pub(super) struct Loaded(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    has_begun: bool,
+    entries: HashMap<Box<str>, Answered>,
+    until: Option<Tick>,
+}
+
+impl Loaded {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pages {
+    /// Puts the version of this key, which was read after the start, into memory for its first visitor.
+    pub(super) fn loaded(&self, key: &str, policy: &Refresh) -> Option<Known> {
+        let (entry, asked) = self.loaded.state().entries.remove(key)?;
+        let metadata = Metadata::decode(entry.epoch, &entry.metadata);
+        let mut page = Page::new(key, entry.content, metadata, None);
+        page.meta.timed(policy, [entry.fence, entry.generated]);
+        let born = asked - entry.age;
+        let mut version = Version::new(Arc::new(page), entry.fence, born, Origin::Stored);
+        version.undated = entry.undated;
+        let known = Known::Version(Arc::new(version));
+        self.memory.insert(key, known.clone());
+        Some(known)
+    }
+
+    /// Reads the pages that were generated last, once, into at most a quarter of the memory. Later
+    /// calls forget them.
+    pub(super) async fn load(&self) -> Result<(), Error> {
+        {
+            let mut state = self.loaded.state();
+            if state.has_begun {
+                if state.until.is_some_and(|until| self.now() >= until) {
+                    *state = State {
+                        has_begun: true,
+                        ..State::default()
+                    };
+                }
+                return Ok(());
+            }
+            state.has_begun = true;
+        }
+        let mut room = self.settings.memory_capacity / 4;
+        for row in self.store.call(Latest { most: MOST }).await? {
+            let key = Description::decode(&row.metadata).key;
+            let key = key.unwrap_or(row.name);
+            let weight = row.bytes + (row.metadata.len() + 2 * key.len()) as u64;
+            if self.is_closing() || weight > room {
+                break;
+            }
+            // A value may have changed its type with the program.
+            let is_page = key.starts_with('/');
+            if !is_page || row.bytes > LARGEST || self.memory.get(&key).is_some() {
+                continue;
+            }
+            room -= weight;
+            let name = LockName::of(LockKind::Page, &*key);
+            let asked = self.now();
+            let probe = self.store.call(Probe { name, known: 0 });
+            if let Some(entry) = probe.await?.entry {
+                let entries = &mut self.loaded.state().entries;
+                entries.insert(key.into(), (entry, asked));
+            }
+        }
+        self.loaded.state().until = Some(self.now() + STAY);
+        Ok(())
+    }
+}
