@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::Response;
 use perennial_store::{
-    EntryRow, Error, Fence, List, LockInfo, LockKind, LockName, Probe, name::bounded,
+    EntryRow, Error, Fence, Latest, List, LockInfo, LockKind, LockName, Probe, name::bounded,
 };
 
 use super::{
@@ -89,6 +89,13 @@ impl Pages {
         let probe = self.store.call(Probe { name, known: 0 });
         let entry = probe.await?.entry;
         Ok(entry.map(|entry| entry.content))
+    }
+
+    /// Returns the resources that were generated last, the latest one first.
+    pub(crate) async fn latest(self: &Arc<Self>, most: usize) -> Result<Vec<Entry>, Error> {
+        self.know_latest().await?;
+        let rows = self.store.call(Latest { most }).await?.into_iter();
+        Ok(rows.map(|row| self.entry_of(row).1).collect())
     }
 
     /// Waits until this process knows the invalidations, for as long as a request would.

@@ -333,6 +333,18 @@ impl Perennial {
         self.pages.entries(filter).await
     }
 
+    /// Counts the stored pages. Not part of the public API.
+    #[doc(hidden)]
+    pub async fn counted(&self) -> Result<perennial_store::Counted, Error> {
+        self.pages.store().call(perennial_store::Count {}).await
+    }
+
+    /// Returns the resources that were generated last. Not part of the public API.
+    #[doc(hidden)]
+    pub async fn latest(&self, most: usize) -> Result<Vec<Entry>, Error> {
+        self.pages.latest(most).await
+    }
+
     /// Returns the stored resource of this key, written as for [`invalidate`](Self::invalidate);
     /// `None`: there is none. A variant is an entry of its own, whose key continues with a `#`.
     ///

@@ -47,8 +47,8 @@
 //!
 //! # Cost
 //!
-//! A page reads at most a few hundred rows and counts none. The open overview costs no statement: its
-//! stream sends this process's figures once a second. A process with the router holds one lock, by
+//! A page reads at most a few hundred rows; the overview also counts all pages. All viewers of a process
+//! share one overview for five seconds. A process with the router holds one lock, by
 //! which all processes are listed, and extends the lock once in 10 s.
 //!
 //! Without the feature `page` (default), the crate has the report alone, and no axum.
@@ -59,7 +59,9 @@
 #[cfg(feature = "page")]
 mod page;
 mod processes;
+mod report;
 
 #[cfg(feature = "page")]
 pub use page::{Access, Admin, CancellationToken};
 pub use processes::{Process, announce, processes};
+pub use report::{Check, Generated, Report, Verdict};

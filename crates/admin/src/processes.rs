@@ -66,7 +66,7 @@ pub struct Process {
 
 impl Process {
     /// Returns the process that this lock lists; `None`: the lock is another one.
-    fn of(lock: LockInfo) -> Option<Self> {
+    pub(crate) fn of(lock: LockInfo) -> Option<Self> {
         let is_process = lock.kind == LockKind::Housekeeping && lock.name.starts_with(PROCESS);
         let holder = lock.holder.filter(|_| is_process)?;
         Some(Self {

@@ -115,15 +115,15 @@ async fn each_button_works_in_a_browser() {
     page.open("/books/1").await;
     page.open("/status").await;
     page.shows("data-connected").await;
-    let before = page.figure("requests.hit").await;
+    let before = page.figure("stored pages").await;
     let visitor = tokio::net::TcpStream::connect(address)
         .await
         .expect("connects");
-    let request = b"GET /books/1 HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+    let request = b"GET /books/2 HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
     visitor.writable().await.expect("is writable");
     assert_eq!(visitor.try_write(request).expect("is sent"), request.len());
-    until("the visit is counted", async || {
-        page.figure("requests.hit").await == before + 1
+    until("the new page is counted", async || {
+        page.figure("stored pages").await == before + 1
     })
     .await;
     site.invalidate_tag("seen at once")

@@ -4,8 +4,9 @@ use std::io::{self, IsTerminal, Write};
 
 use perennial::{
     Perennial,
-    entries::{Entry, EntryFilter, EntryState},
+    entries::{Entry, EntryFilter},
 };
+use perennial_admin::Report;
 use serde_json::json;
 
 use crate::{
@@ -13,50 +14,32 @@ use crate::{
     print::{self, time},
 };
 
-/// The largest number of entries that is counted.
-const COUNTED: usize = 1000;
-
-/// The number of generations in the live view.
-const LATEST: usize = 15;
-
 pub(crate) async fn status(site: &Perennial, as_json: bool) -> Result {
-    let page = site.entries(&EntryFilter::new().limit(COUNTED)).await?;
-    let counts = EntryState::all().map(|state| {
-        let entries = page.entries.iter().filter(|it| it.state == state);
-        (state.as_str(), entries.count())
-    });
-    let counts: Vec<_> = counts.collect();
-    let (processes, locks) = (
-        perennial_admin::processes(site).await?,
-        site.locks().list().await?,
-    );
-    let held = locks.iter().filter(|lock| lock.holder.is_some()).count();
+    let report = Report::of(site).await;
     if as_json {
-        print::json(json!({
-            "processes": processes,
-            "entries": counts.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
-            "entries_are_all": page.next.is_none(),
-            "locks_held": held,
-        }));
+        print::json(json!(report));
         return Ok(());
     }
-    let more = if page.next.is_some() {
-        " of the first 1,000"
-    } else {
-        ""
-    };
-    for (state, count) in counts.iter().filter(|(_, count)| *count > 0) {
-        print::line(&format!("{count:>6} {state}{more}"));
+    for check in &report.checks {
+        print::line(&format!(
+            "{:<8} {}",
+            check.result.sign(),
+            print::text(&check.text)
+        ));
     }
-    if page.entries.is_empty() {
-        print::line("Nothing is stored.");
+    for (number, what) in [
+        (report.pages, "stored pages"),
+        (report.stale, "of them stale"),
+        (
+            report.failing.len() as u64,
+            "pages in cooldown after a failure",
+        ),
+        (report.held.len() as u64, "locks held"),
+        (report.bytes, "bytes of stored bodies"),
+    ] {
+        print::line(&format!("{number:>10} {what}"));
     }
-    print::line(&format!("{held:>6} locks held"));
-    print::line(&format!(
-        "{:>6} processes with a status page",
-        processes.len()
-    ));
-    let rows = processes.into_iter().map(|it| {
+    let rows = report.processes.into_iter().map(|it| {
         [
             it.label,
             it.runs,
@@ -122,20 +105,11 @@ pub(crate) async fn entries(site: &Perennial, options: &EntriesOptions, as_json:
     Ok(())
 }
 
-/// Shows the latest generations among the first entries.
+/// Shows the latest generations.
 pub(crate) async fn latest(site: &Perennial) -> Result {
-    let page = site.entries(&EntryFilter::new().limit(COUNTED)).await?;
-    let entries = page.entries.into_iter();
-    let mut generations: Vec<_> = entries
-        .flat_map(|entry| {
-            entry
-                .history
-                .into_iter()
-                .map(move |it| (entry.key.clone(), it))
-        })
-        .collect();
-    generations.sort_by_key(|(_, it)| std::cmp::Reverse(it.began));
-    let rows = generations.into_iter().take(LATEST).map(|(key, it)| {
+    let generations = Report::of(site).await.latest.into_iter();
+    let rows = generations.map(|it| {
+        let (key, it) = (it.key, it.version);
         let ago = format!("{} ago", time(it.began.elapsed().unwrap_or_default()));
         [ago, key, it.reason.to_string(), time(it.took), it.process]
     });

@@ -5,10 +5,8 @@ use std::{
     time::Duration,
 };
 
-use perennial::{
-    Perennial,
-    entries::{EntryFilter, EntryState},
-};
+use perennial::Perennial;
+use perennial_admin::Report;
 
 use crate::{Result, look, print};
 
@@ -37,19 +35,13 @@ pub(crate) async fn watch(site: &Perennial, every: Duration) -> Result {
 }
 
 async fn one_line(site: &Perennial) -> Result {
-    let page = site.entries(&EntryFilter::new().limit(1000)).await?;
-    let counts = EntryState::all().map(|state| {
-        let count = page.entries.iter().filter(|it| it.state == state).count();
-        format!("{count} {state}")
-    });
-    let counts: Vec<_> = counts.collect();
-    let held = site.locks().list().await?;
-    let held = held.iter().filter(|lock| lock.holder.is_some()).count();
-    let more = if page.next.is_some() {
-        " (of the first 1000)"
-    } else {
-        ""
-    };
-    print::line(&format!("{}{more}, {held} locks held", counts.join(", ")));
+    let report = Report::of(site).await;
+    print::line(&format!(
+        "{} pages, {} stale, {} in cooldown, {} locks held",
+        report.pages,
+        report.stale,
+        report.failing.len(),
+        report.held.len()
+    ));
     Ok(())
 }

@@ -1,4 +1,4 @@
-// The open overview: figures once a second, and events as they happen. Without this file the pages
+// The open overview: figures each five seconds, and events as they happen. Without this file the pages
 // work by reloading them.
 "use strict";
 const live = document.querySelector("[data-live]");
@@ -7,9 +7,7 @@ if (live) {
   stream.addEventListener("figures", (message) => {
     const figures = JSON.parse(message.data);
     for (const cell of document.querySelectorAll("[data-figure]")) {
-      const [group, name] = cell.dataset.figure.split(".");
-      const value = name ? figures[group].find((pair) => pair[0] === name)[1] : figures[group];
-      cell.textContent = value;
+      cell.textContent = figures[cell.dataset.figure];
     }
     live.dataset.connected = "true";
   });

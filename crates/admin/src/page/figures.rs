@@ -10,12 +10,11 @@ use axum::{
 use perennial::{
     Error,
     entries::{Entry, EntryFilter, EntryState},
-    event::{Outcome, Served},
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Admin, access::Viewer, checks, html::Failed};
+use super::{Admin, access::Viewer, html::Failed};
 
 /// The number of the schema of all figures.
 const SCHEMA: u32 = 1;
@@ -73,56 +72,9 @@ pub(crate) fn last_time(entry: &Entry) -> Duration {
     entry.history.first().map_or(Duration::ZERO, |it| it.took)
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct Figures {
-    pub(crate) requests: Vec<(&'static str, u64)>,
-    pub(crate) regenerations: Vec<(&'static str, u64)>,
-    pub(crate) last_minute: Vec<(&'static str, u64)>,
-    pub(crate) running: usize,
-    pub(crate) memory_entries: usize,
-    pub(crate) memory_bytes: u64,
-    pub(crate) memory_capacity: u64,
-    database_available: bool,
-}
-
-impl Figures {
-    pub(crate) fn of(admin: &Admin) -> Self {
-        let stats = admin.site.stats();
-        let [ended, failed] = admin.latest.last_minute();
-        Self {
-            last_minute: vec![("regenerations", ended), ("failures", failed)],
-            requests: by_word(Served::all().map(|it| (it.as_str(), stats.requests(it)))),
-            regenerations: by_word(Outcome::all().map(|it| (it.as_str(), stats.regenerations(it)))),
-            running: stats.running,
-            memory_entries: stats.memory_entries,
-            memory_bytes: stats.memory_bytes,
-            memory_capacity: stats.memory_capacity,
-            database_available: stats.database_available,
-        }
-    }
-}
-
-/// Adds the numbers of each word, which stand beside each other.
-fn by_word(numbers: impl Iterator<Item = (&'static str, u64)>) -> Vec<(&'static str, u64)> {
-    let mut sums: Vec<(_, u64)> = Vec::new();
-    for (word, number) in numbers {
-        match sums.last_mut() {
-            Some((last, sum)) if *last == word => *sum += number,
-            _ => sums.push((word, number)),
-        }
-    }
-    sums
-}
-
 pub(crate) async fn overview(_: Viewer, State(admin): State<Arc<Admin>>) -> Json<Value> {
-    let seen = checks::look(&admin.site).await;
-    Json(json!({
-        "schema": SCHEMA,
-        "checks": seen.checks,
-        // Of this process.
-        "figures": Figures::of(&admin),
-        "processes": seen.processes,
-    }))
+    let report = admin.report.of(&admin.site).await;
+    Json(json!({ "schema": SCHEMA, "report": *report }))
 }
 
 pub(crate) async fn entries(

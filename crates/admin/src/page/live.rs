@@ -1,7 +1,7 @@
 //! The latest events, and the stream of figures and events for an open page.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -16,28 +16,37 @@ use axum::{
     },
 };
 use futures_util::{StreamExt, future, stream};
-use perennial::{
-    Event, Perennial,
-    entries::visible,
-    event::{Events, Outcome},
-};
+use perennial::{Event, Perennial, entries::visible, event::Events};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Admin, access::Viewer, figures::Figures};
-use crate::announce;
+use super::{Admin, access::Viewer};
+use crate::{Report, announce};
 
 /// The number of events on the overview.
 const LATEST: usize = 30;
 
-/// The time between two figures of a stream.
-const PERIOD: Duration = Duration::from_secs(1);
+/// The time for which the viewers of a process share a report.
+const SHARED: Duration = Duration::from_secs(5);
 
-/// The time for which the regenerations are counted.
-const MINUTE: Duration = Duration::from_secs(60);
+/// The latest report.
+#[derive(Default)]
+pub(crate) struct Shared(tokio::sync::Mutex<Option<(Instant, Arc<Report>)>>);
 
-/// The largest number of regenerations of the last minute that is counted.
-const COUNTED: usize = 10_000;
+impl Shared {
+    /// Returns the report of the last five seconds, or reads another one.
+    pub(crate) async fn of(&self, site: &Perennial) -> Arc<Report> {
+        let mut latest = self.0.lock().await;
+        if let Some((at, report)) = &*latest
+            && at.elapsed() < SHARED
+        {
+            return Arc::clone(report);
+        }
+        let report = Arc::new(Report::of(site).await);
+        *latest = Some((Instant::now(), Arc::clone(&report)));
+        report
+    }
+}
 
 /// The latest events of this process.
 #[derive(Clone, Default)]
@@ -47,8 +56,6 @@ pub(crate) struct Latest(Arc<Mutex<Seen>>);
 struct Seen {
     /// The lines of the events, newest first.
     texts: VecDeque<String>,
-    /// The end of each regeneration, oldest first, and true for a failure.
-    ended: VecDeque<(Instant, bool)>,
 }
 
 impl Latest {
@@ -58,25 +65,10 @@ impl Latest {
             seen.texts.push_front(text);
             seen.texts.truncate(LATEST);
         }
-        if let Event::Regenerated(ended) = event {
-            let failed = matches!(ended.outcome, Outcome::Failed | Outcome::TimedOut);
-            seen.ended.push_back((Instant::now(), failed));
-            if seen.ended.len() > COUNTED {
-                seen.ended.pop_front();
-            }
-        }
     }
 
     pub(crate) fn texts(&self) -> Vec<String> {
         self.seen().texts.iter().cloned().collect()
-    }
-
-    /// Returns the regenerations and the failures of the last minute.
-    pub(crate) fn last_minute(&self) -> [u64; 2] {
-        let mut seen = self.seen();
-        seen.ended.retain(|(at, _)| at.elapsed() < MINUTE);
-        let failed = seen.ended.iter().filter(|(_, failed)| *failed);
-        [seen.ended.len() as u64, failed.count() as u64]
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -101,7 +93,7 @@ pub(crate) fn watch(site: &Perennial, shutdown: &CancellationToken, latest: &Lat
                 lease.lost().await;
             }
             // The database may be away.
-            tokio::time::sleep(10 * PERIOD).await;
+            tokio::time::sleep(2 * SHARED).await;
         }
     }));
 }
@@ -150,16 +142,28 @@ fn text_of(event: &Event) -> Option<String> {
     })
 }
 
-/// Sends figures once a second, and each event, until the shutdown.
+/// The figures of the overview, by their names.
+pub(crate) fn figures(report: &Report) -> BTreeMap<&'static str, u64> {
+    let failing = report.failing.len() as u64;
+    let held = report.held.len() as u64;
+    BTreeMap::from([
+        ("stored pages", report.pages),
+        ("stale pages", report.stale),
+        ("pages in cooldown", failing),
+        ("locks held", held),
+    ])
+}
+
+/// Sends figures each five seconds, and each event, until the shutdown.
 pub(crate) async fn stream(_: Viewer, State(admin): State<Arc<Admin>>) -> Response {
     let sees = Arc::clone(&admin);
-    let ticks = stream::unfold(tokio::time::interval(PERIOD), async |mut interval| {
-        interval.tick().await;
-        Some(((), interval))
-    });
-    let figures = ticks.map(move |()| {
-        let figures = Figures::of(&sees);
-        sse::Event::default().event("figures").json_data(figures)
+    let ticks = tokio::time::interval(SHARED);
+    let figures = stream::unfold((ticks, sees), async |(mut ticks, sees)| {
+        ticks.tick().await;
+        let report = sees.report.of(&sees.site).await;
+        let figures = figures(&report);
+        let event = sse::Event::default().event("figures").json_data(figures);
+        Some((event, (ticks, sees)))
     });
     let texts = stream::unfold(admin.site.subscribe(), async |mut events: Events| {
         let event = events.next().await?;

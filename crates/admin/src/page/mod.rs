@@ -2,7 +2,6 @@
 
 mod access;
 mod actions;
-mod checks;
 mod done;
 mod figures;
 mod html;
@@ -31,6 +30,7 @@ pub struct Admin {
     access: Box<dyn Fn(&Parts) -> Access + Send + Sync>,
     regenerate: Option<Box<Regenerate>>,
     latest: live::Latest,
+    report: live::Shared,
 }
 
 /// Regenerates the page of a path.
@@ -53,6 +53,7 @@ impl Admin {
             access: Box::new(access),
             regenerate: None,
             latest: live::Latest::default(),
+            report: live::Shared::default(),
         }
     }
 

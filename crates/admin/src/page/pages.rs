@@ -14,55 +14,69 @@ use perennial::{
 };
 use serde::Deserialize;
 
+use crate::Generated;
+
 use super::{
     Admin,
     access::Viewer,
     actions::lock_action,
-    checks,
     done::{After, done},
-    figures::{Figures, Search, last_time},
+    figures::{Search, last_time},
     html::{Failed, age_bar, message, page, short, size, sparkline, state, time},
+    live::figures,
 };
 
 /// The size of the shown source of a stored page, in bytes.
 const SOURCE: usize = 64 << 10;
 
 pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) -> Html<String> {
-    let seen = checks::look(&admin.site).await;
-    let figures = Figures::of(&admin);
-    let table = |caption: &str, group: &str, rows: &[(&'static str, u64)]| {
+    let report = admin.report.of(&admin.site).await;
+    let generations = |caption: &str, generations: &[Generated]| {
         html! {
-            table {
+            div .wide { table {
                 caption { (caption) }
-                @for (name, number) in rows {
-                    tr { th scope="row" { (name.replace('_', " ")) }
-                        td .number data-figure={ (group) "." (name) } { (number) } }
+                thead { tr { th { "Key" } th { "Began" } th { "Reason" } th { "Took" } th { "Size" } th { "Process" } } }
+                @for it in generations {
+                    tr {
+                        td .key { a href={ (viewer.base) "/entry?" (query(&[("key", &it.key)])) } { (short(&it.key)) } }
+                        td { (time(it.version.began.elapsed().unwrap_or_default())) " ago" } td { (it.version.reason) }
+                        td .number { (time(it.version.took)) } td .number { (size(it.version.bytes)) }
+                        td { code { (visible(&it.version.process)) } }
+                    }
                 }
-            }
+            } }
         }
     };
     let body = html! {
         ul .checks {
-            @for check in &seen.checks {
+            @for check in &report.checks {
                 li data-result=(check.result.sign()) { strong { (check.result.sign()) } " " (visible(&check.text)) }
             }
         }
         section .figures data-live={ (viewer.base) "/live" } {
-            (table("Requests of this process", "requests", &figures.requests))
-            (table("Regenerations of this process", "regenerations", &figures.regenerations))
-            (table("The last minute of this process", "last_minute", &figures.last_minute))
             table {
-                caption { "Memory of this process" }
-                tr { th scope="row" { "entries" } td .number data-figure="memory_entries" { (figures.memory_entries) } }
-                tr { th scope="row" { "bytes" } td .number data-figure="memory_bytes" { (figures.memory_bytes) } }
-                tr { th scope="row" { "capacity" } td .number { (figures.memory_capacity) } }
-                tr { th scope="row" { "running regenerations" } td .number data-figure="running" { (figures.running) } }
+                @for (name, number) in figures(&report) {
+                    tr { th scope="row" { (name) } td .number data-figure=(name) { (number) } }
+                }
+                tr { th scope="row" { "size of the stored bodies" } td .number { (size(report.bytes)) } }
             }
         }
+        @if !report.failing.is_empty() {
+            div .wide { table {
+                caption { "Pages in cooldown after a failed regeneration" }
+                thead { tr { th { "Key" } th { "Failed" } th { "Tried again in" } } }
+                @for lock in &report.failing {
+                    tr { td .key { a href={ (viewer.base) "/entry?" (query(&[("key", &lock.name)])) } { (short(&lock.name)) } }
+                        td { (time(lock.age)) " ago" } td { (time(lock.remaining)) } }
+                }
+            } }
+        }
+        (generations("The latest generations", &report.latest))
+        (generations("The slowest of the latest 200 generations", &report.slow))
         h2 { "Processes" }
         div .wide { table {
             thead { tr { th { "Process" } th { "Runs" } th { "Listed for" } th { "Last sign of life" } } }
-            @for process in &seen.processes {
+            @for process in &report.processes {
                 tr { td { code { (visible(&process.label)) } } td { (visible(&process.runs)) }
                     td { (time(process.age)) } td { (time(process.silent_for)) " ago" } }
             }
