@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::{
     databases::Db,
     log::Log,
-    support::{Crowd, Folder, Origin, every, get, patient, serve, until},
+    support::{Crowd, Folder, Origin, every, get, patient, serve, taken, until},
 };
 
 const YEAR: Duration = Duration::from_hours(365 * 24);
@@ -518,11 +518,7 @@ async fn the_longest_times_can_be_stored() {
     let folder = Folder::new();
     let site = folder.site().await;
     let locks = site.locks().lease(YEAR);
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "a").await;
     lease.release().await.expect("is ours");
 
     let policy = Refresh::every(SHORT).cooldown(YEAR).lease(YEAR);

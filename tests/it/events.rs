@@ -11,7 +11,7 @@ use perennial::{
 use perennial_testing::{self, advance};
 use tower::ServiceExt;
 
-use crate::log::Log;
+use crate::{log::Log, support::taken};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -259,11 +259,7 @@ async fn locks_are_reported_as_acquired_contended_broken_and_lost() {
     let site = database.open(Perennial::builder()).expect("opens");
     let mut events = site.subscribe();
     let locks = site.locks();
-    let lease = locks
-        .try_lock("job")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "job").await;
     assert!(locks.try_lock("job").await.expect("answers").is_none());
     let fence = lease.fence();
     let name: Arc<str> = "job".into();

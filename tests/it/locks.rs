@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     databases::Db,
-    support::{Folder, HANG, until},
+    support::{Folder, HANG, taken, until},
 };
 
 const LEASE: Duration = Duration::from_secs(6);
@@ -71,11 +71,7 @@ async fn names_that_differ_in_case_blanks_accents_or_their_end_are_different_loc
 
 async fn a_lease_is_extended_while_it_is_held(db: Db) {
     let locks = db.site().await.locks().lease(LEASE);
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "a").await;
     extended(&db).await;
     assert!(locks.try_lock("a").await.expect("answers").is_none());
     lease.extend().await.expect("is ours");
@@ -213,12 +209,7 @@ async fn an_application_may_bring_its_own_pool() {
         .await
         .expect("opens");
     let site = Perennial::with_pool(pool.clone()).await.expect("prepares");
-    let lease = site
-        .locks()
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&site.locks(), "a").await;
     let (name, fence): (String, i64) = sqlx::query_as("SELECT name, fence FROM perennial_lock")
         .fetch_one(&pool)
         .await
@@ -228,11 +219,7 @@ async fn an_application_may_bring_its_own_pool() {
 
 async fn a_release_that_is_cancelled_is_made_good(db: Db) {
     let locks = db.site().await.locks().lease(Duration::from_secs(600));
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "a").await;
     let writer = db.uncommitted(HOLD).await;
     let release = tokio::time::timeout(Duration::from_millis(1), lease.release());
     assert!(release.await.is_err(), "it waits for the writer");
@@ -321,17 +308,9 @@ async fn write_under_an_older_fence_is_refused(db: Db) {
     db.execute("CREATE TABLE document (fence BIGINT NOT NULL)")
         .await;
     db.execute("INSERT INTO document VALUES (0)").await;
-    let early = locks
-        .try_lock("one")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let early = taken(&locks, "one").await;
     assert!(locks.break_lock("one", None).await.expect("answers"));
-    let late = locks
-        .try_lock("one")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let late = taken(&locks, "one").await;
     with_pool!(db, pool => {
         let write = async |lease: &perennial::locks::Lease| {
             let fence = lease.fence();

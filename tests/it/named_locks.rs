@@ -20,7 +20,7 @@ use tokio::{task::JoinSet, time::Instant};
 use crate::{
     databases::{Db, all_of},
     paused::Shared,
-    support::{HANG, until},
+    support::{HANG, taken, until},
 };
 
 on_each_database! {
@@ -83,11 +83,7 @@ async fn waiters_for_one_lock_delay_no_other_lock(db: Db) {
     }
     for n in 0..25 {
         let name = format!("other {n}");
-        let held = locks
-            .try_lock(&name)
-            .await
-            .expect("answers")
-            .expect("is free");
+        let held = taken(&locks, &name).await;
         let attempt = tokio::spawn(locks.lock(&name).wait(HANG).into_future());
         held.release().await.expect("is ours");
         let other = tokio::time::timeout(HANG, attempt).await;
@@ -161,11 +157,7 @@ async fn lock_with_a_minimum_hold_is_not_free_before() {
 #[tokio::test(start_paused = true)]
 async fn guarded_work_ends_when_its_lease_is_lost() {
     let locks = Shared::new().locks().lease(LEASE);
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "a").await;
     assert_eq!(lease.guard(async { 7 }).await.expect("holds"), 7);
     assert!(locks.break_lock("a", None).await.expect("answers"));
     let error = lease.guard(std::future::pending::<()>()).await;
@@ -176,11 +168,7 @@ async fn guarded_work_ends_when_its_lease_is_lost() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_not_extended_is_lost_when_it_ends() {
     let locks = Shared::new().locks().lease(LEASE).manual_extension();
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "a").await;
     let start = Instant::now();
     let before = LEASE / 4;
     tokio::time::sleep(before).await;
@@ -204,7 +192,7 @@ async fn lease_whose_pool_is_closed_is_lost_when_it_ends(db: Db) {
     drop(db.database().await);
     with_pool!(&db, pool => {
         let locks = Locks::with_pool(pool.clone()).await.expect("opens").lease(Duration::from_secs(1));
-        let lease = locks.try_lock("a").await.expect("answers").expect("is free");
+        let lease = taken(&locks, "a").await;
         // Each further statement fails at once.
         pool.close().await;
         tokio::time::timeout(HANG, lease.lost()).await.expect("is lost");
@@ -215,13 +203,9 @@ async fn locks_are_listed_and_inspected(db: Db) {
     let locks = locks(&db).await.label("me");
     assert_eq!(locks.inspect("a").await.expect("answers"), None);
     let a = locks.lock("a").action("work").await.expect("is free");
-    let b = locks
-        .try_lock("b")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let b = taken(&locks, "b").await;
     let job = locks.clone().hold_at_least(Duration::from_secs(60));
-    let c = job.try_lock("c").await.expect("answers").expect("is free");
+    let c = taken(&job, "c").await;
     let fence = a.fence();
     b.release().await.expect("is ours");
     c.release().await.expect("is ours");
@@ -255,17 +239,9 @@ async fn locks_are_listed_and_inspected(db: Db) {
 async fn a_broken_lock_is_free_and_its_holder_finds_out() {
     let locks = Shared::new().locks().lease(LEASE);
     assert!(!locks.break_lock("a", None).await.expect("answers"));
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "a").await;
     assert!(locks.break_lock("a", None).await.expect("answers"));
-    let next = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let next = taken(&locks, "a").await;
     assert!(next.fence() > lease.fence());
     tokio::time::timeout(HANG, lease.lost())
         .await
@@ -281,7 +257,7 @@ async fn a_broken_lock_is_free_and_its_holder_finds_out() {
     next.release().await.expect("is not touched by that");
     // Neither does a cooldown hold.
     let job = locks.clone().hold_at_least(Duration::from_secs(60));
-    let lease = job.try_lock("a").await.expect("answers").expect("is free");
+    let lease = taken(&job, "a").await;
     lease.release().await.expect("is ours");
     assert!(locks.try_lock("a").await.expect("answers").is_none());
     assert!(locks.break_lock("a", None).await.expect("answers"));
@@ -290,11 +266,7 @@ async fn a_broken_lock_is_free_and_its_holder_finds_out() {
 
 async fn locks_that_are_unused_for_long_are_pruned(db: Db) {
     let locks = locks(&db).await;
-    let held = locks
-        .try_lock("held")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let held = taken(&locks, "held").await;
     let mut fence = 0;
     for name in 0..120 {
         let lease = locks.try_lock(["used", &name.to_string()]).await;
@@ -312,11 +284,7 @@ async fn locks_that_are_unused_for_long_are_pruned(db: Db) {
     let brief = Duration::from_millis(300);
     locks.prune(brief).await.expect("answers");
     assert_eq!(db.int(rows).await, Some(1));
-    let again = locks
-        .try_lock(["used", "119"])
-        .await
-        .expect("answers")
-        .expect("is free");
+    let again = taken(&locks, ["used", "119"]).await;
     assert!(again.fence().0 > fence);
     held.release().await.expect("is ours");
 }
@@ -441,13 +409,7 @@ async fn lock_taken_after_the_statement_limit_is_given_back(db: Db) {
     let site = perennial::Perennial::builder().statement_timeout(Duration::from_secs(2));
     let site = site.open(db.url()).await.expect("opens");
     let locks = site.locks().lease(Duration::from_secs(600));
-    drop(
-        locks
-            .try_lock("a")
-            .await
-            .expect("answers")
-            .expect("is free"),
-    );
+    drop(taken(&locks, "a").await);
     until("it is released", async || {
         let info = locks.inspect("a").await.expect("answers");
         info.is_some_and(|info| info.holder.is_none())
