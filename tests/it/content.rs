@@ -57,26 +57,6 @@ async fn content_is_generated_once_and_found_by_another_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stale_content_is_served_and_regenerated() {
-    let folder = Folder::new();
-    let runs = Arc::new(AtomicUsize::new(0));
-    let site = folder.site().await;
-    let policy = Refresh::every(SHORT).in_background();
-    top_ten(&site, &policy, &runs).await.expect("is made");
-    tokio::time::sleep(2 * SHORT).await;
-    let old = top_ten(&site, &policy, &runs).await.expect("is served");
-    assert_eq!(old.text(), "run 1");
-    until("it regrows", async || {
-        top_ten(&site, &policy, &runs)
-            .await
-            .expect("is served")
-            .text()
-            != "run 1"
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn failure_has_its_source_for_all_waiters_and_replaces_no_old_version() {
     let folder = Folder::new();
     let site = folder.site().await;
@@ -150,23 +130,6 @@ async fn caller_who_leaves_cancels_nothing() {
     assert_eq!(origin.begun(), 1);
 }
 
-/// A page that holds every permit waits for its sidebar, and the sidebar must not wait for a
-/// permit.
-#[tokio::test(flavor = "multi_thread")]
-async fn content_within_content_does_not_wait_for_a_permit() {
-    let folder = Folder::new();
-    let builder = patient().max_regenerations(1);
-    let site = builder.open(&folder.url()).await.expect("opens");
-    let policy = Refresh::every(LONG);
-    let inner = site.clone();
-    let page = site.content("page", &policy, move || async move {
-        let sidebar = inner.content("sidebar", &policy, || async { Ok::<_, Error>("sidebar") });
-        sidebar.await.map(|sidebar| format!("page with {sidebar}"))
-    });
-    let page = tokio::time::timeout(HANG, page).await.expect("hangs");
-    assert_eq!(page.expect("is made").text(), "page with sidebar");
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_closure_that_panics_is_a_failure_of_the_generator() {
     let site = perennial_testing::Database::new().open(Perennial::builder());
@@ -178,68 +141,6 @@ async fn a_closure_that_panics_is_a_failure_of_the_generator() {
     perennial_testing::advance(Duration::from_secs(2)).await;
     let fine = site.content("sidebar", &policy, || async { Ok::<_, Error>("fine") });
     assert_eq!(fine.await.expect("is made").text(), "fine");
-}
-
-/// A page with a part that takes longer than the soft timeout: the page that is generated from the
-/// old part does not last.
-#[tokio::test(start_paused = true)]
-async fn a_page_with_a_stale_part_is_stale_soon() {
-    let database = perennial_testing::Database::new();
-    let site = database.open(Perennial::builder()).expect("opens");
-    let runs = Arc::new(AtomicUsize::new(0));
-    let part = {
-        let (site, runs) = (site.clone(), Arc::clone(&runs));
-        move || {
-            let (site, runs) = (site.clone(), Arc::clone(&runs));
-            async move {
-                let list = site.content("list", Refresh::every(LONG), async move || {
-                    tokio::time::sleep(Duration::from_secs(2)).await;
-                    Ok::<_, Error>(format!("list {}", runs.fetch_add(1, SeqCst) + 1))
-                });
-                list.await.expect("is generated").to_string()
-            }
-        }
-    };
-    let app = Router::new().route("/", get(part).layer(site.layer(Refresh::every(LONG))));
-    let visit = async || body(&app).await;
-    assert_eq!(visit().await, "list 1");
-    for name in ["list", "/"] {
-        site.invalidate(name).await.expect("is invalidated");
-    }
-    // The page is generated from the old list, after the list's soft timeout.
-    assert_eq!(visit().await, "list 1");
-    perennial_testing::advance(Duration::from_secs(2)).await;
-    assert_eq!(visit().await, "list 1");
-    perennial_testing::advance(Duration::from_secs(3)).await;
-    assert_eq!(visit().await, "list 2");
-    // The page without a stale part lasts.
-    let generations = database.generations("/");
-    perennial_testing::advance(LONG / 2).await;
-    assert_eq!(visit().await, "list 2");
-    assert_eq!(database.generations("/"), generations);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_page_with_a_placeholder_is_stale_soon() {
-    let database = perennial_testing::Database::new();
-    let site = database.open(Perennial::builder()).expect("opens");
-    let part = {
-        let site = site.clone();
-        move || {
-            let site = site.clone();
-            async move {
-                let list = site.content_or("list", Refresh::every(LONG), "soon", async || {
-                    tokio::time::sleep(Duration::from_secs(2)).await;
-                    Ok::<_, Error>("the list")
-                });
-                list.await.expect("is there").to_string()
-            }
-        }
-    };
-    let app = Router::new().route("/", get(part).layer(site.layer(Refresh::every(LONG))));
-    assert_eq!(body(&app).await, "soon");
-    perennial_testing::advance(Duration::from_secs(4)).await;
-    assert_eq!(body(&app).await, "the list");
 }
 
 #[tokio::test(start_paused = true)]

@@ -153,47 +153,6 @@ async fn content_from_before_a_purge_is_never_served_after_it() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn content_from_before_an_invalidation_is_stale_though_its_lock_was_broken() {
-    for key in KEYS {
-        let shared = Shared::new();
-        let (site, other) = (shared.site(), shared.site());
-        let data = Data::default();
-        data.set(1);
-        data.hold(true);
-        let first = generating(&site, &data, key).await;
-        data.set(2);
-        other.invalidate(key).await.expect("is done");
-        let broken = site.locks().break_lock(page(key), None).await;
-        assert!(broken.expect("is done"), "it was held");
-        data.hold(false);
-        assert_eq!(first.await.expect("no panic").as_deref(), Ok("1"));
-        becomes(&site, &data, key, "2").await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn purged_page_is_not_served_while_its_generator_fails() {
-    for key in KEYS {
-        let site = Shared::new().site();
-        let data = Data::default();
-        data.set(1);
-        visit(&site, &data, key).await.expect("is generated");
-        site.invalidate(key).await.expect("is done");
-        data.hold(true);
-        let stale = generating(&site, &data, key).await;
-        // The record is deleted, and the page that shows the record has to disappear.
-        data.set(usize::MAX);
-        site.purge(key).await.expect("is done");
-        data.hold(false);
-        let _ = stale.await.expect("no panic");
-        for _ in 0..5 {
-            let answer = visit(&site, &data, key).await;
-            answer.expect_err("the record is gone");
-        }
-    }
-}
-
 async fn more_invalidated_names_than_a_process_keeps_count_as_everything(db: Db) {
     let origin = Origin::default();
     let old = Process::new(&db, &origin, |layer| layer).await;

@@ -168,44 +168,6 @@ async fn page_that_took_longer_than_its_interval_is_fresh_when_it_is_stored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_purge_ends_a_cooldown_in_every_process() {
-    let (shared, origin) = (Shared::new(), Origin::default());
-    origin.status(500);
-    let sites = [shared.site(), shared.site()];
-    let addresses = sites.each_ref().map(|site| {
-        let layer = site.layer(Refresh::every(LONG).cooldown(LONG));
-        here(origin.router().layer(layer))
-    });
-    let status = async |process: usize| get(addresses[process], "/").await.status;
-    assert_eq!([status(0).await, status(1).await], [500, 503]);
-    origin.status(200);
-    assert_eq!([status(0).await, status(1).await], [503, 503]);
-    sites[0].purge("/").await.expect("is done");
-    assert_eq!(status(0).await, 200, "it is tried again");
-    synced().await;
-    assert_eq!(status(1).await, 200, "the other one has heard of it");
-    assert_eq!(origin.begun(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn idle_process_learns_of_invalidations_before_it_serves_a_page_as_fresh() {
-    let (shared, origin) = (Shared::new(), Origin::default());
-    let [a, b] = pair(&shared, &origin);
-    for process in [&a, &b] {
-        assert_eq!([process.run("/p").await, process.run("/q").await], [1, 2]);
-    }
-    for _ in 0..2 {
-        a.site.invalidate("/p").await.expect("is done");
-        // A time after which a process no longer relies on its last sync.
-        synced().await;
-        let begun = origin.begun();
-        assert_eq!(b.run("/p").await, begun + 1);
-        assert_eq!(a.run("/p").await, begun + 1);
-        assert_eq!(a.run("/q").await, 2, "all else is as it was");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn content_is_invalidated_and_purged_by_its_key() {
     const POLICY: Refresh = every(LONG);
     let shared = Shared::new();
