@@ -168,37 +168,6 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_request_is_counted_once_by_its_cache_status() {
-    let database = perennial_testing::Database::new();
-    let site = database.open(Perennial::builder()).expect("opens");
-    let app = app(&site, Refresh::every(INTERVAL).in_background());
-    for _ in 0..3 {
-        visit(&app, "/page/1").await;
-    }
-    advance(INTERVAL + Duration::from_secs(1)).await;
-    visit(&app, "/page/1").await;
-    visit(&app, "/private").await;
-    visit(&app, "/private").await;
-    visit(&app, "/fails").await;
-    visit(&app, "/fails").await;
-    let stats = site.stats();
-    let counted = Served::all().map(|served| (served, stats.requests(served)));
-    let counted: Vec<_> = counted.filter(|(_, count)| *count > 0).collect();
-    assert_eq!(
-        counted,
-        [
-            (Served::Hit, 2),
-            (Served::Stale, 1),
-            (Served::Generated, 1),
-            (Served::Bypass(Bypass::Private), 2),
-            (Served::Unavailable, 1),
-            (Served::Failed, 1),
-        ]
-    );
-    assert_eq!((stats.bypassed(), stats.ended()), (2, 4));
-}
-
-#[tokio::test(start_paused = true)]
 async fn database_that_fails_and_returns_is_two_events() {
     let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");

@@ -262,43 +262,6 @@ fn honest(shared: &Shared, cache_control: &'static str) -> (Origin, Here) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn freshness_directives_of_a_response_are_honoured() {
-    // The header; whether the second visit, more than a second later, regenerates; whether that
-    // visit gets the old version.
-    for (said, regenerates, old) in [
-        ("public", false, true),
-        ("max-age=3600", false, true),
-        ("max-age=3600, s-maxage=1", true, false),
-        ("max-age=1", true, false),
-        ("no-cache", true, false),
-        ("max-age=1, stale-while-revalidate=3600", true, true),
-        (
-            "max-age=1, stale-while-revalidate=3600, must-revalidate",
-            true,
-            false,
-        ),
-    ] {
-        let shared = Shared::new();
-        let (origin, address) = honest(&shared, said);
-        assert_eq!(get(address, "/").await.run(), 1);
-        // Another process decides by the stored version.
-        let (others, other) = honest(&shared, said);
-        tokio::time::sleep(2 * SHORT).await;
-        others.hold();
-        let mut visitors = Crowd::visit(2, &[other], "/");
-        tokio::time::sleep(SHORT).await;
-        assert_eq!(others.begun() == 1, regenerates, "{said}");
-        if old {
-            let beside = visitors.first(1).await;
-            assert_eq!(beside[0].text(), "run 1 of it", "{said}");
-        }
-        others.let_go();
-        visitors.rest().await;
-        assert_eq!(origin.begun(), 1, "{said}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_stale_page_outlives_failures_for_as_long_as_it_says() {
     for (said, served) in [
         ("max-age=1", false),
