@@ -14,77 +14,16 @@ use crate::{
 const EVERY: Duration = Duration::from_secs(1);
 
 on_each_database! {
-    one_generation_cold_and_one_stale_for_three_processes
     a_killed_regenerator_is_replaced_after_its_lease
-    a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_elsewhere_are_answered
-    a_stopped_regenerator_publishes_nothing_after_it_was_overtaken
-    a_stopped_generator_of_a_first_version_publishes_nothing_after_it_was_overtaken
-    a_graceful_shutdown_under_load_drops_nobody_and_leaves_no_lease
 }
 
 on_database! {
     sqlite_file = crate::databases::Db::sqlite();
     eight_processes_start_together_on_no_database
-    a_visitor_who_leaves_a_gateway_cancels_nothing
 }
 
 fn all_of_run(replies: &[Reply], run: usize) -> bool {
     replies.iter().all(|reply| reply.run() == run)
-}
-
-async fn one_generation_cold_and_one_stale_for_three_processes(db: Db) {
-    let site = db.site().await;
-    let origin = Origin::default();
-    let address = origin.serve().await;
-    let options = "--every 1h --wait 60s";
-    let gateways: Vec<_> = (0..3)
-        .map(|_| Gateway::start(address, db.url(), options))
-        .collect();
-    let addresses: Vec<_> = gateways.iter().map(|gateway| gateway.address).collect();
-
-    let path = "/page";
-    let before = origin.begun();
-    origin.hold();
-    let crowd = Crowd::visit(60, &addresses, path);
-    until("the first version is generated", async || {
-        origin.begun() > before
-    })
-    .await;
-    origin.let_go();
-    assert!(all_of_run(&crowd.rest().await, before + 1));
-    assert_eq!(origin.begun(), before + 1, "cold");
-
-    // A process that has learned of the later invalidation has learned of the earlier one.
-    let later = "/page/later";
-    let old = get(addresses[0], later).await.run();
-    for address in &addresses {
-        assert_eq!(get(*address, later).await.run(), old);
-    }
-    for path in [path, later] {
-        site.invalidate(path).await.expect("is done");
-    }
-    for address in &addresses {
-        until("it is stale in every process", async || {
-            get(*address, later).await.run() > old
-        })
-        .await;
-    }
-    let begun = origin.begun();
-    origin.hold();
-    let mut crowd = Crowd::visit(60, &addresses, path);
-    // All but the leader get the old version.
-    assert!(all_of_run(&crowd.first(59).await, before + 1));
-    origin.let_go();
-    // The leader waits for the new version, but not for a slow database.
-    let last = crowd.rest().await;
-    assert!(all_of_run(&last, before + 1) || all_of_run(&last, begun + 1));
-    for address in &addresses {
-        until("the new version is served", async || {
-            get(*address, path).await.run() == begun + 1
-        })
-        .await;
-    }
-    assert_eq!(origin.begun(), begun + 1, "stale");
 }
 
 async fn a_killed_regenerator_is_replaced_after_its_lease(db: Db) {
@@ -124,132 +63,6 @@ async fn a_killed_regenerator_is_replaced_after_its_lease(db: Db) {
     .await;
 }
 
-async fn a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_elsewhere_are_answered(
-    db: Db,
-) {
-    let origin = Origin::default();
-    let address = origin.serve().await;
-    let options = "--every 1h --lease 1s";
-    let [a, b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
-    origin.hold();
-    // The connection breaks.
-    let lost = tokio::spawn({
-        let a = a.address;
-        async move { get(a, "/").await }
-    });
-    until("a generates", async || origin.begun() == 1).await;
-    let crowd = Crowd::visit(20, &[b.address], "/");
-    a.signal(Signal::KILL);
-    until("b generates", async || origin.begun() == 2).await;
-    origin.let_go();
-    assert!(all_of_run(&crowd.rest().await, 2));
-    lost.abort();
-}
-
-/// In each round the leader's process sleeps past its lease, another process publishes, and the
-/// leader's process wakes up.
-///
-/// Without an old version the generator continues and its publish is refused; with one the
-/// generator is cancelled.
-async fn overtaken(db: &Db, cold: bool) {
-    let origin = Origin::default();
-    let address = origin.serve().await;
-    let options = "--every 1h --lease 1s --in-background";
-    let site = db.site().await;
-    let [mut a, mut b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
-    for round in 0..2 {
-        let path = format!("/{round}");
-        if !cold {
-            assert_eq!(
-                get(a.address, &path).await.run(),
-                get(b.address, &path).await.run()
-            );
-            site.invalidate(&path).await.expect("is done");
-        }
-        let published = async || db.entry(&path).await.unwrap_or_default();
-        let begun = origin.begun();
-        let body_of = |run: usize| format!("run {run} of {path}");
-
-        origin.hold();
-        let mut of_a = Crowd::visit(1, &[a.address], &path);
-        until("a generates", async || {
-            if !cold {
-                // The process knows now that its version is stale.
-                of_a.another(a.address, &path);
-            }
-            origin.begun() == begun + 1
-        })
-        .await;
-        a.signal(Signal::STOP);
-        let mut of_b = Crowd::visit(1, &[b.address], &path);
-        until("b generates", async || {
-            if !cold {
-                // Each visit is answered at once, and one after the lease's end takes over.
-                of_b.another(b.address, &path);
-            }
-            origin.begun() == begun + 2
-        })
-        .await;
-        origin.let_go();
-        until("b publishes", async || {
-            published().await.1 == body_of(begun + 2)
-        })
-        .await;
-        let (fence, _) = published().await;
-        a.signal(Signal::CONT);
-        of_a.rest().await;
-        of_b.rest().await;
-        // No step of process a is late any more when a serves the version of process b or a later
-        // one.
-        until("a has b's version", async || {
-            get(a.address, &path).await.run() >= begun + 2
-        })
-        .await;
-
-        let (after, body) = published().await;
-        assert!(after >= fence, "round {round}: the fence went back");
-        assert_ne!(
-            body,
-            body_of(begun + 1),
-            "round {round}: the late publish got through"
-        );
-        let lock =
-            format!("SELECT fence FROM perennial_lock WHERE kind = 'page' AND name = '{path}'");
-        let lock = db.int(&lock).await.expect("is there");
-        assert!(lock >= after);
-        std::mem::swap(&mut a, &mut b);
-    }
-}
-
-async fn a_stopped_regenerator_publishes_nothing_after_it_was_overtaken(db: Db) {
-    overtaken(&db, false).await;
-}
-
-async fn a_stopped_generator_of_a_first_version_publishes_nothing_after_it_was_overtaken(db: Db) {
-    overtaken(&db, true).await;
-}
-
-async fn a_visitor_who_leaves_a_gateway_cancels_nothing(db: Db) {
-    use tokio::io::AsyncWriteExt;
-
-    let origin = Origin::default();
-    let gateway = Gateway::start(origin.serve().await, db.url(), "--every 1h");
-    origin.hold();
-    let mut visitor = tokio::net::TcpStream::connect(gateway.address)
-        .await
-        .expect("connects");
-    let asked = visitor
-        .write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
-        .await;
-    asked.expect("asks");
-    until("it generates", async || origin.begun() == 1).await;
-    drop(visitor);
-    origin.let_go();
-    until("it ends", async || origin.ended() == 1).await;
-    assert_eq!(get(gateway.address, "/").await.run(), 1);
-    assert_eq!(origin.begun(), 1);
-}
-
 async fn eight_processes_start_together_on_no_database(db: Db) {
     let origin = Origin::default();
     let address = origin.serve().await;
@@ -273,55 +86,6 @@ async fn eight_processes_start_together_on_no_database(db: Db) {
         &Crowd::visit(80, &addresses, "/").rest().await,
         1
     ));
-}
-
-async fn a_graceful_shutdown_under_load_drops_nobody_and_leaves_no_lease(db: Db) {
-    let origin = Origin::default();
-    let address = origin.serve().await;
-    let options = "--every 500ms --lease 30s --in-background";
-    let [a, b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
-    for path in ["/1", "/2", "/3"] {
-        get(a.address, path).await;
-    }
-    tokio::time::sleep(EVERY).await;
-    let held = origin.begun();
-    origin.hold();
-    // Some visitors wait for a first version, and others have old versions.
-    let cold = Crowd::visit(30, &[a.address], "/cold");
-    let stale: Vec<_> = ["/1", "/2", "/3"]
-        .map(|path| Crowd::visit(20, &[a.address], path))
-        .into();
-    until("all are being generated", async || {
-        for path in ["/1", "/2", "/3"] {
-            // The regeneration before may still be ending.
-            get(a.address, path).await;
-        }
-        origin.begun() == held + 4
-    })
-    .await;
-    for crowd in stale {
-        assert!(crowd.rest().await.iter().all(|reply| reply.status == 200));
-    }
-    a.signal(Signal::TERM);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    origin.let_go();
-    let replies = cold.rest().await;
-    assert!(all_of_run(&replies, replies[0].run()), "{replies:?}");
-    assert_eq!(a.ended(), Some(0));
-    let owned = "SELECT count(*) FROM perennial_lock WHERE owner IS NOT NULL";
-    assert_eq!(db.int(owned).await, Some(0), "a lease is left behind");
-    assert!(origin.ended() > held, "what was begun was finished");
-    for path in ["/1", "/2", "/3", "/cold"] {
-        let (_, stored) = db.entry(path).await.expect("is stored");
-        let run: usize = stored
-            .split(' ')
-            .nth(1)
-            .and_then(|run| run.parse().ok())
-            .expect("a run");
-        assert!(run > held, "{path}: {stored}");
-        // The remaining process answers.
-        assert_eq!(get(b.address, path).await.status, 200);
-    }
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
