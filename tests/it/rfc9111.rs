@@ -27,11 +27,6 @@ on_each_database! {
 const LONG: Duration = Duration::from_secs(3600);
 const MINUTE: i64 = 60;
 
-fn text<'a>(reply: &'a Reply, name: &str) -> &'a str {
-    let value = reply.headers.get(name);
-    value.map_or("", |value| value.to_str().expect("text"))
-}
-
 /// A site whose pages all have this head.
 async fn site_with(folder: &Folder, head: &[(&str, &str)], policy: Refresh) -> SocketAddr {
     let mut headers = HeaderMap::new();
@@ -49,7 +44,9 @@ async fn site_with(folder: &Folder, head: &[(&str, &str)], policy: Refresh) -> S
 async fn fresh_for(address: SocketAddr) -> Option<i64> {
     get(address, "/").await;
     let reply = get(address, "/").await;
-    let ttl = text(&reply, "cache-status").strip_prefix("perennial; hit; ttl=")?;
+    let ttl = reply
+        .header("cache-status")
+        .strip_prefix("perennial; hit; ttl=")?;
     Some(ttl.parse().expect("a number"))
 }
 
@@ -103,7 +100,7 @@ async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
             assert!(is_expected, "{head:?}: {fresh:?}, not {expected:?}");
             let reply = get(address, "/").await;
             let sent = head.iter().find(|(name, _)| *name == cdn);
-            assert_eq!(text(&reply, cdn), sent.map_or("", |(_, value)| value));
+            assert_eq!(reply.header(cdn), sent.map_or("", |(_, value)| value));
         }
     }
 }
@@ -112,18 +109,18 @@ async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
 async fn date_is_the_generation_time_and_age_the_time_since() {
     let folder = Folder::new();
     let address = site_with(&folder, &[], Refresh::every(LONG)).await;
-    let date = |reply: &Reply| httpdate::parse_http_date(text(reply, "date")).expect("a date");
+    let date = |reply: &Reply| httpdate::parse_http_date(reply.header("date")).expect("a date");
     let first = get(address, "/").await;
     let made = date(&first);
     tokio::time::sleep(Duration::from_millis(3100)).await;
-    let etag = [("if-none-match", text(&first, "etag"))];
+    let etag = [("if-none-match", first.header("etag"))];
     for reply in [
         get(address, "/").await,
         request(address, "GET", "/", &etag).await,
         request(address, "HEAD", "/", &[]).await,
     ] {
         assert!(date(&reply) <= made + Duration::from_secs(1), "{reply:?}");
-        let age: u64 = text(&reply, "age").parse().expect("a number");
+        let age: u64 = reply.header("age").parse().expect("a number");
         assert!(age >= 3, "{reply:?}");
         // RFC 9111 §4.2.3: a cache takes the greater of the apparent age (the time since `Date`)
         // and `Age`. Here the two differ by less than a second.
@@ -150,7 +147,7 @@ async fn date_is_the_generation_time_and_age_the_time_since() {
     for (head, past) in [(("date", &*before), 3000), (("age", "2147483648"), 1 << 31)] {
         let folder = Folder::new();
         let reply = get(site_with(&folder, &[head], Refresh::every(LONG)).await, "/").await;
-        let age: u64 = text(&reply, "age").parse().expect("a number");
+        let age: u64 = reply.header("age").parse().expect("a number");
         assert!((past..past + 60).contains(&age), "{reply:?}");
         let apparent = SystemTime::now()
             .duration_since(date(&reply))
@@ -202,7 +199,9 @@ async fn negative_response_is_regenerated_after_a_minute() {
         for (path, expected) in [("/", interval), (MORE, more)] {
             get(address, path).await;
             let reply = get(address, path).await;
-            let said = text(&reply, "cache-status").strip_prefix("perennial; hit; ttl=");
+            let said = reply
+                .header("cache-status")
+                .strip_prefix("perennial; hit; ttl=");
             let ttl: i64 = said.expect("is stored").parse().expect("a number");
             assert!(
                 (expected - 30..=expected).contains(&ttl),

@@ -180,6 +180,12 @@ impl Reply {
         std::str::from_utf8(&self.body).expect("text")
     }
 
+    /// The first value of a header; empty: the header is missing.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        let value = self.headers.get(name);
+        value.map_or("", |value| value.to_str().expect("text"))
+    }
+
     /// The N of `run N of …`.
     pub(crate) fn run(&self) -> usize {
         self.text()
