@@ -15,7 +15,7 @@ use perennial::{Content, Error, ErrorKind, Perennial, Refresh};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use crate::support::{Folder, HANG, Origin, patient, until};
+use crate::support::{Folder, Origin, patient, until};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);

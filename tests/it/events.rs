@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{Router, body::Body, http::Request, response::IntoResponse, routing::get};
 use perennial::{
     Event, Perennial, Refresh,
-    event::{Bypass, Events, LockLoss, Outcome, Reason, Served},
+    event::{Bypass, Events, LockLoss, Outcome, Reason},
     locks::LockKind,
 };
 use perennial_testing::{self, advance};

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
 use crate::{
-    paused::{Here, Shared, here, origin_behind},
+    paused::{Here, Shared, here},
     support::{Crowd, Folder, HANG, Origin, get, patient, request, serve, until},
 };
 

@@ -18,7 +18,7 @@ use axum::{
 };
 use perennial::{Perennial, locks::Locks};
 use perennial_idempotency::{IdempotencyLayer, Scope};
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::sync::Notify;
 
 use crate::{
     databases::Db,
@@ -42,16 +42,6 @@ on_database! {
     what_is_too_large_is_told_so
     refusal_that_asks_to_repeat_is_not_stored
     a_layer_beneath_itself_lets_the_request_pass
-}
-
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod servers {
-    use super::*;
-
-    on_each_server! {
-        response_is_stored_when_its_server_was_away
-        request_runs_once_when_its_server_was_away_at_the_beginning
-    }
 }
 
 /// For a site without users.
@@ -376,90 +366,6 @@ async fn request_with_an_unreadable_response_does_not_run_again(db: Db) {
     let again = route.send("/a", &key, "x").await;
     assert_eq!(again.status, 409, "{again:?}");
     assert!(again.text().contains("is not stored"), "{again:?}");
-}
-
-/// A route that answers `done` when released, with a count of its runs.
-struct HeldService {
-    route: axum::routing::MethodRouter,
-    began: Arc<Notify>,
-    go: Arc<Notify>,
-    runs: Arc<AtomicUsize>,
-}
-
-impl HeldService {
-    fn new() -> Self {
-        let (go, began) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let runs = Arc::new(AtomicUsize::new(0));
-        let (going, beginning, count) = (go.clone(), began.clone(), runs.clone());
-        let route = post(async move || {
-            count.fetch_add(1, SeqCst);
-            beginning.notify_one();
-            going.notified().await;
-            "done"
-        });
-        Self {
-            route,
-            began,
-            go,
-            runs,
-        }
-    }
-}
-
-/// Repeats the request until the stored response is returned.
-async fn replayed(address: SocketAddr) {
-    until("the response is stored", async || {
-        let reply = pay(address, "k").await;
-        assert!([200, 409, 503].contains(&reply.status), "{reply:?}");
-        reply.status == 200 && reply.text() == "done"
-    })
-    .await;
-}
-
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-async fn response_is_stored_when_its_server_was_away(db: Db) {
-    use crate::proxy::{Proxy, Weather};
-
-    let held = HeldService::new();
-    let proxy = Proxy::before(db.url()).await;
-    let site = Perennial::open(&proxy.url(db.url())).await.expect("opens");
-    let layer = IdempotencyLayer::new(&site.locks(), public);
-    let address = serve(Router::new().route("/pay", held.route.layer(layer))).await;
-    let first = tokio::spawn(async move { pay(address, "k").await });
-    held.began.notified().await;
-    proxy.weather(Weather::Blackout);
-    expire(&db).await;
-    held.go.notify_one();
-    // The first try to store it takes as long as a statement may.
-    assert_eq!(first.await.expect("answers").text(), "done");
-    proxy.weather(Weather::Fair);
-    replayed(address).await;
-    assert_eq!(held.runs.load(SeqCst), 1);
-}
-
-/// A `Begin` whose reply never comes, and a repeat of the client.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-async fn request_runs_once_when_its_server_was_away_at_the_beginning(db: Db) {
-    use crate::proxy::{Proxy, Weather};
-
-    let proxy = Proxy::before(db.url()).await;
-    let site = Perennial::open(&proxy.url(db.url())).await.expect("opens");
-    let runs = Arc::new(AtomicUsize::new(0));
-    let count = runs.clone();
-    let route = post(async move || {
-        count.fetch_add(1, SeqCst);
-        "done"
-    });
-    let layer = IdempotencyLayer::new(&site.locks(), public);
-    let address = serve(Router::new().route("/pay", route.layer(layer))).await;
-    assert_eq!(pay(address, "other").await.status, 200);
-    proxy.weather(Weather::Blackout);
-    let away = pay(address, "k").await;
-    assert_eq!(away.status, 503, "{away:?}");
-    assert_eq!(runs.load(SeqCst), 1);
-    proxy.weather(Weather::Fair);
-    replayed(address).await;
-    assert_eq!(runs.load(SeqCst), 2);
 }
 
 async fn repeat_of_a_request_with_a_refused_response_gets_409(db: Db) {

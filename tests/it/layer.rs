@@ -10,9 +10,9 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
+    Router,
     body::Body,
-    extract::{MatchedPath, OriginalUri, Path, Query, Request, State},
+    extract::Request,
     http::{Method, Response, StatusCode, header},
     middleware::{Next, from_fn},
     response::IntoResponse,

@@ -25,7 +25,6 @@ use crate::{
 
 on_each_database! {
     lease_whose_pool_is_closed_is_lost_when_it_ends
-    locks_are_listed_and_inspected
     locks_that_are_unused_for_long_are_pruned
     work_done_once_runs_in_one_process_and_not_again
     failed_work_runs_again_until_it_succeeds
@@ -197,42 +196,6 @@ async fn lease_whose_pool_is_closed_is_lost_when_it_ends(db: Db) {
         pool.close().await;
         tokio::time::timeout(HANG, lease.lost()).await.expect("is lost");
     });
-}
-
-async fn locks_are_listed_and_inspected(db: Db) {
-    let locks = locks(&db).await.label("me");
-    assert_eq!(locks.inspect("a").await.expect("answers"), None);
-    let a = locks.lock("a").action("work").await.expect("is free");
-    let b = taken(&locks, "b").await;
-    let job = locks.clone().hold_at_least(Duration::from_secs(60));
-    let c = taken(&job, "c").await;
-    let fence = a.fence();
-    b.release().await.expect("is ours");
-    c.release().await.expect("is ours");
-    let listed = locks.list().await.expect("answers");
-    let names: Vec<_> = listed.iter().map(|lock| &*lock.name).collect();
-    assert_eq!(names, ["a", "c"]);
-    let info = locks
-        .inspect("a")
-        .await
-        .expect("answers")
-        .expect("is there");
-    let holder = info.holder.expect("is held");
-    assert_eq!((&*holder.label, &*holder.action), ("me", "work"));
-    assert!(info.fence == fence && info.age < HANG && info.remaining > Duration::from_secs(1));
-    let info = locks
-        .inspect("b")
-        .await
-        .expect("answers")
-        .expect("is there");
-    assert!(info.holder.is_none() && info.remaining.is_zero());
-    let info = locks
-        .inspect("c")
-        .await
-        .expect("answers")
-        .expect("is there");
-    assert!(info.holder.is_none() && info.remaining > Duration::from_secs(1));
-    a.release().await.expect("is ours");
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use axum::{Router, routing::get as route};
 use perennial::{Perennial, Refresh};
 
 use crate::{
     paused::{Here, Shared, here, origin_behind},
-    support::{Crowd, Folder, HANG, Origin, Reply, every, get, page, patient, serve, until},
+    support::{Crowd, HANG, Origin, Reply, every, get, page, patient, until},
 };
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -209,39 +208,5 @@ async fn a_publish_that_fails_takes_no_permit() {
     assert!(
         lock.is_some_and(|lock| lock.holder.is_some()),
         "it is not tried any more"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn jitter_shortens_each_keys_interval_by_the_same_part_in_all_processes() {
-    let shared = Shared::new();
-    let origin = Origin::default();
-    let policy = Refresh::every(LONG).jitter(0.5);
-    let mut addresses = Vec::new();
-    for _ in 0..2 {
-        let site = shared.site();
-        addresses.push(here(origin.router().layer(site.layer(policy))));
-    }
-    let mut lengths = Vec::new();
-    for page in 0..20 {
-        let page = format!("/{page}");
-        get(addresses[0], &page).await;
-        let mut ttls = Vec::new();
-        for address in &addresses {
-            let reply = get(*address, &page).await;
-            let status = reply.headers["cache-status"].to_str().expect("text");
-            let ttl = status.strip_prefix("perennial; hit; ttl=").expect(status);
-            ttls.push(ttl.parse::<i64>().expect(status));
-        }
-        let whole = LONG.as_secs() as i64;
-        assert!((ttls[0] - ttls[1]).abs() < 60, "{ttls:?}");
-        assert!((whole / 2 - 60..=whole).contains(&ttls[0]), "{ttls:?}");
-        lengths.push(ttls[0]);
-    }
-    let (least, most) = (lengths.iter().min(), lengths.iter().max());
-    assert!(
-        most.zip(least)
-            .is_some_and(|(most, least)| most - least > 600),
-        "{lengths:?}"
     );
 }

@@ -22,7 +22,7 @@ use perennial::{
     event::{Bypass, Served},
     locks::LockKind,
 };
-use perennial_store::{Backend, Call, List, PruneLocks, Reply, Unused};
+use perennial_store::{Call, List, PruneLocks, Reply, Unused};
 use proptest::{
     prelude::*,
     strategy::ValueTree,
@@ -30,10 +30,7 @@ use proptest::{
 };
 use tower::{Layer, ServiceExt};
 
-use crate::{
-    paused::Shared,
-    support::{Folder, patient},
-};
+use crate::{paused::Shared, support::Folder};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -144,31 +141,6 @@ async fn generator_and_store_see_nothing_of_a_visitor() {
     assert!(runs.load(SeqCst) > 400, "{} runs", runs.load(SeqCst));
     assert_eq!(bodies.len(), 5);
     site.shutdown().await;
-}
-
-#[tokio::test]
-async fn headers_over_the_limit_reach_the_visitor_and_are_not_stored() {
-    let folder = Folder::new();
-    let builder = patient().max_headers(1000);
-    let site = builder.open(&folder.url()).await.expect("opens");
-    for (length, stored) in [(800, true), (1200, false)] {
-        let service = site.layer(Refresh::every(LONG)).layer(tower::service_fn(
-            move |_: Request<Body>| async move {
-                let mut response = Response::new(Body::from("a page"));
-                let long = HeaderValue::try_from("x".repeat(length)).expect("a value");
-                response.headers_mut().insert("x-long", long);
-                Ok::<_, std::convert::Infallible>(response)
-            },
-        ));
-        for round in 0..2 {
-            let mut request = Request::new(Body::empty());
-            *request.uri_mut() = format!("/{length}").parse().expect("a URI");
-            let response = service.clone().oneshot(request).await.expect("infallible");
-            assert_eq!(response.headers()["x-long"].len(), length);
-            let kept = response.headers().contains_key(header::ETAG);
-            assert_eq!(kept, stored, "{length}, round {round}");
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,7 @@ use crate::{
     databases::Db,
     own_server::{Ending, OwnServer, ServerKind},
     proxy::Proxy,
-    store::{content, entry, lock, open, publish},
+    store::{ask, content, entry, lock, open, publish},
     support::{HANG, Origin, every, get, nowhere, patient, serve, until},
 };
 
@@ -60,10 +60,7 @@ on_database! {
 async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
     let store = open(&db).await;
     let free = lock(&*store, "a", LEASE).await;
-    store
-        .ask(Release::new(&free, Duration::ZERO))
-        .await
-        .expect("answers");
+    ask(&*store, Release::new(&free, Duration::ZERO)).await;
     for (name, change) in [
         (
             "a",
@@ -76,8 +73,8 @@ async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
     ] {
         let held = db.uncommitted(change).await;
         let asked = Instant::now();
-        let tried = store.ask(TryLock::new(name, "me", LEASE, None)).await;
-        assert_eq!(tried.expect("answers").fence, None, "{change}");
+        let tried = ask(&*store, TryLock::new(name, "me", LEASE, None)).await;
+        assert_eq!(tried.fence, None, "{change}");
         // The try itself waits for at most 50 ms. Without a limit the wait would be endless, or
         // MariaDB's default of 50 s.
         assert!(asked.elapsed() < HANG / 3, "{change}");
@@ -106,10 +103,7 @@ async fn lock_is_not_taken_over_during_a_publish(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("1")).await);
-    store
-        .ask(Release::new(&first, Duration::ZERO))
-        .await
-        .expect("answers");
+    ask(&*store, Release::new(&first, Duration::ZERO)).await;
     let late = lock(&*store, "a", Duration::from_millis(200)).await;
     let held = db
         .uncommitted("DELETE FROM perennial_entry WHERE name = 'a'")
@@ -122,12 +116,8 @@ async fn lock_is_not_taken_over_during_a_publish(db: Db) {
     // Until the lease is over.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!publishing.is_finished(), "nothing holds it up");
-    let taken = store.ask(TryLock::new("a", "another", LEASE, None)).await;
-    assert_eq!(
-        taken.expect("answers").fence,
-        None,
-        "taken over in the middle of a publish"
-    );
+    let taken = ask(&*store, TryLock::new("a", "another", LEASE, None)).await;
+    assert_eq!(taken.fence, None, "taken over in the middle of a publish");
     held.commit().await.expect("is done");
     assert!(publishing.await.expect("ends"));
     lock(&*store, "a", LEASE).await;
@@ -137,10 +127,7 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("1")).await);
-    store
-        .ask(Release::new(&first, Duration::ZERO))
-        .await
-        .expect("answers");
+    ask(&*store, Release::new(&first, Duration::ZERO)).await;
     let late = lock(&*store, "a", LEASE).await;
     for renews in [true, false] {
         // The statements of another process's try after the lease has expired, without the commit.
@@ -157,10 +144,7 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
                     renews: renews.then_some(first.fence),
                     ..entry(&content)
                 };
-                store
-                    .ask(Publish::new(&late, entry.clone()))
-                    .await
-                    .expect("answers")
+                ask(&*store, Publish::new(&late, entry.clone())).await
             }
         });
         until("it waits for the takeover, or has not", async || {

@@ -61,8 +61,8 @@ async fn visit(name: &str, app: Router, pool: &str) {
             };
             let reply = request(address, "GET", "/page", headers).await;
             // The outermost layer's, where there are two.
-            let statuses = reply.headers.get_all("cache-status").iter();
-            let status = statuses.last().expect("is there");
+            let mut statuses = reply.headers.get_all("cache-status").iter();
+            let status = statuses.next_back().expect("is there");
             let (status, text) = (status.to_str().expect("text"), reply.text());
             match visitor {
                 "" => {

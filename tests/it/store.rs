@@ -37,7 +37,7 @@ pub(crate) async fn open(db: &Db) -> Arc<dyn Backend> {
 }
 
 /// Makes a call that the store answers.
-async fn ask<S: Step>(store: &dyn Backend, step: S) -> S::Answer {
+pub(crate) async fn ask<S: Step>(store: &dyn Backend, step: S) -> S::Answer {
     store.ask(step).await.expect("answers")
 }
 
@@ -90,8 +90,8 @@ pub(crate) async fn publish(
     lease: &LeaseRow,
     content: &Response<Bytes>,
 ) -> bool {
-    let published = store.ask(Publish::new(lease, entry(content))).await;
-    published.expect("answers")
+    let published = ask(store, Publish::new(lease, entry(content))).await;
+    published
 }
 
 async fn renew(store: &dyn Backend, lease: &LeaseRow, known: i64) -> bool {
@@ -100,21 +100,18 @@ async fn renew(store: &dyn Backend, lease: &LeaseRow, known: i64) -> bool {
         renews: Some(known),
         ..entry(&content)
     };
-    let renewed = store.ask(Publish::new(lease, entry.clone())).await;
-    renewed.expect("answers")
+    ask(store, Publish::new(lease, entry)).await
 }
 
 pub(crate) async fn stored(store: &dyn Backend, name: &LockName) -> Option<(i64, Bytes)> {
-    let probe = ask(&*store, Probe::new(name, 0)).await;
-    probe
-        .entry
-        .map(|entry| (entry.fence, entry.content.into_body()))
+    let entry = ask(store, Probe::new(name, 0)).await.entry;
+    entry.map(|entry| (entry.fence, entry.content.into_body()))
 }
 
 /// Returns the first `most` names invalidated after `since`.
 async fn invalidated(store: &dyn Backend, since: i64, most: usize) -> Vec<(String, i64)> {
-    let synced = store.ask(Invalidated::new(since, most, Vec::new())).await;
-    synced.expect("answers").names
+    let synced = ask(store, Invalidated::new(since, most, Vec::new())).await;
+    synced.names
 }
 
 macro_rules! contract {
@@ -179,8 +176,8 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
             let store = Arc::clone(&store);
             tries.spawn(async move {
                 let owner = uuid();
-                let tried = store.ask(TryLock::new("a", &owner, LEASE, None)).await;
-                tried.expect("answers").fence.map(|fence| LeaseRow {
+                let tried = ask(&*store, TryLock::new("a", &owner, LEASE, None)).await;
+                tried.fence.map(|fence| LeaseRow {
                     name: "a".into(),
                     owner,
                     fence,
@@ -208,10 +205,8 @@ async fn owner_without_an_answer_gets_its_fence_again(db: Db) {
     let store = open(&db).await;
     let lease = lock(&*store, "a", LEASE).await;
     for seen in [None, Some(0), Some(lease.fence)] {
-        let again = store
-            .ask(TryLock::new("a", &lease.owner, LEASE, seen))
-            .await;
-        assert_eq!(again.expect("answers").fence, Some(lease.fence), "{seen:?}");
+        let again = ask(&*store, TryLock::new("a", &lease.owner, LEASE, seen)).await;
+        assert_eq!(again.fence, Some(lease.fence), "{seen:?}");
     }
     assert!(ask(&*store, Extend::new(&lease, LEASE)).await);
     for _ in 0..2 {
@@ -219,18 +214,16 @@ async fn owner_without_an_answer_gets_its_fence_again(db: Db) {
     }
     let other = lock(&*store, "a", LEASE).await;
     assert!(!ask(&*store, Release::new(&lease, NONE)).await);
-    let again = store
-        .ask(TryLock::new("a", &lease.owner, LEASE, None))
-        .await;
-    assert_eq!(again.expect("answers").fence, None);
+    let again = ask(&*store, TryLock::new("a", &lease.owner, LEASE, None)).await;
+    assert_eq!(again.fence, None);
     assert!(ask(&*store, Extend::new(&other, LEASE)).await);
 }
 
 async fn lock_is_revoked_from_its_owner_alone(db: Db) {
     let store = open(&db).await;
     let revoke = async |owner: &str| {
-        let revoked = store.ask(Revoke::new("a", owner)).await;
-        revoked.expect("answers");
+        let revoked = ask(&*store, Revoke::new("a", owner)).await;
+        revoked;
         ask(&*store, Inspect::new("a")).await
     };
     assert_eq!(revoke("me").await, None, "a revocation creates no lock");
@@ -276,8 +269,8 @@ async fn a_cooldown_keeps_everybody_off(db: Db) {
 async fn releases_with_a_cooldown_are_counted(db: Db) {
     let store = open(&db).await;
     let failures = async || {
-        let probe = store.ask(Probe::new("a", 0)).await;
-        probe.expect("answers").lock.failures
+        let probe = ask(&*store, Probe::new("a", 0)).await;
+        probe.lock.failures
     };
     let short = Duration::from_millis(1);
     for expected in 1..=3 {
@@ -629,8 +622,8 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
 async fn fold(store: &dyn Backend, age: Duration, oldest: i64) {
     let mut after = None;
     loop {
-        let folded = store.ask(PruneInvalidations::new(oldest, age, after)).await;
-        after = folded.expect("answers");
+        let folded = ask(store, PruneInvalidations::new(oldest, age, after)).await;
+        after = folded;
         if after.is_none() {
             return;
         }
@@ -699,8 +692,8 @@ async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
     let published = lock(&*store, LockName::of(LockKind::Page, &*long), LEASE).await;
     assert!(publish(&*store, &published, &content("new")).await);
     let cooling = lock(&*store, LockName::of(LockKind::Page, "/cooling"), LEASE).await;
-    let done = store.ask(Release::new(&cooling, LEASE)).await;
-    assert!(done.expect("answers"));
+    let done = ask(&*store, Release::new(&cooling, LEASE)).await;
+    assert!(done);
     // A lock of another kind has the same name.
     lock(&*store, "/job", LEASE).await;
     let mut keys = ["/held", &*long, "/cooling", "/job", "/none", "/none"].map(str::to_owned);
@@ -788,8 +781,8 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
             retention,
             ..entry(&body)
         };
-        let published = store.ask(Publish::new(&lease, entry.clone())).await;
-        assert!(published.expect("answers"));
+        let published = ask(&*store, Publish::new(&lease, entry.clone())).await;
+        assert!(published);
         if releases {
             ask(&*store, Release::new(&lease, NONE)).await;
         }
@@ -799,8 +792,8 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
         publish(name, retention, n % 5 != 0).await;
     }
     let other = lock(&*store, "/0", LEASE).await;
-    let released = store.ask(Release::new(&other, NONE)).await;
-    assert!(released.expect("answers"));
+    let released = ask(&*store, Release::new(&other, NONE)).await;
+    assert!(released);
     tokio::time::sleep(2 * short).await;
     let all = async |locks: Option<Unused>| {
         let (mut next, mut steps) = (None, 0);
@@ -853,8 +846,8 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
             "{name:?}"
         );
     }
-    let other = store.ask(Inspect::new(&other.name)).await;
-    assert!(other.expect("answers").is_some(), "is of another kind");
+    let other = ask(&*store, Inspect::new(&other.name)).await;
+    assert!(other.is_some(), "is of another kind");
 }
 
 /// Returns the smallest epoch of a page.
@@ -882,8 +875,8 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
             epoch,
             ..entry(&body)
         };
-        let published = store.ask(Publish::new(&lease, entry.clone())).await;
-        assert!(published.expect("answers"));
+        let published = ask(&*store, Publish::new(&lease, entry.clone())).await;
+        assert!(published);
         lease
     };
     // Published after the purge, by a process that had not learned of the purge when its generator
@@ -1004,10 +997,10 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
         let fence = ask(&*store, Inspect::new(name))
             .await
             .map_or(0, |row| row.fence);
-        let other = store.ask(BreakLock::new(name, Some(fence - 1))).await;
-        assert!(!other.expect("answers"), "another holder's");
-        let seen = store.ask(BreakLock::new(name, Some(fence))).await;
-        assert!(seen.expect("answers"));
+        let other = ask(&*store, BreakLock::new(name, Some(fence - 1))).await;
+        assert!(!other, "another holder's");
+        let seen = ask(&*store, BreakLock::new(name, Some(fence))).await;
+        assert!(seen);
         assert!(!ask(&*store, Extend::new(&lease, LEASE)).await);
         assert!(!publish(&*store, &lease, &content("late")).await);
         let row = ask(&*store, Inspect::new(name)).await.expect("is there");
@@ -1035,12 +1028,10 @@ async fn one_of_several_tries_in_a_microsecond_gets_the_lock(db: Db) {
         assert!(lease.fence > last);
         last = lease.fence;
         for seen in [None, Some(last), Some(last - 1)] {
-            let other = store.ask(TryLock::new("a", uuid(), LEASE, seen)).await;
-            assert_eq!(other.expect("answers").fence, None);
-            let again = store
-                .ask(TryLock::new("a", &lease.owner, LEASE, seen))
-                .await;
-            assert_eq!(again.expect("answers").fence, Some(last));
+            let other = ask(&*store, TryLock::new("a", uuid(), LEASE, seen)).await;
+            assert_eq!(other.fence, None);
+            let again = ask(&*store, TryLock::new("a", &lease.owner, LEASE, seen)).await;
+            assert_eq!(again.fence, Some(last));
         }
         assert!(publish(&*store, &lease, &content("1")).await);
         assert!(ask(&*store, Release::new(&lease, NONE)).await);
@@ -1206,8 +1197,8 @@ async fn a_cooldown_does_not_end_when_the_clock_is_set_back(db: Db) {
     for seconds in [30, 3600, 400 * 24 * 3600] {
         shift_clock(&db, -seconds).await;
         for seen in [None, Some(lease.fence)] {
-            let tried = store.ask(TryLock::new("a", uuid(), LEASE, seen)).await;
-            assert_eq!(tried.expect("answers").fence, None, "{seconds} s");
+            let tried = ask(&*store, TryLock::new("a", uuid(), LEASE, seen)).await;
+            assert_eq!(tried.fence, None, "{seconds} s");
         }
         let probe = ask(&*store, Probe::new("a", 0)).await;
         assert!(!probe.lock.owned && probe.lock.remaining > NONE);
@@ -1221,13 +1212,13 @@ async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {
         // Each node of a cluster has a clock of its own.
         shift_clock(&db, -seconds).await;
         for seen in [None, Some(held.fence)] {
-            let tried = store.ask(TryLock::new("a", uuid(), LEASE, seen)).await;
-            assert_eq!(tried.expect("answers").fence, None);
+            let tried = ask(&*store, TryLock::new("a", uuid(), LEASE, seen)).await;
+            assert_eq!(tried.fence, None);
             let probe = ask(&*store, Probe::new("a", 0)).await;
             assert!(probe.lock.owned && probe.lock.remaining > LEASE / 2);
         }
-        let again = store.ask(TryLock::new("a", &held.owner, LEASE, None)).await;
-        assert_eq!(again.expect("answers").fence, Some(held.fence));
+        let again = ask(&*store, TryLock::new("a", &held.owner, LEASE, None)).await;
+        assert_eq!(again.fence, Some(held.fence));
     }
     assert!(publish(&*store, &held, &content("1")).await);
     assert!(ask(&*store, Extend::new(&held, LEASE)).await);
@@ -1243,7 +1234,7 @@ fn begin(name: &str, owner: &str) -> Begin {
 /// Returns the state of a request, in a word or by the body of its response.
 async fn begun(store: &dyn Backend, begin: Begin) -> String {
     let fingerprint_sent = begin.fingerprint.clone();
-    match ask(&*store, begin).await {
+    match ask(store, begin).await {
         Begun::Own => "own".to_owned(),
         Begun::Other { fingerprint, .. } if fingerprint != fingerprint_sent => fingerprint,
         Begun::Other { progress, .. } => match progress {
@@ -1260,12 +1251,12 @@ async fn begun(store: &dyn Backend, begin: Begin) -> String {
 
 async fn finish(store: &dyn Backend, name: &str, owner: &str, body: Option<&str>) -> bool {
     let finish = Finish::new(name, owner, body.map(content), 24 * HOUR);
-    ask(&*store, finish).await
+    ask(store, finish).await
 }
 
 async fn forgotten(store: &dyn Backend, name: &str, owner: Option<&str>) -> bool {
     let forget = Forget::new(name, owner.map(str::to_owned));
-    ask(&*store, forget).await
+    ask(store, forget).await
 }
 
 async fn request_is_begun_by_one_owner(db: Db) {
@@ -1381,8 +1372,8 @@ async fn requests_are_pruned_in_batches(db: Db) {
     // The row of a request that has begun again is not over.
     assert_eq!(begun(&*store, begin("r0", "b")).await, "own");
     for expected in [4, 2, 0] {
-        let pruned = store.ask(PruneRequests::new(4)).await;
-        assert_eq!(pruned.expect("answers"), expected);
+        let pruned = ask(&*store, PruneRequests::new(4)).await;
+        assert_eq!(pruned, expected);
     }
     for (name, expected) in [("r0", "running"), ("r1", "own"), ("r7", "not stored")] {
         assert_eq!(begun(&*store, begin(name, "c")).await, expected, "{name}");
