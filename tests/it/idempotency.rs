@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::{
     databases::Db,
-    support::{HANG, Reply, exchange, serve, until},
+    support::{HANG, Reply, exchange, serve},
 };
 
 on_each_database! {

@@ -7,7 +7,7 @@ use perennial::{Perennial, Refresh};
 
 use crate::{
     paused::{Here, Shared, here, origin_behind},
-    support::{Crowd, HANG, Origin, Reply, every, get, page, patient, until},
+    support::{Crowd, HANG, Origin, Reply, get, page, patient, until},
 };
 
 const SHORT: Duration = Duration::from_millis(300);

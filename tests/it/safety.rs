@@ -22,7 +22,7 @@ use perennial::{
     event::{Bypass, Served},
     locks::LockKind,
 };
-use perennial_store::{Call, List, PruneLocks, Reply, Unused};
+use perennial_store::{Backend, Call, List, PruneLocks, Reply, Unused};
 use proptest::{
     prelude::*,
     strategy::ValueTree,

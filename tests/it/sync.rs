@@ -281,10 +281,7 @@ async fn nested_routes_are_invalidated_by_the_original_path() {
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod on_servers {
     use super::*;
-    use crate::{
-        invalidation::pair,
-        proxy::{Proxy, Weather},
-    };
+    use crate::invalidation::pair;
 
     #[cfg(feature = "postgres")]
     on_database! {
