@@ -46,7 +46,7 @@ async fn ask(service: &Router, path: &str) -> (String, String) {
 }
 
 /// Three visitors at once get the page that the first of them has the process generate.
-async fn generates_for_all(process: &Process, origin: &Origin, path: &str) {
+pub(crate) async fn generates_for_all(process: &Process, origin: &Origin, path: &str) {
     let begun = origin.begun();
     origin.hold();
     let crowd = Crowd::visit(3, &[process.address], path);
