@@ -91,26 +91,6 @@ async fn pages_of_an_invalidated_prefix_or_tag_regrow_in_every_process() {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn page_invalidated_during_its_generation_is_stored_as_stale() {
-    let (shared, origin) = (Shared::new(), Origin::default());
-    let [a, b] = pair(&shared, &origin);
-    for (round, invalidator) in [&a, &b].into_iter().enumerate() {
-        let path = format!("/{round}");
-        let before = origin.begun();
-        origin.hold();
-        let first = Crowd::visit(1, &[a.address], &path);
-        until("a generates", async || origin.begun() == before + 1).await;
-        invalidator.site.invalidate(&path).await.expect("is done");
-        origin.let_go();
-        assert_eq!(first.rest().await[0].run(), before + 1);
-        synced().await;
-        for process in [&a, &b] {
-            assert_eq!(process.run(&path).await, before + 2);
-        }
-    }
-}
-
 /// The visitors of a generation that a purge has overtaken share the next one.
 #[tokio::test(start_paused = true)]
 async fn crowd_that_waits_while_its_page_is_purged_causes_no_generation_for_each() {
@@ -245,27 +225,6 @@ async fn a_new_revision_makes_older_content_stale_once() {
     assert_eq!(new.run("/p").await, last);
     // The last version is from the new code.
     assert_eq!(process("2").run("/p").await, last);
-}
-
-#[tokio::test(start_paused = true)]
-async fn processes_of_a_new_revision_that_start_together_make_each_page_once() {
-    let (shared, origin) = (Shared::new(), Origin::default());
-    for revision in ["1", "2"] {
-        let start = || {
-            let builder = patient().revision(revision);
-            Process::with(&shared, builder, &origin, |layer| layer).address
-        };
-        let addresses = [(); 4].map(|()| start());
-        let before = origin.begun();
-        for _ in 0..100 {
-            for page in 0..10 {
-                let crowd = Crowd::visit(4, &addresses, &format!("/{page}"));
-                assert!(crowd.rest().await.iter().all(|reply| reply.status == 200));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        assert_eq!(origin.begun() - before, 10, "revision {revision}");
-    }
 }
 
 /// Visits a page whose tags are its path's parts, on each database.

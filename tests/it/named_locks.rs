@@ -9,11 +9,7 @@ use std::{
     time::Duration,
 };
 
-use perennial::{
-    ErrorKind, Perennial,
-    locks::{LockKind, LockName, Locks},
-    sql::Database,
-};
+use perennial::{ErrorKind, Perennial, locks::Locks, sql::Database};
 use perennial_jobs::{Once, OnceOutcome};
 use tokio::{task::JoinSet, time::Instant};
 
@@ -27,7 +23,6 @@ on_each_database! {
     lease_whose_pool_is_closed_is_lost_when_it_ends
     locks_that_are_unused_for_long_are_pruned
     work_done_once_runs_in_one_process_and_not_again
-    failed_work_runs_again_until_it_succeeds
     lock_without_a_site_has_the_statement_limit_of_its_database
 }
 
@@ -298,54 +293,6 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
     assert_eq!(db.execute(expire).await, 1);
     let again = brief.run(|| async { 1 }).await.expect("answers");
     assert_eq!(again, OnceOutcome::Ran(1));
-}
-
-async fn failed_work_runs_again_until_it_succeeds(db: Db) {
-    let [a, b] = [locks(&db).await, locks(&db).await];
-    let once = |locks: &Locks| Once::new(locks, "job");
-    let failed = once(&a)
-        .run_until_done(|| async { Err::<(), _>("no luck") })
-        .await;
-    assert_eq!(failed.expect("answers"), OnceOutcome::Ran(Err("no luck")));
-    let crashed = once(&a).run_until_done(|| async { panic!("in the middle") as Result<(), ()> });
-    assert!(tokio::spawn(crashed).await.is_err());
-    // One at a time.
-    let (go_on, held) = tokio::sync::oneshot::channel::<()>();
-    let retry = once(&a);
-    until("the lease of the crashed one is released", async || {
-        a.inspect(LockName::of(LockKind::Once, "job"))
-            .await
-            .expect("answers")
-            .is_some_and(|lock| lock.remaining.is_zero())
-    })
-    .await;
-    let running = tokio::spawn(retry.run_until_done(|| async {
-        held.await.expect("is told");
-        Ok::<_, ()>(7)
-    }));
-    until("it runs", async || {
-        a.inspect(LockName::of(LockKind::Once, "job"))
-            .await
-            .expect("answers")
-            .is_some_and(|lock| lock.holder.is_some())
-    })
-    .await;
-    let other = once(&b)
-        .run(|| async { Ok::<_, ()>(8) })
-        .await
-        .expect("answers");
-    assert_eq!(other, OnceOutcome::InProgress);
-    go_on.send(()).expect("is at it");
-    let ran = running.await.expect("no panic").expect("answers");
-    assert_eq!(ran, OnceOutcome::Ran(Ok(7)));
-    let again = once(&b)
-        .run(|| async { Ok::<_, ()>(8) })
-        .await
-        .expect("answers");
-    assert!(
-        matches!(again, OnceOutcome::AlreadyDone { .. }),
-        "{again:?}"
-    );
 }
 
 async fn lock_without_a_site_has_the_statement_limit_of_its_database(db: Db) {
