@@ -19,7 +19,6 @@ use crate::{
     support::{Crowd, Folder, Origin, every, get, patient, serve, until},
 };
 
-const YEAR: Duration = Duration::from_hours(365 * 24);
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
 

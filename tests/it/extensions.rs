@@ -346,6 +346,11 @@ async fn an_undeclared_extension_bypasses_the_cache_on_routes_of_every_kind() {
     }
 }
 
+fn copy_one<T: Clone + Send + Sync + 'static>(from: &Request, to: &mut Request) {
+    let it = from.extensions().get::<T>().expect("is there").clone();
+    to.extensions_mut().insert(it);
+}
+
 /// Where a copied part of the routing stands for the routing's private extensions, the count takes the
 /// visitor's extension for one of them: the visitor gets the page of all visitors.
 #[tokio::test]
@@ -354,39 +359,12 @@ async fn no_generator_sees_an_extension_that_the_count_misses() {
     let site = folder.site().await;
     type Copy = fn(&Request, &mut Request);
     let copies: [(&str, Copy, bool); 4] = [
-        (
-            "matched path",
-            |from, to| {
-                let it = from
-                    .extensions()
-                    .get::<MatchedPath>()
-                    .expect("is there")
-                    .clone();
-                to.extensions_mut().insert(it);
-            },
-            false,
-        ),
-        (
-            "original URI",
-            |from, to| {
-                let it = from
-                    .extensions()
-                    .get::<OriginalUri>()
-                    .expect("is there")
-                    .clone();
-                to.extensions_mut().insert(it);
-            },
-            true,
-        ),
+        ("matched path", copy_one::<MatchedPath>, false),
+        ("original URI", copy_one::<OriginalUri>, true),
         (
             "both",
             |from, to| {
-                let it = from
-                    .extensions()
-                    .get::<MatchedPath>()
-                    .expect("is there")
-                    .clone();
-                to.extensions_mut().insert(it);
+                copy_one::<MatchedPath>(from, to);
                 to.extensions_mut()
                     .insert(OriginalUri("/a".parse().expect("a URI")));
             },
@@ -394,9 +372,7 @@ async fn no_generator_sees_an_extension_that_the_count_misses() {
         ),
         (
             "all",
-            |from, to| {
-                to.extensions_mut().clone_from(from.extensions());
-            },
+            |from, to| to.extensions_mut().clone_from(from.extensions()),
             false,
         ),
     ];
