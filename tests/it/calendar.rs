@@ -90,32 +90,6 @@ async fn a_generator_that_began_before_the_occurrence_has_made_a_stale_version()
     assert_eq!(origin.begun(), 2);
 }
 
-#[tokio::test(start_paused = true)]
-async fn limits_of_staleness_and_the_spread_count_from_the_occurrence() {
-    let shared = Shared::new();
-    let site = shared.site();
-    let (origin, address) = origin_behind(&site, daily("06:00").stale_while_revalidate(HOUR));
-    get(address, "/").await;
-    origin.status(500);
-    advance(6 * HOUR + HOUR / 2).await;
-    assert_eq!(get(address, "/").await.run(), 1, "the old version");
-    advance(HOUR).await;
-    assert_eq!(get(address, "/").await.status, 500, "it has expired");
-
-    let (_, spread) = origin_behind(&site, daily("06:00").jitter(0.5));
-    let visit = get(spread, "/spread").await;
-    let status = visit.header("cache-status").to_owned();
-    assert!(status.contains("stored"), "{status}");
-    let entry = site.entry("/spread").await.expect("answers").expect("one");
-    // It is 07:30. Tomorrow's occurrence is in 22.5 h, and half of a day is the most it is delayed.
-    assert!(
-        (22 * HOUR..34 * HOUR + HOUR).contains(&entry.interval),
-        "{:?}",
-        entry.interval
-    );
-    assert_ne!(entry.interval, 22 * HOUR + HOUR / 2, "there is a delay");
-}
-
 /// A version that was generated before the last occurrence is stale for another process, by the
 /// times in the database.
 async fn stored_times_decide(db: Db) {
