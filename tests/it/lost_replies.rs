@@ -30,11 +30,6 @@ on_each_database! {
     late_note_of_work_that_was_cancelled_does_not_count_as_done
 }
 
-// `network` has similar tests on servers.
-on_database! {
-    sqlite_file = crate::databases::Db::sqlite();
-}
-
 /// Longer than a test in real time.
 const LEASE: Duration = Duration::from_secs(600);
 
