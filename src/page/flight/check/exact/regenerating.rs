@@ -141,6 +141,17 @@ fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
     // The invalidations judge before the age does.
     let older = (process.now - 3 * S, Origin::Stored);
     assert_eq!(newest(&Process::purged(), stored(3 * S, 1)), older);
+    let process = Process::purged();
+    let known = Version {
+        page: text(1).page(),
+        ..unsaved.clone()
+    };
+    let (mut state, _) = process.begun(Some(known));
+    process.on(&mut state, found(Some(stored(S, 0)), LockState::default()));
+    assert_eq!(
+        state.newest().map(|newest| newest.origin),
+        Some(Origin::Unsaved)
+    );
 }
 
 #[test]
