@@ -18,7 +18,6 @@ use axum::{
     Router,
     body::Body,
     http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header},
-    routing::post,
 };
 use bytes::Bytes;
 use perennial::{DAY, Perennial, Refresh, entries::EntryFilter};

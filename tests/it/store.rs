@@ -90,8 +90,7 @@ pub(crate) async fn publish(
     lease: &LeaseRow,
     content: &Response<Bytes>,
 ) -> bool {
-    let published = ask(store, Publish::new(lease, entry(content))).await;
-    published
+    ask(store, Publish::new(lease, entry(content))).await
 }
 
 async fn renew(store: &dyn Backend, lease: &LeaseRow, known: i64) -> bool {
