@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use perennial::{Perennial, locks::LockName};
-use tokio::time::Instant;
 
 use crate::{
     databases::Db,
@@ -21,7 +20,6 @@ const HOLD: &str = "UPDATE perennial_lock SET acquired_at = acquired_at + 1 WHER
 
 on_each_database! {
     a_lease_is_extended_while_it_is_held
-    a_dropped_lease_is_released
     lease_that_is_dropped_before_a_shutdown_is_released_by_its_end
     a_release_that_is_cancelled_is_made_good
     cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_holder
@@ -43,15 +41,6 @@ async fn extended(db: &Db) {
     let expiry = async || db.int("SELECT expires_at FROM perennial_lock").await;
     let before = expiry().await;
     until("it is extended", async || expiry().await > before).await;
-}
-
-async fn a_dropped_lease_is_released(db: Db) {
-    let locks = db.site().await.locks();
-    drop(locks.try_lock("a").await.expect("answers"));
-    until("it is free", async || {
-        locks.try_lock("a").await.expect("answers").is_some()
-    })
-    .await;
 }
 
 async fn lease_that_is_dropped_before_a_shutdown_is_released_by_its_end(db: Db) {
@@ -145,35 +134,6 @@ fn lock_dropped_without_a_runtime_is_free_after_the_lease() {
         })
         .await;
     });
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_extended_is_lost_when_it_ends() {
-    let database = perennial_testing::Database::new();
-    let site = database.open(Perennial::builder()).expect("opens");
-    let locks = site.locks().lease(LEASE);
-    let begun = Instant::now();
-    let lease = locks.try_lock("a").await.expect("answers");
-    let lease = lease.expect("is free");
-    database.hang();
-    lease.lost().await;
-    assert!(begun.elapsed() <= LEASE, "{:?}", begun.elapsed());
-}
-
-#[tokio::test]
-async fn an_application_may_bring_its_own_pool() {
-    let folder = Folder::new();
-    folder.site().await;
-    let pool = sqlx::SqlitePool::connect(&folder.url())
-        .await
-        .expect("opens");
-    let site = Perennial::with_pool(pool.clone()).await.expect("prepares");
-    let lease = taken(&site.locks(), "a").await;
-    let (name, fence): (String, i64) = sqlx::query_as("SELECT name, fence FROM perennial_lock")
-        .fetch_one(&pool)
-        .await
-        .expect("is there");
-    assert_eq!((name.as_str(), fence), (lease.name(), lease.fence().0));
 }
 
 async fn a_release_that_is_cancelled_is_made_good(db: Db) {

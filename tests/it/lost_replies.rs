@@ -263,10 +263,6 @@ mod network {
     const REVOKED: Duration = Duration::from_secs(300);
 
     async fn try_that_arrives_late_leaves_the_lock_free(db: Db) {
-        try_that_is_held_back(db, 3 * SECOND).await;
-    }
-
-    async fn try_that_is_held_back(db: Db, held: Duration) {
         let proxy = Proxy::before(db.url()).await;
         let (database, at_rest) = one_connection(&proxy.url(db.url())).await;
         let store = Late::open(database).await;
@@ -281,7 +277,7 @@ mod network {
         assert!(is_database(&error), "{error}");
         assert!(proxy.is_holding());
         let lost = Instant::now();
-        sleep_until(begun + held).await;
+        sleep_until(begun + 3 * SECOND).await;
         let before = store.0.revocations.load(SeqCst);
         proxy.let_go();
         let owned = "SELECT count(*) FROM perennial_lock WHERE name = 'a' AND owner IS NOT NULL";

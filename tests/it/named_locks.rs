@@ -310,37 +310,3 @@ async fn lock_without_a_site_has_the_statement_limit_of_its_database(db: Db) {
         }
     });
 }
-
-#[cfg(feature = "postgres")]
-on_database! { stuck = crate::databases::Db::postgres(); lock_taken_after_the_statement_limit_is_given_back }
-
-#[cfg(feature = "postgres")]
-async fn lock_taken_after_the_statement_limit_is_given_back(db: Db) {
-    let site = perennial::Perennial::builder().statement_timeout(Duration::from_secs(2));
-    let site = site.open(db.url()).await.expect("opens");
-    let locks = site.locks().lease(Duration::from_secs(600));
-    drop(taken(&locks, "a").await);
-    until("it is released", async || {
-        let info = locks.inspect("a").await.expect("answers");
-        info.is_some_and(|info| info.holder.is_none())
-    })
-    .await;
-    let pool = sqlx::PgPool::connect(db.url()).await.expect("opens");
-    let mut change = pool.begin().await.expect("begins");
-    let table = "LOCK TABLE perennial_lock IN ACCESS EXCLUSIVE MODE";
-    sqlx::query(table)
-        .execute(&mut *change)
-        .await
-        .expect("is locked");
-    let tried = locks.try_lock("a").await;
-    assert_eq!(
-        tried.expect_err("is out of time").kind(),
-        ErrorKind::Timeout
-    );
-    change.rollback().await.expect("is rolled back");
-    // The statement has waited, and takes the lock now.
-    until("it is free", async || {
-        locks.try_lock("a").await.is_ok_and(|lease| lease.is_some())
-    })
-    .await;
-}

@@ -103,39 +103,6 @@ async fn more_regenerations_at_once_than_allowed_are_skipped() {
     .await;
 }
 
-/// A process of a new revision has none of the stored pages in its memory.
-#[tokio::test(start_paused = true)]
-async fn stale_pages_that_are_only_stored_count_against_the_limit() {
-    const PAGES: usize = 50;
-    const LIMIT: usize = 4;
-    let shared = Shared::new();
-    let origin = Origin::default();
-    let process = |revision| {
-        let builder = patient().revision(revision).max_regenerations(LIMIT);
-        let layer = shared
-            .open(builder)
-            .layer(Refresh::every(LONG).in_background());
-        here(origin.router().layer(layer))
-    };
-    let pages: Vec<_> = (0..PAGES).map(|page| format!("/{page}")).collect();
-    let old = process("old");
-    for page in &pages {
-        get(old, page).await;
-    }
-    let new = process("new");
-    origin.hold();
-    for (before, page) in pages.iter().enumerate() {
-        assert_eq!(get(new, page).await.run(), before + 1);
-    }
-    until("the limit is reached", async || {
-        origin.begun() == PAGES + LIMIT
-    })
-    .await;
-    tokio::time::sleep(SHORT).await;
-    assert_eq!(origin.begun(), PAGES + LIMIT);
-    origin.let_go();
-}
-
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_running_regenerations_and_begins_none() {
     shutdown_begins_nothing_more(|site| async move { site.shutdown().await }).await;

@@ -52,11 +52,6 @@ on_database! {
     publish_during_a_takeover_is_refused
 }
 
-on_database! {
-    sqlite = crate::databases::Db::sqlite();
-    an_exhausted_pool_is_no_visitors_trouble
-}
-
 async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
     let store = open(&db).await;
     let free = lock(&*store, "a", LEASE).await;
@@ -237,36 +232,6 @@ async fn a_role_that_may_not_make_tables_is_told_what_to_do(db: Db) {
     .await;
     site.shutdown().await;
     db.execute(&remove).await;
-}
-
-async fn an_exhausted_pool_is_no_visitors_trouble(db: Db) {
-    const INTERVAL: Duration = Duration::from_millis(500);
-    /// Longer than any visitor is to wait.
-    const LIMIT: Duration = Duration::from_secs(4);
-    // The file is there afterwards.
-    db.site().await;
-    let pool = PoolOptions::<sqlx::Sqlite>::new()
-        .max_connections(2)
-        .connect(db.url())
-        .await;
-    let pool = pool.expect("opens");
-    let builder = Perennial::builder().statement_timeout(LIMIT);
-    let site = builder.with_pool(pool.clone()).await.expect("prepares");
-    let origin = Origin::default();
-    let layer = site.layer(Refresh::every(INTERVAL).cooldown(INTERVAL));
-    let address = serve(origin.router().layer(layer)).await;
-    assert_eq!(get(address, "/").await.run(), 1);
-
-    let held = [pool.acquire().await, pool.acquire().await];
-    let start = Instant::now();
-    while start.elapsed() < LIMIT * 5 / 4 {
-        let reply = get(address, "/").await;
-        assert_eq!((reply.status, reply.run()), (200, 1));
-        assert!(reply.took < LIMIT, "waited for {:?}", reply.took);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    drop(held);
-    until("it regrows", async || get(address, "/").await.run() > 1).await;
 }
 
 async fn a_server_that_is_away_is_named_at_once(db: Db) {
