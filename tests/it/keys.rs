@@ -464,19 +464,7 @@ async fn key_that_needs_an_encoding_is_invalidated_as_the_site_writes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn request_without_a_key_and_response_with_another_vary_bypass() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    let none = Key::by(|_| None::<[(&str, &str); 0]>);
-    let none = site.layer(Refresh::every(LONG)).key(none);
-    let address = serve(mirror().layer(none)).await;
-    let reply = request(address, "GET", "/", &[("x-own", "a")]).await;
-    assert!(reply.text().contains("x-own=a"), "{reply:?}");
-    assert_eq!(
-        reply.headers["cache-status"],
-        "perennial; fwd=bypass; detail=no-key"
-    );
-
+async fn response_with_a_vary_outside_of_the_key_bypasses() {
     let varying = || {
         Router::new().route(
             "/",
