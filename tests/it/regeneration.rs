@@ -11,7 +11,6 @@ use crate::{
 };
 
 const SHORT: Duration = Duration::from_millis(300);
-const LONG: Duration = Duration::from_secs(3600);
 
 /// A process whose pages the origin generates.
 fn site(shared: &Shared, policy: Refresh) -> (Origin, Here) {
