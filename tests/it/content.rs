@@ -1,60 +1,16 @@
 //! Content that is not a whole response is generated and cached as pages are.
 
-use std::{
-    error::Error as _,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{error::Error as _, time::Duration};
 
 use axum::{Router, body::Body, http::Request, routing::get};
 use http_body_util::BodyExt;
-use perennial::{Content, Error, ErrorKind, Perennial, Refresh};
-use tokio::task::JoinSet;
+use perennial::{Error, ErrorKind, Perennial, Refresh};
 use tower::ServiceExt;
 
 use crate::support::{Folder, Origin, patient, until};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
-
-/// Generates `run N`.
-async fn top_ten(
-    site: &Perennial,
-    policy: &Refresh,
-    runs: &Arc<AtomicUsize>,
-) -> Result<Content, Error> {
-    let runs = Arc::clone(runs);
-    site.content("sidebar/top-10", policy, async move || {
-        let run = runs.fetch_add(1, SeqCst) + 1;
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        Ok::<_, std::io::Error>(format!("run {run}"))
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn content_is_generated_once_and_found_by_another_process() {
-    let folder = Folder::new();
-    let runs = Arc::new(AtomicUsize::new(0));
-    let sites = [folder.site().await, folder.site().await];
-    let mut callers = JoinSet::new();
-    for caller in 0..50 {
-        let (site, runs) = (sites[caller % 2].clone(), Arc::clone(&runs));
-        callers.spawn(async move { top_ten(&site, &Refresh::every(LONG), &runs).await });
-    }
-    for content in callers.join_all().await {
-        let content = content.expect("is made");
-        assert_eq!(
-            (content.text().as_ref(), content.as_ref()),
-            ("run 1", &b"run 1"[..])
-        );
-        assert_eq!(content.to_string(), "run 1");
-    }
-    assert_eq!(runs.load(SeqCst), 1);
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failure_has_its_source_for_all_waiters_and_replaces_no_old_version() {

@@ -148,38 +148,6 @@ async fn page_that_took_longer_than_its_interval_is_fresh_when_it_is_stored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn content_is_invalidated_and_purged_by_its_key() {
-    const POLICY: Refresh = every(LONG);
-    let shared = Shared::new();
-    let sites = [shared.site(), shared.site()];
-    let runs = Arc::new(AtomicUsize::new(0));
-    let content = async |site: &Perennial, key: &str| {
-        let runs = Arc::clone(&runs);
-        let run = || async move {
-            let run = runs.fetch_add(1, SeqCst) + 1;
-            Ok::<_, std::io::Error>(run.to_string())
-        };
-        let content = site.content(key, &POLICY, run).await.expect("is made");
-        content.text().parse::<usize>().expect("a run")
-    };
-    for key in ["side/top", "side/new"] {
-        let run = content(&sites[0], key).await;
-        assert_eq!(content(&sites[1], key).await, run);
-    }
-    sites[0].invalidate("side/top").await.expect("is done");
-    assert_eq!(content(&sites[0], "side/top").await, 3, "here at once");
-    synced().await;
-    assert_eq!(content(&sites[1], "side/top").await, 3, "then there");
-    sites[1].invalidate_prefix("side/").await.expect("is done");
-    assert_eq!(content(&sites[1], "side/new").await, 4);
-    sites[1].purge("side/new").await.expect("is done");
-    assert_eq!(content(&sites[1], "side/new").await, 5);
-    let error = sites[0].invalidate_prefix(&"x".repeat(181)).await;
-    let error = error.expect_err("is too long").to_string();
-    assert!(error.contains("180 bytes"), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_new_revision_makes_older_content_stale_once() {
     let (shared, origin) = (Shared::new(), Origin::default());
     let process = |revision: &str| {

@@ -10,8 +10,6 @@ use crate::{
     support::{Folder, HANG, taken, until},
 };
 
-const LEASE: Duration = Duration::from_secs(6);
-
 /// A short lease, for tests that only wait for its end.
 const BRIEF: Duration = Duration::from_secs(1);
 
@@ -19,28 +17,9 @@ const BRIEF: Duration = Duration::from_secs(1);
 const HOLD: &str = "UPDATE perennial_lock SET acquired_at = acquired_at + 1 WHERE name = 'a'";
 
 on_each_database! {
-    a_lease_is_extended_while_it_is_held
     lease_that_is_dropped_before_a_shutdown_is_released_by_its_end
     a_release_that_is_cancelled_is_made_good
     cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_holder
-    write_under_an_older_fence_is_refused
-}
-
-async fn a_lease_is_extended_while_it_is_held(db: Db) {
-    let locks = db.site().await.locks().lease(LEASE);
-    let lease = taken(&locks, "a").await;
-    extended(&db).await;
-    assert!(locks.try_lock("a").await.expect("answers").is_none());
-    lease.extend().await.expect("is ours");
-    lease.release().await.expect("is ours");
-    assert!(locks.try_lock("a").await.expect("answers").is_some());
-}
-
-/// Waits until the only lease is extended.
-async fn extended(db: &Db) {
-    let expiry = async || db.int("SELECT expires_at FROM perennial_lock").await;
-    let before = expiry().await;
-    until("it is extended", async || expiry().await > before).await;
 }
 
 async fn lease_that_is_dropped_before_a_shutdown_is_released_by_its_end(db: Db) {
@@ -220,25 +199,4 @@ async fn cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_hol
         last = new.fence().0;
         new.release().await.expect("is theirs");
     }
-}
-
-async fn write_under_an_older_fence_is_refused(db: Db) {
-    let locks = db.site().await.locks();
-    db.execute("CREATE TABLE document (fence BIGINT NOT NULL)")
-        .await;
-    db.execute("INSERT INTO document VALUES (0)").await;
-    let early = taken(&locks, "one").await;
-    assert!(locks.break_lock("one", None).await.expect("answers"));
-    let late = taken(&locks, "one").await;
-    with_pool!(db, pool => {
-        let write = async |lease: &perennial::locks::Lease| {
-            let fence = lease.fence();
-            let write = format!("UPDATE document SET fence = {fence} WHERE fence <= {fence}");
-            let done = sqlx::query(sqlx::AssertSqlSafe(write)).execute(&pool).await;
-            done.expect("is done").rows_affected()
-        };
-        assert_eq!(write(&early).await, 1, "no holder has written");
-        assert_eq!([write(&late).await, write(&late).await], [1, 1]);
-        assert_eq!(write(&early).await, 0, "a later holder has written");
-    });
 }
