@@ -131,3 +131,21 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
         headers.remove(name);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_a_connection_are_not_stored() {
+        let response = Response::builder()
+            .header("connection", "close, x-hop")
+            .header("x-hop", "1")
+            .header("keep-alive", "timeout=5")
+            .header("x-kept", "1");
+        let (head, ()) = response.body(()).expect("a response").into_parts();
+        let stored = storable(&head, Bytes::new());
+        let names: Vec<_> = stored.headers().keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["x-kept", "content-length"]);
+    }
+}

@@ -287,6 +287,12 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn unreadable_metadata_is_older_than_every_invalidation() {
+        assert_eq!(Metadata::decode(7, "{}").epoch, 7);
+        assert_eq!(Metadata::decode(7, "{").epoch, 0);
+    }
+
     proptest! {
         #[test]
         fn metadata_comes_back_unchanged(

@@ -3,23 +3,17 @@
 use std::{convert::Infallible, time::Duration};
 
 use axum::{
-    Router,
     body::Body,
     http::{HeaderMap, Request, Response, StatusCode, header},
     response::IntoResponse,
-    routing::get,
 };
 use perennial::{Key, Perennial, Refresh};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
-    databases::Db,
-    support::{Folder, HANG, Origin, get as visit, page, serve, until},
+    paused::{Shared, origin_behind},
+    support::{Folder, every, get},
 };
-
-on_each_database! {
-    page_that_was_stale_in_the_database_alone_has_fwd_stale
-}
 
 const LONG: Duration = Duration::from_secs(3600);
 const POLICY: Refresh = Refresh::every(LONG);
@@ -148,40 +142,19 @@ async fn each_response_that_is_not_stored_has_its_reason() {
     assert_eq!(said, "perennial; fwd=miss; detail=shutting-down");
 }
 
-async fn page_that_was_stale_in_the_database_alone_has_fwd_stale(db: Db) {
-    let origin = Origin::default();
-    let policy = Refresh::every(Duration::from_millis(1)).soft_timeout(HANG);
-    let process = async || {
-        let site = db.site().await;
-        let layer = site.layer(policy);
-        let app = Router::new().route(
-            "/page",
-            get({
-                let origin = origin.clone();
-                async move || origin.run("it").await.1
-            }),
-        );
-        (serve(app.layer(layer)).await, site)
+#[tokio::test(start_paused = true)]
+async fn page_that_was_stale_in_the_database_alone_has_fwd_stale() {
+    let shared = Shared::new();
+    let second = Duration::from_secs(1);
+    // A process without the page in memory.
+    let said = async || {
+        let (_, address) = origin_behind(&shared.site(), every(second));
+        let reply = get(address, "/page").await;
+        reply.header("cache-status").to_owned()
     };
-    let said = async |address| {
-        let reply = visit(address, "/page").await;
-        reply.headers["cache-status"]
-            .to_str()
-            .expect("text")
-            .to_owned()
-    };
-    let (first, site) = process().await;
-    assert_eq!(said(first).await, "perennial; fwd=miss; stored");
-    // The visitor is answered before the lock is released.
-    until("the lock is free", async || {
-        let lock = site.locks().inspect(page("/page")).await.expect("answers");
-        lock.is_none_or(|lock| lock.holder.is_none())
-    })
-    .await;
-    tokio::time::sleep(Duration::from_millis(2)).await;
-    let (second, _site) = process().await;
-    assert_eq!(said(second).await, "perennial; fwd=stale; stored");
-    site.purge("/page").await.expect("is done");
-    let (third, _site) = process().await;
-    assert_eq!(said(third).await, "perennial; fwd=miss; stored");
+    assert_eq!(said().await, "perennial; fwd=miss; stored");
+    tokio::time::sleep(2 * second).await;
+    assert_eq!(said().await, "perennial; fwd=stale; stored");
+    shared.site().purge("/page").await.expect("is done");
+    assert_eq!(said().await, "perennial; fwd=miss; stored");
 }

@@ -14,17 +14,13 @@ use perennial_testing::{self, advance};
 use crate::{
     databases::Db,
     paused::{Shared, here, origin_behind},
-    support::{Origin, Reply, get, serve},
+    support::{Origin, get, serve},
 };
 
 const HOUR: Duration = Duration::from_hours(1);
 
 fn daily(time: &str) -> Refresh {
     Refresh::on(Calendar::daily(time, "UTC").expect("a schedule"))
-}
-
-fn header<'a>(reply: &'a Reply, name: &str) -> &'a str {
-    reply.headers[name].to_str().expect("text")
 }
 
 /// A router whose every answer takes this time.
@@ -45,14 +41,14 @@ async fn first_request_after_an_occurrence_regenerates() {
     let (_, address) = origin_behind(&site, policy);
     let first = get(address, "/").await;
     assert_eq!(first.run(), 1);
-    assert_eq!(header(&first, "cache-control"), "max-age=21600");
+    assert_eq!(first.header("cache-control"), "max-age=21600");
     advance(5 * HOUR).await;
     let hit = get(address, "/").await;
     assert_eq!(
-        (hit.run(), header(&hit, "cache-control")),
+        (hit.run(), hit.header("cache-control")),
         (1, "max-age=21600")
     );
-    assert_eq!(header(&hit, "cache-status"), "perennial; hit; ttl=3600");
+    assert_eq!(hit.header("cache-status"), "perennial; hit; ttl=3600");
     advance(HOUR - Duration::from_secs(1)).await;
     assert_eq!(get(address, "/").await.run(), 1);
     advance(Duration::from_secs(1)).await;
@@ -92,32 +88,6 @@ async fn a_generator_that_began_before_the_occurrence_has_made_a_stale_version()
     advance(23 * HOUR).await;
     get(address, "/").await;
     assert_eq!(origin.begun(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn limits_of_staleness_and_the_spread_count_from_the_occurrence() {
-    let shared = Shared::new();
-    let site = shared.site();
-    let (origin, address) = origin_behind(&site, daily("06:00").stale_while_revalidate(HOUR));
-    get(address, "/").await;
-    origin.status(500);
-    advance(6 * HOUR + HOUR / 2).await;
-    assert_eq!(get(address, "/").await.run(), 1, "the old version");
-    advance(HOUR).await;
-    assert_eq!(get(address, "/").await.status, 500, "it has expired");
-
-    let (_, spread) = origin_behind(&site, daily("06:00").jitter(0.5));
-    let visit = get(spread, "/spread").await;
-    let status = header(&visit, "cache-status").to_owned();
-    assert!(status.contains("stored"), "{status}");
-    let entry = site.entry("/spread").await.expect("answers").expect("one");
-    // It is 07:30. Tomorrow's occurrence is in 22.5 h, and half of a day is the most it is delayed.
-    assert!(
-        (22 * HOUR..34 * HOUR + HOUR).contains(&entry.interval),
-        "{:?}",
-        entry.interval
-    );
-    assert_ne!(entry.interval, 22 * HOUR + HOUR / 2, "there is a delay");
 }
 
 /// A version that was generated before the last occurrence is stale for another process, by the
@@ -175,9 +145,10 @@ async fn a_hit_near_the_end_of_the_interval_starts_a_regeneration_that_nobody_wa
         for hit in [hit, other] {
             assert_eq!(hit.run(), 1);
             assert!(
-                header(&hit, "cache-status").starts_with("perennial; hit; ttl=36000"),
+                hit.header("cache-status")
+                    .starts_with("perennial; hit; ttl=36000"),
                 "{}",
-                header(&hit, "cache-status")
+                hit.header("cache-status")
             );
         }
     }
@@ -204,38 +175,4 @@ async fn a_hit_near_the_end_of_the_interval_starts_a_regeneration_that_nobody_wa
     let history = one.entry("/").await.expect("answers").expect("one").history;
     let history: Vec<_> = history.iter().map(|it| it.reason).collect();
     assert_eq!(history, [Reason::Early, Reason::Miss]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_early_regeneration_that_fails_changes_nothing_for_visitors() {
-    let shared = Shared::new();
-    let site = shared.site();
-    let policy = Refresh::every(HOUR)
-        .early(0.5)
-        .stale_while_revalidate(Duration::ZERO);
-    let (origin, address) = origin_behind(&site, policy);
-    get(address, "/").await;
-    origin.status(500);
-    advance(HOUR / 2).await;
-    for _ in 0..100 {
-        assert_eq!(get(address, "/").await.run(), 1);
-        advance(Duration::from_secs(1)).await;
-    }
-    let tries = origin.begun() - 1;
-    assert!(
-        (3..=5).contains(&tries),
-        "{tries}: one try for each cooldown of 30 s"
-    );
-    assert_eq!(
-        header(&get(address, "/").await, "cache-status")
-            .split(';')
-            .nth(1),
-        Some(" hit")
-    );
-    origin.status(200);
-    advance(Duration::from_secs(30)).await;
-    get(address, "/").await;
-    advance(Duration::from_secs(1)).await;
-    let run = get(address, "/").await.run();
-    assert!(run > 1, "{run}");
 }

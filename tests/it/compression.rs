@@ -157,47 +157,6 @@ async fn a_page_is_the_same_in_each_coding_with_a_tag_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn binary_coded_and_no_transform_content_stays_plain() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    for (number, headers) in [
-        ("content-type", "image/png"),
-        ("content-encoding", "x-own"),
-        ("content-encoding", "gzip"),
-        ("cache-control", "max-age=60, no-transform"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let html = ("content-type", "text/html");
-        let all = if headers.0 == html.0 {
-            vec![headers]
-        } else {
-            vec![html, headers]
-        };
-        let origin = Origin::default();
-        let layer = site
-            .layer(Refresh::every(LONG))
-            .key(perennial::Key::name(number.to_string()));
-        let app = router(&origin, &all);
-        let address = serve(app.layer(layer)).await;
-        for _ in 0..2 {
-            for accepts in ["", BROWSER, "identity;q=0, gzip"] {
-                let reply = ask(address, accepts).await;
-                assert_eq!(reply.body, page("run 1 of a page"), "{headers:?}");
-                assert_eq!(text(&reply, "vary"), "");
-                let own = if headers.0 == "content-encoding" {
-                    headers.1
-                } else {
-                    ""
-                };
-                assert_eq!(text(&reply, "content-encoding"), own);
-            }
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn unrequested_coding_of_a_service_goes_to_no_other_visitor() {
     let (folder, origin) = (Folder::new(), Origin::default());
     let headers = [("content-encoding", "gzip"), ("vary", "Accept-Encoding")];

@@ -11,70 +11,13 @@ use std::{
 
 use axum::{Router, body::Body, http::Request, routing::get};
 use http_body_util::BodyExt;
-use perennial::{Content, Error, ErrorKind, Perennial, Refresh};
-use tokio::task::JoinSet;
+use perennial::{Error, ErrorKind, Perennial, Refresh};
 use tower::ServiceExt;
 
-use crate::support::{Folder, HANG, Origin, patient, until};
+use crate::support::{Folder, Origin, patient, until};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
-
-/// Generates `run N`.
-async fn top_ten(
-    site: &Perennial,
-    policy: &Refresh,
-    runs: &Arc<AtomicUsize>,
-) -> Result<Content, Error> {
-    let runs = Arc::clone(runs);
-    site.content("sidebar/top-10", policy, async move || {
-        let run = runs.fetch_add(1, SeqCst) + 1;
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        Ok::<_, std::io::Error>(format!("run {run}"))
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn content_is_generated_once_and_found_by_another_process() {
-    let folder = Folder::new();
-    let runs = Arc::new(AtomicUsize::new(0));
-    let sites = [folder.site().await, folder.site().await];
-    let mut callers = JoinSet::new();
-    for caller in 0..50 {
-        let (site, runs) = (sites[caller % 2].clone(), Arc::clone(&runs));
-        callers.spawn(async move { top_ten(&site, &Refresh::every(LONG), &runs).await });
-    }
-    for content in callers.join_all().await {
-        let content = content.expect("is made");
-        assert_eq!(
-            (content.text().as_ref(), content.as_ref()),
-            ("run 1", &b"run 1"[..])
-        );
-        assert_eq!(content.to_string(), "run 1");
-    }
-    assert_eq!(runs.load(SeqCst), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn stale_content_is_served_and_regenerated() {
-    let folder = Folder::new();
-    let runs = Arc::new(AtomicUsize::new(0));
-    let site = folder.site().await;
-    let policy = Refresh::every(SHORT).in_background();
-    top_ten(&site, &policy, &runs).await.expect("is made");
-    tokio::time::sleep(2 * SHORT).await;
-    let old = top_ten(&site, &policy, &runs).await.expect("is served");
-    assert_eq!(old.text(), "run 1");
-    until("it regrows", async || {
-        top_ten(&site, &policy, &runs)
-            .await
-            .expect("is served")
-            .text()
-            != "run 1"
-    })
-    .await;
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failure_has_its_source_for_all_waiters_and_replaces_no_old_version() {
@@ -150,23 +93,6 @@ async fn caller_who_leaves_cancels_nothing() {
     assert_eq!(origin.begun(), 1);
 }
 
-/// A page that holds every permit waits for its sidebar, and the sidebar must not wait for a
-/// permit.
-#[tokio::test(flavor = "multi_thread")]
-async fn content_within_content_does_not_wait_for_a_permit() {
-    let folder = Folder::new();
-    let builder = patient().max_regenerations(1);
-    let site = builder.open(&folder.url()).await.expect("opens");
-    let policy = Refresh::every(LONG);
-    let inner = site.clone();
-    let page = site.content("page", &policy, move || async move {
-        let sidebar = inner.content("sidebar", &policy, || async { Ok::<_, Error>("sidebar") });
-        sidebar.await.map(|sidebar| format!("page with {sidebar}"))
-    });
-    let page = tokio::time::timeout(HANG, page).await.expect("hangs");
-    assert_eq!(page.expect("is made").text(), "page with sidebar");
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_closure_that_panics_is_a_failure_of_the_generator() {
     let site = perennial_testing::Database::new().open(Perennial::builder());
@@ -215,29 +141,6 @@ async fn a_page_with_a_stale_part_is_stale_soon() {
     perennial_testing::advance(LONG / 2).await;
     assert_eq!(visit().await, "list 2");
     assert_eq!(database.generations("/"), generations);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_page_with_a_placeholder_is_stale_soon() {
-    let database = perennial_testing::Database::new();
-    let site = database.open(Perennial::builder()).expect("opens");
-    let part = {
-        let site = site.clone();
-        move || {
-            let site = site.clone();
-            async move {
-                let list = site.content_or("list", Refresh::every(LONG), "soon", async || {
-                    tokio::time::sleep(Duration::from_secs(2)).await;
-                    Ok::<_, Error>("the list")
-                });
-                list.await.expect("is there").to_string()
-            }
-        }
-    };
-    let app = Router::new().route("/", get(part).layer(site.layer(Refresh::every(LONG))));
-    assert_eq!(body(&app).await, "soon");
-    perennial_testing::advance(Duration::from_secs(4)).await;
-    assert_eq!(body(&app).await, "the list");
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,7 +19,6 @@ use crate::{
     support::{Crowd, Folder, Origin, every, get, patient, serve, until},
 };
 
-const YEAR: Duration = Duration::from_hours(365 * 24);
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -78,32 +77,6 @@ async fn another_writers_lock_delays_no_warm_page_and_the_site_recovers() {
         count.fetch_one(&pool).await.expect("counts")
     };
     until("both are saved", async || stored().await == 2).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_comes_during_the_generation_delays_no_visitor_and_the_version_is_saved_later()
-{
-    let folder = Folder::new();
-    // With the default limits.
-    let site = Perennial::open(&folder.url()).await.expect("opens");
-    let (origin, address) = serve_site(&site, Refresh::every(LONG)).await;
-    origin.hold();
-    let visitor = tokio::spawn(async move { get(address, "/").await });
-    until("it generates", async || origin.begun() == 1).await;
-    let mut writer = SqliteConnection::connect(&folder.url())
-        .await
-        .expect("opens");
-    writer.execute("BEGIN IMMEDIATE").await.expect("locks");
-    origin.let_go();
-    assert_eq!(visitor.await.expect("is answered").run(), 1);
-    writer.execute("ROLLBACK").await.expect("unlocks");
-    let pool = SqlitePool::connect(&folder.url()).await.expect("opens");
-    until("it is saved", async || {
-        let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM perennial_entry");
-        count.fetch_one(&pool).await.expect("counts") == 1
-    })
-    .await;
-    assert_eq!(origin.begun(), 1);
 }
 
 /// Ways to lose a database under a running site.
@@ -475,114 +448,8 @@ async fn many_open_a_new_file_at_once() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_publish_that_fails_over_an_old_version_is_made_good() {
-    let folder = Folder::new();
-    let policy = every(SHORT).cooldown(LONG);
-    let (_, address) = serve_site(&folder.site().await, policy).await;
-    assert_eq!(get(address, "/").await.run(), 1);
-    becomes_stale().await;
-    let forbid =
-        "CREATE TRIGGER t BEFORE UPDATE ON perennial_entry BEGIN SELECT RAISE(ABORT, 'away'); END";
-    execute(&folder, forbid).await;
-    until("it regrows", async || get(address, "/").await.run() == 2).await;
-    execute(&folder, "DROP TRIGGER t").await;
-    let pool = SqlitePool::connect(&folder.url()).await.expect("opens");
-    until("it is saved", async || {
-        let body = sqlx::query_scalar::<_, Vec<u8>>("SELECT body FROM perennial_entry");
-        body.fetch_one(&pool).await.expect("is there") == b"run 2 of /"
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unsaved_version_is_no_older_than_another() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    execute(
-        &folder,
-        "DROP TABLE perennial_entry; DROP TABLE perennial_lock",
-    )
-    .await;
-    let policy = Refresh::every(LONG)
-        .cooldown(SHORT)
-        .stale_while_revalidate(Duration::ZERO);
-    let (_, address) = serve_site(&site, policy).await;
-    assert_eq!(get(address, "/").await.run(), 1);
-    becomes_stale().await;
-    assert_eq!(get(address, "/").await.run(), 1, "its interval is not over");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_longest_times_can_be_stored() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    let locks = site.locks().lease(YEAR);
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
-    lease.release().await.expect("is ours");
-
-    let policy = Refresh::every(SHORT).cooldown(YEAR).lease(YEAR);
-    let (origin, address) = serve_site(&site, policy).await;
-    assert_eq!(get(address, "/").await.run(), 1);
-    origin.status(500);
-    becomes_stale().await;
-    until("it has failed", async || {
-        assert_eq!(get(address, "/").await.run(), 1);
-        origin.ended() == 2
-    })
-    .await;
-    let (others, other) = serve_site(&folder.site().await, policy).await;
-    assert_eq!(get(other, "/").await.run(), 1);
-    assert_eq!(
-        others.begun(),
-        0,
-        "another process did not keep the cooldown"
-    );
-}
-
 on_each_database! {
-    a_version_from_before_the_clock_was_set_back_is_stale_and_served
     column_of_a_newer_release_does_not_disturb_a_running_site
-}
-
-async fn a_version_from_before_the_clock_was_set_back_is_stale_and_served(db: Db) {
-    let policy = every(LONG).stale_while_revalidate(LONG);
-    let origin = Origin::default();
-    // A process without the page in memory.
-    let process = async || {
-        let layer = db.site().await.layer(policy);
-        serve(origin.router().layer(layer)).await
-    };
-    assert_eq!(get(process().await, "/").await.run(), 1);
-    for (ahead, begun) in [(3_000_000, 1), (3_600_000_000_i64, 2)] {
-        let version = "SELECT count(*) FROM perennial_lock WHERE owner IS NULL";
-        until("the lock is released", async || {
-            db.int(version).await == Some(1)
-        })
-        .await;
-        db.execute(&format!(
-            "UPDATE perennial_entry SET generated_at = generated_at + {ahead}"
-        ))
-        .await;
-        origin.hold();
-        let address = process().await;
-        let mut crowd = Crowd::visit(2, &[address], "/");
-        assert_eq!(crowd.first(1).await[0].run(), 1, "it is served meanwhile");
-        origin.let_go();
-        assert_eq!(crowd.rest().await[0].run(), begun);
-        assert_eq!(origin.begun(), begun);
-    }
-    until("it has an age again", async || {
-        let aged = "SELECT count(*) FROM perennial_entry WHERE retain_until - generated_at > 0";
-        db.int(aged).await == Some(1)
-    })
-    .await;
-    assert_eq!(get(process().await, "/").await.run(), 2);
-    assert_eq!(origin.begun(), 2, "once");
 }
 
 #[cfg(feature = "mysql")]

@@ -10,7 +10,7 @@ use std::{
 };
 
 use axum::{Router, extract::Request};
-use perennial::{Perennial, Refresh};
+use perennial::{DAY, Perennial, Refresh};
 use perennial_store::{Backend, Call, CallFuture};
 use tokio::{task::JoinSet, time::Instant};
 
@@ -182,4 +182,21 @@ async fn page_whose_holder_is_lost_is_taken_over_when_its_lease_ends() {
         time <= GENERATOR + lease + Duration::from_millis(1500),
         "{time:?}"
     );
+}
+
+/// Each process looks several times a day whether to prune.
+#[tokio::test(start_paused = true)]
+async fn pages_are_pruned_once_a_day_by_one_process() {
+    let shared = Shared::new();
+    let processes = [(), ()].map(|()| process(&shared, Refresh::every(10 * DAY)));
+    for _ in 0..48 {
+        for process in &processes {
+            get(process.address, "/").await;
+        }
+        tokio::time::sleep(Duration::from_hours(1)).await;
+    }
+    let counts = processes.map(|process| process.statements.take().remove("prune-entries"));
+    // One statement for the page, and one at the end of the list.
+    let pruned: usize = counts.into_iter().flatten().sum();
+    assert_eq!(pruned, 2 * 2);
 }

@@ -5,13 +5,13 @@ use std::{sync::Arc, time::Duration};
 use axum::{Router, body::Body, http::Request, response::IntoResponse, routing::get};
 use perennial::{
     Event, Perennial, Refresh,
-    event::{Bypass, Events, LockLoss, Outcome, Reason, Served},
+    event::{Bypass, Events, LockLoss, Outcome, Reason},
     locks::LockKind,
 };
 use perennial_testing::{self, advance};
 use tower::ServiceExt;
 
-use crate::log::Log;
+use crate::{log::Log, support::taken};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -168,37 +168,6 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_request_is_counted_once_by_its_cache_status() {
-    let database = perennial_testing::Database::new();
-    let site = database.open(Perennial::builder()).expect("opens");
-    let app = app(&site, Refresh::every(INTERVAL).in_background());
-    for _ in 0..3 {
-        visit(&app, "/page/1").await;
-    }
-    advance(INTERVAL + Duration::from_secs(1)).await;
-    visit(&app, "/page/1").await;
-    visit(&app, "/private").await;
-    visit(&app, "/private").await;
-    visit(&app, "/fails").await;
-    visit(&app, "/fails").await;
-    let stats = site.stats();
-    let counted = Served::all().map(|served| (served, stats.requests(served)));
-    let counted: Vec<_> = counted.filter(|(_, count)| *count > 0).collect();
-    assert_eq!(
-        counted,
-        [
-            (Served::Hit, 2),
-            (Served::Stale, 1),
-            (Served::Generated, 1),
-            (Served::Bypass(Bypass::Private), 2),
-            (Served::Unavailable, 1),
-            (Served::Failed, 1),
-        ]
-    );
-    assert_eq!((stats.bypassed(), stats.ended()), (2, 4));
-}
-
-#[tokio::test(start_paused = true)]
 async fn database_that_fails_and_returns_is_two_events() {
     let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
@@ -259,11 +228,7 @@ async fn locks_are_reported_as_acquired_contended_broken_and_lost() {
     let site = database.open(Perennial::builder()).expect("opens");
     let mut events = site.subscribe();
     let locks = site.locks();
-    let lease = locks
-        .try_lock("job")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "job").await;
     assert!(locks.try_lock("job").await.expect("answers").is_none());
     let fence = lease.fence();
     let name: Arc<str> = "job".into();

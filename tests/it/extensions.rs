@@ -33,10 +33,6 @@ const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));
 #[derive(Clone, Debug)]
 struct User(String);
 
-fn status(reply: &Reply) -> &str {
-    reply.headers["cache-status"].to_str().expect("text")
-}
-
 /// A handler that prints the routing and the visitor and, after a `;`, the rest of the request.
 pub(crate) async fn show(request: Request) -> String {
     let (mut parts, body) = request.into_parts();
@@ -261,7 +257,10 @@ async fn routes_of_every_kind_are_cached_and_see_their_routing() {
     for (n, (name, place, path)) in PLACES.iter().enumerate() {
         let bare = place(site.layer(POLICY).bypass_if(|_| true));
         let bare = get(serve(bare).await, path).await;
-        assert_eq!(status(&bare), "perennial; fwd=bypass; detail=bypass-if");
+        assert_eq!(
+            bare.header("cache-status"),
+            "perennial; fwd=bypass; detail=bypass-if"
+        );
         for connects in [false, true] {
             let layer = site
                 .layer(POLICY)
@@ -275,8 +274,18 @@ async fn routes_of_every_kind_are_cached_and_see_their_routing() {
                 serve(app).await
             };
             let first = get(address, &path).await;
-            assert_eq!(status(&first), "perennial; fwd=miss; stored", "{name}");
-            assert!(status(&get(address, &path).await).contains("hit"), "{name}");
+            assert_eq!(
+                first.header("cache-status"),
+                "perennial; fwd=miss; stored",
+                "{name}"
+            );
+            assert!(
+                get(address, &path)
+                    .await
+                    .header("cache-status")
+                    .contains("hit"),
+                "{name}"
+            );
             let seen = shown(&first).replace(&format!("?{n}-{connects}"), "");
             assert_eq!(seen, shown(&bare), "{name}");
             // The headers of a client that offers to upgrade to HTTP/2; hyper then adds an
@@ -287,9 +296,13 @@ async fn routes_of_every_kind_are_cached_and_see_their_routing() {
                 ("http2-settings", ""),
             ];
             let reply = request(address, "GET", &path, &h2c).await;
-            assert!(status(&reply).contains("hit"), "{name}");
+            assert!(reply.header("cache-status").contains("hit"), "{name}");
             let reply = request(address, "GET", &format!("{path}=h2c"), &h2c).await;
-            assert_eq!(status(&reply), "perennial; fwd=miss; stored", "{name}");
+            assert_eq!(
+                reply.header("cache-status"),
+                "perennial; fwd=miss; stored",
+                "{name}"
+            );
         }
     }
 }
@@ -311,7 +324,7 @@ async fn an_undeclared_extension_bypasses_the_cache_on_routes_of_every_kind() {
             for _ in 0..2 {
                 let reply = get(ann, &path).await;
                 assert_eq!(
-                    status(&reply),
+                    reply.header("cache-status"),
                     "perennial; fwd=bypass; detail=undeclared-extension",
                     "{name}"
                 );
@@ -328,9 +341,14 @@ async fn an_undeclared_extension_bypasses_the_cache_on_routes_of_every_kind() {
                 &path,
             )
             .await;
-            assert!(status(&reply).contains("hit"), "{name}");
+            assert!(reply.header("cache-status").contains("hit"), "{name}");
         }
     }
+}
+
+fn copy_one<T: Clone + Send + Sync + 'static>(from: &Request, to: &mut Request) {
+    let it = from.extensions().get::<T>().expect("is there").clone();
+    to.extensions_mut().insert(it);
 }
 
 /// Where a copied part of the routing stands for the routing's private extensions, the count takes the
@@ -341,39 +359,12 @@ async fn no_generator_sees_an_extension_that_the_count_misses() {
     let site = folder.site().await;
     type Copy = fn(&Request, &mut Request);
     let copies: [(&str, Copy, bool); 4] = [
-        (
-            "matched path",
-            |from, to| {
-                let it = from
-                    .extensions()
-                    .get::<MatchedPath>()
-                    .expect("is there")
-                    .clone();
-                to.extensions_mut().insert(it);
-            },
-            false,
-        ),
-        (
-            "original URI",
-            |from, to| {
-                let it = from
-                    .extensions()
-                    .get::<OriginalUri>()
-                    .expect("is there")
-                    .clone();
-                to.extensions_mut().insert(it);
-            },
-            true,
-        ),
+        ("matched path", copy_one::<MatchedPath>, false),
+        ("original URI", copy_one::<OriginalUri>, true),
         (
             "both",
             |from, to| {
-                let it = from
-                    .extensions()
-                    .get::<MatchedPath>()
-                    .expect("is there")
-                    .clone();
-                to.extensions_mut().insert(it);
+                copy_one::<MatchedPath>(from, to);
                 to.extensions_mut()
                     .insert(OriginalUri("/a".parse().expect("a URI")));
             },
@@ -381,9 +372,7 @@ async fn no_generator_sees_an_extension_that_the_count_misses() {
         ),
         (
             "all",
-            |from, to| {
-                to.extensions_mut().clone_from(from.extensions());
-            },
+            |from, to| to.extensions_mut().clone_from(from.extensions()),
             false,
         ),
     ];
@@ -437,7 +426,7 @@ async fn a_router_that_is_the_service_of_a_route_is_not_cached() {
     for _ in 0..2 {
         let reply = get(address, "/r/a").await;
         let bypass = "perennial; fwd=bypass; detail=undeclared-extension";
-        assert_eq!(status(&reply), bypass);
+        assert_eq!(reply.header("cache-status"), bypass);
         assert!(shown(&reply).ends_with("for nobody"), "{reply:?}");
     }
 }

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
 use crate::{
-    paused::{Here, Shared, here, origin_behind},
+    paused::{Here, Shared, here},
     support::{Crowd, Folder, HANG, Origin, get, patient, request, serve, until},
 };
 
@@ -168,85 +168,6 @@ async fn old_version_outlives_every_failure_and_the_cooldown_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn generator_is_tried_again_after_the_cooldown() {
-    let policy = Refresh::every(SHORT).cooldown(COOLDOWN);
-    let (origin, address) = origin_behind(&Shared::new().site(), policy);
-    get(address, "/").await;
-    origin.status(500);
-    becomes_stale().await;
-    assert_eq!(get(address, "/").await.run(), 1);
-    origin.status(200);
-    tokio::time::sleep(COOLDOWN - SHORT).await;
-    get(address, "/").await;
-    assert_eq!(origin.begun(), 2, "the cooldown was not kept");
-    tokio::time::sleep(2 * SHORT).await;
-    get(address, "/").await;
-    assert_eq!(get(address, "/").await.run(), 3);
-}
-
-/// Two processes whose generator fails for a while.
-#[tokio::test(start_paused = true)]
-async fn generator_that_fails_is_run_once_a_cooldown_by_all_processes_together() {
-    const COOLDOWN: Duration = Duration::from_secs(3);
-    let (shared, origin) = (Shared::new(), Origin::default());
-    let policy = Refresh::every(SHORT).soft_timeout(HANG).cooldown(COOLDOWN);
-    let process = || here(origin.router().layer(shared.site().layer(policy)));
-    let addresses = [process(), process()];
-    for address in addresses {
-        assert_eq!(get(address, "/").await.run(), 1);
-    }
-    becomes_stale().await;
-    origin.status(500);
-    let begun = Instant::now();
-    while begun.elapsed() < 20 * COOLDOWN {
-        for reply in Crowd::visit(8, &addresses, "/").rest().await {
-            assert_eq!((reply.status, reply.run()), (200, 1));
-        }
-        tokio::time::sleep(SHORT / 10).await;
-    }
-    let failed = origin.begun() - 1;
-    assert!((15..=20).contains(&failed), "{failed} generations");
-    origin.status(200);
-    tokio::time::sleep(COOLDOWN).await;
-    for address in addresses {
-        until("it has recovered", async || {
-            get(address, "/").await.run() > failed + 1
-        })
-        .await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn first_version_that_fails_is_tried_once_and_everybody_in_all_processes_is_answered() {
-    let (shared, origin) = (Shared::new(), Origin::default());
-    let process = || {
-        here(
-            origin
-                .router()
-                .layer(shared.site().layer(Refresh::every(LONG))),
-        )
-    };
-    let addresses = [process(), process()];
-    origin.status(500);
-    origin.hold();
-    let crowd = Crowd::visit(60, &addresses, "/");
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    origin.let_go();
-    let asked = Instant::now();
-    for reply in crowd.rest().await {
-        assert!(matches!(reply.status, 500 | 503), "{reply:?}");
-        assert!(reply.headers.contains_key("retry-after"), "{reply:?}");
-    }
-    // The other process polls.
-    assert!(
-        asked.elapsed() <= Duration::from_secs(1),
-        "{:?}",
-        asked.elapsed()
-    );
-    assert_eq!(origin.begun(), 1, "both keep the cooldown");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_timeout_cancels_the_generator() {
     let policy = Refresh::every(SHORT).timeout(SHORT);
     let (runs, address) = failing_site(&Shared::new(), Failing::Hang, 0, policy);
@@ -327,18 +248,6 @@ async fn a_body_over_the_limit_reaches_the_visitor_whole_and_is_not_stored() {
     assert!(shared.entry("/").await.is_some());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_body_over_the_limit_does_not_replace_an_old_version() {
-    let policy = Refresh::every(SHORT).cooldown(COOLDOWN);
-    let (runs, address) = failing_site(&Shared::new(), Failing::TooLarge, 1, policy);
-    get(address, "/").await;
-    becomes_stale().await;
-    for reply in Crowd::visit(50, &[address], "/").rest().await {
-        assert_eq!(reply.run(), 1);
-    }
-    assert_eq!(runs.begun(), 2, "the cooldown was not kept");
-}
-
 async fn stored(folder: &Folder) -> i64 {
     let pool = sqlx::SqlitePool::connect(&folder.url())
         .await
@@ -396,11 +305,12 @@ async fn private_response_is_given_to_one_visitor_alone() {
         let address = serve(app.layer(site(&folder).await.layer(Refresh::every(LONG)))).await;
         let mut visitors = tokio::task::JoinSet::new();
         for visitor in 0..100 {
+            let name = name.clone();
             visitors.spawn(async move {
                 let me = visitor.to_string();
                 let reply = request(address, "GET", "/", &[("visitor", &me)]).await;
                 assert_eq!(reply.text(), format!("for {me}"));
-                reply.headers[name_of(value)].as_bytes().to_owned()
+                reply.headers[name].as_bytes().to_owned()
             });
         }
         let mut values = visitors.join_all().await;
@@ -441,14 +351,6 @@ async fn private_failure_is_given_to_nobody() {
         }
         assert_eq!(runs.begun(), 1);
         assert_eq!(stored(&folder).await, 0);
-    }
-}
-
-fn name_of(value: &str) -> header::HeaderName {
-    match value {
-        "*" => header::VARY,
-        _ if value.starts_with("session") => header::SET_COOKIE,
-        _ => header::CACHE_CONTROL,
     }
 }
 

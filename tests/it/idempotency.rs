@@ -18,23 +18,18 @@ use axum::{
 };
 use perennial::{Perennial, locks::Locks};
 use perennial_idempotency::{IdempotencyLayer, Scope};
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::sync::Notify;
 
 use crate::{
     databases::Db,
-    support::{HANG, Reply, exchange, serve, until},
+    support::{HANG, Reply, exchange, serve},
 };
 
 on_each_database! {
     a_repeat_gets_the_stored_response
-    two_hundred_clients_with_one_key_are_served_by_one_run
     panicked_request_is_refused_or_runs_again
-    a_key_is_new_after_its_lifetime_and_not_on_another_path
     request_with_an_unreadable_response_does_not_run_again
-    response_is_stored_when_its_table_was_away
     repeat_of_a_request_with_a_refused_response_gets_409
-    operator_lets_an_unknown_request_run_again
-    expired_responses_are_removed_in_one_process_a_day
     layer_works_without_a_site
 }
 
@@ -47,17 +42,6 @@ on_database! {
     what_is_too_large_is_told_so
     refusal_that_asks_to_repeat_is_not_stored
     a_layer_beneath_itself_lets_the_request_pass
-    a_shutdown_waits_for_what_is_being_done
-}
-
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod servers {
-    use super::*;
-
-    on_each_server! {
-        response_is_stored_when_its_server_was_away
-        request_runs_once_when_its_server_was_away_at_the_beginning
-    }
 }
 
 /// For a site without users.
@@ -270,35 +254,6 @@ async fn no_caller_is_given_anothers_response(db: Db) {
     assert_eq!(runs.load(SeqCst), bodies.len());
 }
 
-async fn two_hundred_clients_with_one_key_are_served_by_one_run(db: Db) {
-    let processes = [
-        Counted::new(&db, |layer| layer).await,
-        Counted::new(&db, |layer| layer).await,
-    ];
-    let mut clients = JoinSet::new();
-    for client in 0..200 {
-        let address = processes[client % 2].address;
-        clients.spawn(async move {
-            loop {
-                let key = [("idempotency-key", "one")];
-                let reply = exchange(address, "POST", "/a", &key, "x").await;
-                if reply.status != 409 {
-                    return reply;
-                }
-                assert_eq!(reply.headers["retry-after"], "1", "{reply:?}");
-                tokio::task::yield_now().await;
-            }
-        });
-    }
-    let replies = clients.join_all().await;
-    assert!(
-        replies
-            .iter()
-            .all(|reply| reply.status == 201 && reply.body == replies[0].body)
-    );
-    assert_eq!(processes[0].runs() + processes[1].runs(), 1);
-}
-
 async fn a_client_who_disconnects_cancels_nothing(db: Db) {
     let (go, began) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (going, beginning) = (go.clone(), began.clone());
@@ -357,26 +312,6 @@ async fn panicked_request_is_refused_or_runs_again(db: Db) {
     }
 }
 
-async fn operator_lets_an_unknown_request_run_again(db: Db) {
-    let runs = Arc::new(AtomicUsize::new(0));
-    let count = runs.clone();
-    let route = post(async move || {
-        assert!(count.fetch_add(1, SeqCst) > 0, "as intended");
-        "done"
-    });
-    let layer = IdempotencyLayer::new(&db.site().await.locks(), public);
-    let address = serve(Router::new().route("/pay", route.layer(layer.clone()))).await;
-    let panicked = tokio::spawn(async move { pay(address, "k").await });
-    panicked.await.expect_err("the connection breaks");
-    let forget = async |scope: Scope| layer.forget(&scope, "k").await.expect("answers");
-    assert!(!forget(Scope::of("ann")).await);
-    assert!(forget(Scope::public()).await);
-    assert_eq!(pay(address, "k").await.text(), "done");
-    assert!(!forget(Scope::public()).await, "it was done");
-    assert_eq!(pay(address, "k").await.text(), "done");
-    assert_eq!(runs.load(SeqCst), 2);
-}
-
 async fn what_is_too_large_is_told_so(db: Db) {
     let route = Counted::new(&db, |layer| layer.max_body(40)).await;
     let key = [("idempotency-key", "k")];
@@ -422,22 +357,6 @@ async fn refusal_that_asks_to_repeat_is_not_stored(db: Db) {
     }
 }
 
-async fn a_key_is_new_after_its_lifetime_and_not_on_another_path(db: Db) {
-    let route = Counted::new(&db, |layer| layer.lifetime(HANG)).await;
-    let key = [("idempotency-key", "k")];
-    let first = route.send("/a", &key, "x").await;
-    assert_eq!(route.send("/a", &key, "x").await.body, first.body);
-    assert_eq!(route.send("/b", &key, "x").await.status, 422);
-    // By the database's clock.
-    let age = "UPDATE perennial_request SET retain_until = retain_until - 61000000 WHERE status IS NOT NULL";
-    assert_eq!(db.execute(age).await, 1);
-    let new = route.send("/b", &key, "another").await;
-    assert_eq!(new.status, 201, "{new:?}");
-    assert_eq!(route.runs(), 2);
-    let again = route.send("/b", &key, "another").await;
-    assert_eq!(again.body, new.body);
-}
-
 async fn request_with_an_unreadable_response_does_not_run_again(db: Db) {
     let route = Counted::new(&db, |layer| layer).await;
     let key = [("idempotency-key", "k")];
@@ -447,109 +366,6 @@ async fn request_with_an_unreadable_response_does_not_run_again(db: Db) {
     let again = route.send("/a", &key, "x").await;
     assert_eq!(again.status, 409, "{again:?}");
     assert!(again.text().contains("is not stored"), "{again:?}");
-}
-
-/// A route that answers `done` when released, with a count of its runs.
-struct HeldService {
-    route: axum::routing::MethodRouter,
-    began: Arc<Notify>,
-    go: Arc<Notify>,
-    runs: Arc<AtomicUsize>,
-}
-
-impl HeldService {
-    fn new() -> Self {
-        let (go, began) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let runs = Arc::new(AtomicUsize::new(0));
-        let (going, beginning, count) = (go.clone(), began.clone(), runs.clone());
-        let route = post(async move || {
-            count.fetch_add(1, SeqCst);
-            beginning.notify_one();
-            going.notified().await;
-            "done"
-        });
-        Self {
-            route,
-            began,
-            go,
-            runs,
-        }
-    }
-}
-
-/// Repeats the request until the stored response is returned.
-async fn replayed(address: SocketAddr) {
-    until("the response is stored", async || {
-        let reply = pay(address, "k").await;
-        assert!([200, 409, 503].contains(&reply.status), "{reply:?}");
-        reply.status == 200 && reply.text() == "done"
-    })
-    .await;
-}
-
-async fn response_is_stored_when_its_table_was_away(db: Db) {
-    let held = HeldService::new();
-    let layer = IdempotencyLayer::new(&db.site().await.locks(), public);
-    let address = serve(Router::new().route("/pay", held.route.layer(layer))).await;
-    let first = tokio::spawn(async move { pay(address, "k").await });
-    held.began.notified().await;
-    expire(&db).await;
-    assert!(pay(address, "k").await.text().contains("is unknown"));
-    db.execute("ALTER TABLE perennial_request RENAME TO elsewhere")
-        .await;
-    held.go.notify_one();
-    assert_eq!(first.await.expect("answers").text(), "done");
-    assert_eq!(pay(address, "k").await.status, 503);
-    db.execute("ALTER TABLE elsewhere RENAME TO perennial_request")
-        .await;
-    replayed(address).await;
-    assert_eq!(held.runs.load(SeqCst), 1);
-}
-
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-async fn response_is_stored_when_its_server_was_away(db: Db) {
-    use crate::proxy::{Proxy, Weather};
-
-    let held = HeldService::new();
-    let proxy = Proxy::before(db.url()).await;
-    let site = Perennial::open(&proxy.url(db.url())).await.expect("opens");
-    let layer = IdempotencyLayer::new(&site.locks(), public);
-    let address = serve(Router::new().route("/pay", held.route.layer(layer))).await;
-    let first = tokio::spawn(async move { pay(address, "k").await });
-    held.began.notified().await;
-    proxy.weather(Weather::Blackout);
-    expire(&db).await;
-    held.go.notify_one();
-    // The first try to store it takes as long as a statement may.
-    assert_eq!(first.await.expect("answers").text(), "done");
-    proxy.weather(Weather::Fair);
-    replayed(address).await;
-    assert_eq!(held.runs.load(SeqCst), 1);
-}
-
-/// A `Begin` whose reply never comes, and a repeat of the client.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-async fn request_runs_once_when_its_server_was_away_at_the_beginning(db: Db) {
-    use crate::proxy::{Proxy, Weather};
-
-    let proxy = Proxy::before(db.url()).await;
-    let site = Perennial::open(&proxy.url(db.url())).await.expect("opens");
-    let runs = Arc::new(AtomicUsize::new(0));
-    let count = runs.clone();
-    let route = post(async move || {
-        count.fetch_add(1, SeqCst);
-        "done"
-    });
-    let layer = IdempotencyLayer::new(&site.locks(), public);
-    let address = serve(Router::new().route("/pay", route.layer(layer))).await;
-    assert_eq!(pay(address, "other").await.status, 200);
-    proxy.weather(Weather::Blackout);
-    let away = pay(address, "k").await;
-    assert_eq!(away.status, 503, "{away:?}");
-    assert_eq!(runs.load(SeqCst), 1);
-    proxy.weather(Weather::Fair);
-    replayed(address).await;
-    assert_eq!(runs.load(SeqCst), 2);
 }
 
 async fn repeat_of_a_request_with_a_refused_response_gets_409(db: Db) {
@@ -587,48 +403,6 @@ async fn a_layer_beneath_itself_lets_the_request_pass(db: Db) {
     assert_eq!(runs.load(SeqCst), 1);
 }
 
-async fn expired_responses_are_removed_in_one_process_a_day(db: Db) {
-    let first = Counted::new(&db, |layer| layer).await;
-    let send = async |route: &Counted, key: &str| {
-        let reply = route.send("/a", &[("idempotency-key", key)], "x").await;
-        assert_eq!(reply.status, 201);
-    };
-    let rows = async || {
-        let rows = "SELECT COUNT(*) FROM perennial_request WHERE name <> 'prune'";
-        db.int(rows).await.expect("is counted")
-    };
-    let expired = "INSERT INTO perennial_request (name, owner, fingerprint, begun_at, expires_at, retain_until)
-        VALUES ('expired', 'x', '', 1, 1, 1)";
-    assert_eq!(db.execute(expired).await, 1);
-    send(&first, "a").await;
-    // The first process has pruned for this day: one batch, which had this row.
-    let expired = "SELECT COUNT(*) FROM perennial_request WHERE name = 'expired'";
-    until("it has pruned", async || db.int(expired).await == Some(0)).await;
-    let old = "INSERT INTO perennial_request (name, owner, fingerprint, begun_at, expires_at, retain_until)
-        SELECT 'old ' || n.n, 'x', '', 1, 1, 1 FROM numbers n";
-    let old = match db.url().starts_with("mysql") {
-        true => old.replace("'old ' || n.n", "CONCAT('old ', n.n)"),
-        false => old.to_owned(),
-    };
-    // More than two batches.
-    db.execute("CREATE TABLE numbers (n BIGINT)").await;
-    db.execute(
-        "INSERT INTO numbers VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11)",
-    )
-    .await;
-    let squared = "INSERT INTO numbers SELECT 100 * (a.n + 11 * b.n) + c.n FROM numbers a, numbers b, numbers c";
-    assert_eq!(db.execute(squared).await, 1331);
-    db.execute(&old).await;
-    let second = Counted::new(&db, |layer| layer).await;
-    send(&second, "b").await;
-    assert_eq!(rows().await, 1342 + 2, "another process has pruned today");
-    db.execute("UPDATE perennial_request SET retain_until = 1 WHERE name = 'prune'")
-        .await;
-    let third = Counted::new(&db, |layer| layer).await;
-    send(&third, "c").await;
-    until("they are removed", async || rows().await == 3).await;
-}
-
 async fn layer_works_without_a_site(db: Db) {
     let locks = Locks::with_pool(db.database().await).await.expect("opens");
     let layer = IdempotencyLayer::new(&locks, public);
@@ -639,35 +413,6 @@ async fn layer_works_without_a_site(db: Db) {
     assert_eq!(pay(address, "k").await.text(), "0");
     assert_eq!(pay(address, "k").await.text(), "0");
     locks.shutdown().await;
-}
-
-async fn a_shutdown_waits_for_what_is_being_done(db: Db) {
-    let (go, began) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (going, beginning) = (go.clone(), began.clone());
-    let route = post(async move || {
-        beginning.notify_one();
-        going.notified().await;
-    });
-    let site = db.site().await;
-    let address = serve(Router::new().route(
-        "/pay",
-        route.layer(IdempotencyLayer::new(&site.locks(), public)),
-    ))
-    .await;
-    let client = tokio::spawn(async move { pay(address, "k").await });
-    began.notified().await;
-    client.abort();
-    let mut ends = std::pin::pin!(site.shutdown());
-    assert!(
-        futures_util::poll!(&mut ends).is_pending(),
-        "it is being done"
-    );
-    go.notify_one();
-    tokio::time::timeout(HANG, ends).await.expect("ends");
-    assert_eq!(
-        pay(address, "k").await.headers["idempotency-replayed"],
-        "true"
-    );
 }
 
 #[tokio::test]

@@ -91,26 +91,6 @@ async fn pages_of_an_invalidated_prefix_or_tag_regrow_in_every_process() {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn page_invalidated_during_its_generation_is_stored_as_stale() {
-    let (shared, origin) = (Shared::new(), Origin::default());
-    let [a, b] = pair(&shared, &origin);
-    for (round, invalidator) in [&a, &b].into_iter().enumerate() {
-        let path = format!("/{round}");
-        let before = origin.begun();
-        origin.hold();
-        let first = Crowd::visit(1, &[a.address], &path);
-        until("a generates", async || origin.begun() == before + 1).await;
-        invalidator.site.invalidate(&path).await.expect("is done");
-        origin.let_go();
-        assert_eq!(first.rest().await[0].run(), before + 1);
-        synced().await;
-        for process in [&a, &b] {
-            assert_eq!(process.run(&path).await, before + 2);
-        }
-    }
-}
-
 /// The visitors of a generation that a purge has overtaken share the next one.
 #[tokio::test(start_paused = true)]
 async fn crowd_that_waits_while_its_page_is_purged_causes_no_generation_for_each() {
@@ -168,76 +148,6 @@ async fn page_that_took_longer_than_its_interval_is_fresh_when_it_is_stored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_purge_ends_a_cooldown_in_every_process() {
-    let (shared, origin) = (Shared::new(), Origin::default());
-    origin.status(500);
-    let sites = [shared.site(), shared.site()];
-    let addresses = sites.each_ref().map(|site| {
-        let layer = site.layer(Refresh::every(LONG).cooldown(LONG));
-        here(origin.router().layer(layer))
-    });
-    let status = async |process: usize| get(addresses[process], "/").await.status;
-    assert_eq!([status(0).await, status(1).await], [500, 503]);
-    origin.status(200);
-    assert_eq!([status(0).await, status(1).await], [503, 503]);
-    sites[0].purge("/").await.expect("is done");
-    assert_eq!(status(0).await, 200, "it is tried again");
-    synced().await;
-    assert_eq!(status(1).await, 200, "the other one has heard of it");
-    assert_eq!(origin.begun(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn idle_process_learns_of_invalidations_before_it_serves_a_page_as_fresh() {
-    let (shared, origin) = (Shared::new(), Origin::default());
-    let [a, b] = pair(&shared, &origin);
-    for process in [&a, &b] {
-        assert_eq!([process.run("/p").await, process.run("/q").await], [1, 2]);
-    }
-    for _ in 0..2 {
-        a.site.invalidate("/p").await.expect("is done");
-        // A time after which a process no longer relies on its last sync.
-        synced().await;
-        let begun = origin.begun();
-        assert_eq!(b.run("/p").await, begun + 1);
-        assert_eq!(a.run("/p").await, begun + 1);
-        assert_eq!(a.run("/q").await, 2, "all else is as it was");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn content_is_invalidated_and_purged_by_its_key() {
-    const POLICY: Refresh = every(LONG);
-    let shared = Shared::new();
-    let sites = [shared.site(), shared.site()];
-    let runs = Arc::new(AtomicUsize::new(0));
-    let content = async |site: &Perennial, key: &str| {
-        let runs = Arc::clone(&runs);
-        let run = || async move {
-            let run = runs.fetch_add(1, SeqCst) + 1;
-            Ok::<_, std::io::Error>(run.to_string())
-        };
-        let content = site.content(key, &POLICY, run).await.expect("is made");
-        content.text().parse::<usize>().expect("a run")
-    };
-    for key in ["side/top", "side/new"] {
-        let run = content(&sites[0], key).await;
-        assert_eq!(content(&sites[1], key).await, run);
-    }
-    sites[0].invalidate("side/top").await.expect("is done");
-    assert_eq!(content(&sites[0], "side/top").await, 3, "here at once");
-    synced().await;
-    assert_eq!(content(&sites[1], "side/top").await, 3, "then there");
-    sites[1].invalidate_prefix("side/").await.expect("is done");
-    assert_eq!(content(&sites[1], "side/new").await, 4);
-    sites[1].purge("side/new").await.expect("is done");
-    assert_eq!(content(&sites[1], "side/new").await, 5);
-    let error = sites[0].invalidate_prefix(&"x".repeat(181)).await;
-    let error = error.expect_err("is too long").to_string();
-    assert!(error.contains("180 bytes"), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_new_revision_makes_older_content_stale_once() {
     let (shared, origin) = (Shared::new(), Origin::default());
     let process = |revision: &str| {
@@ -283,27 +193,6 @@ async fn a_new_revision_makes_older_content_stale_once() {
     assert_eq!(new.run("/p").await, last);
     // The last version is from the new code.
     assert_eq!(process("2").run("/p").await, last);
-}
-
-#[tokio::test(start_paused = true)]
-async fn processes_of_a_new_revision_that_start_together_make_each_page_once() {
-    let (shared, origin) = (Shared::new(), Origin::default());
-    for revision in ["1", "2"] {
-        let start = || {
-            let builder = patient().revision(revision);
-            Process::with(&shared, builder, &origin, |layer| layer).address
-        };
-        let addresses = [(); 4].map(|()| start());
-        let before = origin.begun();
-        for _ in 0..100 {
-            for page in 0..10 {
-                let crowd = Crowd::visit(4, &addresses, &format!("/{page}"));
-                assert!(crowd.rest().await.iter().all(|reply| reply.status == 200));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        assert_eq!(origin.begun() - before, 10, "revision {revision}");
-    }
 }
 
 /// Visits a page whose tags are its path's parts, on each database.

@@ -10,9 +10,9 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
+    Router,
     body::Body,
-    extract::{MatchedPath, OriginalUri, Path, Query, Request, State},
+    extract::Request,
     http::{Method, Response, StatusCode, header},
     middleware::{Next, from_fn},
     response::IntoResponse,
@@ -32,87 +32,6 @@ const POLICY: Refresh = Refresh::every(LONG);
 fn counting(name: &'static str) -> axum::routing::MethodRouter {
     let runs = Arc::new(AtomicUsize::new(0));
     route(async move || format!("run {} of {name}", runs.fetch_add(1, SeqCst) + 1))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn layer_works_wherever_axum_takes_a_layer() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    let app = Router::new()
-        .route("/method-router", counting("a").layer(site.layer(POLICY)))
-        .route("/route-layer", counting("b"))
-        .route_layer(site.layer(POLICY))
-        .merge(
-            Router::new()
-                .route("/router", counting("c"))
-                .layer(site.layer(POLICY)),
-        )
-        .nest_service("/service", site.layer(POLICY).layer(counting("d")))
-        .fallback_service(site.layer(POLICY).layer(counting("e")));
-    let address = serve(app).await;
-    for (path, name) in [
-        ("/method-router", "a"),
-        ("/route-layer", "b"),
-        ("/router", "c"),
-        ("/service", "d"),
-        ("/else", "e"),
-    ] {
-        for _ in 0..2 {
-            assert_eq!(get(address, path).await.text(), format!("run 1 of {name}"));
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn extractors_work_on_the_request_that_generates() {
-    async fn everything(
-        State(state): State<&'static str>,
-        Extension(extension): Extension<u32>,
-        Path((id, name)): Path<(u32, String)>,
-        Query(query): Query<Vec<(String, String)>>,
-        matched: MatchedPath,
-        OriginalUri(original): OriginalUri,
-        request: Request,
-    ) -> String {
-        let headers = request.headers().len();
-        let uri = request.uri().clone();
-        let body = request
-            .into_body()
-            .collect()
-            .await
-            .expect("a body")
-            .to_bytes();
-        format!(
-            "{state} {extension} {id} {name} {query:?} {} {original} {uri} {headers} {}",
-            matched.as_str(),
-            body.len()
-        )
-    }
-    let folder = Folder::new();
-    let inner = Router::new()
-        .route("/{id}/{name}", route(everything))
-        .layer(folder.site().await.layer(POLICY).share_extension::<u32>())
-        .layer(Extension(7_u32))
-        .with_state("state");
-    let address = serve(Router::new().nest("/books", inner)).await;
-    let headers = [
-        ("cookie", "a=b"),
-        ("authorization", "Basic x"),
-        ("x-forwarded-host", "evil"),
-    ];
-    for _ in 0..2 {
-        let reply = request(
-            address,
-            "GET",
-            "/books/4/ä?z=1&a=%20".replace('ä', "%C3%A4").as_str(),
-            &headers,
-        )
-        .await;
-        assert_eq!(
-            reply.text(),
-            "state 7 4 ä [(\"a\", \" \"), (\"z\", \"1\")] /books/{id}/{name} /books/4/%C3%A4?a=%20&z=1 /4/%C3%A4?a=%20&z=1 0 0"
-        );
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,58 +64,6 @@ async fn nested_routers_with_the_same_inner_path_do_not_share_an_entry() {
                 "{path}"
             );
         }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn two_layers_have_two_intervals() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    let short = Refresh::every(Duration::from_millis(100));
-    let app = Router::new()
-        .route("/short", counting("short").layer(site.layer(short)))
-        .route("/long", counting("long").layer(site.layer(POLICY)));
-    let address = serve(app).await;
-    for run in 1..4 {
-        until("it regrows", async || {
-            get(address, "/short").await.run() >= run
-        })
-        .await;
-        assert_eq!(get(address, "/long").await.run(), 1);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_layer_beneath_another_does_not_wait_for_itself() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    let short = Refresh::every(Duration::from_millis(100));
-    let inner = Router::new().route("/", counting("it").layer(site.layer(POLICY)));
-    let address = serve(inner.layer(site.layer(short))).await;
-    assert_eq!(get(address, "/").await.run(), 1);
-    until("it regrows", async || get(address, "/").await.run() >= 2).await;
-}
-
-/// A middleware may choose the page by a cookie; the key distinguishes the pages.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_rewritten_path_is_a_resource_of_its_own() {
-    async fn rewrite(mut request: Request, next: Next) -> axum::response::Response {
-        if request.headers().contains_key("cookie") {
-            *request.uri_mut() = "/members?secret=1".parse().expect("a URI");
-        }
-        next.run(request).await
-    }
-    let folder = Folder::new();
-    let shown = route(async |request: Request| request.uri().to_string());
-    let app = Router::new()
-        .route("/", shown)
-        .layer(folder.site().await.layer(POLICY))
-        .layer(from_fn(rewrite));
-    let address = serve(app).await;
-    for _ in 0..2 {
-        let member = request(address, "GET", "/", &[("cookie", "member")]).await;
-        assert_eq!(member.text(), "/members?secret=1");
-        assert_eq!(get(address, "/").await.text(), "/");
     }
 }
 
@@ -258,38 +125,6 @@ async fn other_methods_pass_untouched() {
             .to_bytes();
         assert_eq!(body, "sent");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn no_body_and_no_header_of_a_get_reaches_the_generator() {
-    let folder = Folder::new();
-    let seen = route(async |request: Request| {
-        let headers = request.headers().len();
-        let body = request
-            .into_body()
-            .collect()
-            .await
-            .expect("a body")
-            .to_bytes();
-        format!("{headers} {}", body.len())
-    });
-    let app = Router::new()
-        .route("/", seen)
-        .layer(folder.site().await.layer(POLICY));
-    let request = Request::builder()
-        .header(header::HOST, "evil")
-        .header("x-http-method-override", "DELETE");
-    let request = request
-        .body(Body::from("a body on GET"))
-        .expect("a request");
-    let response = app.oneshot(request).await.expect("infallible");
-    let body = response
-        .into_body()
-        .collect()
-        .await
-        .expect("a body")
-        .to_bytes();
-    assert_eq!(body, "0 0");
 }
 
 #[tokio::test(flavor = "multi_thread")]

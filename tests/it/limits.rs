@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::{
     databases::Db,
-    store::{content, entry, lock, open, publish, stored, uuid},
+    store::{ask, content, entry, lock, open, publish, stored, uuid},
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -49,51 +49,56 @@ async fn name_of_any_length_is_one_row(db: Db) {
     let store = open(&db).await;
     let lengths = [0, 1, 127, 128, 180, 181, 255, 4000];
     let names = lengths.map(|length| "n".repeat(length));
-    let unusual = ["\0", "a\0b", "\u{1f600}", "'\"`\\%_$1?", " a ", "\u{301}"].map(str::to_owned);
+    let unusual = [
+        "\0",
+        "a\0b",
+        "\u{1f600}",
+        "'\"`\\%_$1?",
+        "a",
+        " a ",
+        "a ",
+        "A",
+        "\u{e4}",
+        "\u{301}",
+        "$1 ? {p} {now}",
+        "'; DROP TABLE perennial_lock; --",
+    ]
+    .map(str::to_owned);
     for name in names.iter().chain(&unusual) {
         let page = LockName::of(LockKind::Page, name.as_str());
         let lease = lock(&*store, page.clone(), LEASE).await;
         let other = TryLock::new(&page, uuid(), LEASE, None);
-        assert_eq!(
-            store.ask(other).await.expect("answers").fence,
-            None,
-            "{name:?}"
-        );
+        assert_eq!(ask(&*store, other).await.fence, None, "{name:?}");
         assert!(publish(&*store, &lease, &content(name)).await, "{name:?}");
-        let probed = store.ask(Probe::new(&page, 0)).await.expect("answers");
+        let probed = ask(&*store, Probe::new(&page, 0)).await;
         assert_eq!(probed.lock.fence, lease.fence, "{name:?}");
         let read = probed.entry.expect("is stored").content.into_body();
         assert_eq!(read, name.as_bytes());
-        let inspected = store.ask(Inspect::new(&page)).await.expect("answers");
+        let inspected = ask(&*store, Inspect::new(&page)).await;
         assert_eq!(inspected.map(|row| row.fence), Some(lease.fence));
-        assert!(
-            store
-                .ask(Extend::new(&lease, LEASE))
-                .await
-                .expect("answers")
-        );
-        let released = store.ask(Release::new(&lease, Duration::ZERO)).await;
-        assert!(released.expect("answers"), "{name:?}");
+        assert!(ask(&*store, Extend::new(&lease, LEASE)).await);
+        let released = ask(&*store, Release::new(&lease, Duration::ZERO)).await;
+        assert!(released, "{name:?}");
     }
     let count = names.len() + unusual.len();
-    let listed = store.ask(List::new("\u{1}", 100)).await.expect("answers");
+    let listed = ask(&*store, List::new("\u{1}", 100)).await;
     assert_eq!(listed.len(), count, "each name is a row of its own");
     for name in names.iter().chain(&unusual) {
         let page = LockName::of(LockKind::Page, name.as_str());
         let lease = lock(&*store, page.clone(), LEASE).await;
         match name.len() {
-            1 => assert!(store.ask(Remove::new(&lease)).await.expect("answers")),
-            _ => store.ask(Purge::new(name)).await.expect("answers"),
+            1 => assert!(ask(&*store, Remove::new(&lease)).await),
+            _ => ask(&*store, Purge::new(name)).await,
         }
         assert_eq!(stored(&*store, &page).await, None, "{name:?}");
-        let broken = store.ask(BreakLock::new(&page, None)).await;
-        assert!(broken.expect("answers"), "{name:?}");
+        let broken = ask(&*store, BreakLock::new(&page, None)).await;
+        assert!(broken, "{name:?}");
     }
     // The longest invalidation, as its callers shorten names.
     for name in ["t".to_owned(), "t".repeat(255)] {
-        let epoch = store.ask(Invalidate::new(&*name)).await.expect("answers");
-        let read = store.ask(Invalidated::new(epoch - 1, 10, Vec::new())).await;
-        assert_eq!(read.expect("answers").names, [(name, epoch)]);
+        let epoch = ask(&*store, Invalidate::new(&*name)).await;
+        let read = ask(&*store, Invalidated::new(epoch - 1, 10, Vec::new())).await;
+        assert_eq!(read.names, [(name, epoch)]);
     }
 }
 
@@ -108,14 +113,10 @@ async fn body_of_any_size_comes_back(db: Db) {
         assert!(publish(&*store, &lease, &content).await);
         let (_, read) = stored(&*store, &lease.name).await.expect("is stored");
         assert!(read == body, "{size}");
-        let row = store
-            .ask(List::new("/", 1))
-            .await
-            .expect("answers")
-            .remove(0);
+        let row = ask(&*store, List::new("/", 1)).await.remove(0);
         assert_eq!(row.bytes, size as u64);
-        let released = store.ask(Release::new(&lease, Duration::ZERO)).await;
-        assert!(released.expect("answers"));
+        let released = ask(&*store, Release::new(&lease, Duration::ZERO)).await;
+        assert!(released);
         lease = lock(&*store, lease.name, LEASE).await;
     }
 }
@@ -130,26 +131,14 @@ async fn times_without_an_end_fit_a_column(db: Db) {
         epoch: i64::MAX,
         ..entry(&content)
     };
-    let published = store.ask(Publish::new(&lease, endless)).await;
-    assert!(published.expect("answers"));
-    let row = store
-        .ask(List::new("/", 1))
-        .await
-        .expect("answers")
-        .remove(0);
+    let published = ask(&*store, Publish::new(&lease, endless)).await;
+    assert!(published);
+    let row = ask(&*store, List::new("/", 1)).await.remove(0);
     assert!(row.interval >= FOREVER && row.epoch == i64::MAX, "{row:?}");
-    assert!(
-        store
-            .ask(Extend::new(&lease, FOREVER))
-            .await
-            .expect("answers")
-    );
-    let released = store.ask(Release::new(&lease, FOREVER)).await;
-    assert!(released.expect("answers"));
-    let probed = store
-        .ask(Probe::new(&lease.name, 0))
-        .await
-        .expect("answers");
+    assert!(ask(&*store, Extend::new(&lease, FOREVER)).await);
+    let released = ask(&*store, Release::new(&lease, FOREVER)).await;
+    assert!(released);
+    let probed = ask(&*store, Probe::new(&lease.name, 0)).await;
     assert!(probed.lock.remaining > FOREVER / 2 && probed.entry.is_some());
 }
 
@@ -169,19 +158,12 @@ async fn rows_of_the_years_1_and_9999_are_read(db: Db) {
         ] {
             db.execute(&format!("UPDATE perennial_{change}")).await;
         }
-        let probed = store
-            .ask(Probe::new(&lease.name, 0))
-            .await
-            .expect("answers");
+        let probed = ask(&*store, Probe::new(&lease.name, 0)).await;
         let entry = probed.entry.expect("is stored");
         assert_eq!((entry.generated, entry.undated), (micros, is_ahead));
         assert_eq!(entry.age.is_zero(), is_ahead);
         assert_eq!(probed.lock.remaining.is_zero(), !is_ahead);
-        let row = store
-            .ask(List::new("/", 1))
-            .await
-            .expect("answers")
-            .remove(0);
+        let row = ask(&*store, List::new("/", 1)).await.remove(0);
         assert_eq!((row.undated, row.interval), (is_ahead, Duration::ZERO));
         let visited = db.site().await.entry("/").await.expect("answers");
         assert!(visited.is_some());

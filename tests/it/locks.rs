@@ -4,14 +4,11 @@
 use std::time::Duration;
 
 use perennial::{Perennial, locks::LockName};
-use tokio::time::Instant;
 
 use crate::{
     databases::Db,
-    support::{Folder, HANG, until},
+    support::{Folder, HANG, taken, until},
 };
-
-const LEASE: Duration = Duration::from_secs(6);
 
 /// A short lease, for tests that only wait for its end.
 const BRIEF: Duration = Duration::from_secs(1);
@@ -20,83 +17,9 @@ const BRIEF: Duration = Duration::from_secs(1);
 const HOLD: &str = "UPDATE perennial_lock SET acquired_at = acquired_at + 1 WHERE name = 'a'";
 
 on_each_database! {
-    names_that_differ_in_case_blanks_accents_or_their_end_are_different_locks
-    a_lease_is_extended_while_it_is_held
-    a_dropped_lease_is_released
     lease_that_is_dropped_before_a_shutdown_is_released_by_its_end
     a_release_that_is_cancelled_is_made_good
     cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_holder
-    write_under_an_older_fence_is_refused
-}
-
-async fn names_that_differ_in_case_blanks_accents_or_their_end_are_different_locks(db: Db) {
-    let locks = db.site().await.locks();
-    let long = "x".repeat(10_000);
-    let long = [format!("{long}a"), format!("{long}b"), long.clone()];
-    let names = [
-        "lock",
-        "Lock",
-        "löck",
-        "lock ",
-        " lock",
-        "",
-        "%",
-        "_",
-        "\\",
-        "😀",
-        "$1 ? {p} {now}",
-        "'; DROP TABLE perennial_lock; --",
-        "' OR '1'='1",
-        "`lock`",
-        "a\0b",
-        "a\0c",
-        "page",
-        "once",
-    ];
-    let mut leases = Vec::new();
-    for name in names.into_iter().chain(long.iter().map(String::as_str)) {
-        leases.push(
-            locks
-                .try_lock(name)
-                .await
-                .expect("answers")
-                .unwrap_or_else(|| panic!("{name:?} is taken")),
-        );
-        assert!(
-            locks.try_lock(name).await.expect("answers").is_none(),
-            "{name:?} is free"
-        );
-    }
-}
-
-async fn a_lease_is_extended_while_it_is_held(db: Db) {
-    let locks = db.site().await.locks().lease(LEASE);
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
-    extended(&db).await;
-    assert!(locks.try_lock("a").await.expect("answers").is_none());
-    lease.extend().await.expect("is ours");
-    lease.release().await.expect("is ours");
-    assert!(locks.try_lock("a").await.expect("answers").is_some());
-}
-
-/// Waits until the only lease is extended.
-async fn extended(db: &Db) {
-    let expiry = async || db.int("SELECT expires_at FROM perennial_lock").await;
-    let before = expiry().await;
-    until("it is extended", async || expiry().await > before).await;
-}
-
-async fn a_dropped_lease_is_released(db: Db) {
-    let locks = db.site().await.locks();
-    drop(locks.try_lock("a").await.expect("answers"));
-    until("it is free", async || {
-        locks.try_lock("a").await.expect("answers").is_some()
-    })
-    .await;
 }
 
 async fn lease_that_is_dropped_before_a_shutdown_is_released_by_its_end(db: Db) {
@@ -192,47 +115,9 @@ fn lock_dropped_without_a_runtime_is_free_after_the_lease() {
     });
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_extended_is_lost_when_it_ends() {
-    let database = perennial_testing::Database::new();
-    let site = database.open(Perennial::builder()).expect("opens");
-    let locks = site.locks().lease(LEASE);
-    let begun = Instant::now();
-    let lease = locks.try_lock("a").await.expect("answers");
-    let lease = lease.expect("is free");
-    database.hang();
-    lease.lost().await;
-    assert!(begun.elapsed() <= LEASE, "{:?}", begun.elapsed());
-}
-
-#[tokio::test]
-async fn an_application_may_bring_its_own_pool() {
-    let folder = Folder::new();
-    folder.site().await;
-    let pool = sqlx::SqlitePool::connect(&folder.url())
-        .await
-        .expect("opens");
-    let site = Perennial::with_pool(pool.clone()).await.expect("prepares");
-    let lease = site
-        .locks()
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
-    let (name, fence): (String, i64) = sqlx::query_as("SELECT name, fence FROM perennial_lock")
-        .fetch_one(&pool)
-        .await
-        .expect("is there");
-    assert_eq!((name.as_str(), fence), (lease.name(), lease.fence().0));
-}
-
 async fn a_release_that_is_cancelled_is_made_good(db: Db) {
     let locks = db.site().await.locks().lease(Duration::from_secs(600));
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "a").await;
     let writer = db.uncommitted(HOLD).await;
     let release = tokio::time::timeout(Duration::from_millis(1), lease.release());
     assert!(release.await.is_err(), "it waits for the writer");
@@ -314,33 +199,4 @@ async fn cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_hol
         last = new.fence().0;
         new.release().await.expect("is theirs");
     }
-}
-
-async fn write_under_an_older_fence_is_refused(db: Db) {
-    let locks = db.site().await.locks();
-    db.execute("CREATE TABLE document (fence BIGINT NOT NULL)")
-        .await;
-    db.execute("INSERT INTO document VALUES (0)").await;
-    let early = locks
-        .try_lock("one")
-        .await
-        .expect("answers")
-        .expect("is free");
-    assert!(locks.break_lock("one", None).await.expect("answers"));
-    let late = locks
-        .try_lock("one")
-        .await
-        .expect("answers")
-        .expect("is free");
-    with_pool!(db, pool => {
-        let write = async |lease: &perennial::locks::Lease| {
-            let fence = lease.fence();
-            let write = format!("UPDATE document SET fence = {fence} WHERE fence <= {fence}");
-            let done = sqlx::query(sqlx::AssertSqlSafe(write)).execute(&pool).await;
-            done.expect("is done").rows_affected()
-        };
-        assert_eq!(write(&early).await, 1, "no holder has written");
-        assert_eq!([write(&late).await, write(&late).await], [1, 1]);
-        assert_eq!(write(&early).await, 0, "a later holder has written");
-    });
 }

@@ -4,10 +4,7 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -30,7 +27,6 @@ const STATEMENT: Duration = Duration::from_secs(4);
 const SLACK: Duration = Duration::from_secs(10);
 
 on_each_server! {
-    publish_with_a_lost_reply_is_not_repeated
     a_publish_is_made_good_whichever_reply_is_lost
     no_visitor_of_a_warm_page_waits_for_the_network
     the_locks_promises_hold_in_all_weathers
@@ -56,8 +52,6 @@ async fn mariadb_is_killed_or_stopped_in_the_middle_of_each_step() {
 struct Stepped {
     store: Box<dyn Backend>,
     stops: Stops,
-    /// The answer to the next publish is lost.
-    deaf: Arc<AtomicBool>,
 }
 
 /// The steps to stop at, each once, with a signal for the arrival.
@@ -79,16 +73,8 @@ impl Stepped {
 
 impl Stepped {
     async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
-        let step = call.name();
-        self.step(step).await;
-        if step != "publish" {
-            return self.store.call(call).await;
-        }
-        let answer = self.store.call(call).await;
-        match self.deaf.swap(false, SeqCst) {
-            true => Err("the answer is lost".into()),
-            false => answer,
-        }
+        self.step(call.name()).await;
+        self.store.call(call).await
     }
 }
 
@@ -107,7 +93,6 @@ struct Site {
     origin: Origin,
     address: SocketAddr,
     stops: Stops,
-    deaf: Arc<AtomicBool>,
 }
 
 impl Site {
@@ -115,11 +100,9 @@ impl Site {
         let database = Database::open(url).await.expect("opens");
         let store = database.store("perennial_").await.expect("prepares");
         let stops = Stops::default();
-        let deaf = Arc::new(AtomicBool::new(false));
         let store = Stepped {
             store,
             stops: Arc::clone(&stops),
-            deaf: Arc::clone(&deaf),
         };
         let builder = Perennial::builder().statement_timeout(STATEMENT);
         let site = builder.with_store(Box::new(store)).expect("opens");
@@ -128,7 +111,6 @@ impl Site {
             origin,
             address,
             stops,
-            deaf,
         }
     }
 
@@ -277,27 +259,6 @@ async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
         visitors.abort();
     });
     join_all(lost).await;
-}
-
-async fn publish_with_a_lost_reply_is_not_repeated(db: Db) {
-    let site = Site::open(Origin::default(), db.url(), policy(HANG)).await;
-    assert_eq!(get(site.address, "/").await.run(), 1);
-    tokio::time::sleep(INTERVAL).await;
-    site.deaf.store(true, SeqCst);
-    // After half a second of a slow database, a visitor gets the former version.
-    until("it regrows", async || {
-        get(site.address, "/").await.run() == 2
-    })
-    .await;
-    let free = "SELECT count(*) FROM perennial_lock WHERE owner IS NULL AND expires_at = 0";
-    until("the lock is released", async || {
-        db.int(free).await == Some(1)
-    })
-    .await;
-    assert!(!site.deaf.load(SeqCst), "no answer was lost");
-    assert_eq!(site.origin.begun(), 2);
-    let (_, body) = db.entry("/").await.expect("is there");
-    assert_eq!(body, "run 2 of /");
 }
 
 async fn no_visitor_of_a_warm_page_waits_for_the_network(db: Db) {

@@ -30,12 +30,6 @@ on_each_database! {
     late_note_of_work_that_was_cancelled_does_not_count_as_done
 }
 
-// `network` has similar tests on servers.
-on_database! {
-    sqlite_file = crate::databases::Db::sqlite();
-    late_try_on_a_name_never_held_leaves_the_lock_free
-}
-
 /// Longer than a test in real time.
 const LEASE: Duration = Duration::from_secs(600);
 
@@ -145,28 +139,6 @@ impl Backend for Late {
     }
 }
 
-/// Waits until the lock can be taken, which is long before the lease would end.
-async fn is_free(locks: &Locks, name: &str) {
-    until("the lock is free", async || {
-        locks.try_lock(name).await.expect("answers").is_some()
-    })
-    .await;
-}
-
-async fn late_try_on_a_name_never_held_leaves_the_lock_free(db: Db) {
-    let store = Late::open(db.database().await).await;
-    let locks = store.site(Duration::from_secs(1)).locks().lease(LEASE);
-    store.hold("try-lock");
-    let error = locks.try_lock("a").await.expect_err("is late");
-    assert!(is_database(&error), "{error}");
-    until("the first revocation is over", async || {
-        store.0.freed.load(SeqCst) > 0
-    })
-    .await;
-    store.let_go().await;
-    is_free(&db.site().await.locks(), "a").await;
-}
-
 async fn late_note_of_work_that_was_cancelled_does_not_count_as_done(db: Db) {
     let store = Late::open(db.database().await).await;
     let site = store.site(Duration::from_secs(60));
@@ -226,22 +198,6 @@ async fn late_try_holds_its_lock_until_the_next_revocation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_that_is_later_than_the_last_revocation_holds_its_lock_for_a_lease() {
-    let store = Late::new(Box::new(perennial_testing::Database::new()));
-    let locks = store.site(LIMIT).locks().lease(LEASE);
-    store.hold("try-lock");
-    locks.try_lock("a").await.expect_err("is late");
-    sleep(901 * SECOND).await;
-    store.let_go().await;
-    sleep(LEASE - SECOND).await;
-    let taken = locks.try_lock("a").await.expect("answers");
-    assert!(taken.is_none(), "is held for the length of the lease");
-    sleep(2 * SECOND).await;
-    let taken = locks.try_lock("a").await.expect("answers");
-    assert!(taken.is_some(), "the lease has ended");
-}
-
-#[tokio::test(start_paused = true)]
 async fn thousand_lost_tries_are_undone_at_a_time_with_six_statements_each() {
     let store = Late::new(Box::new(perennial_testing::Database::new()));
     let _locks = lost_tries(&store, 5 * MOST).await;
@@ -249,40 +205,6 @@ async fn thousand_lost_tries_are_undone_at_a_time_with_six_statements_each() {
     sleep(901 * SECOND).await;
     assert_eq!(tasks(), 0);
     assert_eq!(store.0.revocations.load(SeqCst), 6 * MOST);
-}
-
-/// A database that fails or hangs for an hour, with ten tries a second.
-#[tokio::test(start_paused = true)]
-async fn outage_of_an_hour_leaves_a_thousand_tasks_that_end_a_quarter_of_an_hour_later() {
-    const TRIES: usize = 10;
-    for hangs in [false, true] {
-        let database = perennial_testing::Database::new();
-        match hangs {
-            true => database.hang(),
-            false => database.fail(),
-        }
-        let store = Late::new(Box::new(database.clone()));
-        let locks = store.site(LIMIT).locks();
-        let mut most = 0;
-        for second in 0..3600 {
-            for n in 0..TRIES {
-                let (locks, name) = (locks.clone(), format!("{second} {n}"));
-                tokio::spawn(async move { locks.try_lock(name).await.map(drop) });
-            }
-            sleep(SECOND).await;
-            most = most.max(tasks());
-        }
-        // A try has two tasks until its limit.
-        let tries = if hangs { 2 * TRIES * 5 } else { 0 };
-        assert!((MOST..=MOST + tries).contains(&most), "{most} tasks");
-        database.recover();
-        // The statement at the end of a task may take its limit.
-        sleep(900 * SECOND + 2 * LIMIT).await;
-        assert_eq!(tasks(), 0);
-        let revoked = store.0.revocations.load(SeqCst);
-        // A task lives for 900 s: five for each permit within the time.
-        assert!(revoked <= 5 * 6 * MOST, "{revoked} revocations");
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -309,7 +231,6 @@ mod network {
 
     on_each_server! {
         try_that_arrives_late_leaves_the_lock_free
-        try_that_arrives_after_a_minute_leaves_the_lock_free
         try_whose_connection_breaks_is_said_to_be_sent_twice
         claim_that_arrives_late_leaves_its_rows_unclaimed
     }
@@ -342,18 +263,6 @@ mod network {
     const REVOKED: Duration = Duration::from_secs(300);
 
     async fn try_that_arrives_late_leaves_the_lock_free(db: Db) {
-        try_that_is_held_back(db, 3 * SECOND).await;
-    }
-
-    /// Takes five minutes, and is skipped unless PERENNIAL_TEST_MINUTES is set.
-    async fn try_that_arrives_after_a_minute_leaves_the_lock_free(db: Db) {
-        match std::env::var_os("PERENNIAL_TEST_MINUTES") {
-            Some(_) => try_that_is_held_back(db, 70 * SECOND).await,
-            None => eprintln!("SKIPPED: PERENNIAL_TEST_MINUTES is not set"),
-        }
-    }
-
-    async fn try_that_is_held_back(db: Db, held: Duration) {
         let proxy = Proxy::before(db.url()).await;
         let (database, at_rest) = one_connection(&proxy.url(db.url())).await;
         let store = Late::open(database).await;
@@ -368,7 +277,7 @@ mod network {
         assert!(is_database(&error), "{error}");
         assert!(proxy.is_holding());
         let lost = Instant::now();
-        sleep_until(begun + held).await;
+        sleep_until(begun + 3 * SECOND).await;
         let before = store.0.revocations.load(SeqCst);
         proxy.let_go();
         let owned = "SELECT count(*) FROM perennial_lock WHERE name = 'a' AND owner IS NOT NULL";

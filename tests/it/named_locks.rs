@@ -9,26 +9,20 @@ use std::{
     time::Duration,
 };
 
-use perennial::{
-    ErrorKind, Perennial,
-    locks::{LockKind, LockName, Locks},
-    sql::Database,
-};
+use perennial::{ErrorKind, Perennial, locks::Locks, sql::Database};
 use perennial_jobs::{Once, OnceOutcome};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
     databases::{Db, all_of},
     paused::Shared,
-    support::{HANG, until},
+    support::{HANG, taken, until},
 };
 
 on_each_database! {
     lease_whose_pool_is_closed_is_lost_when_it_ends
-    locks_are_listed_and_inspected
     locks_that_are_unused_for_long_are_pruned
     work_done_once_runs_in_one_process_and_not_again
-    failed_work_runs_again_until_it_succeeds
     lock_without_a_site_has_the_statement_limit_of_its_database
 }
 
@@ -83,11 +77,7 @@ async fn waiters_for_one_lock_delay_no_other_lock(db: Db) {
     }
     for n in 0..25 {
         let name = format!("other {n}");
-        let held = locks
-            .try_lock(&name)
-            .await
-            .expect("answers")
-            .expect("is free");
+        let held = taken(&locks, &name).await;
         let attempt = tokio::spawn(locks.lock(&name).wait(HANG).into_future());
         held.release().await.expect("is ours");
         let other = tokio::time::timeout(HANG, attempt).await;
@@ -161,11 +151,7 @@ async fn lock_with_a_minimum_hold_is_not_free_before() {
 #[tokio::test(start_paused = true)]
 async fn guarded_work_ends_when_its_lease_is_lost() {
     let locks = Shared::new().locks().lease(LEASE);
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "a").await;
     assert_eq!(lease.guard(async { 7 }).await.expect("holds"), 7);
     assert!(locks.break_lock("a", None).await.expect("answers"));
     let error = lease.guard(std::future::pending::<()>()).await;
@@ -176,11 +162,7 @@ async fn guarded_work_ends_when_its_lease_is_lost() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_not_extended_is_lost_when_it_ends() {
     let locks = Shared::new().locks().lease(LEASE).manual_extension();
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "a").await;
     let start = Instant::now();
     let before = LEASE / 4;
     tokio::time::sleep(before).await;
@@ -204,68 +186,20 @@ async fn lease_whose_pool_is_closed_is_lost_when_it_ends(db: Db) {
     drop(db.database().await);
     with_pool!(&db, pool => {
         let locks = Locks::with_pool(pool.clone()).await.expect("opens").lease(Duration::from_secs(1));
-        let lease = locks.try_lock("a").await.expect("answers").expect("is free");
+        let lease = taken(&locks, "a").await;
         // Each further statement fails at once.
         pool.close().await;
         tokio::time::timeout(HANG, lease.lost()).await.expect("is lost");
     });
 }
 
-async fn locks_are_listed_and_inspected(db: Db) {
-    let locks = locks(&db).await.label("me");
-    assert_eq!(locks.inspect("a").await.expect("answers"), None);
-    let a = locks.lock("a").action("work").await.expect("is free");
-    let b = locks
-        .try_lock("b")
-        .await
-        .expect("answers")
-        .expect("is free");
-    let job = locks.clone().hold_at_least(Duration::from_secs(60));
-    let c = job.try_lock("c").await.expect("answers").expect("is free");
-    let fence = a.fence();
-    b.release().await.expect("is ours");
-    c.release().await.expect("is ours");
-    let listed = locks.list().await.expect("answers");
-    let names: Vec<_> = listed.iter().map(|lock| &*lock.name).collect();
-    assert_eq!(names, ["a", "c"]);
-    let info = locks
-        .inspect("a")
-        .await
-        .expect("answers")
-        .expect("is there");
-    let holder = info.holder.expect("is held");
-    assert_eq!((&*holder.label, &*holder.action), ("me", "work"));
-    assert!(info.fence == fence && info.age < HANG && info.remaining > Duration::from_secs(1));
-    let info = locks
-        .inspect("b")
-        .await
-        .expect("answers")
-        .expect("is there");
-    assert!(info.holder.is_none() && info.remaining.is_zero());
-    let info = locks
-        .inspect("c")
-        .await
-        .expect("answers")
-        .expect("is there");
-    assert!(info.holder.is_none() && info.remaining > Duration::from_secs(1));
-    a.release().await.expect("is ours");
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_broken_lock_is_free_and_its_holder_finds_out() {
     let locks = Shared::new().locks().lease(LEASE);
     assert!(!locks.break_lock("a", None).await.expect("answers"));
-    let lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let lease = taken(&locks, "a").await;
     assert!(locks.break_lock("a", None).await.expect("answers"));
-    let next = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let next = taken(&locks, "a").await;
     assert!(next.fence() > lease.fence());
     tokio::time::timeout(HANG, lease.lost())
         .await
@@ -281,7 +215,7 @@ async fn a_broken_lock_is_free_and_its_holder_finds_out() {
     next.release().await.expect("is not touched by that");
     // Neither does a cooldown hold.
     let job = locks.clone().hold_at_least(Duration::from_secs(60));
-    let lease = job.try_lock("a").await.expect("answers").expect("is free");
+    let lease = taken(&job, "a").await;
     lease.release().await.expect("is ours");
     assert!(locks.try_lock("a").await.expect("answers").is_none());
     assert!(locks.break_lock("a", None).await.expect("answers"));
@@ -290,11 +224,7 @@ async fn a_broken_lock_is_free_and_its_holder_finds_out() {
 
 async fn locks_that_are_unused_for_long_are_pruned(db: Db) {
     let locks = locks(&db).await;
-    let held = locks
-        .try_lock("held")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let held = taken(&locks, "held").await;
     let mut fence = 0;
     for name in 0..120 {
         let lease = locks.try_lock(["used", &name.to_string()]).await;
@@ -312,11 +242,7 @@ async fn locks_that_are_unused_for_long_are_pruned(db: Db) {
     let brief = Duration::from_millis(300);
     locks.prune(brief).await.expect("answers");
     assert_eq!(db.int(rows).await, Some(1));
-    let again = locks
-        .try_lock(["used", "119"])
-        .await
-        .expect("answers")
-        .expect("is free");
+    let again = taken(&locks, ["used", "119"]).await;
     assert!(again.fence().0 > fence);
     held.release().await.expect("is ours");
 }
@@ -369,54 +295,6 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
     assert_eq!(again, OnceOutcome::Ran(1));
 }
 
-async fn failed_work_runs_again_until_it_succeeds(db: Db) {
-    let [a, b] = [locks(&db).await, locks(&db).await];
-    let once = |locks: &Locks| Once::new(locks, "job");
-    let failed = once(&a)
-        .run_until_done(|| async { Err::<(), _>("no luck") })
-        .await;
-    assert_eq!(failed.expect("answers"), OnceOutcome::Ran(Err("no luck")));
-    let crashed = once(&a).run_until_done(|| async { panic!("in the middle") as Result<(), ()> });
-    assert!(tokio::spawn(crashed).await.is_err());
-    // One at a time.
-    let (go_on, held) = tokio::sync::oneshot::channel::<()>();
-    let retry = once(&a);
-    until("the lease of the crashed one is released", async || {
-        a.inspect(LockName::of(LockKind::Once, "job"))
-            .await
-            .expect("answers")
-            .is_some_and(|lock| lock.remaining.is_zero())
-    })
-    .await;
-    let running = tokio::spawn(retry.run_until_done(|| async {
-        held.await.expect("is told");
-        Ok::<_, ()>(7)
-    }));
-    until("it runs", async || {
-        a.inspect(LockName::of(LockKind::Once, "job"))
-            .await
-            .expect("answers")
-            .is_some_and(|lock| lock.holder.is_some())
-    })
-    .await;
-    let other = once(&b)
-        .run(|| async { Ok::<_, ()>(8) })
-        .await
-        .expect("answers");
-    assert_eq!(other, OnceOutcome::InProgress);
-    go_on.send(()).expect("is at it");
-    let ran = running.await.expect("no panic").expect("answers");
-    assert_eq!(ran, OnceOutcome::Ran(Ok(7)));
-    let again = once(&b)
-        .run(|| async { Ok::<_, ()>(8) })
-        .await
-        .expect("answers");
-    assert!(
-        matches!(again, OnceOutcome::AlreadyDone { .. }),
-        "{again:?}"
-    );
-}
-
 async fn lock_without_a_site_has_the_statement_limit_of_its_database(db: Db) {
     const LIMIT: Duration = Duration::from_millis(700);
     // An SQLite file is there afterwards.
@@ -431,44 +309,4 @@ async fn lock_without_a_site_has_the_statement_limit_of_its_database(db: Db) {
             assert!(error.to_string().ends_with("within 700ms"), "{error}");
         }
     });
-}
-
-#[cfg(feature = "postgres")]
-on_database! { stuck = crate::databases::Db::postgres(); lock_taken_after_the_statement_limit_is_given_back }
-
-#[cfg(feature = "postgres")]
-async fn lock_taken_after_the_statement_limit_is_given_back(db: Db) {
-    let site = perennial::Perennial::builder().statement_timeout(Duration::from_secs(2));
-    let site = site.open(db.url()).await.expect("opens");
-    let locks = site.locks().lease(Duration::from_secs(600));
-    drop(
-        locks
-            .try_lock("a")
-            .await
-            .expect("answers")
-            .expect("is free"),
-    );
-    until("it is released", async || {
-        let info = locks.inspect("a").await.expect("answers");
-        info.is_some_and(|info| info.holder.is_none())
-    })
-    .await;
-    let pool = sqlx::PgPool::connect(db.url()).await.expect("opens");
-    let mut change = pool.begin().await.expect("begins");
-    let table = "LOCK TABLE perennial_lock IN ACCESS EXCLUSIVE MODE";
-    sqlx::query(table)
-        .execute(&mut *change)
-        .await
-        .expect("is locked");
-    let tried = locks.try_lock("a").await;
-    assert_eq!(
-        tried.expect_err("is out of time").kind(),
-        ErrorKind::Timeout
-    );
-    change.rollback().await.expect("is rolled back");
-    // The statement has waited, and takes the lock now.
-    until("it is free", async || {
-        locks.try_lock("a").await.is_ok_and(|lease| lease.is_some())
-    })
-    .await;
 }

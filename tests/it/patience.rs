@@ -198,6 +198,22 @@ async fn purge_is_known_to_the_first_request_after_an_outage_and_a_pause() {
     assert_eq!(content(&here, "new").await, "new");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_failed_sync_is_no_answer() {
+    let database = Database::new();
+    let patience = Duration::from_secs(3);
+    let (here, there) = (site(&database, patience), site(&database, patience));
+    assert_eq!(content(&here, "old").await, "old");
+    tokio::time::sleep(INTERVAL / 4).await;
+    database.fail();
+    assert_eq!(content(&here, "new").await, "old");
+    database.recover();
+    there.purge("key").await.expect("is done");
+    // The next sync is due now, and the visitor waits for the sync.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(content(&here, "new").await, "new");
+}
+
 /// Pages that are stored, and not in the memory of a process that has just begun. Of the requests
 /// while the database is known to fail, one a second asks it.
 #[tokio::test(start_paused = true)]

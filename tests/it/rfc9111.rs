@@ -27,11 +27,6 @@ on_each_database! {
 const LONG: Duration = Duration::from_secs(3600);
 const MINUTE: i64 = 60;
 
-fn text<'a>(reply: &'a Reply, name: &str) -> &'a str {
-    let value = reply.headers.get(name);
-    value.map_or("", |value| value.to_str().expect("text"))
-}
-
 /// A site whose pages all have this head.
 async fn site_with(folder: &Folder, head: &[(&str, &str)], policy: Refresh) -> SocketAddr {
     let mut headers = HeaderMap::new();
@@ -49,7 +44,9 @@ async fn site_with(folder: &Folder, head: &[(&str, &str)], policy: Refresh) -> S
 async fn fresh_for(address: SocketAddr) -> Option<i64> {
     get(address, "/").await;
     let reply = get(address, "/").await;
-    let ttl = text(&reply, "cache-status").strip_prefix("perennial; hit; ttl=")?;
+    let ttl = reply
+        .header("cache-status")
+        .strip_prefix("perennial; hit; ttl=")?;
     Some(ttl.parse().expect("a number"))
 }
 
@@ -58,39 +55,17 @@ async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
     let honours = Refresh::from_headers(Duration::from_secs(600));
     let every = Refresh::every(Duration::from_secs(1200));
     let general = ("cache-control", "max-age=300");
+    let no_store = ("cache-control", "no-store");
+    let age = ("age", "100, 200");
     let cdn = "cdn-cache-control";
     // The head, and the page's seconds of freshness by the response's decision and by the policy's.
     for (head, honoured, otherwise) in [
         (vec![general], Some(300), Some(1200)),
         (vec![general, (cdn, "max-age=900")], Some(900), Some(1200)),
-        (
-            vec![("cache-control", "no-store"), (cdn, "max-age=900")],
-            Some(900),
-            None,
-        ),
-        (
-            vec![("expires", "0"), (cdn, "max-age=900")],
-            Some(900),
-            Some(1200),
-        ),
-        (
-            vec![general, (cdn, "max-age=\"900\"")],
-            Some(300),
-            Some(1200),
-        ),
+        (vec![no_store, (cdn, "max-age=900")], Some(900), None),
         (vec![general, (cdn, "public")], Some(600), Some(1200)),
         (vec![general, (cdn, "private")], None, None),
-        (vec![general, (cdn, "no-store")], None, None),
-        (
-            vec![(cdn, "max-age=900"), ("age", "100, 200")],
-            Some(800),
-            Some(1200),
-        ),
-        (
-            vec![(cdn, "max-age=900"), ("age", "old")],
-            Some(900),
-            Some(1200),
-        ),
+        (vec![(cdn, "max-age=900"), age], Some(800), Some(1200)),
     ] {
         for (policy, expected) in [(honours, honoured), (every, otherwise)] {
             let folder = Folder::new();
@@ -103,7 +78,7 @@ async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
             assert!(is_expected, "{head:?}: {fresh:?}, not {expected:?}");
             let reply = get(address, "/").await;
             let sent = head.iter().find(|(name, _)| *name == cdn);
-            assert_eq!(text(&reply, cdn), sent.map_or("", |(_, value)| value));
+            assert_eq!(reply.header(cdn), sent.map_or("", |(_, value)| value));
         }
     }
 }
@@ -112,18 +87,18 @@ async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
 async fn date_is_the_generation_time_and_age_the_time_since() {
     let folder = Folder::new();
     let address = site_with(&folder, &[], Refresh::every(LONG)).await;
-    let date = |reply: &Reply| httpdate::parse_http_date(text(reply, "date")).expect("a date");
+    let date = |reply: &Reply| httpdate::parse_http_date(reply.header("date")).expect("a date");
     let first = get(address, "/").await;
     let made = date(&first);
     tokio::time::sleep(Duration::from_millis(3100)).await;
-    let etag = [("if-none-match", text(&first, "etag"))];
+    let etag = [("if-none-match", first.header("etag"))];
     for reply in [
         get(address, "/").await,
         request(address, "GET", "/", &etag).await,
         request(address, "HEAD", "/", &[]).await,
     ] {
         assert!(date(&reply) <= made + Duration::from_secs(1), "{reply:?}");
-        let age: u64 = text(&reply, "age").parse().expect("a number");
+        let age: u64 = reply.header("age").parse().expect("a number");
         assert!(age >= 3, "{reply:?}");
         // RFC 9111 §4.2.3: a cache takes the greater of the apparent age (the time since `Date`)
         // and `Age`. Here the two differ by less than a second.
@@ -150,7 +125,7 @@ async fn date_is_the_generation_time_and_age_the_time_since() {
     for (head, past) in [(("date", &*before), 3000), (("age", "2147483648"), 1 << 31)] {
         let folder = Folder::new();
         let reply = get(site_with(&folder, &[head], Refresh::every(LONG)).await, "/").await;
-        let age: u64 = text(&reply, "age").parse().expect("a number");
+        let age: u64 = reply.header("age").parse().expect("a number");
         assert!((past..past + 60).contains(&age), "{reply:?}");
         let apparent = SystemTime::now()
             .duration_since(date(&reply))
@@ -183,14 +158,9 @@ async fn negative_response_is_regenerated_after_a_minute() {
     // without and with `RefreshAfter`.
     for (status, honest, policy, interval, more) in [
         (404, false, every, 60, 1800),
-        (405, false, every, 60, 1800),
-        (410, false, every, 60, 1800),
-        (414, false, every, 60, 1800),
         (404, true, every, 60, 1800),
         (404, false, honours, 60, 1800),
         (404, true, honours, 900, 1800),
-        (404, false, Refresh::every(Duration::from_secs(7)), 7, 1800),
-        (301, false, every, 3600, 1800),
         (200, false, every, 3600, 1800),
     ] {
         let status = StatusCode::from_u16(status).expect("a status");
@@ -202,7 +172,9 @@ async fn negative_response_is_regenerated_after_a_minute() {
         for (path, expected) in [("/", interval), (MORE, more)] {
             get(address, path).await;
             let reply = get(address, path).await;
-            let said = text(&reply, "cache-status").strip_prefix("perennial; hit; ttl=");
+            let said = reply
+                .header("cache-status")
+                .strip_prefix("perennial; hit; ttl=");
             let ttl: i64 = said.expect("is stored").parse().expect("a number");
             assert!(
                 (expected - 30..=expected).contains(&ttl),
@@ -253,129 +225,54 @@ async fn successful_unsafe_request_makes_what_it_changed_stale_in_all_processes(
     let elsewhere = serve(writable(&origin).layer(other.layer(policy))).await;
     let off = serve(writable(&origin).layer(site.layer(policy))).await;
 
-    // The address of the request, its method, target and headers; the page that becomes stale, if
-    // any.
-    type Case<'a> = (
-        SocketAddr,
-        &'a str,
-        &'a str,
-        &'a [(&'a str, &'a str)],
-        SocketAddr,
-        &'a str,
-        bool,
-    );
-    let cases: &[Case<'_>] = &[
-        (plain, "POST", "/a", &[], plain, "/a", true),
-        (plain, "PUT", "/b?y=1&x=2", &[], plain, "/b?x=2&y=1", true),
-        (plain, "DELETE", "/c", &[], elsewhere, "/c", true),
-        (plain, "M-SEARCH", "/d", &[], plain, "/d", true),
-        (
-            plain,
-            "POST",
-            "/e",
-            &[("x-status", "303")],
-            plain,
-            "/e",
-            true,
-        ),
-        (
-            plain,
-            "POST",
-            "/f",
-            &[("x-status", "404")],
-            plain,
-            "/f",
-            false,
-        ),
-        (
-            plain,
-            "POST",
-            "/g",
-            &[("x-status", "500")],
-            plain,
-            "/g",
-            false,
-        ),
-        (plain, "OPTIONS", "/h", &[], plain, "/h", false),
-        (plain, "POST", "/i", &[], plain, "/i?x", false),
-        (
-            plain,
-            "POST",
-            "/x/j",
-            &[("x-location", "/x/new")],
-            plain,
-            "/x/new",
-            true,
-        ),
-        (
-            plain,
-            "POST",
-            "/k",
-            &[("x-location", "http://TEST/l")],
-            plain,
-            "/l",
-            true,
-        ),
-        (
-            plain,
-            "POST",
-            "/m",
-            &[("x-content-location", "/n?b&a")],
-            plain,
-            "/n?a&b",
-            true,
-        ),
-        (
-            plain,
-            "POST",
-            "/o",
-            &[("x-location", "http://other/p")],
-            plain,
-            "/p",
-            false,
-        ),
-        (
-            plain,
-            "POST",
-            "/q",
-            &[("x-location", "/r"), ("x-status", "409")],
-            plain,
-            "/r",
-            false,
-        ),
-        (nested, "POST", "/in/s", &[], nested, "/in/s", true),
-        (
-            nested,
-            "POST",
-            "/in/t",
-            &[("x-location", "/in/u")],
-            nested,
-            "/in/u",
-            true,
-        ),
-        (
-            keyed,
-            "POST",
-            "/v?page=1&z=2",
-            &[],
-            keyed,
-            "/v?page=1",
-            true,
-        ),
-        (keyed, "POST", "/w?page=1", &[], keyed, "/w?page=2", false),
-        (off, "POST", "/off", &[], off, "/off", false),
-    ];
-    for (address, method, target, headers, reader, page, stale) in cases {
-        let what = format!("{method} {target} {headers:?}: {page}");
+    // The application, the request, the header of its response, a page, and whether the page
+    // becomes stale.
+    for (address, request_line, said, page, stale) in [
+        (plain, "POST /a", "", "/a", true),
+        (plain, "PUT /b?y=1&x=2", "", "/b?x=2&y=1", true),
+        (plain, "M-SEARCH /d", "", "/d", true),
+        (plain, "POST /e", "status: 303", "/e", true),
+        (plain, "POST /f", "status: 404", "/f", false),
+        (plain, "POST /g", "status: 500", "/g", false),
+        (plain, "OPTIONS /h", "", "/h", false),
+        (plain, "POST /i", "", "/i?x", false),
+        (plain, "POST /x/j", "location: /x/new", "/x/new", true),
+        (plain, "POST /k", "location: http://TEST/l", "/l", true),
+        (plain, "POST /m", "content-location: /n?b&a", "/n?a&b", true),
+        (plain, "POST /o", "location: http://other/p", "/p", false),
+        (plain, "POST /q", "status: 409, location: /r", "/r", false),
+        (nested, "POST /in/s", "", "/in/s", true),
+        (nested, "POST /in/t", "location: /in/u", "/in/u", true),
+        (keyed, "POST /v?page=1&z=2", "", "/v?page=1", true),
+        (keyed, "POST /w?page=1", "", "/w?page=2", false),
+        (off, "POST /off", "", "/off", false),
+    ] {
+        let what = format!("{request_line}, {said}: {page}");
         let german = [("accept-language", "de")];
-        let read = async || request(*reader, "GET", page, &german).await;
-        let before = read().await.run();
-        assert_eq!(read().await.run(), before, "{what}");
-        request(*address, method, target, headers).await;
-        if *stale {
-            until(&what, async || read().await.run() > before).await;
-        } else {
-            assert_eq!(read().await.run(), before, "{what}");
+        let read = async || request(address, "GET", page, &german).await.run();
+        let before = read().await;
+        assert_eq!(read().await, before, "{what}");
+        let headers = said
+            .split(", ")
+            .filter_map(|header| header.split_once(": "));
+        let headers: Vec<_> = headers
+            .map(|(name, value)| (format!("x-{name}"), value))
+            .collect();
+        let headers: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| (&**name, *value))
+            .collect();
+        let (method, target) = request_line.split_once(' ').expect("a request");
+        request(address, method, target, &headers).await;
+        match stale {
+            true => until(&what, async || read().await > before).await,
+            false => assert_eq!(read().await, before, "{what}"),
         }
     }
+    let before = get(elsewhere, "/c").await.run();
+    request(plain, "DELETE", "/c", &[]).await;
+    until("another process learns", async || {
+        get(elsewhere, "/c").await.run() > before
+    })
+    .await;
 }

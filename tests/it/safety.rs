@@ -31,8 +31,8 @@ use proptest::{
 use tower::{Layer, ServiceExt};
 
 use crate::{
-    paused::Shared,
-    support::{Folder, patient},
+    paused::{Shared, here},
+    support::{Folder, get, request},
 };
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -146,31 +146,6 @@ async fn generator_and_store_see_nothing_of_a_visitor() {
     site.shutdown().await;
 }
 
-#[tokio::test]
-async fn headers_over_the_limit_reach_the_visitor_and_are_not_stored() {
-    let folder = Folder::new();
-    let builder = patient().max_headers(1000);
-    let site = builder.open(&folder.url()).await.expect("opens");
-    for (length, stored) in [(800, true), (1200, false)] {
-        let service = site.layer(Refresh::every(LONG)).layer(tower::service_fn(
-            move |_: Request<Body>| async move {
-                let mut response = Response::new(Body::from("a page"));
-                let long = HeaderValue::try_from("x".repeat(length)).expect("a value");
-                response.headers_mut().insert("x-long", long);
-                Ok::<_, std::convert::Infallible>(response)
-            },
-        ));
-        for round in 0..2 {
-            let mut request = Request::new(Body::empty());
-            *request.uri_mut() = format!("/{length}").parse().expect("a URI");
-            let response = service.clone().oneshot(request).await.expect("infallible");
-            assert_eq!(response.headers()["x-long"].len(), length);
-            let kept = response.headers().contains_key(header::ETAG);
-            assert_eq!(kept, stored, "{length}, round {round}");
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn badly_framed_response_is_not_stored_and_replaces_nothing() {
     let folder = Folder::new();
@@ -211,27 +186,17 @@ async fn badly_framed_response_is_not_stored_and_replaces_nothing() {
                 }
             }));
         // With an old version, and without one.
-        let (mut status, mut body) = (0, None);
+        let address = here(Router::new().fallback_service(service));
+        let mut reply = get(address, &format!("/{n}")).await;
         while runs.load(SeqCst) <= n % 2 {
-            let mut request = Request::new(Body::empty());
-            *request.uri_mut() = format!("/{n}").parse().expect("a URI");
-            let response = service.clone().oneshot(request).await.expect("infallible");
-            status = response.status().as_u16();
-            assert!(!response.headers().contains_key("transfer-encoding"));
-            body = Some(
-                response
-                    .into_body()
-                    .collect()
-                    .await
-                    .expect("is read")
-                    .to_bytes(),
-            );
+            reply = get(address, &format!("/{n}")).await;
         }
-        let body = body.expect("was asked");
+        assert!(!reply.headers.contains_key("transfer-encoding"));
+        let (status, body) = (reply.status, reply.text());
         match (*stored, n % 2) {
-            (true, _) => assert_eq!((status, &*body), (200, &b"a page"[..]), "{headers:?}"),
+            (true, _) => assert_eq!((status, body), (200, "a page"), "{headers:?}"),
             (false, 0) => assert_eq!(status, 503, "{headers:?}"),
-            (false, _) => assert_eq!((status, &*body), (200, &b"before"[..]), "{headers:?}"),
+            (false, _) => assert_eq!((status, body), (200, "before"), "{headers:?}"),
         }
     }
 }
@@ -250,36 +215,21 @@ async fn a_visitor_who_invents_keys_fills_neither_the_database_nor_the_memory() 
             format!("{} {cookie:?}", request.uri())
         })
     };
-    let service = site
-        .layer(Refresh::every(LONG))
-        .max_keys(KEYS)
-        .layer(generator);
-    let ask = async |path: String| {
-        let mut request = Request::new(Body::empty());
-        *request.uri_mut() = path.parse().expect("a URI");
-        let cookie = HeaderValue::from_static("me");
-        request.headers_mut().insert(header::COOKIE, cookie);
-        let response = service.clone().oneshot(request).await.expect("infallible");
-        let status = response.headers()["cache-status"].clone();
-        let body = response
-            .into_body()
-            .collect()
-            .await
-            .expect("is read")
-            .to_bytes();
-        (status, String::from_utf8(body.to_vec()).expect("text"))
-    };
+    let layer = site.layer(Refresh::every(LONG)).max_keys(KEYS);
+    let address = here(generator.layer(layer));
+    let ask = async |key| request(address, "GET", &format!("/{key}"), &[("cookie", "me")]).await;
     for key in 0..4 * KEYS {
-        let (_, body) = ask(format!("/{key}")).await;
+        let reply = ask(key).await;
         // Visitors get responses of their own for keys beyond the limit.
-        assert_eq!(body.contains("me"), key >= KEYS, "{body}");
+        assert_eq!(reply.text().contains("me"), key >= KEYS, "{reply:?}");
     }
     // A key that is asked for again is stored, up to the same limit.
     for key in 0..4 * KEYS {
-        let (status, body) = ask(format!("/{key}")).await;
-        let status = status.to_str().expect("text");
-        assert_eq!(status.contains("hit"), key < KEYS, "{status}");
-        assert!(body.contains("me") || key < 2 * KEYS + KEYS / 2, "{body}");
+        let reply = ask(key).await;
+        let is_hit = reply.header("cache-status").contains("hit");
+        assert_eq!(is_hit, key < KEYS, "{reply:?}");
+        let is_own = reply.text().contains("me");
+        assert!(is_own || key < 2 * KEYS + KEYS / 2, "{reply:?}");
     }
     assert_eq!(
         runs.load(SeqCst),

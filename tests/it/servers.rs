@@ -17,7 +17,7 @@ use crate::{
     databases::Db,
     own_server::{Ending, OwnServer, ServerKind},
     proxy::Proxy,
-    store::{content, entry, lock, open, publish},
+    store::{ask, content, entry, lock, open, publish},
     support::{HANG, Origin, every, get, nowhere, patient, serve, until},
 };
 
@@ -52,18 +52,10 @@ on_database! {
     publish_during_a_takeover_is_refused
 }
 
-on_database! {
-    sqlite = crate::databases::Db::sqlite();
-    an_exhausted_pool_is_no_visitors_trouble
-}
-
 async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
     let store = open(&db).await;
     let free = lock(&*store, "a", LEASE).await;
-    store
-        .ask(Release::new(&free, Duration::ZERO))
-        .await
-        .expect("answers");
+    ask(&*store, Release::new(&free, Duration::ZERO)).await;
     for (name, change) in [
         (
             "a",
@@ -76,8 +68,8 @@ async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
     ] {
         let held = db.uncommitted(change).await;
         let asked = Instant::now();
-        let tried = store.ask(TryLock::new(name, "me", LEASE, None)).await;
-        assert_eq!(tried.expect("answers").fence, None, "{change}");
+        let tried = ask(&*store, TryLock::new(name, "me", LEASE, None)).await;
+        assert_eq!(tried.fence, None, "{change}");
         // The try itself waits for at most 50 ms. Without a limit the wait would be endless, or
         // MariaDB's default of 50 s.
         assert!(asked.elapsed() < HANG / 3, "{change}");
@@ -106,10 +98,7 @@ async fn lock_is_not_taken_over_during_a_publish(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("1")).await);
-    store
-        .ask(Release::new(&first, Duration::ZERO))
-        .await
-        .expect("answers");
+    ask(&*store, Release::new(&first, Duration::ZERO)).await;
     let late = lock(&*store, "a", Duration::from_millis(200)).await;
     let held = db
         .uncommitted("DELETE FROM perennial_entry WHERE name = 'a'")
@@ -122,12 +111,8 @@ async fn lock_is_not_taken_over_during_a_publish(db: Db) {
     // Until the lease is over.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!publishing.is_finished(), "nothing holds it up");
-    let taken = store.ask(TryLock::new("a", "another", LEASE, None)).await;
-    assert_eq!(
-        taken.expect("answers").fence,
-        None,
-        "taken over in the middle of a publish"
-    );
+    let taken = ask(&*store, TryLock::new("a", "another", LEASE, None)).await;
+    assert_eq!(taken.fence, None, "taken over in the middle of a publish");
     held.commit().await.expect("is done");
     assert!(publishing.await.expect("ends"));
     lock(&*store, "a", LEASE).await;
@@ -137,10 +122,7 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("1")).await);
-    store
-        .ask(Release::new(&first, Duration::ZERO))
-        .await
-        .expect("answers");
+    ask(&*store, Release::new(&first, Duration::ZERO)).await;
     let late = lock(&*store, "a", LEASE).await;
     for renews in [true, false] {
         // The statements of another process's try after the lease has expired, without the commit.
@@ -157,10 +139,7 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
                     renews: renews.then_some(first.fence),
                     ..entry(&content)
                 };
-                store
-                    .ask(Publish::new(&late, entry.clone()))
-                    .await
-                    .expect("answers")
+                ask(&*store, Publish::new(&late, entry.clone())).await
             }
         });
         until("it waits for the takeover, or has not", async || {
@@ -253,36 +232,6 @@ async fn a_role_that_may_not_make_tables_is_told_what_to_do(db: Db) {
     .await;
     site.shutdown().await;
     db.execute(&remove).await;
-}
-
-async fn an_exhausted_pool_is_no_visitors_trouble(db: Db) {
-    const INTERVAL: Duration = Duration::from_millis(500);
-    /// Longer than any visitor is to wait.
-    const LIMIT: Duration = Duration::from_secs(4);
-    // The file is there afterwards.
-    db.site().await;
-    let pool = PoolOptions::<sqlx::Sqlite>::new()
-        .max_connections(2)
-        .connect(db.url())
-        .await;
-    let pool = pool.expect("opens");
-    let builder = Perennial::builder().statement_timeout(LIMIT);
-    let site = builder.with_pool(pool.clone()).await.expect("prepares");
-    let origin = Origin::default();
-    let layer = site.layer(Refresh::every(INTERVAL).cooldown(INTERVAL));
-    let address = serve(origin.router().layer(layer)).await;
-    assert_eq!(get(address, "/").await.run(), 1);
-
-    let held = [pool.acquire().await, pool.acquire().await];
-    let start = Instant::now();
-    while start.elapsed() < LIMIT * 5 / 4 {
-        let reply = get(address, "/").await;
-        assert_eq!((reply.status, reply.run()), (200, 1));
-        assert!(reply.took < LIMIT, "waited for {:?}", reply.took);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    drop(held);
-    until("it regrows", async || get(address, "/").await.run() > 1).await;
 }
 
 async fn a_server_that_is_away_is_named_at_once(db: Db) {

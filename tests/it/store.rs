@@ -15,7 +15,7 @@ use perennial_store::{
     Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Extend, Finish, FoldAt, Forget,
     Held, Inspect, Invalidate, Invalidated, InvalidatedForLong, Latest, LeaseRow, List, NewEntry,
     Probe, Progress, PruneEntries, PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge,
-    Release, Remove, Revoke, TryLock, Unused,
+    Release, Remove, Revoke, Step, TryLock, Unused,
 };
 use tokio::task::JoinSet;
 
@@ -34,6 +34,11 @@ pub(crate) async fn open(db: &Db) -> Arc<dyn Backend> {
     }
     let store = db.database().await.store("perennial_").await;
     store.expect("prepares").into()
+}
+
+/// Makes a call that the store answers.
+pub(crate) async fn ask<S: Step>(store: &dyn Backend, step: S) -> S::Answer {
+    store.ask(step).await.expect("answers")
 }
 
 pub(crate) async fn lock(
@@ -85,8 +90,7 @@ pub(crate) async fn publish(
     lease: &LeaseRow,
     content: &Response<Bytes>,
 ) -> bool {
-    let published = store.ask(Publish::new(lease, entry(content))).await;
-    published.expect("answers")
+    ask(store, Publish::new(lease, entry(content))).await
 }
 
 async fn renew(store: &dyn Backend, lease: &LeaseRow, known: i64) -> bool {
@@ -95,21 +99,18 @@ async fn renew(store: &dyn Backend, lease: &LeaseRow, known: i64) -> bool {
         renews: Some(known),
         ..entry(&content)
     };
-    let renewed = store.ask(Publish::new(lease, entry.clone())).await;
-    renewed.expect("answers")
+    ask(store, Publish::new(lease, entry)).await
 }
 
 pub(crate) async fn stored(store: &dyn Backend, name: &LockName) -> Option<(i64, Bytes)> {
-    let probe = store.ask(Probe::new(name, 0)).await.expect("answers");
-    probe
-        .entry
-        .map(|entry| (entry.fence, entry.content.into_body()))
+    let entry = ask(store, Probe::new(name, 0)).await.entry;
+    entry.map(|entry| (entry.fence, entry.content.into_body()))
 }
 
 /// Returns the first `most` names invalidated after `since`.
 async fn invalidated(store: &dyn Backend, since: i64, most: usize) -> Vec<(String, i64)> {
-    let synced = store.ask(Invalidated::new(since, most, Vec::new())).await;
-    synced.expect("answers").names
+    let synced = ask(store, Invalidated::new(since, most, Vec::new())).await;
+    synced.names
 }
 
 macro_rules! contract {
@@ -175,8 +176,8 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
             let store = Arc::clone(&store);
             tries.spawn(async move {
                 let owner = uuid();
-                let tried = store.ask(TryLock::new("a", &owner, LEASE, None)).await;
-                tried.expect("answers").fence.map(|fence| LeaseRow {
+                let tried = ask(&*store, TryLock::new("a", &owner, LEASE, None)).await;
+                tried.fence.map(|fence| LeaseRow {
                     name: "a".into(),
                     owner,
                     fence,
@@ -187,20 +188,15 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
         assert_eq!(won.len(), 1);
         assert!(won[0].fence > last);
         last = won[0].fence;
-        let state = store.ask(Probe::new("a", 0)).await.expect("answers").lock;
+        let state = ask(&*store, Probe::new("a", 0)).await.lock;
         assert!(
             state.owned
                 && state.fence == last
                 && state.remaining > NONE
                 && state.remaining <= LEASE
         );
-        assert!(
-            store
-                .ask(Release::new(&won[0], NONE))
-                .await
-                .expect("answers")
-        );
-        let state = store.ask(Probe::new("a", 0)).await.expect("answers").lock;
+        assert!(ask(&*store, Release::new(&won[0], NONE)).await);
+        let state = ask(&*store, Probe::new("a", 0)).await.lock;
         assert!(!state.owned && state.fence == last && state.remaining == NONE);
     }
 }
@@ -209,50 +205,25 @@ async fn owner_without_an_answer_gets_its_fence_again(db: Db) {
     let store = open(&db).await;
     let lease = lock(&*store, "a", LEASE).await;
     for seen in [None, Some(0), Some(lease.fence)] {
-        let again = store
-            .ask(TryLock::new("a", &lease.owner, LEASE, seen))
-            .await;
-        assert_eq!(again.expect("answers").fence, Some(lease.fence), "{seen:?}");
+        let again = ask(&*store, TryLock::new("a", &lease.owner, LEASE, seen)).await;
+        assert_eq!(again.fence, Some(lease.fence), "{seen:?}");
     }
-    assert!(
-        store
-            .ask(Extend::new(&lease, LEASE))
-            .await
-            .expect("answers")
-    );
+    assert!(ask(&*store, Extend::new(&lease, LEASE)).await);
     for _ in 0..2 {
-        assert!(
-            store
-                .ask(Release::new(&lease, NONE))
-                .await
-                .expect("answers")
-        );
+        assert!(ask(&*store, Release::new(&lease, NONE)).await);
     }
     let other = lock(&*store, "a", LEASE).await;
-    assert!(
-        !store
-            .ask(Release::new(&lease, NONE))
-            .await
-            .expect("answers")
-    );
-    let again = store
-        .ask(TryLock::new("a", &lease.owner, LEASE, None))
-        .await;
-    assert_eq!(again.expect("answers").fence, None);
-    assert!(
-        store
-            .ask(Extend::new(&other, LEASE))
-            .await
-            .expect("answers")
-    );
+    assert!(!ask(&*store, Release::new(&lease, NONE)).await);
+    let again = ask(&*store, TryLock::new("a", &lease.owner, LEASE, None)).await;
+    assert_eq!(again.fence, None);
+    assert!(ask(&*store, Extend::new(&other, LEASE)).await);
 }
 
 async fn lock_is_revoked_from_its_owner_alone(db: Db) {
     let store = open(&db).await;
     let revoke = async |owner: &str| {
-        let revoked = store.ask(Revoke::new("a", owner)).await;
-        revoked.expect("answers");
-        store.ask(Inspect::new("a")).await.expect("answers")
+        ask(&*store, Revoke::new("a", owner)).await;
+        ask(&*store, Inspect::new("a")).await
     };
     assert_eq!(revoke("me").await, None, "a revocation creates no lock");
     let lease = lock(&*store, "a", LEASE).await;
@@ -268,10 +239,10 @@ async fn lock_is_revoked_from_its_owner_alone(db: Db) {
     }
     // A late release has no effect.
     let cooldown = Release::new(&lease, LEASE);
-    assert!(!store.ask(cooldown).await.expect("answers"));
+    assert!(!ask(&*store, cooldown).await);
     let next = lock(&*store, "a", LEASE).await;
     let cooldown = Release::new(&next, LEASE);
-    assert!(store.ask(cooldown).await.expect("answers"));
+    assert!(ask(&*store, cooldown).await);
     let row = revoke(&next.owner).await.expect("has a row");
     assert_eq!(row.fence, next.fence);
     assert!(row.remaining > NONE, "a cooldown has no owner");
@@ -281,19 +252,12 @@ async fn a_cooldown_keeps_everybody_off(db: Db) {
     let store = open(&db).await;
     let lease = lock(&*store, "a", LEASE).await;
     let cooldown = Duration::from_secs(3);
-    assert!(
-        store
-            .ask(Release::new(&lease, cooldown))
-            .await
-            .expect("answers")
-    );
-    let state = store.ask(Probe::new("a", 0)).await.expect("answers").lock;
+    assert!(ask(&*store, Release::new(&lease, cooldown)).await);
+    let state = ask(&*store, Probe::new("a", 0)).await.lock;
     assert!(!state.owned && state.remaining > NONE && state.remaining <= cooldown);
     assert_eq!(
-        store
-            .ask(TryLock::new("a", "me", LEASE, None))
+        ask(&*store, TryLock::new("a", "me", LEASE, None))
             .await
-            .expect("answers")
             .fence,
         None
     );
@@ -304,8 +268,8 @@ async fn a_cooldown_keeps_everybody_off(db: Db) {
 async fn releases_with_a_cooldown_are_counted(db: Db) {
     let store = open(&db).await;
     let failures = async || {
-        let probe = store.ask(Probe::new("a", 0)).await;
-        probe.expect("answers").lock.failures
+        let probe = ask(&*store, Probe::new("a", 0)).await;
+        probe.lock.failures
     };
     let short = Duration::from_millis(1);
     for expected in 1..=3 {
@@ -313,23 +277,13 @@ async fn releases_with_a_cooldown_are_counted(db: Db) {
         assert_eq!(failures().await, expected - 1);
         // The first answer may be lost.
         for _ in 0..2 {
-            assert!(
-                store
-                    .ask(Release::new(&lease, short))
-                    .await
-                    .expect("answers")
-            );
+            assert!(ask(&*store, Release::new(&lease, short)).await);
             assert_eq!(failures().await, expected);
         }
         tokio::time::sleep(5 * short).await;
     }
     let lease = lock(&*store, "a", LEASE).await;
-    assert!(
-        store
-            .ask(Release::new(&lease, NONE))
-            .await
-            .expect("answers")
-    );
+    assert!(ask(&*store, Release::new(&lease, NONE)).await);
     assert_eq!(failures().await, 0);
 }
 
@@ -339,25 +293,18 @@ async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
     let fence = fence.expect("answers").fence;
     assert!(fence.is_some(), "never held, so nobody can have published");
     let first = lock(&*store, "b", LEASE).await;
-    store
-        .ask(Release::new(&first, NONE))
-        .await
-        .expect("answers");
+    ask(&*store, Release::new(&first, NONE)).await;
     for seen in [0, first.fence - 1, first.fence + 1] {
         assert_eq!(
-            store
-                .ask(TryLock::new("b", "me", LEASE, Some(seen)))
+            ask(&*store, TryLock::new("b", "me", LEASE, Some(seen)))
                 .await
-                .expect("answers")
                 .fence,
             None
         );
     }
     assert!(
-        store
-            .ask(TryLock::new("b", "me", LEASE, Some(first.fence)))
+        ask(&*store, TryLock::new("b", "me", LEASE, Some(first.fence)))
             .await
-            .expect("answers")
             .fence
             .is_some()
     );
@@ -381,26 +328,13 @@ async fn only_the_owner_extends_and_releases(db: Db) {
         },
     ];
     for other in &others {
-        assert!(!store.ask(Extend::new(other, LEASE)).await.expect("answers"));
-        assert!(!store.ask(Release::new(other, NONE)).await.expect("answers"));
+        assert!(!ask(&*store, Extend::new(other, LEASE)).await);
+        assert!(!ask(&*store, Release::new(other, NONE)).await);
     }
+    assert!(ask(&*store, Extend::new(&lease, LEASE)).await);
+    assert!(ask(&*store, Release::new(&lease, NONE)).await);
     assert!(
-        store
-            .ask(Extend::new(&lease, LEASE))
-            .await
-            .expect("answers")
-    );
-    assert!(
-        store
-            .ask(Release::new(&lease, NONE))
-            .await
-            .expect("answers")
-    );
-    assert!(
-        !store
-            .ask(Extend::new(&lease, LEASE))
-            .await
-            .expect("answers"),
+        !ask(&*store, Extend::new(&lease, LEASE)).await,
         "it was released"
     );
 }
@@ -409,17 +343,9 @@ async fn an_expired_lease_is_not_extended(db: Db) {
     let store = open(&db).await;
     let lease = lock(&*store, "a", Duration::from_millis(20)).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!ask(&*store, Extend::new(&lease, LEASE)).await);
     assert!(
-        !store
-            .ask(Extend::new(&lease, LEASE))
-            .await
-            .expect("answers")
-    );
-    assert!(
-        store
-            .ask(Release::new(&lease, NONE))
-            .await
-            .expect("answers"),
+        ask(&*store, Release::new(&lease, NONE)).await,
         "nobody has taken it since"
     );
 }
@@ -434,10 +360,7 @@ async fn published_entry_comes_back_unchanged(db: Db) {
         };
         assert!(publish(&*store, &lease, &sent).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let probe = store
-            .ask(Probe::new(&lease.name, 0))
-            .await
-            .expect("answers");
+        let probe = ask(&*store, Probe::new(&lease.name, 0)).await;
         let entry = probe.entry.expect("is stored");
         assert_eq!(entry.fence, lease.fence);
         assert!(entry.age >= Duration::from_millis(10) && entry.age < LEASE);
@@ -445,17 +368,14 @@ async fn published_entry_comes_back_unchanged(db: Db) {
         assert_eq!(entry.content.headers(), sent.headers());
         assert_eq!(entry.content.body(), sent.body());
         assert_eq!(entry.metadata, METADATA);
-        let known = store
-            .ask(Probe::new(&lease.name, lease.fence))
-            .await
-            .expect("answers");
+        let known = ask(&*store, Probe::new(&lease.name, lease.fence)).await;
         assert!(known.entry.is_none(), "it is not newer than itself");
     }
 }
 
 async fn pages_are_listed_in_order_with_their_locks_and_history(db: Db) {
     let store = open(&db).await;
-    let list = async |from: &str, most| store.ask(List::new(from, most)).await.expect("answers");
+    let list = async |from: &str, most| ask(&*store, List::new(from, most)).await;
     assert_eq!(list("/", 10).await, []);
     let lines: Vec<_> = (0..30)
         .map(|n| format!("{n} {}\n", "x".repeat(100)))
@@ -469,25 +389,10 @@ async fn pages_are_listed_in_order_with_their_locks_and_history(db: Db) {
             renews: (n % 2 != 0).then_some(known),
             ..entry(&body)
         };
-        assert!(
-            store
-                .ask(Publish::new(&lease, entry.clone()))
-                .await
-                .expect("answers")
-        );
+        assert!(ask(&*store, Publish::new(&lease, entry.clone())).await);
         // A repeated publish adds no second line.
-        assert!(
-            store
-                .ask(Publish::new(&lease, entry.clone()))
-                .await
-                .expect("answers")
-        );
-        assert!(
-            store
-                .ask(Release::new(&lease, NONE))
-                .await
-                .expect("answers")
-        );
+        assert!(ask(&*store, Publish::new(&lease, entry.clone())).await);
+        assert!(ask(&*store, Release::new(&lease, NONE)).await);
         known = lease.fence;
     }
     for key in ["/a", "/c", "/ä"] {
@@ -538,10 +443,7 @@ async fn nothing_is_published_after_a_takeover(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("0")).await);
-    store
-        .ask(Release::new(&first, NONE))
-        .await
-        .expect("answers");
+    ask(&*store, Release::new(&first, NONE)).await;
     let brief = Duration::from_millis(20);
     let late = lock(&*store, "a", brief).await;
     let expired = lock(&*store, "b", brief).await;
@@ -571,10 +473,7 @@ async fn a_repeated_publish_succeeds_again(db: Db) {
     for _ in 0..2 {
         assert!(publish(&*store, &first, &content("1")).await);
     }
-    store
-        .ask(Release::new(&first, NONE))
-        .await
-        .expect("answers");
+    ask(&*store, Release::new(&first, NONE)).await;
     let second = lock(&*store, "a", LEASE).await;
     for _ in 0..2 {
         assert!(renew(&*store, &second, first.fence).await);
@@ -593,10 +492,7 @@ async fn the_same_content_is_renewed_only_over_itself(db: Db) {
         "there is nothing to renew"
     );
     publish(&*store, &first, &content("1")).await;
-    store
-        .ask(Release::new(&first, NONE))
-        .await
-        .expect("answers");
+    ask(&*store, Release::new(&first, NONE)).await;
     let second = lock(&*store, "a", LEASE).await;
     assert!(!renew(&*store, &second, first.fence - 1).await);
     assert_eq!(
@@ -609,37 +505,31 @@ async fn the_same_content_is_renewed_only_over_itself(db: Db) {
 async fn an_entry_is_removed_only_under_the_lease(db: Db) {
     let store = open(&db).await;
     let late = lock(&*store, "a", LEASE).await;
-    assert!(
-        !store.ask(Remove::new(&late)).await.expect("answers"),
-        "there is none"
-    );
+    assert!(!ask(&*store, Remove::new(&late)).await, "there is none");
     assert!(publish(&*store, &late, &content("1")).await);
-    store.ask(Release::new(&late, NONE)).await.expect("answers");
+    ask(&*store, Release::new(&late, NONE)).await;
     let next = lock(&*store, "a", LEASE).await;
-    assert!(!store.ask(Remove::new(&late)).await.expect("answers"));
+    assert!(!ask(&*store, Remove::new(&late)).await);
     assert_eq!(
         stored(&*store, &"a".into()).await,
         Some((late.fence, "1".into()))
     );
-    assert!(store.ask(Remove::new(&next)).await.expect("answers"));
+    assert!(ask(&*store, Remove::new(&next)).await);
     assert_eq!(stored(&*store, &"a".into()).await, None);
 }
 
 async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let store = open(&db).await;
-    assert_eq!(
-        store.ask(Probe::new("a", 0)).await.expect("answers").epoch,
-        0
-    );
+    assert_eq!(ask(&*store, Probe::new("a", 0)).await.epoch, 0);
     assert_eq!(invalidated(&*store, 0, ALL).await, []);
     let long = "x".repeat(255);
     let names = ["key:/a", "key:/A", "key:/a ", "tag:\u{e4}'\\$1%", &long];
     let mut last = 0;
     for name in names.into_iter().chain(names) {
-        let epoch = store.ask(Invalidate::new(name)).await.expect("answers");
+        let epoch = ask(&*store, Invalidate::new(name)).await;
         assert!(epoch > last, "{epoch} after {last}");
         last = epoch;
-        let probe = store.ask(Probe::new("a", 0)).await.expect("answers");
+        let probe = ask(&*store, Probe::new("a", 0)).await;
         assert_eq!(probe.epoch, epoch);
     }
     let mut all = invalidated(&*store, 0, ALL).await;
@@ -659,10 +549,7 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
             let mut epochs = Vec::new();
             for n in 0..EACH {
                 let name = format!("key:/{writer}/{n}");
-                epochs.push((
-                    name.clone(),
-                    store.ask(Invalidate::new(&name)).await.expect("answers"),
-                ));
+                epochs.push((name.clone(), ask(&*store, Invalidate::new(&name)).await));
             }
             epochs
         });
@@ -688,18 +575,9 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let distinct: std::collections::HashSet<_> = made.iter().map(|(_, epoch)| epoch).collect();
     assert_eq!(distinct.len(), made.len());
 
-    let first = store
-        .ask(Invalidate::new("revision:1"))
-        .await
-        .expect("answers");
-    store
-        .ask(Invalidate::new("revision:1"))
-        .await
-        .expect("answers");
-    store
-        .ask(Invalidate::new("purged:/p"))
-        .await
-        .expect("answers");
+    let first = ask(&*store, Invalidate::new("revision:1")).await;
+    ask(&*store, Invalidate::new("revision:1")).await;
+    ask(&*store, Invalidate::new("purged:/p")).await;
     let all = invalidated(&*store, 0, ALL).await;
     assert!(
         all.contains(&("revision:1".to_owned(), first)),
@@ -723,10 +601,7 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
 
 async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
     let store = open(&db).await;
-    let made = store
-        .ask(Invalidate::new("purged:/made"))
-        .await
-        .expect("answers");
+    let made = ask(&*store, Invalidate::new("purged:/made")).await;
     // The server's statements, without the commit.
     let counter = match db.url().starts_with("postgres") {
         true => "UPDATE perennial_schema SET version = version + 3600000000 WHERE id = 2",
@@ -770,8 +645,8 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
 async fn fold(store: &dyn Backend, age: Duration, oldest: i64) {
     let mut after = None;
     loop {
-        let folded = store.ask(PruneInvalidations::new(oldest, age, after)).await;
-        after = folded.expect("answers");
+        let folded = ask(store, PruneInvalidations::new(oldest, age, after)).await;
+        after = folded;
         if after.is_none() {
             return;
         }
@@ -795,7 +670,7 @@ async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db
     ];
     let mut made = Vec::new();
     for name in names {
-        let epoch = store.ask(Invalidate::new(name)).await.expect("answers");
+        let epoch = ask(&*store, Invalidate::new(name)).await;
         made.push((name.to_owned(), epoch));
     }
     let mut read = Vec::new();
@@ -813,10 +688,7 @@ async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db
     let mut lasting = Vec::new();
     let mut after = "purged:".to_owned();
     loop {
-        let page = store
-            .ask(InvalidatedForLong::new(&after, 2))
-            .await
-            .expect("answers");
+        let page = ask(&*store, InvalidatedForLong::new(&after, 2)).await;
         assert!(page.len() <= 2);
         match page.last() {
             Some((last, _)) => after.clone_from(last),
@@ -824,7 +696,7 @@ async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db
         }
         lasting.extend(page);
     }
-    let fold_at = async |most| store.ask(FoldAt { most }).await.expect("answers");
+    let fold_at = async |most| ask(&*store, FoldAt { most }).await;
     assert_eq!(fold_at(names.len() + 1).await, 0);
     assert_eq!(fold_at(names.len()).await, made[0].1);
     assert_eq!(fold_at(3).await, made[names.len() - 3].1);
@@ -843,15 +715,15 @@ async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
     let published = lock(&*store, LockName::of(LockKind::Page, &*long), LEASE).await;
     assert!(publish(&*store, &published, &content("new")).await);
     let cooling = lock(&*store, LockName::of(LockKind::Page, "/cooling"), LEASE).await;
-    let done = store.ask(Release::new(&cooling, LEASE)).await;
-    assert!(done.expect("answers"));
+    let done = ask(&*store, Release::new(&cooling, LEASE)).await;
+    assert!(done);
     // A lock of another kind has the same name.
     lock(&*store, "/job", LEASE).await;
     let mut keys = ["/held", &*long, "/cooling", "/job", "/none", "/none"].map(str::to_owned);
-    let since = store.ask(Invalidate::new("key:/a")).await.expect("answers") - 1;
+    let since = ask(&*store, Invalidate::new("key:/a")).await - 1;
     for _ in 0..2 {
         let sync = Invalidated::new(since, ALL, keys.to_vec());
-        let synced = store.ask(sync).await.expect("answers");
+        let synced = ask(&*store, sync).await;
         assert_eq!(synced.names, [("key:/a".to_owned(), since + 1)]);
         for (key, page) in keys.iter().zip(&synced.awaited) {
             let (fence, is_held) = match key.as_str() {
@@ -870,21 +742,16 @@ async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
     let mut many: Vec<_> = (0..1234).map(|number| format!("/{number}")).collect();
     many[1200] = "/held".to_owned();
     let sync = Invalidated::new(since, 0, many);
-    let synced = store.ask(sync).await.expect("answers");
+    let synced = ask(&*store, sync).await;
     assert_eq!((synced.names.len(), synced.awaited.len()), (0, 1234));
     let held = synced
         .awaited
         .iter()
         .position(|page| !page.remaining.is_zero());
     assert_eq!(held, Some(1200));
-    assert!(
-        store
-            .ask(Release::new(&published, NONE))
-            .await
-            .expect("answers")
-    );
+    assert!(ask(&*store, Release::new(&published, NONE)).await);
     let sync = Invalidated::new(since, ALL, vec![long]);
-    let synced = store.ask(sync).await.expect("answers");
+    let synced = ask(&*store, sync).await;
     let released = [Awaited {
         fence: published.fence,
         remaining: NONE,
@@ -906,17 +773,14 @@ async fn purged_page_is_removed_and_its_running_generation_is_refused(db: Db) {
     // A lock that is created by the try.
     let new = lock(&*store, page("/a#new"), LEASE).await;
     for key in ["/a", &long, "/none"] {
-        store.ask(Purge::new(key)).await.expect("answers");
+        ask(&*store, Purge::new(key)).await;
     }
     assert!(!publish(&*store, &new, &content("1")).await);
     for (key, lease) in keys.iter().zip(&leases) {
         let purged = matches!(*key, "/a" | "/a#&accept=x") || key.len() > 180;
         let is_gone = stored(&*store, &lease.name).await.is_none();
         assert_eq!(is_gone, purged, "{key}");
-        assert_eq!(
-            store.ask(Extend::new(lease, LEASE)).await.expect("answers"),
-            !purged
-        );
+        assert_eq!(ask(&*store, Extend::new(lease, LEASE)).await, !purged);
         assert_eq!(publish(&*store, lease, &content("1")).await, !purged);
         if purged {
             let next = lock(&*store, lease.name.clone(), LEASE).await;
@@ -940,13 +804,10 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
             retention,
             ..entry(&body)
         };
-        let published = store.ask(Publish::new(&lease, entry.clone())).await;
-        assert!(published.expect("answers"));
+        let published = ask(&*store, Publish::new(&lease, entry.clone())).await;
+        assert!(published);
         if releases {
-            store
-                .ask(Release::new(&lease, NONE))
-                .await
-                .expect("answers");
+            ask(&*store, Release::new(&lease, NONE)).await;
         }
     };
     for (n, name) in names.iter().enumerate() {
@@ -954,8 +815,8 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
         publish(name, retention, n % 5 != 0).await;
     }
     let other = lock(&*store, "/0", LEASE).await;
-    let released = store.ask(Release::new(&other, NONE)).await;
-    assert!(released.expect("answers"));
+    let released = ask(&*store, Release::new(&other, NONE)).await;
+    assert!(released);
     tokio::time::sleep(2 * short).await;
     let all = async |locks: Option<Unused>| {
         let (mut next, mut steps) = (None, 0);
@@ -982,13 +843,7 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
     let locks = async || {
         let mut locks = Vec::new();
         for name in &names {
-            locks.push(
-                store
-                    .ask(Inspect::new(name))
-                    .await
-                    .expect("answers")
-                    .is_some(),
-            );
+            locks.push(ask(&*store, Inspect::new(name)).await.is_some());
         }
         locks
     };
@@ -1014,8 +869,8 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
             "{name:?}"
         );
     }
-    let other = store.ask(Inspect::new(&other.name)).await;
-    assert!(other.expect("answers").is_some(), "is of another kind");
+    let other = ask(&*store, Inspect::new(&other.name)).await;
+    assert!(other.is_some(), "is of another kind");
 }
 
 /// Returns the smallest epoch of a page.
@@ -1034,14 +889,8 @@ async fn oldest(store: &dyn Backend) -> i64 {
 
 async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     let store = open(&db).await;
-    let before = store
-        .ask(Invalidate::new("key:/other"))
-        .await
-        .expect("answers");
-    let purged = store
-        .ask(Invalidate::new("purged:/p"))
-        .await
-        .expect("answers");
+    let before = ask(&*store, Invalidate::new("key:/other")).await;
+    let purged = ask(&*store, Invalidate::new("purged:/p")).await;
     let body = content("1");
     let entry = async |key: &str, epoch: i64| {
         let lease = lock(&*store, page(key), LEASE).await;
@@ -1049,8 +898,8 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
             epoch,
             ..entry(&body)
         };
-        let published = store.ask(Publish::new(&lease, entry.clone())).await;
-        assert!(published.expect("answers"));
+        let published = ask(&*store, Publish::new(&lease, entry.clone())).await;
+        assert!(published);
         lease
     };
     // Published after the purge, by a process that had not learned of the purge when its generator
@@ -1069,7 +918,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
         is_remembered(known).await,
         "the entry would be served again"
     );
-    assert!(store.ask(Remove::new(&old)).await.expect("answers"));
+    assert!(ask(&*store, Remove::new(&old)).await);
     let known = oldest(&*store).await;
     assert_eq!(known, purged);
     assert!(!is_remembered(known).await);
@@ -1097,12 +946,9 @@ async fn purge_distinguishes_keys_with_a_common_beginning(db: Db) {
     for key in all.clone() {
         let lease = lock(&*store, page(key), LEASE).await;
         publish(&*store, &lease, &content("1")).await;
-        store
-            .ask(Release::new(&lease, NONE))
-            .await
-            .expect("answers");
+        ask(&*store, Release::new(&lease, NONE)).await;
     }
-    store.ask(Purge::new("/b")).await.expect("answers");
+    ask(&*store, Purge::new("/b")).await;
     for key in all {
         let purged = of.contains(key);
         let is_gone = stored(&*store, &page(key)).await.is_none();
@@ -1112,14 +958,9 @@ async fn purge_distinguishes_keys_with_a_common_beginning(db: Db) {
     let key = "/nul\0l";
     let lease = lock(&*store, page(key), LEASE).await;
     assert!(publish(&*store, &lease, &content("1")).await);
-    store.ask(Purge::new(key)).await.expect("answers");
+    ask(&*store, Purge::new(key)).await;
     assert!(stored(&*store, &page(key)).await.is_none());
-    assert!(
-        !store
-            .ask(Extend::new(&lease, LEASE))
-            .await
-            .expect("answers")
-    );
+    assert!(!ask(&*store, Extend::new(&lease, LEASE)).await);
 }
 
 async fn equal_names_of_different_kinds_are_different_locks(db: Db) {
@@ -1137,35 +978,25 @@ async fn equal_names_of_different_kinds_are_different_locks(db: Db) {
             let lease = lock(&*store, LockName::of(kind, name), LEASE).await;
             leases.push(lease);
         }
-        let held = store.ask(Held {}).await.expect("answers");
+        let held = ask(&*store, Held {}).await;
         let held: Vec<_> = held.iter().map(|row| row.kind).collect();
         assert_eq!(held, kinds);
         // A change of one kind leaves the other kinds unchanged.
-        store.ask(Purge::new(name)).await.expect("answers");
+        ask(&*store, Purge::new(name)).await;
         let revoke = Revoke::new(&leases[1].name, &leases[1].owner);
-        store.ask(revoke).await.expect("answers");
+        ask(&*store, revoke).await;
         for (lease, kind) in leases.iter().zip(kinds) {
             let is_lost = matches!(kind, LockKind::Lock | LockKind::Page);
-            let extended = store.ask(Extend::new(lease, LEASE)).await.expect("answers");
+            let extended = ask(&*store, Extend::new(lease, LEASE)).await;
             assert_eq!(extended, !is_lost, "{kind:?}");
             if !is_lost {
-                assert!(
-                    store
-                        .ask(Release::new(lease, LEASE))
-                        .await
-                        .expect("answers")
-                );
+                assert!(ask(&*store, Release::new(lease, LEASE)).await);
             }
         }
         // A mark has no owner, and is not listed.
-        let held = store.ask(Held {}).await.expect("answers");
+        let held = ask(&*store, Held {}).await;
         assert!(held.iter().map(|row| row.kind).eq([LockKind::Housekeeping]));
-        assert!(
-            store
-                .ask(BreakLock::new(&leases[0].name, None))
-                .await
-                .expect("answers")
-        );
+        assert!(ask(&*store, BreakLock::new(&leases[0].name, None)).await);
     }
 }
 
@@ -1174,59 +1005,34 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
     let long = "x".repeat(1000);
     for text in ["a", "\u{e4} '$1", &long] {
         let name = &LockName::from(text);
-        assert_eq!(store.ask(Inspect::new(name)).await.expect("answers"), None);
-        assert!(
-            !store
-                .ask(BreakLock::new(name, None))
-                .await
-                .expect("answers")
-        );
+        assert_eq!(ask(&*store, Inspect::new(name)).await, None);
+        assert!(!ask(&*store, BreakLock::new(name, None)).await);
         let lease = lock(&*store, text, LEASE).await;
-        let row = store
-            .ask(Inspect::new(name))
-            .await
-            .expect("answers")
-            .expect("is there");
+        let row = ask(&*store, Inspect::new(name)).await.expect("is there");
         assert_eq!(row.owner.as_ref(), Some(&lease.owner));
         assert!(row.fence == lease.fence && row.age < LEASE);
         assert!(row.remaining > NONE && row.remaining <= LEASE);
         assert_eq!(row.name == text, text.len() < 180);
-        let held = store.ask(Held {}).await.expect("answers");
+        let held = ask(&*store, Held {}).await;
         assert_eq!(held.len(), 1);
         assert_eq!((&held[0].name, held[0].fence), (&row.name, row.fence));
 
-        let fence = store
-            .ask(Inspect::new(name))
+        let fence = ask(&*store, Inspect::new(name))
             .await
-            .expect("answers")
             .map_or(0, |row| row.fence);
-        let other = store.ask(BreakLock::new(name, Some(fence - 1))).await;
-        assert!(!other.expect("answers"), "another holder's");
-        let seen = store.ask(BreakLock::new(name, Some(fence))).await;
-        assert!(seen.expect("answers"));
-        assert!(
-            !store
-                .ask(Extend::new(&lease, LEASE))
-                .await
-                .expect("answers")
-        );
+        let other = ask(&*store, BreakLock::new(name, Some(fence - 1))).await;
+        assert!(!other, "another holder's");
+        let seen = ask(&*store, BreakLock::new(name, Some(fence))).await;
+        assert!(seen);
+        assert!(!ask(&*store, Extend::new(&lease, LEASE)).await);
         assert!(!publish(&*store, &lease, &content("late")).await);
-        let row = store
-            .ask(Inspect::new(name))
-            .await
-            .expect("answers")
-            .expect("is there");
+        let row = ask(&*store, Inspect::new(name)).await.expect("is there");
         assert!(row.owner.is_none() && row.fence > lease.fence && row.remaining == NONE);
-        assert_eq!(store.ask(Held {}).await.expect("answers"), []);
-        assert!(
-            !store
-                .ask(Release::new(&lease, LEASE))
-                .await
-                .expect("answers")
-        );
+        assert_eq!(ask(&*store, Held {}).await, []);
+        assert!(!ask(&*store, Release::new(&lease, LEASE)).await);
         let next = lock(&*store, text, LEASE).await;
         assert!(next.fence > row.fence);
-        assert!(store.ask(Release::new(&next, NONE)).await.expect("answers"));
+        assert!(ask(&*store, Release::new(&next, NONE)).await);
     }
 }
 
@@ -1245,20 +1051,13 @@ async fn one_of_several_tries_in_a_microsecond_gets_the_lock(db: Db) {
         assert!(lease.fence > last);
         last = lease.fence;
         for seen in [None, Some(last), Some(last - 1)] {
-            let other = store.ask(TryLock::new("a", uuid(), LEASE, seen)).await;
-            assert_eq!(other.expect("answers").fence, None);
-            let again = store
-                .ask(TryLock::new("a", &lease.owner, LEASE, seen))
-                .await;
-            assert_eq!(again.expect("answers").fence, Some(last));
+            let other = ask(&*store, TryLock::new("a", uuid(), LEASE, seen)).await;
+            assert_eq!(other.fence, None);
+            let again = ask(&*store, TryLock::new("a", &lease.owner, LEASE, seen)).await;
+            assert_eq!(again.fence, Some(last));
         }
         assert!(publish(&*store, &lease, &content("1")).await);
-        assert!(
-            store
-                .ask(Release::new(&lease, NONE))
-                .await
-                .expect("answers")
-        );
+        assert!(ask(&*store, Release::new(&lease, NONE)).await);
     }
 }
 
@@ -1348,42 +1147,21 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
     for key in ["/page/0815", "/page/4711", "/another"] {
         let name = &page(key);
         let taken = lock(&*store, name.clone(), LEASE).await;
-        assert!(
-            store
-                .ask(Extend::new(&taken, LEASE))
-                .await
-                .expect("answers")
-        );
+        assert!(ask(&*store, Extend::new(&taken, LEASE)).await);
         assert!(publish(&*store, &taken, &content).await);
         let (fence, _) = stored(&*store, name).await.expect("is there");
-        assert!(
-            store
-                .ask(Release::new(&taken, NONE))
-                .await
-                .expect("answers")
-        );
+        assert!(ask(&*store, Release::new(&taken, NONE)).await);
         let taken = lock(&*store, name.clone(), LEASE).await;
         assert!(renew(&*store, &taken, fence).await);
-        let epoch = store.ask(Invalidate::new(key)).await.expect("answers");
+        let epoch = ask(&*store, Invalidate::new(key)).await;
         let since = invalidated(&*store, epoch - 1, ALL).await;
         assert!(since.iter().any(|(name, _)| name == key));
-        assert!(store.ask(Remove::new(&taken)).await.expect("answers"));
-        assert!(
-            store
-                .ask(Inspect::new(name))
-                .await
-                .expect("answers")
-                .is_some()
-        );
+        assert!(ask(&*store, Remove::new(&taken)).await);
+        assert!(ask(&*store, Inspect::new(name)).await.is_some());
         let revoke = Revoke::new(&taken.name, &taken.owner);
-        store.ask(revoke).await.expect("answers");
-        assert!(
-            store
-                .ask(BreakLock::new(name, None))
-                .await
-                .expect("answers")
-        );
-        store.ask(Purge::new(key)).await.expect("answers");
+        ask(&*store, revoke).await;
+        assert!(ask(&*store, BreakLock::new(name, None)).await);
+        ask(&*store, Purge::new(key)).await;
     }
 }
 
@@ -1421,7 +1199,7 @@ async fn entry_from_before_the_clock_was_set_back_has_no_age(db: Db) {
     let lease = lock(&*store, page("/p"), LEASE).await;
     assert!(publish(&*store, &lease, &content("1")).await);
     let entry = async || {
-        let probe = store.ask(Probe::new(page("/p"), 0)).await.expect("answers");
+        let probe = ask(&*store, Probe::new(page("/p"), 0)).await;
         probe.entry.expect("is there")
     };
     // The largest difference between clocks.
@@ -1438,19 +1216,14 @@ async fn entry_from_before_the_clock_was_set_back_has_no_age(db: Db) {
 async fn a_cooldown_does_not_end_when_the_clock_is_set_back(db: Db) {
     let store = open(&db).await;
     let lease = lock(&*store, "a", LEASE).await;
-    assert!(
-        store
-            .ask(Release::new(&lease, LEASE))
-            .await
-            .expect("answers")
-    );
+    assert!(ask(&*store, Release::new(&lease, LEASE)).await);
     for seconds in [30, 3600, 400 * 24 * 3600] {
         shift_clock(&db, -seconds).await;
         for seen in [None, Some(lease.fence)] {
-            let tried = store.ask(TryLock::new("a", uuid(), LEASE, seen)).await;
-            assert_eq!(tried.expect("answers").fence, None, "{seconds} s");
+            let tried = ask(&*store, TryLock::new("a", uuid(), LEASE, seen)).await;
+            assert_eq!(tried.fence, None, "{seconds} s");
         }
-        let probe = store.ask(Probe::new("a", 0)).await.expect("answers");
+        let probe = ask(&*store, Probe::new("a", 0)).await;
         assert!(!probe.lock.owned && probe.lock.remaining > NONE);
     }
 }
@@ -1462,17 +1235,17 @@ async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {
         // Each node of a cluster has a clock of its own.
         shift_clock(&db, -seconds).await;
         for seen in [None, Some(held.fence)] {
-            let tried = store.ask(TryLock::new("a", uuid(), LEASE, seen)).await;
-            assert_eq!(tried.expect("answers").fence, None);
-            let probe = store.ask(Probe::new("a", 0)).await.expect("answers");
+            let tried = ask(&*store, TryLock::new("a", uuid(), LEASE, seen)).await;
+            assert_eq!(tried.fence, None);
+            let probe = ask(&*store, Probe::new("a", 0)).await;
             assert!(probe.lock.owned && probe.lock.remaining > LEASE / 2);
         }
-        let again = store.ask(TryLock::new("a", &held.owner, LEASE, None)).await;
-        assert_eq!(again.expect("answers").fence, Some(held.fence));
+        let again = ask(&*store, TryLock::new("a", &held.owner, LEASE, None)).await;
+        assert_eq!(again.fence, Some(held.fence));
     }
     assert!(publish(&*store, &held, &content("1")).await);
-    assert!(store.ask(Extend::new(&held, LEASE)).await.expect("answers"));
-    assert!(store.ask(Release::new(&held, NONE)).await.expect("answers"));
+    assert!(ask(&*store, Extend::new(&held, LEASE)).await);
+    assert!(ask(&*store, Release::new(&held, NONE)).await);
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -1484,7 +1257,7 @@ fn begin(name: &str, owner: &str) -> Begin {
 /// Returns the state of a request, in a word or by the body of its response.
 async fn begun(store: &dyn Backend, begin: Begin) -> String {
     let fingerprint_sent = begin.fingerprint.clone();
-    match store.ask(begin).await.expect("answers") {
+    match ask(store, begin).await {
         Begun::Own => "own".to_owned(),
         Begun::Other { fingerprint, .. } if fingerprint != fingerprint_sent => fingerprint,
         Begun::Other { progress, .. } => match progress {
@@ -1501,12 +1274,12 @@ async fn begun(store: &dyn Backend, begin: Begin) -> String {
 
 async fn finish(store: &dyn Backend, name: &str, owner: &str, body: Option<&str>) -> bool {
     let finish = Finish::new(name, owner, body.map(content), 24 * HOUR);
-    store.ask(finish).await.expect("answers")
+    ask(store, finish).await
 }
 
 async fn forgotten(store: &dyn Backend, name: &str, owner: Option<&str>) -> bool {
     let forget = Forget::new(name, owner.map(str::to_owned));
-    store.ask(forget).await.expect("answers")
+    ask(store, forget).await
 }
 
 async fn request_is_begun_by_one_owner(db: Db) {
@@ -1615,15 +1388,15 @@ async fn requests_are_pruned_in_batches(db: Db) {
         assert_eq!(begun(&*store, begin(&name, "a")).await, "own");
         let retention = if n < 7 { HOUR } else { 9 * HOUR };
         let finish = Finish::new(&name, "a", None, retention);
-        assert!(store.ask(finish).await.expect("answers"));
+        assert!(ask(&*store, finish).await);
     }
     assert_eq!(begun(&*store, begin("unfinished", "a")).await, "own");
     shift_clock(&db, 2 * 3600).await;
     // The row of a request that has begun again is not over.
     assert_eq!(begun(&*store, begin("r0", "b")).await, "own");
     for expected in [4, 2, 0] {
-        let pruned = store.ask(PruneRequests::new(4)).await;
-        assert_eq!(pruned.expect("answers"), expected);
+        let pruned = ask(&*store, PruneRequests::new(4)).await;
+        assert_eq!(pruned, expected);
     }
     for (name, expected) in [("r0", "running"), ("r1", "own"), ("r7", "not stored")] {
         assert_eq!(begun(&*store, begin(name, "c")).await, expected, "{name}");
@@ -1643,11 +1416,11 @@ async fn requests_have_any_name_and_any_response(db: Db) {
         );
         let response = content("").map(|_| body.clone());
         let finish = Finish::new(name, "o'$2\\", Some(response.clone()), HOUR);
-        assert!(store.ask(finish).await.expect("answers"));
+        assert!(ask(&*store, finish).await);
         let Begun::Other {
             progress: Progress::Done(Some(stored)),
             ..
-        } = store.ask(begin(name, "b")).await.expect("answers")
+        } = ask(&*store, begin(name, "b")).await
         else {
             panic!("{name:?} is not stored");
         };
@@ -1658,7 +1431,7 @@ async fn requests_have_any_name_and_any_response(db: Db) {
     let empty = Response::new(Bytes::new());
     assert_eq!(begun(&*store, begin("empty", "a")).await, "own");
     let finish = Finish::new("empty", "a", Some(empty), HOUR);
-    assert!(store.ask(finish).await.expect("answers"));
+    assert!(ask(&*store, finish).await);
     assert_eq!(begun(&*store, begin("empty", "b")).await, "");
     // Longer than any deadline.
     let forever = Begin::new(

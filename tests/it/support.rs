@@ -22,7 +22,7 @@ use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use perennial::{
     Builder, Perennial, Refresh,
-    locks::{LockKind, LockName},
+    locks::{Lease, LockKind, LockName, Locks},
 };
 use tempfile::TempDir;
 use tokio::{
@@ -44,6 +44,12 @@ pub(crate) fn is_database(error: &perennial::Error) -> bool {
 /// Returns the name of a page's lock.
 pub(crate) fn page(key: &str) -> LockName {
     LockName::of(LockKind::Page, key)
+}
+
+/// Takes a lock that is free.
+pub(crate) async fn taken(locks: &Locks, name: impl Into<LockName>) -> Lease {
+    let lease = locks.try_lock(name).await.expect("answers");
+    lease.expect("is free")
 }
 
 /// The settings of a site in a test that is not about limits: on a slow machine the site waits for
@@ -172,6 +178,12 @@ pub(crate) struct Reply {
 impl Reply {
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("text")
+    }
+
+    /// The first value of a header; empty: the header is missing.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        let value = self.headers.get(name);
+        value.map_or("", |value| value.to_str().expect("text"))
     }
 
     /// The N of `run N of …`.

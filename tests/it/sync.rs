@@ -46,7 +46,7 @@ async fn ask(service: &Router, path: &str) -> (String, String) {
 }
 
 /// Three visitors at once get the page that the first of them has the process generate.
-async fn generates_for_all(process: &Process, origin: &Origin, path: &str) {
+pub(crate) async fn generates_for_all(process: &Process, origin: &Origin, path: &str) {
     let begun = origin.begun();
     origin.hold();
     let crowd = Crowd::visit(3, &[process.address], path);
@@ -281,10 +281,7 @@ async fn nested_routes_are_invalidated_by_the_original_path() {
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod on_servers {
     use super::*;
-    use crate::{
-        invalidation::pair,
-        proxy::{Proxy, Weather},
-    };
+    use crate::invalidation::pair;
 
     #[cfg(feature = "postgres")]
     on_database! {
@@ -326,7 +323,6 @@ mod on_servers {
 
     on_each_server! {
         invalidation_that_is_committed_late_is_not_missed
-        process_learns_of_invalidations_made_while_its_database_was_away
     }
 
     /// A client in another language invalidates in an open transaction.
@@ -377,42 +373,5 @@ mod on_servers {
         let made = held.run();
         let status = async || get(aging, "/aging").await.run();
         until("it regrows at once", async || status().await > made).await;
-    }
-
-    async fn process_learns_of_invalidations_made_while_its_database_was_away(db: Db) {
-        let origin = Origin::default();
-        let here = Process::new(&db, &origin, |layer| layer).await;
-        let proxy = Proxy::before(db.url()).await;
-        // Longer than any visitor is to wait.
-        const LIMIT: Duration = Duration::from_secs(4);
-        let builder = Perennial::builder().statement_timeout(LIMIT);
-        let site = builder.open(&proxy.url(db.url())).await.expect("opens");
-        let layer = site.layer(Refresh::every(LONG));
-        let cut_off = serve(origin.router().layer(layer)).await;
-        for path in ["/p", "/q"] {
-            assert_eq!(here.run(path).await, get(cut_off, path).await.run());
-        }
-        for weather in [
-            Weather::Blackout,
-            Weather::RepliesLost { after: 0 },
-            Weather::Reset,
-        ] {
-            let old = here.run("/p").await;
-            proxy.weather(weather);
-            here.site.invalidate("/p").await.expect("is done");
-            let start = Instant::now();
-            while start.elapsed() < Duration::from_millis(1600) {
-                let reply = get(cut_off, "/p").await;
-                assert_eq!(reply.run(), old, "{weather:?}");
-                assert!(reply.took < LIMIT, "{weather:?}: {:?}", reply.took);
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            proxy.weather(Weather::Fair);
-            until("it is heard of", async || {
-                get(cut_off, "/p").await.run() != old
-            })
-            .await;
-            assert_eq!(get(cut_off, "/q").await.run(), 2);
-        }
     }
 }

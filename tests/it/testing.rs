@@ -16,7 +16,7 @@ use perennial_testing::{Database, advance};
 use tokio::time::Instant;
 use tower::ServiceExt;
 
-use crate::support::is_database;
+use crate::support::{is_database, taken};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
@@ -201,11 +201,7 @@ async fn lock_whose_reply_was_lost_is_free_after_some_seconds() {
     database.recover();
     assert!(locks.try_lock("a").await.expect("answers").is_none());
     advance(MINUTE).await;
-    let _lease = locks
-        .try_lock("a")
-        .await
-        .expect("answers")
-        .expect("is free");
+    let _lease = taken(&locks, "a").await;
 }
 
 #[tokio::test(start_paused = true)]

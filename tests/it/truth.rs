@@ -488,7 +488,7 @@ impl Site {
 }
 
 fn is_fresh(reply: &Reply) -> bool {
-    let status = reply.headers["cache-status"].to_str().expect("text");
+    let status = reply.header("cache-status");
     let ttl = status.strip_prefix("perennial; hit; ttl=");
     ttl.is_some_and(|ttl| !ttl.starts_with('-'))
 }

@@ -108,24 +108,6 @@ async fn failures_and_uncached_paths_are_told_apart() {
     assert_eq!(outcomes, [Some(Served::Failed), None, Some(private)]);
 }
 
-/// Four generators run at once, whatever the number of pages.
-#[tokio::test(start_paused = true)]
-async fn few_generators_run_at_once() {
-    let site = perennial_testing::Database::new()
-        .open(Perennial::builder())
-        .expect("opens");
-    let origin = Origin::default();
-    origin.hold();
-    let app = app(&site, &origin, Refresh::every(DAY));
-    let paths: Vec<_> = (0..40).map(|page| format!("/{page}")).collect();
-    let warming = tokio::spawn(async move { site.warm(app, paths).await });
-    tokio::time::sleep(MINUTE / 2).await;
-    assert_eq!(origin.begun(), 4);
-    origin.let_go();
-    let report = warming.await.expect("no panic");
-    assert_eq!(count(&report, Served::Generated), 40);
-}
-
 #[derive(Default)]
 struct Counts {
     begun: AtomicUsize,

@@ -7,14 +7,15 @@ use crate::words;
 /// The fencing token of a lease: greater than the token of each earlier lease of the lock.
 ///
 /// A write that stores the fence, and is refused if a greater one is stored, cannot come late from a
-/// holder that was paused. `ExclusiveLayer` adds the fence to the
-/// request's extensions:
+/// holder that was paused. The `ExclusiveLayer` of perennial-jobs adds the fence to the request's
+/// extensions:
 ///
 /// ```
-/// use axum::Extension;
+/// use http::Request;
 /// use perennial_store::Fence;
 ///
-/// async fn upload(Extension(Fence(fence)): Extension<Fence>) {
+/// async fn upload(request: Request<String>) {
+///     let fence = request.extensions().get::<Fence>();
 ///     // UPDATE album SET photos = …, fence = $fence WHERE id = … AND fence <= $fence
 /// }
 /// ```

@@ -1,6 +1,6 @@
 //! Routes that run once at a time: the example in two processes.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use perennial::locks::Locks;
 use rustix::process::Signal;
@@ -14,7 +14,6 @@ use crate::{
 
 on_each_database! {
     an_albums_count_stays_right_on_two_processes
-    one_device_of_a_customer_syncs_while_other_customers_go_on
     a_killed_process_keeps_its_customer_for_no_longer_than_its_lease
     late_write_of_an_overtaken_process_is_refused
 }
@@ -73,38 +72,6 @@ async fn without_the_lock_the_count_goes_wrong(db: Db) {
 fn assert_refused(reply: &Reply) {
     assert_eq!(reply.status, 409, "{reply:?}");
     assert!(reply.text().contains("sync/bookmarks/ann"), "{reply:?}");
-}
-
-async fn one_device_of_a_customer_syncs_while_other_customers_go_on(db: Db) {
-    let [a, b] = two(&db, "--sync 6s");
-    let locks = db.site().await.locks();
-    for _ in 0..2 {
-        let mut syncs = JoinSet::new();
-        let mut sync = |address: SocketAddr, path: &'static str| {
-            syncs.spawn(async move { (path, request(address, "POST", path, &[]).await) });
-        };
-        // Two devices at two processes at once: one of them syncs.
-        sync(a.address, "/sync/ann");
-        sync(b.address, "/sync/ann");
-        sync(b.address, "/sync/bob");
-        until("both customers sync", async || {
-            let held = locks.list().await.expect("answers");
-            let names: Vec<_> = held.iter().map(|lock| &*lock.name).collect();
-            names == ["sync/bookmarks/ann", "sync/bookmarks/bob"]
-        })
-        .await;
-        // Refusals come before the others have finished.
-        let (path, reply) = syncs
-            .join_next()
-            .await
-            .expect("there are three")
-            .expect("is answered");
-        assert_eq!(path, "/sync/ann");
-        assert_refused(&reply);
-        for (_, reply) in syncs.join_all().await {
-            assert_eq!(reply.status, 200, "{reply:?}");
-        }
-    }
 }
 
 async fn a_killed_process_keeps_its_customer_for_no_longer_than_its_lease(db: Db) {

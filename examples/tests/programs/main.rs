@@ -14,7 +14,6 @@ mod support;
 
 mod exclusive;
 mod gateway;
-mod invalidation;
 mod logins;
 mod mailout;
 mod metrics;

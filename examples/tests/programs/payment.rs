@@ -2,8 +2,6 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use perennial::locks::Locks;
-use perennial_idempotency::{IdempotencyLayer, Scope};
 use rustix::process::Signal;
 use tokio::task::JoinSet;
 
@@ -15,7 +13,6 @@ use crate::{
 
 on_each_database! {
     a_form_that_is_posted_fifty_times_on_two_processes_charges_once
-    a_payment_whose_process_was_killed_is_not_made_again
     a_payment_whose_process_is_killed_when_charged_is_not_made_again
 }
 
@@ -74,36 +71,6 @@ async fn a_form_that_is_posted_fifty_times_on_two_processes_charges_once(db: Db)
 async fn rows(db: &Db, number: i64, of: &str) {
     let count = format!("SELECT COUNT(*) FROM {of}");
     until(of, async || db.int(&count).await == Some(number)).await;
-}
-
-async fn a_payment_whose_process_was_killed_is_not_made_again(db: Db) {
-    let [a, b] = two(&db, "--bank 1h");
-    let address = a.address;
-    tokio::spawn(async move { pay(address, "k").await });
-    rows(&db, 1, "perennial_request WHERE name = 'public/k'").await;
-    a.signal(Signal::KILL);
-    let in_progress = pay(b.address, "k").await;
-    assert_eq!(in_progress.status, 409, "{in_progress:?}");
-    assert!(
-        in_progress.text().contains("still being served"),
-        "{in_progress:?}"
-    );
-    // The time until which the payment counts as running is over.
-    db.execute("UPDATE perennial_request SET expires_at = 1")
-        .await;
-    let unknown = pay(b.address, "k").await;
-    assert_eq!(unknown.status, 409, "{unknown:?}");
-    assert_eq!(unknown.headers["content-type"], "application/problem+json");
-    assert!(unknown.text().contains("is unknown"), "{unknown:?}");
-    assert_eq!(get(b.address, "/charges").await.text(), "0\n");
-    // The operator has found no charge, and lets the request run.
-    let locks = Locks::with_pool(db.database().await).await.expect("opens");
-    let once = IdempotencyLayer::new(&locks, |_| Some(Scope::public()));
-    let forgotten = once.forget(&Scope::public(), "k").await;
-    assert!(forgotten.expect("answers"));
-    let c = Program::start("payment", db.url(), "--bank 1ms");
-    assert_eq!(pay(c.address, "k").await.status, 200);
-    assert_eq!(get(c.address, "/charges").await.text(), "1\n");
 }
 
 /// Kills each process between the charge and the answer, or right after the answer was stored.

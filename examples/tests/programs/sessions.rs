@@ -12,7 +12,7 @@ use crate::{
 async fn log_in(shop: SocketAddr, form: &str) -> String {
     let answer = post(shop, "/login", form).await;
     assert_eq!(answer.status, 303);
-    let cookie = answer.headers["set-cookie"].to_str().expect("text");
+    let cookie = answer.header("set-cookie");
     cookie.split(';').next().expect("a cookie").to_owned()
 }
 
@@ -32,12 +32,12 @@ async fn visitors_without_a_login_share_a_page_and_others_have_their_own() {
         let own = front(shop, cookie).await;
         assert!(own.text().contains(greeting), "{own:?}");
         assert!(own.text().contains("<li>Ulysses</li>"), "{own:?}");
-        let how = own.headers["cache-status"].to_str().expect("text");
+        let how = own.header("cache-status");
         assert_eq!(how, "perennial; fwd=bypass; detail=bypass-if");
     }
     let shared = get(shop, "/").await;
     assert!(shared.text().contains("action=/login"), "{shared:?}");
-    let how = shared.headers["cache-status"].to_str().expect("text");
+    let how = shared.header("cache-status");
     assert!(how.starts_with("perennial; hit"), "{how}");
 
     let form = [("content-type", "application/x-www-form-urlencoded")];
@@ -73,6 +73,6 @@ async fn a_cookie_and_a_token_log_in_at_each_process() {
         }
     }
     let left = request(one.address, "POST", "/logout", &[cookie]).await;
-    let removed = left.headers["set-cookie"].to_str().expect("text");
+    let removed = left.header("set-cookie");
     assert!(removed.starts_with("remember=; ") && removed.contains("Max-Age=0"));
 }

@@ -19,7 +19,6 @@ mod code_run;
 mod content;
 mod database;
 mod exact;
-mod kept;
 mod laws;
 mod model;
 mod mutants;

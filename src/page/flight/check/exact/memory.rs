@@ -1,6 +1,7 @@
 //! Answers from memory: freshness, hit-for-pass and cooldown.
 
 use super::*;
+use crate::page::flight::check::POLICY;
 
 #[test]
 fn freshness_changes_at_exact_ages() {
@@ -163,5 +164,25 @@ fn visitor_gets_an_expired_version_only_of_this_process_and_only_from_after_the_
     ] {
         let is_made = version(origin).is_made_since(arrived(ago));
         assert_eq!(is_made, expected, "{origin:?}, {ago:?}");
+    }
+}
+
+#[test]
+fn seconds_until_a_version_is_stale_are_rounded_down_and_negative_after_an_invalidation() {
+    let micro = Duration::from_micros(1);
+    let ttl = |process: &Process, age| {
+        let version = process.version(age, Origin::Stored);
+        version.ttl(process.now, &POLICY, &process.list)
+    };
+    for (age, fresh, invalidated) in [
+        (Duration::ZERO, 2, -1),
+        (micro, 1, -1),
+        (S, 1, -1),
+        (2 * S, 0, -1),
+        (2 * S + micro, -1, -1),
+        (7 * S / 2, -2, -2),
+    ] {
+        assert_eq!(ttl(&Process::new(), age), fresh, "{age:?}");
+        assert_eq!(ttl(&Process::purged(), age), invalidated, "{age:?}");
     }
 }

@@ -1,6 +1,10 @@
 //! The steps of a regeneration, and what it leaves behind.
 
 use super::*;
+use crate::{
+    page::flight::look::backoff,
+    timing::{POLL_PAUSES, PUBLISH_PAUSES},
+};
 
 #[test]
 fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends() {
@@ -137,6 +141,17 @@ fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
     // The invalidations judge before the age does.
     let older = (process.now - 3 * S, Origin::Stored);
     assert_eq!(newest(&Process::purged(), stored(3 * S, 1)), older);
+    let process = Process::purged();
+    let known = Version {
+        page: text(1).page(),
+        ..unsaved.clone()
+    };
+    let (mut state, _) = process.begun(Some(known));
+    process.on(&mut state, found(Some(stored(S, 0)), LockState::default()));
+    assert_eq!(
+        state.newest().map(|newest| newest.origin),
+        Some(Origin::Unsaved)
+    );
 }
 
 #[test]
@@ -258,4 +273,29 @@ fn published_version_replaces_an_older_one_unless_that_was_purged() {
     assert!(!replaces(&process, None));
     assert!(replaces(&process, Some(stale.clone())));
     assert!(!replaces(&Process::purged(), Some(stale)));
+}
+
+#[test]
+fn expired_version_is_not_given_to_the_leader_that_the_other_process_has_overtaken() {
+    let process = Process::new();
+    let mut state = process.publishing(None);
+    process.on(&mut state, Event::Published(false));
+    let stored = process.version(5 * S, Origin::Stored);
+    let step = process.on(&mut state, found(Some(stored), LockState::default()));
+    assert!(
+        matches!(done(&step), Answer::Version(version) if version.is_unsaved() && version.born == process.now),
+        "{step:?}"
+    );
+    assert_eq!(state.newest().map(|newest| newest.fence), Some(1));
+    assert!(matches!(step.next, Some(Step::Release { .. })));
+}
+
+#[test]
+fn pauses_double_up_to_the_longest() {
+    let pauses = |pauses| [0, 1, 2, 3, 4, 5, 40].map(|tries| backoff(pauses, tries).as_millis());
+    assert_eq!(pauses(POLL_PAUSES), [20, 40, 80, 160, 320, 500, 500]);
+    assert_eq!(
+        pauses(PUBLISH_PAUSES),
+        [100, 200, 400, 800, 1000, 1000, 1000]
+    );
 }
