@@ -1,15 +1,13 @@
 //! Invalidations in a transaction of the application's own, on each database.
 
-use std::time::Duration;
-
 use perennial::{ErrorKind, Perennial};
 use perennial_store::{Apply, Invalidated};
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
 
 use crate::{
     databases::Db,
     invalidation::{HEARD, hears, pair},
-    support::{Origin, patient, until},
+    support::{Origin, until},
 };
 
 on_each_database! {
@@ -17,13 +15,6 @@ on_each_database! {
     committed_invalidation_is_numbered_once
     transactions_that_commit_in_another_order_than_they_wrote_are_both_learned
     transaction_elsewhere_is_told_so
-}
-
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod servers {
-    use super::*;
-
-    on_each_server! { open_transaction_delays_no_other_invalidation_and_no_regeneration }
 }
 
 async fn waiting(db: &Db) -> Option<i64> {
@@ -147,27 +138,38 @@ async fn transaction_elsewhere_is_told_so(db: Db) {
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-async fn open_transaction_delays_no_other_invalidation_and_no_regeneration(db: Db) {
-    let origin = Origin::default();
-    let [a, b] = pair(&db, &origin, &["/a"], |layer| layer.tag("list").tag("open")).await;
-    let mut run = a.run("/a").await;
-    let site = patient().open(db.url()).await.expect("opens");
-    with_pool!(db, pool => {
-        let mut transaction = pool.begin().await.expect("begins");
-        let pending = site.invalidate_in(&mut transaction, ["open"]).await.expect("is written");
-        for _ in 0..3 {
-            let begun = Instant::now();
-            a.site.invalidate_tag("list").await.expect("is invalidated");
-            let another = pool.begin().await;
-            let mut another = another.expect("begins");
-            let other = site.invalidate_in(&mut another, ["list"]).await.expect("is written");
-            another.commit().await.expect("is committed");
-            other.committed().await;
-            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
-            run = hears(&b, "/a", run).await;
-        }
-        transaction.commit().await.expect("is committed");
-        pending.committed().await;
-        assert!(hears(&b, "/a", run).await > run);
-    });
+mod servers {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::support::patient;
+
+    on_each_server! { open_transaction_delays_no_other_invalidation_and_no_regeneration }
+
+    async fn open_transaction_delays_no_other_invalidation_and_no_regeneration(db: Db) {
+        let origin = Origin::default();
+        let [a, b] = pair(&db, &origin, &["/a"], |layer| layer.tag("list").tag("open")).await;
+        let mut run = a.run("/a").await;
+        let site = patient().open(db.url()).await.expect("opens");
+        with_pool!(db, pool => {
+            let mut transaction = pool.begin().await.expect("begins");
+            let pending = site.invalidate_in(&mut transaction, ["open"]).await.expect("is written");
+            for _ in 0..3 {
+                let begun = Instant::now();
+                a.site.invalidate_tag("list").await.expect("is invalidated");
+                let another = pool.begin().await;
+                let mut another = another.expect("begins");
+                let other = site.invalidate_in(&mut another, ["list"]).await.expect("is written");
+                another.commit().await.expect("is committed");
+                other.committed().await;
+                assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+                run = hears(&b, "/a", run).await;
+            }
+            transaction.commit().await.expect("is committed");
+            pending.committed().await;
+            assert!(hears(&b, "/a", run).await > run);
+        });
+    }
 }
