@@ -21,10 +21,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::{
-    databases::Db,
-    support::{is_database, until},
-};
+use crate::{databases::Db, support::until};
 
 on_each_database! {
     late_note_of_work_that_was_cancelled_does_not_count_as_done
@@ -228,6 +225,7 @@ mod network {
 
     use super::*;
     use crate::proxy::{Proxy, Weather};
+    use crate::support::is_database;
 
     on_each_server! {
         try_that_arrives_late_leaves_the_lock_free
