@@ -24,7 +24,7 @@ use crate::{
 const PAGE: usize = 10_000;
 
 pub(super) struct Schedule {
-    /// HeldElsewhere while the revision is stored.
+    /// Held while the revision is stored.
     saying: tokio::sync::Mutex<()>,
     /// The time before which no sync is due. The hit path reads only this atomic.
     ask_again_at: AtomicI64,

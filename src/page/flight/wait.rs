@@ -92,6 +92,7 @@ impl<B: Clone + PartialEq> Shown<B> {
                 match (version.freshness(facts), visitor.leads) {
                     // No visitor waits for a regeneration before its time.
                     (Freshness::Early, _) => return Next::Answer(Answer::Version(version.clone())),
+                    // The promise: only the leader waits while a version may be served.
                     (Freshness::Fresh | Freshness::Stale, leads) => {
                         if !leads || facts.now >= soft {
                             return Next::Answer(Answer::Version(version.clone()));
