@@ -5,11 +5,9 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
+use perennial_store::layers::members;
 
-use crate::http::{
-    fields::{media_type, members},
-    terms,
-};
+use crate::http::{fields::media_type, terms};
 
 /// The smallest body to compress, in bytes. A smaller body fits the first packets of a connection
 /// uncompressed.

@@ -3,14 +3,14 @@
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header, response::Parts};
 use httpdate::fmt_http_date;
-use perennial_store::name::hex;
+use perennial_store::{layers::remove_hop_by_hop, name::hex};
 use sha2::{Digest, Sha256};
 
 use crate::{
     http::{
-        fields::{ascii, copied, list},
+        fields::{ascii, copied},
         terms,
     },
     timing::CLOCKS_DIFFER,
@@ -31,17 +31,6 @@ pub(crate) fn size(headers: &HeaderMap) -> usize {
     lines
         .map(|(name, value)| name.as_str().len() + value.len())
         .sum()
-}
-
-/// Returns true if the body has the announced length (RFC 9112 §6.3). Otherwise the response was
-/// cut off, can be read in two ways, or has another transfer coding than `chunked`.
-pub(crate) fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
-    let length = body.len().to_string();
-    let mut lengths = list(headers, &header::CONTENT_LENGTH).peekable();
-    let mut codings = list(headers, &header::TRANSFER_ENCODING).peekable();
-    (lengths.peek().is_none() || codings.peek().is_none())
-        && lengths.all(|other| other == length)
-        && codings.all(|coding| coding.eq_ignore_ascii_case("chunked"))
 }
 
 /// Returns the response without the headers of one connection or one moment, for storing or for
@@ -112,26 +101,6 @@ fn etag(response: &Response<Bytes>) -> HeaderValue {
     ascii(format!("\"{}\"", hex(&digest[..16])))
 }
 
-/// Removes the headers of one connection (RFC 9110 §7.6.1).
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let nominated: Vec<HeaderName> = list(headers, &header::CONNECTION)
-        .filter_map(|name| name.parse().ok())
-        .collect();
-    let always = [
-        header::CONNECTION,
-        header::PROXY_AUTHENTICATE,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-        HeaderName::from_static("keep-alive"),
-        HeaderName::from_static("proxy-connection"),
-    ];
-    for name in nominated.into_iter().chain(always) {
-        headers.remove(name);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,7 +114,11 @@ mod tests {
             .header("x-kept", "1");
         let (head, ()) = response.body(()).expect("a response").into_parts();
         let stored = storable(&head, Bytes::new());
-        let names: Vec<_> = stored.headers().keys().map(HeaderName::as_str).collect();
+        let names: Vec<_> = stored
+            .headers()
+            .keys()
+            .map(http::HeaderName::as_str)
+            .collect();
         assert_eq!(names, ["x-kept", "content-length"]);
     }
 }

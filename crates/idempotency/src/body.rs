@@ -4,9 +4,10 @@ use std::{future::ready, pin::Pin};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, header, response::Parts};
+use http::{Response, response::Parts};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
+use perennial_store::layers::{is_well_framed, remove_hop_by_hop};
 
 /// A stored body, or the service's own.
 pub(super) type ResponseBody<E> = UnsyncBoxBody<Bytes, E>;
@@ -53,49 +54,22 @@ where
     StreamBody::new(first.chain(BodyStream::new(rest))).boxed_unsync()
 }
 
-/// Returns the response to be stored, without the headers of one connection (RFC 9110 §7.6.1).
-/// `None`: the body has another length than was announced, or another transfer coding than
-/// `chunked`, so that it may have been cut off (RFC 9112 §6.3).
+/// Returns the response to be stored, without the headers of one connection. `None`: the body may have
+/// been cut off.
 pub(super) fn storable(head: &Parts, body: Bytes) -> Option<Response<Bytes>> {
-    let mut lengths = list(&head.headers, &header::CONTENT_LENGTH);
-    let mut codings = list(&head.headers, &header::TRANSFER_ENCODING);
-    let length = body.len().to_string();
-    if !lengths.all(|other| other == length)
-        || !codings.all(|coding| coding.eq_ignore_ascii_case("chunked"))
-    {
-        return None;
-    }
-    let mut response = Response::new(body);
-    *response.status_mut() = head.status;
-    *response.headers_mut() = head.headers.clone();
-    let nominated = list(&head.headers, &header::CONNECTION);
-    let nominated = nominated.filter_map(|name| HeaderName::try_from(name).ok());
-    let always = [
-        header::CONNECTION,
-        header::PROXY_AUTHENTICATE,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-        HeaderName::from_static("keep-alive"),
-        HeaderName::from_static("proxy-connection"),
-    ];
-    for name in nominated.chain(always) {
-        response.headers_mut().remove(name);
-    }
-    Some(response)
-}
-
-/// Returns the trimmed members of a list header, from all its lines (RFC 9110 §5.6.1). A value that
-/// is not ASCII is one empty member.
-fn list<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
-    let lines = headers.get_all(name).into_iter().map(HeaderValue::to_str);
-    let members = lines.flat_map(|line| line.unwrap_or_default().split(','));
-    members.map(str::trim)
+    is_well_framed(&head.headers, &body).then(|| {
+        let mut response = Response::new(body);
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers.clone();
+        remove_hop_by_hop(response.headers_mut());
+        response
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderName;
+
     use super::*;
 
     #[test]
@@ -112,6 +86,15 @@ mod tests {
             let stored = storable(&head, Bytes::from_static(b"ok"));
             assert_eq!(stored.is_some(), is_stored, "{name}: {value}");
         }
+    }
+
+    #[test]
+    fn response_with_two_framings_is_not_stored() {
+        let response = Response::builder()
+            .header("content-length", "2")
+            .header("transfer-encoding", "chunked");
+        let (head, ()) = response.body(()).expect("a response").into_parts();
+        assert!(storable(&head, Bytes::from_static(b"ok")).is_none());
     }
 
     #[test]

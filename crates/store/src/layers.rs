@@ -1,9 +1,9 @@
 //! What the Tower layers of several crates share.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 /// Implements the accessors of a service with an inner service, as in tower-http.
@@ -59,8 +59,55 @@ pub fn problem(
     headers.insert(header::CONTENT_TYPE, media_type);
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(time) = retry_in {
-        let seconds = time.as_secs_f64().ceil().max(1.0) as u64;
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(time)));
     }
     response
+}
+
+/// Returns the value of `Retry-After` (RFC 9110 §10.2.3): whole seconds, at least one.
+pub fn seconds(time: Duration) -> u64 {
+    time.as_secs_f64().ceil().max(1.0) as u64
+}
+
+/// Returns the trimmed members of a list header (RFC 9110 §5.6.1), from all its lines.
+pub fn list<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = Cow<'a, str>> {
+    members(headers, name).map(String::from_utf8_lossy)
+}
+
+/// Returns the members of a list header as bytes; see [`list`].
+pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    let lines = headers.get_all(name).into_iter();
+    let members = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
+    members.map(<[u8]>::trim_ascii)
+}
+
+/// Returns true if the body has the announced length (RFC 9112 §6.3). Otherwise the response was
+/// cut off, can be read in two ways, or has another transfer coding than `chunked`.
+pub fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
+    let length = body.len().to_string();
+    let mut lengths = list(headers, &header::CONTENT_LENGTH).peekable();
+    let mut codings = list(headers, &header::TRANSFER_ENCODING).peekable();
+    (lengths.peek().is_none() || codings.peek().is_none())
+        && lengths.all(|other| other == length)
+        && codings.all(|coding| coding.eq_ignore_ascii_case("chunked"))
+}
+
+/// Removes the headers of one connection (RFC 9110 §7.6.1).
+pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let nominated: Vec<HeaderName> = list(headers, &header::CONNECTION)
+        .filter_map(|name| name.parse().ok())
+        .collect();
+    let always = [
+        header::CONNECTION,
+        header::PROXY_AUTHENTICATE,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+    ];
+    for name in nominated.into_iter().chain(always) {
+        headers.remove(name);
+    }
 }

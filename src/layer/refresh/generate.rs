@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use perennial_store::error::BoxError;
+use perennial_store::{error::BoxError, layers::is_well_framed};
 use tower_service::Service;
 
 use super::{
@@ -77,7 +77,7 @@ where
         Disposition::Failure { shareable: true } | Disposition::Content => {}
     }
     let body = match read(body, settings.max_body).await {
-        Ok(Some(body)) if stored::is_well_framed(&head.headers, &body) => body,
+        Ok(Some(body)) if is_well_framed(&head.headers, &body) => body,
         Ok(Some(_)) => {
             let error = "the Content-Length or Transfer-Encoding does not match the body";
             return failed(error.into(), None);
