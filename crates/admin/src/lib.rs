@@ -64,4 +64,6 @@ mod report;
 #[cfg(feature = "page")]
 pub use page::{Access, Admin, CancellationToken};
 pub use processes::{Process, announce, processes};
+#[doc(hidden)]
+pub use report::time;
 pub use report::{Check, Generated, Report, Verdict};

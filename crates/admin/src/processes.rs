@@ -6,7 +6,8 @@ use perennial::{
     Error, Perennial,
     locks::{Lease, LockInfo, LockKind, LockName},
 };
-use serde::{Serialize, Serializer};
+use perennial_store::error::words::{seconds, unix_time};
+use serde::Serialize;
 
 /// The beginning of the names of the locks that list processes.
 const PROCESS: &str = "process/";
@@ -78,15 +79,6 @@ impl Process {
             silent_for: LEASE.saturating_sub(lock.remaining),
         })
     }
-}
-
-fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(time.as_secs_f64())
-}
-
-fn unix_time<S: Serializer>(at: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    let since = at.duration_since(SystemTime::UNIX_EPOCH);
-    seconds(&since.unwrap_or_default(), serializer)
 }
 
 #[cfg(test)]

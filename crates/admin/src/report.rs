@@ -20,8 +20,8 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// The number of generations among which the slowest ones are found.
 const RECENT: usize = 200;
 
-/// The number of generations in each list.
-const SHOWN: usize = 15;
+/// The number of lines in each list.
+pub(crate) const SHOWN: usize = 15;
 
 /// The state of a site, from its database: three statements, of which one reads a few columns of all
 /// pages.
@@ -71,6 +71,12 @@ pub struct Check {
     pub text: String,
 }
 
+impl Check {
+    fn new(id: &'static str, result: Verdict, text: String) -> Self {
+        Self { id, result, text }
+    }
+}
+
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -95,45 +101,41 @@ impl Verdict {
 }
 
 impl Report {
-    /// Reads the report. A database that fails, or does not answer within 3 s, is a check that fails in
-    /// an empty report.
+    /// Reads the report. In place of an error: an empty report with a check that fails.
     pub async fn of(site: &Perennial) -> Self {
-        let asked = Instant::now();
-        let read = tokio::time::timeout(LIMIT, Self::read(site)).await;
-        let took = asked.elapsed().as_millis();
-        let mut report = Self::default();
-        let (result, text) = match read {
-            Ok(Ok(read)) => {
-                report = read;
-                (Verdict::Ok, format!("The database answers in {took} ms."))
+        Self::read(site).await.unwrap_or_else(|error| {
+            tracing::error!(target: "perennial_admin", error = format!("{error:#}"), "the database fails");
+            let text =
+                "The database fails; pages in memory are still served. The log has the error.";
+            Self {
+                checks: vec![Check::new("database", Verdict::Failure, text.to_owned())],
+                ..Self::default()
             }
-            Ok(Err(error)) => {
-                tracing::error!(target: "perennial_admin", error = format!("{error:#}"), "the database fails");
-                let text =
-                    "The database fails; pages in memory are still served. The log has the error.";
-                (Verdict::Failure, text.to_owned())
-            }
-            Err(_) => {
-                let text = format!("The database has not answered within {LIMIT:?}.");
-                (Verdict::Failure, text)
-            }
-        };
-        let is_read = result == Verdict::Ok;
-        let checks = [
-            ("database", Some((result, text))),
-            ("versions", versions(&report.processes)),
-            ("clock", clock(&report.processes, SystemTime::now())),
-            ("regenerations", is_read.then(|| failing(&report.failing))),
-        ];
-        let checks = checks.into_iter().filter_map(|(id, check)| {
-            let (result, text) = check?;
-            Some(Check { id, result, text })
-        });
-        report.checks = checks.collect();
-        report
+        })
     }
 
-    async fn read(site: &Perennial) -> Result<Self, Error> {
+    /// Reads the report.
+    ///
+    /// # Errors
+    ///
+    /// The database fails, or does not answer within 3 s.
+    pub async fn read(site: &Perennial) -> Result<Self, Error> {
+        let asked = Instant::now();
+        let read = tokio::time::timeout(LIMIT, Self::unchecked(site)).await;
+        let mut report = read.unwrap_or_else(|_| Err(Error::timeout("report", LIMIT)))?;
+        let took = asked.elapsed().as_millis();
+        let answers = format!("The database answers in {took} ms.");
+        let checks = [
+            Some(Check::new("database", Verdict::Ok, answers)),
+            versions(&report.processes),
+            clock(&report.processes, SystemTime::now()),
+            Some(failing(&report.failing)),
+        ];
+        report.checks = checks.into_iter().flatten().collect();
+        Ok(report)
+    }
+
+    async fn unchecked(site: &Perennial) -> Result<Self, Error> {
         let counted = site.counted().await?;
         let locks = site.locks().list().await?;
         let entries = site.latest(RECENT).await?.into_iter();
@@ -167,37 +169,51 @@ impl Report {
     }
 }
 
+/// Returns a duration in its two largest units, such as `3 d 4 h`.
+#[doc(hidden)]
+pub fn time(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 => format!("{} ms", time.as_millis()),
+        1..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
 /// All processes should run one version of the code, except during a deploy.
-fn versions(processes: &[Process]) -> Option<(Verdict, String)> {
+fn versions(processes: &[Process]) -> Option<Check> {
     let mut versions: Vec<_> = processes.iter().map(|it| &*it.runs).collect();
     versions.sort_unstable();
     versions.dedup();
-    match &versions[..] {
-        [] => None,
-        [one] => Some((
+    let (result, text) = match &versions[..] {
+        [] => return None,
+        [one] => (
             Verdict::Ok,
             format!("{} processes run {one}.", processes.len()),
-        )),
-        many => Some((
+        ),
+        many => (
             Verdict::Warning,
             format!(
                 "The processes run {} versions ({}): fine during a deploy, and a process that was left behind otherwise.",
                 many.len(),
                 many.join("; ")
             ),
-        )),
-    }
+        ),
+    };
+    Some(Check::new("versions", result, text))
 }
 
 /// The time of the latest announcement and its age are by the database's clock, to be compared with
 /// this machine's.
-fn clock(processes: &[Process], now: SystemTime) -> Option<(Verdict, String)> {
+fn clock(processes: &[Process], now: SystemTime) -> Option<Check> {
     let latest = processes.iter().max_by_key(|it| it.announced_at)?;
     let database = latest.announced_at.checked_add(latest.age)?;
     let apart = now
         .duration_since(database)
         .unwrap_or_else(|error| error.duration());
-    Some(if apart > Duration::from_secs(5) {
+    let (result, text) = if apart > Duration::from_secs(5) {
         let text = format!(
             "The clocks of this machine and of the database are {} s apart. Perennial's ages follow the database's alone; the dates of responses follow this machine's.",
             apart.as_secs()
@@ -206,11 +222,12 @@ fn clock(processes: &[Process], now: SystemTime) -> Option<(Verdict, String)> {
     } else {
         let text = "The clocks of this machine and of the database agree within 5 s.";
         (Verdict::Ok, text.to_owned())
-    })
+    };
+    Some(Check::new("clock", result, text))
 }
 
-fn failing(failing: &[LockInfo]) -> (Verdict, String) {
-    match failing {
+fn failing(failing: &[LockInfo]) -> Check {
+    let (result, text) = match failing {
         [] => (
             Verdict::Ok,
             "No page is in cooldown after a failed regeneration.".to_owned(),
@@ -223,5 +240,6 @@ fn failing(failing: &[LockInfo]) -> (Verdict, String) {
             );
             (Verdict::Warning, text)
         }
-    }
+    };
+    Check::new("regenerations", result, text)
 }

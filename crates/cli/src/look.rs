@@ -6,7 +6,7 @@ use perennial::{
     Perennial,
     entries::{Entry, EntryFilter},
 };
-use perennial_admin::Report;
+use perennial_admin::{Generated, Report};
 use serde_json::json;
 
 use crate::{
@@ -15,11 +15,17 @@ use crate::{
 };
 
 pub(crate) async fn status(site: &Perennial, as_json: bool) -> Result {
-    let report = Report::of(site).await;
+    let report = Report::read(site).await?;
     if as_json {
         print::json(json!(report));
-        return Ok(());
+    } else {
+        summary(report);
     }
+    Ok(())
+}
+
+/// Shows the checks, the figures and the processes of a report.
+pub(crate) fn summary(report: Report) {
     for check in &report.checks {
         print::line(&format!(
             "{:<8} {}",
@@ -51,7 +57,6 @@ pub(crate) async fn status(site: &Perennial, as_json: bool) -> Result {
     if !rows.is_empty() {
         print::table(["process", "runs", "listed for", "sign of life"], rows);
     }
-    Ok(())
 }
 
 pub(crate) async fn entries(site: &Perennial, options: &EntriesOptions, as_json: bool) -> Result {
@@ -106,15 +111,13 @@ pub(crate) async fn entries(site: &Perennial, options: &EntriesOptions, as_json:
 }
 
 /// Shows the latest generations.
-pub(crate) async fn latest(site: &Perennial) -> Result {
-    let generations = Report::of(site).await.latest.into_iter();
-    let rows = generations.map(|it| {
+pub(crate) fn latest(generations: Vec<Generated>) {
+    let rows = generations.into_iter().map(|it| {
         let (key, it) = (it.key, it.version);
         let ago = format!("{} ago", time(it.began.elapsed().unwrap_or_default()));
         [ago, key, it.reason.to_string(), time(it.took), it.process]
     });
     print::table(["generated", "key", "reason", "took", "process"], rows);
-    Ok(())
 }
 
 async fn entry(site: &Perennial, key: &str) -> Result<Entry> {

@@ -46,7 +46,7 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Processes, stored entries by state (counted up to 1,000), and locks.
+    /// Checks, numbers of stored pages and locks, and processes.
     Status,
     /// The list of the stored entries.
     Entries(EntriesOptions),

@@ -1,12 +1,10 @@
 //! Output: tables for people, JSON for programs. Every text of the database is made harmless.
 
-use std::{
-    io::{self, IsTerminal, Write},
-    time::Duration,
-};
+use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use perennial::entries::visible;
+pub(crate) use perennial_admin::time;
 use serde_json::{Value, json};
 
 use crate::{Failure, Result};
@@ -49,18 +47,6 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Ite
     }
     for printed in table.lines() {
         line(printed.trim_end());
-    }
-}
-
-/// Returns a duration in its two largest units, such as `3 d 4 h`.
-pub(crate) fn time(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match seconds {
-        0 => format!("{} ms", time.as_millis()),
-        1..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
     }
 }
 

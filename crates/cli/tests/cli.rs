@@ -170,6 +170,24 @@ async fn what_is_stored_is_listed_and_harmless() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn database_that_fails_is_an_error_and_no_empty_site() {
+    sqlx::any::install_default_drivers();
+    for db in Db::all() {
+        let site = db.site().await;
+        store(&site, "part/a").await;
+        let mut connection = db.connection().await;
+        let renamed = format!("ALTER TABLE {0}lock RENAME TO {0}lost", db.prefix);
+        let renamed = sqlx::query(sqlx::AssertSqlSafe(renamed)).execute(&mut connection);
+        renamed.await.expect("is renamed");
+        for arguments in [&["status"][..], &["watch"]] {
+            let (text, status) = db.run(arguments);
+            assert!(status == 1 && !text.contains("0 stored pages"), "{text}");
+            assert!(text.contains("lock"), "names the failing table: {text}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn claims_are_counted_by_their_lock() {
     use perennial_jobs::Claims;
     sqlx::any::install_default_drivers();

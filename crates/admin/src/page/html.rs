@@ -1,8 +1,6 @@
 //! The parts of every page. maud escapes each text, and [`visible`] shows what a reader would not
 //! see.
 
-use std::time::Duration;
-
 use axum::{
     http::StatusCode,
     response::{Html, IntoResponse, Response},
@@ -11,6 +9,7 @@ use maud::{DOCTYPE, Markup, html};
 use perennial::entries::{Entry, EntryState, PastVersion, visible};
 
 use super::access::Viewer;
+use crate::time;
 
 /// The length at which the lists cut a text, in characters.
 const SHORT: usize = 120;
@@ -36,18 +35,6 @@ pub(crate) fn short(text: &str) -> String {
     match shown.char_indices().nth(SHORT) {
         Some((end, _)) => format!("{}…", &shown[..end]),
         None => shown,
-    }
-}
-
-/// Returns a duration in its two largest units, such as `3 d 4 h`.
-pub(crate) fn time(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match seconds {
-        0 => format!("{} ms", time.as_millis()),
-        1..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
     }
 }
 
@@ -169,6 +156,8 @@ pub(crate) fn sparkline(history: &[PastVersion]) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

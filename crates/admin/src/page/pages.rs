@@ -14,7 +14,10 @@ use perennial::{
 };
 use serde::Deserialize;
 
-use crate::Generated;
+use crate::{
+    Generated,
+    report::{SHOWN, time},
+};
 
 use super::{
     Admin,
@@ -22,7 +25,7 @@ use super::{
     actions::lock_action,
     done::{After, done},
     figures::{Search, last_time},
-    html::{Failed, age_bar, message, page, short, size, sparkline, state, time},
+    html::{Failed, age_bar, message, page, short, size, sparkline, state},
     live::figures,
 };
 
@@ -65,7 +68,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
             div .wide { table {
                 caption { "Pages in cooldown after a failed regeneration" }
                 thead { tr { th { "Key" } th { "Failed" } th { "Tried again in" } } }
-                @for lock in &report.failing {
+                @for lock in report.failing.iter().take(SHOWN) {
                     tr { td .key { a href={ (viewer.base) "/entry?" (query(&[("key", &lock.name)])) } { (short(&lock.name)) } }
                         td { (time(lock.age)) " ago" } td { (time(lock.remaining)) } }
                 }
