@@ -11,7 +11,7 @@ use perennial_store::{Entry, Error, Latest, LockKind, LockName, Probe};
 
 use crate::{
     clock::Tick,
-    page::{Known, Metadata, Page, Pages, Version, flight::Origin, meta::Description},
+    page::{Known, Pages, Version, meta::Description},
     policy::Refresh,
 };
 
@@ -21,7 +21,7 @@ const MOST: usize = 1000;
 /// The largest body that is read.
 const LARGEST: u64 = 1 << 20;
 
-/// The time for which the pages stay that no visitor has asked for.
+/// The time after which the pages that no visitor has asked for are forgotten.
 const STAY: Duration = Duration::from_mins(10);
 
 /// A stored version, and the time of the question to which it was the answer.
@@ -32,9 +32,9 @@ pub(super) struct Loaded(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    has_begun: bool,
+    /// The begin of the read.
+    begun: Option<Tick>,
     entries: HashMap<Box<str>, Answered>,
-    until: Option<Tick>,
 }
 
 impl Loaded {
@@ -47,12 +47,7 @@ impl Pages {
     /// Puts the version of this key, which was read after the start, into memory for its first visitor.
     pub(super) fn loaded(&self, key: &str, policy: &Refresh) -> Option<Known> {
         let (entry, asked) = self.loaded.state().entries.remove(key)?;
-        let metadata = Metadata::decode(entry.epoch, &entry.metadata);
-        let mut page = Page::new(key, entry.content, metadata, None);
-        page.meta.timed(policy, [entry.fence, entry.generated]);
-        let born = asked - entry.age;
-        let mut version = Version::new(Arc::new(page), entry.fence, born, Origin::Stored);
-        version.undated = entry.undated;
+        let version = Version::stored(key, entry, asked, policy, None);
         let known = Known::Version(Arc::new(version));
         self.memory.insert(key, known.clone());
         Some(known)
@@ -62,17 +57,15 @@ impl Pages {
     /// calls forget them.
     pub(super) async fn load(&self) -> Result<(), Error> {
         {
+            let now = self.now();
             let mut state = self.loaded.state();
-            if state.has_begun {
-                if state.until.is_some_and(|until| self.now() >= until) {
-                    *state = State {
-                        has_begun: true,
-                        ..State::default()
-                    };
+            if let Some(begun) = state.begun {
+                if now >= begun + STAY {
+                    state.entries = HashMap::new();
                 }
                 return Ok(());
             }
-            state.has_begun = true;
+            state.begun = Some(now);
         }
         let mut room = self.settings.memory_capacity / 4;
         for row in self.store.call(Latest { most: MOST }).await? {
@@ -96,7 +89,6 @@ impl Pages {
                 entries.insert(key.into(), (entry, asked));
             }
         }
-        self.loaded.state().until = Some(self.now() + STAY);
         Ok(())
     }
 }

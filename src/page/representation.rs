@@ -10,13 +10,15 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use httpdate::HttpDate;
+use perennial_store::Entry;
 
 #[cfg(feature = "compression")]
 use crate::page::codings::Codings;
 use crate::{
-    clock::{self, YEAR},
+    clock::{self, Tick, YEAR},
     http::{cache_status::CACHE_STATUS, terms},
-    page::{Meta, Metadata, Page},
+    page::{Meta, Metadata, Page, Version, flight::Origin},
+    policy::Refresh,
 };
 
 /// A generated response in its representations.
@@ -109,6 +111,27 @@ impl Page {
             response.headers_mut().insert(header::LAST_MODIFIED, date);
         }
         response
+    }
+}
+
+impl Version {
+    /// Returns the version of an entry, which is the answer to a question at `asked`.
+    pub(super) fn stored(
+        key: &str,
+        entry: Entry,
+        asked: Tick,
+        policy: &Refresh,
+        before: Option<&Page>,
+    ) -> Self {
+        let metadata = Metadata::decode(entry.epoch, &entry.metadata);
+        let mut page = Page::new(key, entry.content, metadata, before);
+        page.meta.timed(policy, [entry.fence, entry.generated]);
+        let born = asked - entry.age;
+        let version = Self::new(Arc::new(page), entry.fence, born, Origin::Stored);
+        Self {
+            undated: entry.undated,
+            ..version
+        }
     }
 }
 

@@ -13,8 +13,8 @@ use crate::{
     clock::Tick,
     event::Reason,
     page::{
-        Event, Facts, Generator, Metadata, Page, Pages, Representations, Shown, Step, Version,
-        flight::{Effect, Flight, Found, Origin},
+        Event, Facts, Generator, Page, Pages, Representations, Shown, Step, Version,
+        flight::{Effect, Flight, Found},
         parts,
     },
     policy::Refresh,
@@ -151,23 +151,19 @@ impl Task {
                     let Ok(probe) = probe.await else {
                         return (Event::Away, None);
                     };
-                    let version = probe.entry.and_then(|entry| {
-                        let before = newest.as_ref().map(|newest| &*newest.page);
-                        let metadata = Metadata::decode(entry.epoch, &entry.metadata);
-                        let mut page = Page::new(&key, entry.content, metadata, before);
-                        page.meta.timed(&policy, [entry.fence, entry.generated]);
-                        if readable.is_some_and(|readable| !readable(&page)) {
+                    let before = newest.as_ref().map(|newest| &*newest.page);
+                    let entry = probe.entry;
+                    let version =
+                        entry.map(|entry| Version::stored(&key, entry, asked, &policy, before));
+                    let version = version.filter(|version| {
+                        let is_readable = readable.is_none_or(|readable| readable(&version.page));
+                        if !is_readable {
                             tracing::warn!(
                                 key = &*key,
                                 "the stored value cannot be decoded, as its type has changed; it is generated anew"
                             );
-                            return None;
                         }
-                        let born = asked - entry.age;
-                        let mut version =
-                            Version::new(Arc::new(page), entry.fence, born, Origin::Stored);
-                        version.undated = entry.undated;
-                        Some(version)
+                        is_readable
                     });
                     let found = Found {
                         version,
