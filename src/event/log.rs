@@ -33,8 +33,15 @@ macro_rules! lines {
                 );
             }
             Event::Regenerated(ended) => regeneration(ended),
-            // The store logs its notes, and a subscriber its own event.
-            _ => {}
+            // The store has logged its note, and a subscriber alone sees what it has missed.
+            Event::DatabaseAway { .. }
+            | Event::DatabaseBack { .. }
+            | Event::LockAcquired { .. }
+            | Event::LockContended { .. }
+            | Event::LockLost { .. }
+            | Event::LockBroken { .. }
+            | Event::IdempotentReplay { .. }
+            | Event::Missed { .. } => {}
         }
     };
 }

@@ -101,7 +101,7 @@ pub(crate) struct Invalidations {
 
 #[derive(Debug, Default)]
 struct List {
-    /// The epoch up to which this process knows all invalidations.
+    /// This process knows all invalidations up to this epoch.
     seen: i64,
     /// The latest epoch that this process knows.
     latest: i64,
@@ -150,7 +150,7 @@ impl Invalidations {
         self.changes.load(Acquire)
     }
 
-    /// Returns the epoch up to which this process knows all invalidations.
+    /// Returns the latest epoch without a gap before: this process knows all invalidations until then.
     pub(super) fn seen(&self) -> i64 {
         self.read(|list| list.seen)
     }

@@ -157,7 +157,7 @@ pub(crate) struct Meta {
     unit: f64,
     /// The interval by the policy's schedule.
     scheduled: Option<Duration>,
-    /// The random time by which this process regenerates earlier than `Refresh::early` says.
+    /// A random time, by which this process regenerates before the age of `Refresh::early`.
     lead: Duration,
     /// The verdict of the invalidation list (the lowest two bits), and the list's count of changes
     /// at the time of the verdict.

@@ -36,7 +36,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::{
     clock::{Clock, Tick},
-    event::{Observer, Stats},
+    event::{Bypass, Observer, Stats},
     mode::Mode,
     policy::Refresh,
 };
@@ -76,7 +76,7 @@ pub(crate) struct Pages {
     elsewhere: Elsewhere,
     /// The pages that were read after the start.
     loaded: Loaded,
-    /// A layer tells authors of the epochs of their changes.
+    /// See [`Pages::read_own_writes`].
     own_writes: AtomicBool,
     /// Pruning is hourly before this time.
     brief_until: AtomicI64,
@@ -196,7 +196,7 @@ impl Pages {
         parts::watched(request, permit, Duration::ZERO).await.0
     }
 
-    /// Lets requests name the epochs of their visitors' own changes.
+    /// Lets the layers tell authors the epochs of their changes, and read these from requests.
     pub(crate) fn read_own_writes(&self) {
         self.own_writes.store(true, Relaxed);
     }
@@ -255,14 +255,15 @@ impl Pages {
         view.look(&self.facts_at(key, policy, now), is_busy)
     }
 
-    /// Returns the version in memory, if it may be served.
-    pub(crate) fn servable(&self, key: &str, policy: &Refresh) -> Option<Arc<Version>> {
-        match self.memory.get(key)? {
-            Known::Version(version) => {
-                let freshness = version.freshness(&self.facts(key, policy));
-                freshness.is_servable().then_some(version)
-            }
-            _ => None,
+    /// Returns the answer, or, if no content came, the version in memory that may be served.
+    pub(crate) fn or_servable(&self, answer: Answer, key: &str, policy: &Refresh) -> Answer {
+        let facts = self.facts(key, policy);
+        match (answer, self.memory.get(key)) {
+            (
+                Answer::Unavailable { .. } | Answer::Failed(_) | Answer::Pass(Bypass::ShuttingDown),
+                Some(Known::Version(old)),
+            ) if old.freshness(&facts).is_servable() => Answer::Version(old),
+            (answer, _) => answer,
         }
     }
 

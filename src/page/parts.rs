@@ -1,5 +1,5 @@
-//! The parts of generated content: calls for content within a generator, and what the content takes
-//! over from them.
+//! The parts of generated content: a generator's calls for other content, with the keys, tags and
+//! intervals that the result takes over.
 
 use std::{cell::RefCell, collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ struct Whole {
     until: Instant,
 }
 
-/// What content takes over from its parts.
+/// The keys, tags and intervals of parts, for the content that is made from them.
 #[derive(Debug, Default)]
 pub(super) struct Inherited {
     /// The keys of the parts, at any depth.
@@ -81,9 +81,8 @@ impl Inherited {
     }
 }
 
-/// Runs a generator on a permit, and returns what its content takes over from parts. The generator's
-/// calls for parts wait for invalidated ones for three quarters of `timeout`, which leaves the
-/// generator time to end.
+/// Runs a generator on a permit. The generator's calls for parts wait for invalidated ones for three
+/// quarters of `timeout`, which leaves the generator time to end.
 pub(super) async fn watched<T>(
     generator: impl Future<Output = T>,
     permit: Option<Permit>,

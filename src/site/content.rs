@@ -313,27 +313,21 @@ impl Perennial {
                 readable,
                 retention: None,
             };
-            let mut accepts = Accepts {
+            let accepts = Accepts {
                 placeholder: has_placeholder,
-                not_before: 0,
-            };
-            match until {
-                None => pages.visit(key, &policy, accepts, generate).await.0,
                 // Invalidated parts are waited for, so that no page is stored with old ones.
+                not_before: until.map_or(0, |_| i64::MAX),
+            };
+            let visit = pages.visit(key, &policy, accepts, generate);
+            match until {
+                None => visit.await.0,
                 Some(until) => {
-                    accepts.not_before = i64::MAX;
-                    let visit = pages.visit(key, &policy, accepts, generate);
                     let visited = tokio::time::timeout_at(until, visit).await;
-                    match visited {
-                        Ok((answer @ Answer::Version(_), _)) => answer,
-                        other => match pages.servable(key, &policy) {
-                            Some(version) => Answer::Version(version),
-                            None => other.map_or(
-                                Answer::Unavailable { retry_in: RECHECK },
-                                |(answer, _)| answer,
-                            ),
-                        },
-                    }
+                    let answer = match visited {
+                        Ok((answer, _)) => answer,
+                        Err(_) => Answer::Unavailable { retry_in: RECHECK },
+                    };
+                    pages.or_servable(answer, key, &policy)
                 }
             }
         };

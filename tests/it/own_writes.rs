@@ -47,6 +47,12 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
     let writes = site.invalidate_on_success(["list"]).read_own_writes();
     let app = Router::new()
         .route("/list", show.layer(site.layer(HOUR).tag("list")))
+        .route(
+            "/own",
+            get(async || "")
+                .post(async || "")
+                .layer(site.layer(HOUR).invalidate_on_unsafe()),
+        )
         .route("/change", change.layer(writes));
     Process {
         site,
@@ -101,6 +107,16 @@ async fn author_of_a_change_sees_it_in_each_process() {
         let status = headers["cache-status"].to_str().expect("text");
         assert!(status.starts_with("perennial; hit; ttl=35"), "{status}");
         assert!(process.statements.take().len() <= 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn author_has_the_cookie_from_each_layer_of_the_site() {
+    let (shared, list) = (Shared::new(), Arc::new(AtomicUsize::new(1)));
+    let process = process(&shared, &list);
+    for path in ["/change", "/own"] {
+        let (headers, _) = ask(process.address, "POST", path, None).await;
+        assert!(headers.contains_key(header::SET_COOKIE), "{path}");
     }
 }
 

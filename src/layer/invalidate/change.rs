@@ -28,18 +28,12 @@ pub(super) fn names(tags: &[String]) -> Vec<String> {
 pub(in crate::layer) struct Change {
     pages: Arc<Pages>,
     names: Vec<String>,
-    /// The author gets a cookie with the epoch.
-    pub(super) reads_own_writes: bool,
 }
 
 impl Change {
     pub(in crate::layer) fn of(pages: &Arc<Pages>, names: Vec<String>) -> Self {
         let pages = Arc::clone(pages);
-        Self {
-            pages,
-            names,
-            reads_own_writes: false,
-        }
+        Self { pages, names }
     }
 
     /// Awaits the response. A successful one (RFC 9111 §4.4) invalidates these names and the names
@@ -56,7 +50,7 @@ impl Change {
         {
             names.extend(named(answer));
             let epoch = self.pages.invalidate_names(names).await;
-            if let Some(epoch) = epoch.filter(|_| self.reads_own_writes) {
+            if let Some(epoch) = epoch.filter(|_| self.pages.reads_own_writes()) {
                 own_writes::tell(answer.headers_mut(), epoch);
             }
         }

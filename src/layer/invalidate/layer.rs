@@ -28,16 +28,11 @@ use crate::{extensions::Tags, page::Pages};
 pub struct InvalidateLayer {
     pub(super) pages: Arc<Pages>,
     pub(super) tags: Tags,
-    pub(super) reads_own_writes: bool,
 }
 
 impl InvalidateLayer {
     pub(crate) fn with_pages(pages: Arc<Pages>, tags: Tags) -> Self {
-        Self {
-            pages,
-            tags,
-            reads_own_writes: false,
-        }
+        Self { pages, tags }
     }
 
     /// Lets the author of a change see the change at once, also where another process answers the next
@@ -48,12 +43,11 @@ impl InvalidateLayer {
     /// know the invalidation asks the database, for as long as
     /// [`database_patience`](crate::Builder::database_patience) allows, and at most once a second. The
     /// request then waits for the new version, for as long as
-    /// [`first_wait`](crate::Refresh::first_wait) allows, and gets the old one afterwards. Each process
-    /// of the site needs a layer with this setting. No key has the cookie, and an invented one
-    /// regenerates nothing that was not invalidated.
-    pub fn read_own_writes(mut self) -> Self {
+    /// [`first_wait`](crate::Refresh::first_wait) allows, and gets the old one afterwards. The setting
+    /// applies to all layers of this process, and each process of the site needs it. No key has the
+    /// cookie, and an invented one regenerates nothing that was not invalidated.
+    pub fn read_own_writes(self) -> Self {
         self.pages.read_own_writes();
-        self.reads_own_writes = true;
         self
     }
 }

@@ -46,8 +46,7 @@ where
         }
         // This is made before the future is polled: the service may have begun in `call`, and the
         // future may be dropped without a poll.
-        let mut change = Change::of(&self.layer.pages, names(&self.layer.tags.0));
-        change.reads_own_writes = self.layer.reads_own_writes;
+        let change = Change::of(&self.layer.pages, names(&self.layer.tags.0));
         let named = |response: &Response<ResBody>| {
             let named = response.extensions().get();
             named.map_or_else(Vec::new, |Tags(tags)| names(tags))

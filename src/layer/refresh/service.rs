@@ -253,13 +253,12 @@ where
             }
             let visit = layer.pages.visit(&resource.key, &policy, accepts, make);
             let (answer, leads) = visit.await;
-            match answer {
-                // The new version did not come in time.
-                Answer::Unavailable { .. } | Answer::Failed(_) if accepts.not_before > 0 => {
-                    let old = layer.pages.servable(&resource.key, &policy);
-                    (old.map_or(answer, Answer::Version), leads)
+            match own {
+                Some(_) => {
+                    let pages = &layer.pages;
+                    (pages.or_servable(answer, &resource.key, &policy), leads)
                 }
-                answer => (answer, leads),
+                None => (answer, leads),
             }
         }
     };

@@ -31,7 +31,7 @@ pub(crate) struct Visitor {
     pub(crate) leads: bool,
 }
 
-/// What a visitor accepts, beside what the policy says.
+/// The wishes of one visitor, beside the policy of the route.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Accepts {
     /// The visitor has content of its own in place of a first version, and waits only for a newer

@@ -1,4 +1,4 @@
-//! Those who wait for a sync, whether one is due or not.
+//! The waits for a sync that is not due yet.
 
 use std::sync::Arc;
 
