@@ -48,11 +48,11 @@ ACQUIRE = {
             fence = IF(owner = :owner, LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
             expires_at = IF(owner = :owner, VALUES(expires_at), expires_at)""",
 }
-EXTEND = """UPDATE {p}lock SET expires_at = {now} + :length,
-        acquired_at = CASE WHEN acquired_at > {now} THEN {now} ELSE acquired_at END
+EXTEND = """UPDATE {p}lock SET expires_at = {now} + :length
     WHERE kind = 'lock' AND name = :name AND owner = :owner AND fence = :fence AND expires_at > {now}"""
-RELEASE = """UPDATE {p}lock SET owner = NULL, expires_at = CASE WHEN :cooldown = 0 THEN 0 ELSE {now} + :cooldown END
-    WHERE kind = 'lock' AND name = :name AND owner = :owner AND fence = :fence"""
+RELEASE = """UPDATE {p}lock SET failures = CASE WHEN :cooldown = 0 THEN 0 WHEN owner IS NULL THEN failures ELSE failures + 1 END,
+        owner = NULL, expires_at = CASE WHEN :cooldown = 0 THEN 0 ELSE {now} + :cooldown END
+    WHERE kind = 'lock' AND name = :name AND fence = :fence AND (owner = :owner OR owner IS NULL)"""
 INVALIDATE = {
     "sqlite": """INSERT INTO {p}invalidation (name, epoch)
         SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
@@ -127,7 +127,7 @@ class Lease:
         return extended
 
     def release(self, cooldown=0):
-        """Gives it up; nobody gets it before the cooldown, in seconds, is over. False: it was lost before."""
+        """Gives it up; nobody gets it before the cooldown, in seconds, is over. Twice does no harm. False: somebody else has had it since."""
         return self.run(RELEASE, cooldown=int(cooldown * 1e6))
 
     def keep(self, connect, seconds=15):
