@@ -124,8 +124,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// The crates, from the lowest one up, with the most lines of code that each may have.
 const CRATES: [(&str, &str, usize); 8] = [
-    ("perennial-store", "crates/store/src", 4010),
-    ("perennial", "src", 8400),
+    ("perennial-store", "crates/store/src", 4040),
+    ("perennial", "src", 8450),
     ("perennial-jobs", "crates/jobs/src", 1170),
     ("perennial-idempotency", "crates/idempotency/src", 540),
     ("perennial-calendar", "crates/calendar/src", 200),

@@ -49,16 +49,36 @@ impl Pages {
 
     /// Applies the invalidations with these ids, which transactions have committed, up to the first one
     /// that another process has applied or is applying.
-    pub(crate) async fn apply(&self, ids: &[String]) -> Result<(), Error> {
+    pub(super) async fn apply(&self, ids: &[String]) -> Result<(), Error> {
         for id in ids {
-            let Some((name, epoch)) = self.store.call(Apply::new(id)).await? else {
+            if !self.apply_one(Apply::new(id, false)).await? {
                 break;
-            };
-            self.invalidations.add(&name, epoch);
-            let name = name.into();
-            self.observer().emit(Event::Invalidated { name, epoch });
+            }
         }
         Ok(())
+    }
+
+    /// Applies the invalidations with these ids, and learns of those that another process has applied.
+    pub(crate) async fn committed(self: &Arc<Self>, ids: &[String]) -> Result<(), Arc<Error>> {
+        let mut applied = true;
+        for id in ids {
+            applied &= self.apply_one(Apply::new(id, true)).await?;
+        }
+        if !applied {
+            self.caught_up().await?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if this process has applied the invalidation.
+    async fn apply_one(&self, apply: Apply) -> Result<bool, Error> {
+        let Some((name, epoch)) = self.store.call(apply).await? else {
+            return Ok(false);
+        };
+        self.invalidations.add(&name, epoch);
+        let name = name.into();
+        self.observer().emit(Event::Invalidated { name, epoch });
+        Ok(true)
     }
 
     /// Invalidates these [names](Target::name), and tries failed ones again for a minute. Returns the

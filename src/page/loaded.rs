@@ -3,11 +3,12 @@
 
 use std::{
     collections::HashMap,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use perennial_store::{Entry, Error, Latest, LockKind, LockName, Probe};
+use perennial_store::{Entry, Error, Latest, Read};
 
 use crate::{
     clock::Tick,
@@ -18,8 +19,8 @@ use crate::{
 /// The most pages that are read.
 const MOST: usize = 1000;
 
-/// The largest body that is read.
-const LARGEST: u64 = 1 << 20;
+/// The most bytes of bodies that are read at once.
+const BATCH: u64 = 1 << 20;
 
 /// The time after which the pages that no visitor has asked for are forgotten.
 const STAY: Duration = Duration::from_mins(10);
@@ -68,26 +69,35 @@ impl Pages {
             state.begun = Some(now);
         }
         let mut room = self.settings.memory_capacity / 4;
+        let (mut batch, mut size) = (Vec::new(), 0);
         for row in self.store.call(Latest { most: MOST }).await? {
             let key = Description::decode(&row.metadata).key;
-            let key = key.unwrap_or(row.name);
+            let key = key.as_deref().unwrap_or(&row.name);
             let weight = row.bytes + (row.metadata.len() + 2 * key.len()) as u64;
             if self.is_closing() || weight > room {
                 break;
             }
             // A value may have changed its type with the program.
-            let is_page = key.starts_with('/');
-            if !is_page || row.bytes > LARGEST || self.memory.get(&key).is_some() {
+            if !key.starts_with('/') || row.bytes > BATCH || self.memory.get(key).is_some() {
                 continue;
             }
             room -= weight;
-            let name = LockName::of(LockKind::Page, &*key);
-            let asked = self.now();
-            let probe = self.store.call(Probe { name, known: 0 });
-            if let Some(entry) = probe.await?.entry {
-                let entries = &mut self.loaded.state().entries;
-                entries.insert(key.into(), (entry, asked));
+            if size + row.bytes > BATCH {
+                self.load_all(mem::take(&mut batch)).await?;
+                size = 0;
             }
+            size += row.bytes;
+            batch.push(row.name);
+        }
+        self.load_all(batch).await
+    }
+
+    async fn load_all(&self, names: Vec<String>) -> Result<(), Error> {
+        let asked = self.now();
+        for (name, entry) in self.store.call(Read { names }).await? {
+            let key = Description::decode(&entry.metadata).key.unwrap_or(name);
+            let entries = &mut self.loaded.state().entries;
+            entries.insert(key.into(), (entry, asked));
         }
         Ok(())
     }

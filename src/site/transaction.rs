@@ -95,15 +95,15 @@ pub struct PendingInvalidation {
 
 impl PendingInvalidation {
     /// Applies the invalidation now, after the transaction has committed: this process knows the
-    /// invalidation when the call returns. If the database fails, the next sync applies it. If the
-    /// transaction has not committed, the call has no effect.
+    /// invalidation when the call returns, also if another process was faster. If the database fails,
+    /// the next sync applies it. If the transaction has not committed, the call has no effect.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the rest to the next sync.
     pub async fn committed(self) {
         // The store logs a failure.
-        let _ = self.pages.apply(&self.ids).await;
+        let _ = self.pages.committed(&self.ids).await;
     }
 }
 

@@ -15,7 +15,7 @@ use perennial_store::{
     Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Extend, Finish, FoldAt, Forget,
     Held, Inspect, Invalidate, Invalidated, InvalidatedForLong, Latest, LeaseRow, List, NewEntry,
     Probe, Progress, PruneEntries, PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge,
-    Release, Remove, Revoke, Step, TryLock, Unused,
+    Read, Release, Remove, Revoke, Step, TryLock, Unused,
 };
 use tokio::task::JoinSet;
 
@@ -437,6 +437,18 @@ async fn pages_are_counted_and_the_latest_come_first(db: Db) {
         assert_eq!(names, expected);
         assert!(latest[0].lock.owner.is_some() && latest[0].bytes == 4);
     }
+    let names = ["/new", "/unknown", "/old"].map(str::to_owned).to_vec();
+    let mut read = store.ask(Read { names }).await.expect("answers");
+    read.sort_by(|one, other| one.0.cmp(&other.0));
+    let read = read
+        .iter()
+        .map(|(name, entry)| (&**name, &**entry.content.body()));
+    assert_eq!(
+        read.collect::<Vec<_>>(),
+        [("/new", &b"/new"[..]), ("/old", b"/old")]
+    );
+    let names = Vec::new();
+    assert!(store.ask(Read { names }).await.expect("answers").is_empty());
 }
 
 async fn nothing_is_published_after_a_takeover(db: Db) {

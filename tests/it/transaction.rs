@@ -13,6 +13,7 @@ use crate::{
 on_each_database! {
     invalidation_is_committed_or_rolled_back_with_its_transaction
     committed_invalidation_is_numbered_once
+    author_knows_the_invalidation_that_another_process_has_applied
     transactions_that_commit_in_another_order_than_they_wrote_are_both_learned
     transaction_elsewhere_is_told_so
 }
@@ -78,7 +79,7 @@ async fn committed_invalidation_is_numbered_once(db: Db) {
     for _ in 0..4 {
         for id in synced.committed.clone() {
             let store = store.clone();
-            applying.spawn(async move { store.ask(Apply::new(id)).await.expect("answers") });
+            applying.spawn(async move { store.ask(Apply::new(id, false)).await.expect("answers") });
         }
     }
     let mut applied: Vec<_> = applying.join_all().await.into_iter().flatten().collect();
@@ -89,9 +90,35 @@ async fn committed_invalidation_is_numbered_once(db: Db) {
     assert_eq!((applied.len(), synced.committed.len()), (20, 0));
     assert_eq!(applied, synced.names);
     assert_eq!(
-        store.ask(Apply::new("unknown")).await.expect("answers"),
+        store
+            .ask(Apply::new("unknown", true))
+            .await
+            .expect("answers"),
         None
     );
+}
+
+/// The sync of another process may be faster than the author.
+async fn author_knows_the_invalidation_that_another_process_has_applied(db: Db) {
+    let origin = Origin::default();
+    let [a, _] = pair(&db, &origin, &["/a"], |layer| layer.tag("list")).await;
+    let store = crate::store::open(&db).await;
+    let mut run = a.run("/a").await;
+    with_pool!(db, pool => {
+        for _ in 0..3 {
+            let mut transaction = pool.begin().await.expect("begins");
+            let pending = a.site.purge_in(&mut transaction, ["other", "list"]).await;
+            let pending = pending.expect("is written");
+            transaction.commit().await.expect("is committed");
+            let synced = store.ask(Invalidated::new(0, 1000, Vec::new())).await;
+            for id in synced.expect("answers").committed {
+                store.ask(Apply::new(id, false)).await.expect("answers");
+            }
+            pending.committed().await;
+            let before = std::mem::replace(&mut run, a.run("/a").await);
+            assert!(run > before, "the purged page is not served");
+        }
+    });
 }
 
 /// A reader that remembered the greatest key or time of the rows would miss the first transaction.
@@ -146,7 +173,32 @@ mod servers {
     use super::*;
     use crate::support::patient;
 
-    on_each_server! { open_transaction_delays_no_other_invalidation_and_no_regeneration }
+    on_each_server! {
+        open_transaction_delays_no_other_invalidation_and_no_regeneration
+        author_waits_for_a_process_that_is_applying_the_invalidation
+    }
+
+    async fn author_waits_for_a_process_that_is_applying_the_invalidation(db: Db) {
+        let origin = Origin::default();
+        let [a, _] = pair(&db, &origin, &["/a"], |layer| layer.tag("list")).await;
+        let run = a.run("/a").await;
+        with_pool!(db, pool => {
+            let mut transaction = pool.begin().await.expect("begins");
+            let pending = a.site.purge_in(&mut transaction, ["list"]).await.expect("is written");
+            transaction.commit().await.expect("is committed");
+            // No request, and so no sync, comes in between.
+            let mut applying = pool.begin().await.expect("begins");
+            let locks = sqlx::query("SELECT id FROM perennial_outbox FOR UPDATE");
+            let locked = locks.fetch_all(&mut *applying).await.expect("is locked");
+            assert_eq!(locked.len(), 1);
+            let gives_up = async {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                applying.rollback().await.expect("is rolled back");
+            };
+            tokio::join!(pending.committed(), gives_up);
+            assert!(a.run("/a").await > run, "the purged page is not served");
+        });
+    }
 
     async fn open_transaction_delays_no_other_invalidation_and_no_regeneration(db: Db) {
         let origin = Origin::default();

@@ -15,8 +15,8 @@ use perennial::Refresh;
 use perennial_store::{
     Apply, Begin, BreakLock, Call, Count, Extend, Finish, FoldAt, Forget, Held, Inspect,
     Invalidate, Invalidated, InvalidatedForLong, Latest, LeaseRow, List, Probe, PruneEntries,
-    PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Release, Remove, Reply, Revoke,
-    TryLock,
+    PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Read, Release, Remove, Reply,
+    Revoke, TryLock,
 };
 use perennial_testing::Memory;
 use tokio::time::Instant;
@@ -449,8 +449,9 @@ pub(crate) fn text(call: &Call) -> String {
             format!("prune-invalidations {oldest} {age:?} {after:?}")
         }
         Call::Latest(Latest { most }) => format!("latest {most}"),
+        Call::Read(Read { names }) => format!("read {names:?}"),
         Call::Count(Count {}) => "count".to_owned(),
-        Call::Apply(Apply { id }) => format!("apply {id}"),
+        Call::Apply(Apply { id, waits }) => format!("apply {id} {waits}"),
         Call::FoldAt(FoldAt { most }) => format!("fold at {most}"),
         Call::Begin(Begin { name, .. }) => format!("begin {name}"),
         Call::Finish(Finish { name, .. }) => format!("finish {name}"),

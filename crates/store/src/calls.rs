@@ -8,7 +8,8 @@ use bytes::Bytes;
 use http::Response;
 
 use crate::rows::{
-    Begun, Counted, EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Synced, Tried, Unused,
+    Begun, Counted, Entry, EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Synced, Tried,
+    Unused,
 };
 use crate::{
     error::BoxError,
@@ -203,8 +204,9 @@ calls! {
 
     /// Applies the invalidation `id` that a transaction of the application has written: removes its row
     /// and stores the invalidation of its name, as [`Invalidate`] does. Returns the name and the epoch;
-    /// `None`: there is no such row, it is not committed, or another process is applying it.
-    Apply "apply" writes [id: String] {} -> Option<(String, i64)>;
+    /// `None`: there is no such row, it is not committed, or another process is applying it. With `waits`
+    /// the call waits for that process.
+    Apply "apply" writes [id: String] { waits: bool } -> Option<(String, i64)>;
 
     /// Returns the smallest epoch of the `most` latest invalidated names; 0 if there are fewer
     /// names. All versions from before that epoch may count as stale, so that the names before need
@@ -227,6 +229,9 @@ calls! {
 
     /// Returns the `most` pages that were generated last, the latest one first.
     Latest "latest" reads [] { most: usize } -> Vec<EntryRow>;
+
+    /// Returns the stored ones of the pages with these stored names, each with its name, in any order.
+    Read "read" reads [] { names: Vec<String> } -> Vec<(String, Entry)>;
 
     /// Counts the stored pages.
     Count "count" reads [] {} -> Counted;

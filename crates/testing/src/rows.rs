@@ -46,6 +46,20 @@ pub(super) struct Page {
     pub(super) history: String,
 }
 
+impl Page {
+    fn entry(&self, now: i64) -> Entry {
+        Entry {
+            fence: self.fence,
+            age: duration(now - self.generated),
+            generated: self.generated,
+            undated: self.generated > now + SET_BACK,
+            content: self.content.clone(),
+            epoch: self.epoch,
+            metadata: self.metadata.clone(),
+        }
+    }
+}
+
 impl Rows {
     pub(super) fn apply(&mut self, call: &Call, now: i64) -> Reply {
         match call {
@@ -98,6 +112,17 @@ impl Rows {
             }
             Call::List(call) => Reply::List(self.list(&call.from, call.most, now)),
             Call::Latest(call) => Reply::Latest(self.latest(call.most, now)),
+            Call::Read(call) => {
+                let pages = call
+                    .names
+                    .iter()
+                    .filter_map(|name| self.entries.get_key_value(name));
+                Reply::Read(
+                    pages
+                        .map(|(name, page)| (name.clone(), page.entry(now)))
+                        .collect(),
+                )
+            }
             Call::Count(_) => Reply::Count(self.count(now)),
             Call::PruneEntries(PruneEntries { after }) => {
                 let after = after.as_deref().unwrap_or_default();
@@ -162,15 +187,7 @@ impl Rows {
         let page = self.entries.get(&id.1);
         let page = page.filter(|page| page.fence > known);
         Probed {
-            entry: page.map(|page| Entry {
-                fence: page.fence,
-                age: duration(now - page.generated),
-                generated: page.generated,
-                undated: page.generated > now + SET_BACK,
-                content: page.content.clone(),
-                epoch: page.epoch,
-                metadata: page.metadata.clone(),
-            }),
+            entry: page.map(|page| page.entry(now)),
             lock: lock.map_or(LockState::default(), |lock| LockState {
                 fence: lock.fence,
                 owned: lock.owner.is_some(),

@@ -2,12 +2,12 @@
 
 use super::Sides;
 
-/// kind, name, known fence -> lock: fence, fence of its holder or 0, remaining, failures; latest
-/// epoch; entry: fence, age, time of the publish, epoch, status, headers, body, metadata
+/// kind, name, known fence -> entry: fence, age, time of the publish, epoch, status, headers, body,
+/// metadata; lock: fence, fence of its holder or 0, remaining, failures; latest epoch
 pub const PROBE: Sides = Sides::same(
-    "{waits}SELECT coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0), coalesce(l.failures, 0),
-        coalesce((SELECT max(epoch) FROM {p}invalidation), 0),
-        e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata
+    "{waits}SELECT e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata,
+        coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0), coalesce(l.failures, 0),
+        coalesce((SELECT max(epoch) FROM {p}invalidation), 0)
     FROM (SELECT {now} AS at{hex}) n
     LEFT JOIN {p}lock l ON l.kind = $1 AND l.name = $2
     LEFT JOIN {p}entry e ON e.name = $2 AND e.fence > $3",
@@ -122,6 +122,12 @@ pub const LATEST: Sides = Sides::same(
     LEFT JOIN {p}lock l ON l.kind = 'page' AND l.name = e.name
     ORDER BY e.generated_at DESC LIMIT $1",
 );
+
+/// The beginning, up to the list of names.
+///
+/// names -> entry as for [`PROBE`], name
+pub const READ: &str = "SELECT e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata, e.name
+    FROM (SELECT {now} AS at{hex}) n JOIN {p}entry e ON e.name IN (";
 
 /// -> the number of pages, the number of stale ones, the sum of their sizes
 pub const COUNT: Sides = Sides::same(

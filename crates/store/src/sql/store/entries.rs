@@ -3,16 +3,16 @@
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::{Answer, LEAST, SqlStore};
+use super::{Answer, LEAST, MOST_NAMES, SqlStore};
 use crate::{
-    calls::{Latest, List, Probe, PruneEntries, Publish, Purge, Remove},
+    calls::{Latest, List, Probe, PruneEntries, Publish, Purge, Read, Remove},
     clock::{FOREVER, duration, micros},
     error::BoxError,
     name::{LockKind, LockName, bounded},
     rows::{Counted, Entry, EntryRow, LockRow, LockState, Probed, Pruned},
     sql::{
         dialect::SET_BACK,
-        run::{Arg, Cells, Driver, number},
+        run::{Arg, Cells, Driver, Statement, number},
         statements::{entries, locks},
         wire,
     },
@@ -25,39 +25,57 @@ impl<DB: Driver> SqlStore<DB> {
             .await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let lock = LockState {
-            fence: row.number(0)?,
-            owned: row.number(1)? != 0,
-            remaining: duration(row.number(2)?),
-            failures: u32::try_from(row.number(3)?).unwrap_or(u32::MAX),
+            fence: row.number(8)?,
+            owned: row.number(9)? != 0,
+            remaining: duration(row.number(10)?),
+            failures: u32::try_from(row.number(11)?).unwrap_or(u32::MAX),
         };
-        let entry = Self::read_entry(row);
-        let entry = entry.unwrap_or_else(|error| {
-            tracing::warn!(name = name.as_str(), %error, "the stored entry cannot be read");
-            None
-        });
         Ok(Probed {
-            entry,
+            entry: Self::readable(name.as_str(), row),
             lock,
-            epoch: row.number(4)?,
+            epoch: row.number(12)?,
+        })
+    }
+
+    pub async fn read(&self, Read { names }: &Read) -> Answer<Vec<(String, Entry)>> {
+        let mut entries = Vec::new();
+        for names in names.chunks(MOST_NAMES) {
+            let (places, arguments) = Self::list_of(names, 1);
+            let text = format!("{}{places})", entries::READ);
+            let statement = Statement::new(self.side().await?, &self.prefix, &text);
+            for row in &self.connections.run(&statement, &arguments).await?.rows {
+                let name = row.name(8)?;
+                if let Some(entry) = Self::readable(&name, row) {
+                    entries.push((name, entry));
+                }
+            }
+        }
+        Ok(entries)
+    }
+
+    fn readable(name: &str, row: &DB::Row) -> Option<Entry> {
+        Self::read_entry(row).unwrap_or_else(|error| {
+            tracing::warn!(name, %error, "the stored entry cannot be read");
+            None
         })
     }
 
     fn read_entry(row: &DB::Row) -> Answer<Option<Entry>> {
-        let Some(fence) = row.int(5)? else {
+        let Some(fence) = row.int(0)? else {
             return Ok(None);
         };
-        let mut content = Response::new(Bytes::from(row.bytes(11)?.unwrap_or_default()));
-        *content.status_mut() = StatusCode::from_u16(u16::try_from(row.number(9)?)?)?;
-        *content.headers_mut() = wire::decode(&row.bytes(10)?.unwrap_or_default())?;
-        let age = row.number(6)?;
+        let mut content = Response::new(Bytes::from(row.bytes(6)?.unwrap_or_default()));
+        *content.status_mut() = StatusCode::from_u16(u16::try_from(row.number(4)?)?)?;
+        *content.headers_mut() = wire::decode(&row.bytes(5)?.unwrap_or_default())?;
+        let age = row.number(1)?;
         Ok(Some(Entry {
             fence,
             age: duration(age),
-            generated: row.number(7)?,
+            generated: row.number(2)?,
             undated: age < -SET_BACK,
             content,
-            epoch: row.number(8)?,
-            metadata: row.name(12)?,
+            epoch: row.number(3)?,
+            metadata: row.name(7)?,
         }))
     }
 

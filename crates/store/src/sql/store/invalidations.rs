@@ -1,8 +1,8 @@
 //! The steps on invalidations.
 
-use std::{collections::HashMap, iter};
+use std::collections::HashMap;
 
-use super::{Answer, SqlStore};
+use super::{Answer, MOST_NAMES, SqlStore};
 use crate::{
     calls::{Apply, FoldAt, Invalidate, Invalidated, InvalidatedForLong, PruneInvalidations},
     clock::{FOREVER, duration, micros},
@@ -14,12 +14,6 @@ use crate::{
     },
 };
 
-/// The largest number of awaited keys in a statement.
-const MOST_AWAITED: usize = 500;
-
-/// The numbers of names that a statement has room for.
-const ROOM: [usize; 3] = [1, 8, 64];
-
 impl<DB: Driver> SqlStore<DB> {
     pub async fn invalidate(&self, call: &Invalidate) -> Answer<i64> {
         let name = [Arg::Text(&call.name)];
@@ -28,7 +22,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     pub async fn invalidated(&self, call: &Invalidated) -> Answer<Synced> {
-        let mut keys = call.awaited.chunks(MOST_AWAITED);
+        let mut keys = call.awaited.chunks(MOST_NAMES);
         let first = keys.next().unwrap_or_default();
         let mut synced = self.synced(call.since, call.most, first).await?;
         for rest in keys {
@@ -47,15 +41,10 @@ impl<DB: Driver> SqlStore<DB> {
         }
         let most = Arg::Int(i64::try_from(most).unwrap_or(i64::MAX));
         let mut arguments = vec![Arg::Int(since), most];
-        if let Some(last) = names.last() {
-            // A connection keeps each prepared text, so there are few: the last name fills up.
-            let room = ROOM.iter().find(|room| **room >= names.len());
-            let room = room.copied().unwrap_or(MOST_AWAITED);
-            let padding = iter::repeat_n(last, room - names.len());
-            let padded = names.iter().chain(padding);
-            arguments.extend(padded.map(|name| Arg::Text(name)));
-            let places: Vec<_> = (3..room + 3).map(|place| format!("${place}")).collect();
-            text = text + invalidations::AWAITED + &places.join(", ") + ")";
+        if !names.is_empty() {
+            let (places, awaited) = Self::list_of(&names, 3);
+            arguments.extend(awaited);
+            text = text + invalidations::AWAITED + &places + ")";
         }
         let statement = Statement::new(side, &self.prefix, &text);
         let done = self.connections.run(&statement, &arguments).await?;
@@ -81,7 +70,9 @@ impl<DB: Driver> SqlStore<DB> {
 
     pub async fn apply(&self, call: &Apply) -> Answer<Option<(String, i64)>> {
         let side = self.side().await?;
-        let statement = |text: &str| Statement::new(side, &self.prefix, text);
+        let skip = if call.waits { "" } else { "{skip}" };
+        let statement =
+            |text: &str| Statement::new(side, &self.prefix, &text.replace("{skip}", skip));
         let id = [Arg::Text(&call.id)];
         if let Side::Postgres | Side::Relative = side {
             let apply = statement(invalidations::APPLY);

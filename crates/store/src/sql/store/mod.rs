@@ -34,6 +34,12 @@ pub type Answer<T> = Result<T, BoxError>;
 /// read as NULL.
 const LEAST: &str = "\u{1}";
 
+/// The largest number of names in a statement.
+const MOST_NAMES: usize = 500;
+
+/// The smaller numbers of names that a statement has room for.
+const ROOM: [usize; 3] = [1, 8, 64];
+
 /// The store in a database.
 pub struct SqlStore<DB: Driver> {
     connections: Connections<DB>,
@@ -113,6 +119,17 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
+    /// Returns the places of a list of at most [`MOST_NAMES`] names from the argument `first` on, and
+    /// their arguments. A connection keeps each prepared text, so there are few: the last name fills up.
+    fn list_of(names: &[impl AsRef<str>], first: usize) -> (String, Vec<Arg<'_>>) {
+        let room = ROOM.into_iter().find(|room| *room >= names.len());
+        let room = room.unwrap_or(MOST_NAMES);
+        let padded = names.iter().chain(names.last().into_iter().cycle());
+        let arguments = padded.take(room).map(|name| Arg::Text(name.as_ref()));
+        let places: Vec<_> = (first..first + room).map(|n| format!("${n}")).collect();
+        (places.join(", "), arguments.collect())
+    }
+
     /// Runs a statement whose first arguments are a kind and a name.
     async fn run_on(&self, sides: &Sides, name: &LockName, rest: &[Arg<'_>]) -> Answer<Done<DB>> {
         let column = bounded(name.as_str());
@@ -172,6 +189,7 @@ impl<DB: Driver> Backend for SqlStore<DB> {
                 Call::Purge(it) => Reply::Purge(self.purge(it).await?),
                 Call::List(it) => Reply::List(self.list(it).await?),
                 Call::Latest(it) => Reply::Latest(self.latest(it).await?),
+                Call::Read(it) => Reply::Read(self.read(it).await?),
                 Call::Count(_) => Reply::Count(self.count().await?),
                 Call::PruneEntries(it) => Reply::PruneEntries(self.prune_entries(it).await?),
                 Call::Inspect(it) => Reply::Inspect(self.inspect(&it.name).await?),
