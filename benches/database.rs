@@ -1,5 +1,6 @@
 //! The cost of the lock on each server: contended tries a second beside `SELECT 1` a second, in one
-//! run and as a ratio; and the write-ahead log, dead tuples and sizes of the tables afterwards.
+//! run and as a ratio; the write-ahead log, dead tuples and sizes of the tables afterwards. The log that
+//! a page costs; and the report of a site with many pages beside `SELECT 1`.
 //!
 //! ```text
 //! scripts/with-servers cargo bench --bench database --all-features
@@ -14,8 +15,15 @@ use std::{
     time::Duration,
 };
 
-use perennial::{locks::LockName, sql::Database};
-use perennial_store::{Backend, LeaseRow, Release, TryLock};
+use bytes::Bytes;
+use http::Response;
+use perennial::{
+    locks::{LockKind, LockName},
+    sql::Database,
+};
+use perennial_store::{
+    Backend, Count, Held, Latest, LeaseRow, NewEntry, Publish, Release, Sizes, TryLock,
+};
 use sqlx::{
     AnyConnection, AssertSqlSafe, Connection, Executor, any::AnyPoolOptions, pool::PoolOptions,
 };
@@ -31,6 +39,7 @@ struct Extent {
     turn: Duration,
     failed: usize,
     churned: u32,
+    pages: usize,
 }
 
 #[tokio::main]
@@ -40,12 +49,14 @@ async fn main() {
             turn: Duration::from_secs(1),
             failed: 4000,
             churned: 10_000,
+            pages: 10_000,
         }
     } else {
         Extent {
             turn: Duration::from_millis(20),
             failed: 40,
             churned: 100,
+            pages: 20,
         }
     };
     sqlx::any::install_default_drivers();
@@ -57,9 +68,14 @@ async fn main() {
         if let Ok(url) = std::env::var(variable) {
             println!("{name}, {CONNECTIONS} connections");
             measure(&url, extent).await;
+            pages(&url, extent.pages).await;
             none = false;
         }
     }
+    let folder = tempfile::tempdir().expect("a folder");
+    println!("SQLite");
+    let file = folder.path().join("site.db");
+    pages(&format!("sqlite://{}", file.display()), extent.pages).await;
     if none {
         println!("there is no server: run it by scripts/with-servers");
     }
@@ -70,6 +86,7 @@ async fn measure(url: &str, extent: Extent) {
         turn,
         failed,
         churned,
+        ..
     } = extent;
     let select = AnyPoolOptions::new().max_connections(CONNECTIONS);
     let select = select.connect(url).await.expect("connects");
@@ -160,7 +177,97 @@ async fn measure(url: &str, extent: Extent) {
             size / 1024
         );
     }
+    drop_tables(&mut admin).await;
+}
+
+/// Publishes pages of 20 KiB, new and again, and reads what the report of the site shows.
+async fn pages(url: &str, number: usize) {
+    let database = pool_of(url, 1).await;
+    let store = database.store("bench_").await.expect("prepares");
+    let mut admin = AnyConnection::connect(url).await.expect("connects");
+    let mut fences = vec![0; number];
+    for (what, seed, renews) in [
+        ("a first page", 1, false),
+        ("a changed page", 1 << 32, false),
+        ("an unchanged page", 1 << 32, true),
+    ] {
+        let before = log_position(&mut admin, url).await;
+        let start = Instant::now();
+        for (page, fence) in fences.iter_mut().enumerate() {
+            let name = LockName::of(LockKind::Page, format!("/page/{page}"));
+            let lease = take(&*store, name).await.expect("is free");
+            let entry = NewEntry {
+                content: Response::new(incompressible(seed + page as u64)),
+                renews: renews.then_some(*fence),
+                epoch: 0,
+                interval: LEASE,
+                metadata: "{}".to_owned(),
+                history: "a line of some hundred bytes\n".repeat(4),
+                retention: LEASE,
+            };
+            assert!(
+                store
+                    .ask(Publish::new(&lease, entry))
+                    .await
+                    .expect("answers")
+            );
+            assert!(
+                store
+                    .ask(Release::new(&lease, Duration::ZERO))
+                    .await
+                    .expect("answers")
+            );
+            *fence = lease.fence;
+        }
+        let took = start.elapsed() / u32::try_from(number).expect("few");
+        let log = log_position(&mut admin, url).await.zip(before);
+        let log = log.map(|(after, before)| (after - before) / number as i64);
+        println!("  {what} of 20 KiB, with its lock: {took:?}, {log:?} bytes of log");
+    }
+    let mut took = [Duration::ZERO; ROUNDS];
+    for took in &mut took {
+        let start = Instant::now();
+        store.ask(Count {}).await.expect("answers");
+        store.ask(Held {}).await.expect("answers");
+        store.ask(Latest { most: 200 }).await.expect("answers");
+        store.ask(Sizes {}).await.expect("answers");
+        *took = start.elapsed();
+    }
+    took.sort_unstable();
+    let median = took[ROUNDS / 2];
+    println!("  the statements of the report with {number} pages: {median:?}");
+    let sizes = store.ask(Sizes {}).await.expect("answers");
+    println!("  sizes in bytes: {sizes:?}");
+    drop_tables(&mut admin).await;
+}
+
+/// Returns 20 KiB that a database cannot compress (xorshift64).
+fn incompressible(mut seed: u64) -> Bytes {
+    let words = (0..20 << 7).map(|_| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed.to_le_bytes()
+    });
+    words.collect::<Vec<_>>().concat().into()
+}
+
+/// Returns the number of bytes of log that the server has written.
+async fn log_position(admin: &mut AnyConnection, url: &str) -> Option<i64> {
+    let sql = match url.split(':').next()? {
+        "sqlite" => return None,
+        "mysql" => {
+            "SELECT CAST(variable_value AS SIGNED) FROM information_schema.global_status WHERE variable_name = 'INNODB_OS_LOG_WRITTEN'"
+        }
+        _ => "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint",
+    };
+    Some(int(admin, sql).await)
+}
+
+async fn drop_tables(admin: &mut AnyConnection) {
     for table in [
+        "bench_outbox",
+        "bench_request",
         "bench_lock",
         "bench_entry",
         "bench_invalidation",
@@ -178,6 +285,8 @@ async fn pool_of(url: &str, connections: u32) -> Database {
     if url.starts_with("postgres") {
         let pool = PoolOptions::<sqlx::Postgres>::new().max_connections(connections);
         pool.connect(url).await.expect("connects").into()
+    } else if url.starts_with("sqlite") {
+        Database::open(url).await.expect("opens")
     } else {
         let pool = PoolOptions::<sqlx::MySql>::new().max_connections(connections);
         pool.connect(url).await.expect("connects").into()

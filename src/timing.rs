@@ -76,5 +76,11 @@ pub(crate) const RETENTION: Duration = Duration::from_hours(24 * 90);
 /// last as long, and their pages are generated again.
 pub(crate) const INVALIDATION_MEMORY: Duration = Duration::from_hours(1);
 
+/// The time between two checks whether the store is within its ceiling.
+pub(crate) const CAPACITY: Duration = Duration::from_secs(60);
+
+/// The shortest time between two writes that a page was read.
+pub(crate) const READ: Duration = Duration::from_hours(1);
+
 /// The shortest time between two prunings.
 pub(crate) const PRUNE_LEAST: Duration = Duration::from_secs(10);

@@ -124,14 +124,14 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// The crates, from the lowest one up, with the most lines of code that each may have.
 const CRATES: [(&str, &str, usize); 8] = [
-    ("perennial-store", "crates/store/src", 4040),
-    ("perennial", "src", 8450),
+    ("perennial-store", "crates/store/src", 4110),
+    ("perennial", "src", 8560),
     ("perennial-jobs", "crates/jobs/src", 1170),
     ("perennial-idempotency", "crates/idempotency/src", 540),
     ("perennial-calendar", "crates/calendar/src", 200),
-    ("perennial-testing", "crates/testing/src", 700),
-    ("perennial-admin", "crates/admin/src", 1380),
-    ("perennial-cli", "crates/cli/src", 1610),
+    ("perennial-testing", "crates/testing/src", 755),
+    ("perennial-admin", "crates/admin/src", 1390),
+    ("perennial-cli", "crates/cli/src", 1620),
 ];
 
 /// The crates of ours that each crate may use, apart from its tests.

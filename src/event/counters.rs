@@ -32,6 +32,8 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// The capacity of memory, in bytes.
     pub memory_capacity: u64,
+    /// The [capacity](crate::Builder::store_capacity) of the store, in bytes.
+    pub store_capacity: Option<u64>,
     /// The keys that had to leave memory for others.
     pub memory_evictions: u64,
     /// False while a step in the database fails: from the step's first failure until the same step

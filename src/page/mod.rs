@@ -1,5 +1,6 @@
 //! The way of a resource through memory and store, whatever generates it.
 
+mod capacity;
 #[cfg(feature = "compression")]
 mod codings;
 mod elsewhere;
@@ -41,6 +42,7 @@ use crate::{
     policy::Refresh,
 };
 
+use capacity::Reads;
 use elsewhere::Elsewhere;
 use loaded::Loaded;
 use memory::Memory;
@@ -76,6 +78,7 @@ pub(crate) struct Pages {
     elsewhere: Elsewhere,
     /// The pages that were read after the start.
     loaded: Loaded,
+    reads: Reads,
     /// See [`Pages::read_own_writes`].
     own_writes: AtomicBool,
     /// Pruning is hourly before this time.
@@ -100,6 +103,7 @@ pub(crate) struct Pages {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) memory_capacity: u64,
+    pub(crate) store_capacity: Option<u64>,
     pub(crate) max_body: usize,
     pub(crate) max_headers: usize,
     pub(crate) max_regenerations: usize,
@@ -129,6 +133,7 @@ impl Pages {
             sync: Schedule::new(),
             elsewhere: Elsewhere::default(),
             loaded: Loaded::default(),
+            reads: Reads::default(),
             own_writes: AtomicBool::new(false),
             brief_until: AtomicI64::new(i64::MIN),
             settings,
@@ -167,6 +172,7 @@ impl Pages {
             memory_entries: self.memory.len(),
             memory_bytes: self.memory.weight(),
             memory_capacity: self.settings.memory_capacity,
+            store_capacity: self.settings.store_capacity,
             memory_evictions: counters.evictions(),
             database_available: self.store.is_available(),
         }
@@ -252,7 +258,9 @@ impl Pages {
         }
         let is_busy =
             || self.is_closing() || self.running().contains_key(key) || self.is_elsewhere(key);
-        view.look(&self.facts_at(key, policy, now), is_busy)
+        let answer = view.look(&self.facts_at(key, policy, now), is_busy)?;
+        self.note_read(key, &answer, now);
+        Ok(answer)
     }
 
     /// Returns the answer, or, if no content came, the version in memory that may be served.

@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicI64},
     time::SystemTime,
 };
 
@@ -61,6 +61,7 @@ impl Page {
                 codings,
                 decoded: OnceLock::new(),
             },
+            read_in: AtomicI64::new(i64::MIN),
         }
     }
 

@@ -227,6 +227,7 @@ impl Pages {
                 let _ = pages.say_revision().await;
             }
             let _ = pages.load().await;
+            let _ = pages.keep_capacity().await;
             if prunes {
                 // After a failure another process prunes, or this one at a later sync.
                 let _ = pages.prune().await;

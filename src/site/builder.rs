@@ -38,6 +38,7 @@ impl Builder {
             known: KnownTypes::default(),
             settings: Settings {
                 memory_capacity: 64 << 20,
+                store_capacity: None,
                 max_body: 8 << 20,
                 max_headers: 32 << 10,
                 max_regenerations: 16,
@@ -69,6 +70,19 @@ impl Builder {
     /// Versions beyond the capacity are read from the database.
     pub fn memory_capacity(mut self, bytes: u64) -> Self {
         self.settings.memory_capacity = bytes;
+        self
+    }
+
+    /// Sets the capacity of the stored pages in bytes, each counted with its body and 2 KiB. Default:
+    /// none, and pages are stored for the [retention](Self::retention).
+    ///
+    /// Beyond the capacity, the pages that nobody has read for longest are removed from the database, but
+    /// for those that are being regenerated. The processes check this at a request, once a minute, so
+    /// that the store exceeds its capacity by what a minute publishes. Above four fifths of the capacity,
+    /// each process stores once an hour which pages it has read; a generation counts as a read. The
+    /// processes of a site should have one capacity: the smallest one applies.
+    pub fn store_capacity(mut self, bytes: u64) -> Self {
+        self.settings.store_capacity = Some(bytes);
         self
     }
 

@@ -339,7 +339,13 @@ impl Perennial {
         self.pages.store().call(perennial_store::Count {}).await
     }
 
-    /// Returns the resources that were generated last. Not part of the public API.
+    /// Returns the size of each table. Not part of the public API.
+    #[doc(hidden)]
+    pub async fn sizes(&self) -> Result<Vec<(String, u64)>, Error> {
+        self.pages.store().call(perennial_store::Sizes {}).await
+    }
+
+    /// Returns the resources that were generated or read last. Not part of the public API.
     #[doc(hidden)]
     pub async fn latest(&self, most: usize) -> Result<Vec<Entry>, Error> {
         self.pages.latest(most).await

@@ -16,6 +16,7 @@ mod databases;
 mod api;
 mod cache_status;
 mod calendar;
+mod capacity;
 mod claims;
 #[cfg(feature = "compression")]
 mod compression;

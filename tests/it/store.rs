@@ -12,10 +12,10 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use perennial::locks::{LockKind, LockName};
 use perennial_store::{
-    Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Extend, Finish, FoldAt, Forget,
-    Held, Inspect, Invalidate, Invalidated, InvalidatedForLong, Latest, LeaseRow, List, NewEntry,
-    Probe, Progress, PruneEntries, PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge,
-    Read, Release, Remove, Revoke, Step, TryLock, Unused,
+    Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Evict, Extend, Finish, FoldAt,
+    Forget, Held, Inspect, Invalidate, Invalidated, InvalidatedForLong, Latest, LeaseRow, List,
+    NewEntry, Probe, Progress, PruneEntries, PruneInvalidations, PruneLocks, PruneRequests,
+    Publish, Purge, ROW, Read, Release, Remove, Revoke, Step, Touch, TryLock, Unused,
 };
 use tokio::task::JoinSet;
 
@@ -151,6 +151,7 @@ contract! {
     purge_distinguishes_keys_with_a_common_beginning
     pages_are_listed_in_order_with_their_locks_and_history
     pages_are_counted_and_the_latest_come_first
+    pages_that_nobody_reads_go_first_but_for_those_being_regenerated
     equal_names_of_different_kinds_are_different_locks
     request_is_begun_by_one_owner
     owner_without_a_reply_begins_once
@@ -449,6 +450,38 @@ async fn pages_are_counted_and_the_latest_come_first(db: Db) {
     );
     let names = Vec::new();
     assert!(store.ask(Read { names }).await.expect("answers").is_empty());
+}
+
+async fn pages_that_nobody_reads_go_first_but_for_those_being_regenerated(db: Db) {
+    let store = open(&db).await;
+    for name in ["/held", "/read", "/old", "/new"] {
+        let lease = lock(&*store, page(name), 24 * LEASE).await;
+        assert!(publish(&*store, &lease, &content(name)).await);
+        if name != "/held" {
+            ask(&*store, Release::new(&lease, NONE)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let touch = |name: &str| Touch {
+        names: vec![name.to_owned(), "/unknown".to_owned()],
+    };
+    // A note is not older than an hour yet.
+    ask(&*store, touch("/old")).await;
+    shift_clock(&db, 2 * 3600).await;
+    ask(&*store, touch("/read")).await;
+    let left = async || {
+        let latest = ask(&*store, Latest { most: ALL }).await;
+        latest.into_iter().map(|row| row.name).collect::<Vec<_>>()
+    };
+    assert_eq!(left().await, ["/read", "/new", "/old", "/held"]);
+    let evict = async |excess| ask(&*store, Evict { excess }).await;
+    assert_eq!(evict(1).await, ROW + 4);
+    assert_eq!(left().await, ["/read", "/new", "/held"]);
+    assert_eq!(evict(u64::MAX).await, 2 * ROW + 9);
+    assert_eq!(left().await, ["/held"]);
+    assert_eq!(evict(1).await, 0);
+    let counted = ask(&*store, Count {}).await;
+    assert_eq!(counted.weight(), ROW + 5);
 }
 
 async fn nothing_is_published_after_a_takeover(db: Db) {
@@ -1195,7 +1228,7 @@ async fn shift_clock(db: &Db, seconds: i64) {
             expires_at = CASE WHEN expires_at = 0 THEN 0 ELSE expires_at - ({by}) END"
         ),
         format!(
-            "perennial_entry SET generated_at = generated_at - ({by}), retain_until = retain_until - ({by})"
+            "perennial_entry SET generated_at = generated_at - ({by}), read_at = read_at - ({by}), retain_until = retain_until - ({by})"
         ),
         format!(
             "perennial_request SET begun_at = begun_at - ({by}), expires_at = expires_at - ({by}),

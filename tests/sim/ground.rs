@@ -13,10 +13,10 @@ use bytes::Bytes;
 use http::Response;
 use perennial::Refresh;
 use perennial_store::{
-    Apply, Begin, BreakLock, Call, Count, Extend, Finish, FoldAt, Forget, Held, Inspect,
+    Apply, Begin, BreakLock, Call, Count, Evict, Extend, Finish, FoldAt, Forget, Held, Inspect,
     Invalidate, Invalidated, InvalidatedForLong, Latest, LeaseRow, List, Probe, PruneEntries,
     PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Read, Release, Remove, Reply,
-    Revoke, TryLock,
+    Revoke, Sizes, Touch, TryLock,
 };
 use perennial_testing::Memory;
 use tokio::time::Instant;
@@ -450,6 +450,9 @@ pub(crate) fn text(call: &Call) -> String {
         }
         Call::Latest(Latest { most }) => format!("latest {most}"),
         Call::Read(Read { names }) => format!("read {names:?}"),
+        Call::Sizes(Sizes {}) => "sizes".to_owned(),
+        Call::Touch(Touch { names }) => format!("touch {names:?}"),
+        Call::Evict(Evict { excess }) => format!("evict {excess}"),
         Call::Count(Count {}) => "count".to_owned(),
         Call::Apply(Apply { id, waits }) => format!("apply {id} {waits}"),
         Call::FoldAt(FoldAt { most }) => format!("fold at {most}"),

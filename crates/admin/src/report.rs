@@ -23,8 +23,7 @@ const RECENT: usize = 200;
 /// The number of lines in each list.
 pub(crate) const SHOWN: usize = 15;
 
-/// The state of a site, from its database: three statements, of which one reads a few columns of all
-/// pages.
+/// The state of a site, from its database: four statements, of which one reads the index of all pages.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -36,6 +35,11 @@ pub struct Report {
     pub stale: u64,
     /// The size of their bodies, in bytes.
     pub bytes: u64,
+    /// The capacity of the store, in bytes, of a site that has one. The command line does not know it.
+    pub store_capacity: Option<u64>,
+    /// The size of each table with its indexes, in bytes, by the database's estimate; of SQLite, the
+    /// size of the file.
+    pub tables: Vec<(String, u64)>,
     /// The locks of pages in cooldown: their last regeneration has failed.
     pub failing: Vec<LockInfo>,
     /// The locks that are held, without those of processes.
@@ -144,7 +148,8 @@ impl Report {
             let key = entry.key;
             Some(Generated { key, version })
         });
-        let latest: Vec<_> = latest.collect();
+        let mut latest: Vec<_> = latest.collect();
+        latest.sort_by_key(|it| Reverse(it.version.fence));
         let mut slow = latest.clone();
         slow.sort_by_key(|it| Reverse(it.version.took));
         slow.truncate(SHOWN);
@@ -156,6 +161,8 @@ impl Report {
             pages: counted.pages,
             stale: counted.stale,
             bytes: counted.bytes,
+            store_capacity: site.stats().store_capacity,
+            tables: site.sizes().await?,
             failing: locks
                 .iter()
                 .filter(|lock| is_failing(lock))

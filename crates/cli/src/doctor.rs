@@ -28,7 +28,7 @@ struct Finding {
 }
 
 /// The checks in their order, each with its subject.
-const CHECKS: [(&str, &str); 14] = [
+const CHECKS: [(&str, &str); 15] = [
     ("connection", "the database answers, and how fast"),
     ("version", "the server is new enough"),
     ("tables", "Perennial's tables are there"),
@@ -47,6 +47,7 @@ const CHECKS: [(&str, &str); 14] = [
     ("isolation", "the isolation level of transactions"),
     ("packet", "MySQL, MariaDB: the largest packet"),
     ("encoding", "texts are stored as UTF-8"),
+    ("size", "the size of each table"),
     ("locks", "no lock is held for very long"),
     (
         "entries",

@@ -45,6 +45,9 @@ pub(crate) fn summary(report: Report) {
     ] {
         print::line(&format!("{number:>10} {what}"));
     }
+    for (table, bytes) in &report.tables {
+        print::line(&format!("{bytes:>10} bytes of {table}"));
+    }
     let rows = report.processes.into_iter().map(|it| {
         [
             it.label,

@@ -415,8 +415,8 @@ async fn doctor_finds_what_is_wrong() {
         let results: Vec<_> = checks["checks"].as_array().into_iter().flatten().collect();
         // As many as there are, and as the guide says.
         let (list, _) = db.run(&["doctor", "--list"]);
-        assert_eq!(list.lines().count(), 1 + 14, "{list}");
-        assert_eq!(results.len(), 14, "{checks}");
+        assert_eq!(list.lines().count(), 1 + 15, "{list}");
+        assert_eq!(results.len(), 15, "{checks}");
         assert!(
             results.iter().all(|it| it["result"] != "not-checked"),
             "{checks}"

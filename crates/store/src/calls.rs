@@ -227,7 +227,7 @@ calls! {
     /// `from` has at most 255 bytes and no NUL, and is not empty.
     List "list" reads [from: String] { most: usize } -> Vec<EntryRow>;
 
-    /// Returns the `most` pages that were generated last, the latest one first.
+    /// Returns the `most` pages that were generated or [read](Touch) last, the latest one first.
     Latest "latest" reads [] { most: usize } -> Vec<EntryRow>;
 
     /// Returns the stored ones of the pages with these stored names, each with its name, in any order.
@@ -235,6 +235,18 @@ calls! {
 
     /// Counts the stored pages.
     Count "count" reads [] {} -> Counted;
+
+    /// Returns the size of each table with its indexes, in bytes, as far as the database tells; of
+    /// SQLite, the size of the file.
+    Sizes "sizes" reads [] {} -> Vec<(String, u64)>;
+
+    /// Notes that the pages with these stored names were read, at most once an hour for each.
+    Touch "touch" writes [] { names: Vec<String> } -> ();
+
+    /// Removes some pages that nobody has generated or [read](Touch) for longest, and that nobody
+    /// regenerates: a hundred at most, and as many as have `excess` bytes together, counted as in
+    /// [`Counted::weight`](crate::Counted::weight). Returns the bytes of the removed ones.
+    Evict "evict" writes [] { excess: u64 } -> u64;
 
     /// Removes the entries whose retention is over, among the next few entries after
     /// `after`. Returns the place to continue; `None`: there are no more entries.

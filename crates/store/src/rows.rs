@@ -128,6 +128,16 @@ pub struct Counted {
     pub bytes: u64,
 }
 
+impl Counted {
+    /// Returns the approximate size of the rows, in bytes.
+    pub fn weight(&self) -> u64 {
+        self.bytes + self.pages * ROW
+    }
+}
+
+/// The approximate size of a page's row beside the body: headers, metadata, history and indexes.
+pub const ROW: u64 = 2 << 10;
+
 /// The state of a lock in a [`Probed`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockState {

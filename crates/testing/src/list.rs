@@ -2,9 +2,9 @@
 
 use super::{
     lock::Lock,
-    rows::{Page, Rows, SET_BACK},
+    rows::{Page, Rows, SET_BACK, STEP},
 };
-use perennial_store::{Counted, EntryRow, LockKind, clock::duration};
+use perennial_store::{Counted, EntryRow, LockKind, ROW, clock::duration};
 
 impl Rows {
     pub(super) fn list(&self, from: &str, most: usize, now: i64) -> Vec<EntryRow> {
@@ -16,7 +16,7 @@ impl Rows {
 
     pub(super) fn latest(&self, most: usize, now: i64) -> Vec<EntryRow> {
         let mut pages: Vec<_> = self.entries.iter().collect();
-        pages.sort_by_key(|(_, page)| std::cmp::Reverse(page.generated));
+        pages.sort_by_key(|(_, page)| std::cmp::Reverse(page.read_at));
         let pages = pages.into_iter().take(most);
         pages
             .map(|(name, page)| self.row(name, page, now))
@@ -30,6 +30,27 @@ impl Rows {
             stale: pages.clone().filter(|page| page.stale_at <= now).count() as u64,
             bytes: pages.map(|page| page.content.body().len() as u64).sum(),
         }
+    }
+
+    pub(super) fn evict(&mut self, excess: u64, now: i64) -> u64 {
+        let held = |name: &str| {
+            let lock = self.locks.get(&(LockKind::Page, name.to_owned()));
+            lock.is_some_and(|lock| lock.owner.is_some() && lock.expires > now)
+        };
+        let pages = self.entries.iter().filter(|(name, _)| !held(name));
+        let mut pages: Vec<_> = pages
+            .map(|(name, page)| (page.read_at, name.clone(), page.content.body().len()))
+            .collect();
+        pages.sort_unstable();
+        let mut freed = 0;
+        for (_, name, bytes) in pages.into_iter().take(STEP) {
+            if freed >= excess {
+                break;
+            }
+            freed += bytes as u64 + ROW;
+            self.entries.remove(&name);
+        }
+        freed
     }
 
     fn row(&self, name: &str, page: &Page, now: i64) -> EntryRow {

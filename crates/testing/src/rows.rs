@@ -12,8 +12,11 @@ use perennial_store::{
     TryLock, clock::duration, name::bounded,
 };
 
+/// An hour in microseconds.
+const HOUR: i64 = 3_600_000_000;
+
 /// The number of rows that one call of the pruning examines.
-const STEP: usize = 100;
+pub(super) const STEP: usize = 100;
 
 /// If a publish is further in the future than this, in microseconds, the clock was set back.
 pub(super) const SET_BACK: i64 = 5_000_000;
@@ -38,6 +41,7 @@ pub(super) struct Rows {
 pub(super) struct Page {
     pub(super) fence: i64,
     pub(super) generated: i64,
+    pub(super) read_at: i64,
     pub(super) stale_at: i64,
     pub(super) retain_until: i64,
     pub(super) epoch: i64,
@@ -123,6 +127,16 @@ impl Rows {
                         .collect(),
                 )
             }
+            Call::Touch(call) => {
+                for name in &call.names {
+                    let page = self.entries.get_mut(name);
+                    let page = page.filter(|page| page.read_at < now - HOUR);
+                    page.into_iter().for_each(|page| page.read_at = now);
+                }
+                Reply::Touch(())
+            }
+            Call::Evict(call) => Reply::Evict(self.evict(call.excess, now)),
+            Call::Sizes(_) => Reply::Sizes(Vec::new()),
             Call::Count(_) => Reply::Count(self.count(now)),
             Call::PruneEntries(PruneEntries { after }) => {
                 let after = after.as_deref().unwrap_or_default();
@@ -256,6 +270,7 @@ impl Rows {
             history,
             fence: lease.fence,
             generated: now,
+            read_at: now,
             stale_at: now.saturating_add(micros(entry.interval)),
             epoch: entry.epoch,
             retain_until: now.saturating_add(micros(entry.retention)),

@@ -1,6 +1,10 @@
 //! The knowledge of a process about a key, and the decisions of a request.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicI64},
+    time::Duration,
+};
 
 use perennial_store::Awaited;
 
@@ -104,6 +108,8 @@ pub(crate) enum Origin {
 pub(crate) struct Page<B> {
     pub(crate) meta: Meta,
     pub(crate) body: B,
+    /// The latest period in which a visitor got the content, for the capacity of the store.
+    pub(crate) read_in: AtomicI64,
 }
 
 /// A version in memory. Cheap to clone.

@@ -42,7 +42,10 @@ impl Pages {
         'restart: loop {
             let (mut progress, leads) = match self.join(key, policy, accepts, &mut generate) {
                 Ok(joined) => joined,
-                Err(answer) => return (answer, false),
+                Err(answer) => {
+                    self.note_read(key, &answer, arrived);
+                    return (answer, false);
+                }
             };
             loop {
                 let seen = progress.borrow_and_update().clone();
@@ -53,7 +56,10 @@ impl Pages {
                     leads: leads && waits,
                 };
                 match seen.wait(visitor, &facts) {
-                    Next::Answer(answer) => return (answer, leads),
+                    Next::Answer(answer) => {
+                        self.note_read(key, &answer, arrived);
+                        return (answer, leads);
+                    }
                     Next::Until(until) => {
                         let changed = tokio::time::timeout(until - facts.now, progress.changed());
                         if let Ok(Err(_)) = changed.await {

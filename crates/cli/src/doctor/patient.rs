@@ -96,6 +96,7 @@ impl<'a> Patient<'a> {
             "isolation" => self.isolation().await,
             "packet" => self.packet().await,
             "encoding" => self.encoding().await,
+            "size" => self.size().await,
             "locks" => self.locks().await,
             _ => self.entries().await,
         }
@@ -166,6 +167,18 @@ impl<'a> Patient<'a> {
                     time(apart)
                 ),
             ),
+        }
+    }
+
+    async fn size(&mut self) -> Checked {
+        let sizes = self.site()?.sizes().await?;
+        let sizes: Vec<_> = sizes
+            .iter()
+            .map(|(table, bytes)| format!("{table} {} KiB", bytes >> 10))
+            .collect();
+        match &sizes[..] {
+            [] => Ok(None),
+            sizes => found(Verdict::Ok, sizes.join(", ")),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The smallest content and invalidation list that the decisions accept.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicI64};
 
 use crate::{
     extensions::Tags,
@@ -25,6 +25,7 @@ impl Text {
         Arc::new(Page {
             meta: meta(self.as_of),
             body: self.read,
+            read_in: AtomicI64::default(),
         })
     }
 

@@ -19,11 +19,12 @@ pub const PROBE: Sides = Sides::same(
 /// headers, size of the body, body -> fence, if the entry was published
 pub const PUBLISH: Sides = Sides {
     // FOR UPDATE: no process acquires the lock during the statement, whatever the isolation level.
-    mysql: "{waits}INSERT INTO {p}entry (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
-        SELECT $2, LAST_INSERT_ID(l.fence), {now}, {now} + $6, {now} + $7, $5, $12, $8, coalesce($9, x''), $10, coalesce($11, x''), coalesce($13, x'')
+    mysql: "{waits}INSERT INTO {p}entry (name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
+        SELECT $2, LAST_INSERT_ID(l.fence), {now}, {now}, {now} + $6, {now} + $7, $5, $12, $8, coalesce($9, x''), $10, coalesce($11, x''), coalesce($13, x'')
         FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4 FOR UPDATE
         ON DUPLICATE KEY UPDATE
             generated_at = IF({p}entry.fence < VALUES(fence), VALUES(generated_at), generated_at),
+            read_at = IF({p}entry.fence < VALUES(fence), VALUES(read_at), read_at),
             stale_at = IF({p}entry.fence < VALUES(fence), VALUES(stale_at), stale_at),
             retain_until = IF({p}entry.fence < VALUES(fence), VALUES(retain_until), retain_until),
             epoch = IF({p}entry.fence < VALUES(fence), VALUES(epoch), epoch),
@@ -38,11 +39,12 @@ pub const PUBLISH: Sides = Sides {
         "WITH l AS (
             SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
         )
-        INSERT INTO {p}entry AS e (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, body)
-        SELECT $2, l.held, l.at, l.at + $6, l.at + $7, $5, $12, $8, $9, $10, $11, $13 FROM l WHERE true
+        INSERT INTO {p}entry AS e (name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, body)
+        SELECT $2, l.held, l.at, l.at, l.at + $6, l.at + $7, $5, $12, $8, $9, $10, $11, $13 FROM l WHERE true
         ON CONFLICT (name) DO UPDATE SET
             fence = excluded.fence,
             generated_at = excluded.generated_at,
+            read_at = excluded.read_at,
             stale_at = excluded.stale_at,
             retain_until = excluded.retain_until,
             epoch = excluded.epoch,
@@ -66,14 +68,14 @@ pub const RENEW: Sides = Sides {
     // isolation level.
     mysql: "{waits}UPDATE {p}entry e JOIN (
             SELECT fence FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 LIMIT 1 FOR UPDATE
-        ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.stale_at = {now} + $6, e.retain_until = {now} + $7,
+        ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.read_at = {now}, e.stale_at = {now} + $6, e.retain_until = {now} + $7,
             e.epoch = $5, e.metadata = $8, e.history = CONCAT($9, LEFT(e.history, 2400))
         WHERE e.name = $2 AND e.fence = $10 AND e.fence < $4",
     ..Sides::same(
         "WITH l AS (
             SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
         )
-        UPDATE {p}entry AS e SET fence = l.held, generated_at = l.at, stale_at = l.at + $6, retain_until = l.at + $7,
+        UPDATE {p}entry AS e SET fence = l.held, generated_at = l.at, read_at = l.at, stale_at = l.at + $6, retain_until = l.at + $7,
             epoch = $5, metadata = $8, history = $9 || substr(e.history, 1, 2400)
         FROM l WHERE e.name = $2 AND e.fence = $10 AND e.fence < $4
         RETURNING fence",
@@ -112,15 +114,15 @@ pub const LIST: Sides = Sides::same(
     ORDER BY e.name LIMIT $2",
 );
 
-/// The pages that were generated last, as [`LIST`] has them.
+/// The pages that were generated or read last, as [`LIST`] has them.
 ///
 /// the number of pages -> as for [`LIST`]
 pub const LATEST: Sides = Sides::same(
     "SELECT e.name, e.fence, n.at - e.generated_at, e.stale_at - e.generated_at, e.epoch, e.status, e.bytes, e.metadata, e.history,
         l.owner, coalesce(l.fence, 0), coalesce(l.expires_at - n.at, 0), coalesce(n.at - l.acquired_at, 0)
-    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.generated_at <= n.at
+    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.read_at >= 0
     LEFT JOIN {p}lock l ON l.kind = 'page' AND l.name = e.name
-    ORDER BY e.generated_at DESC LIMIT $1",
+    ORDER BY e.read_at DESC LIMIT $1",
 );
 
 /// The beginning, up to the list of names.
@@ -132,8 +134,30 @@ pub const READ: &str = "SELECT e.fence, n.at - e.generated_at, e.generated_at, e
 /// -> the number of pages, the number of stale ones, the sum of their sizes
 pub const COUNT: Sides = Sides::same(
     "SELECT count(*), count(CASE WHEN e.stale_at <= n.at THEN 1 END), CAST(coalesce(sum(e.bytes), 0) AS {int})
-    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.stale_at IS NOT NULL",
+    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.read_at >= 0",
 );
+
+/// Notes that pages were read, if the last note is older than an hour. The beginning, up to the list of
+/// names.
+///
+/// names
+pub const TOUCH: &str =
+    "UPDATE {p}entry SET read_at = {now} WHERE read_at < {now} - 3600000000 AND name IN (";
+
+/// The hundred pages that nobody has read for longest, without those that are being regenerated.
+///
+/// -> name, size of the body, time of the read
+pub const UNREAD: Sides = Sides::same(
+    "SELECT e.name, e.bytes, e.read_at FROM {p}entry e
+    WHERE NOT EXISTS (SELECT 1 FROM {p}lock l WHERE l.kind = 'page' AND l.name = e.name AND l.owner IS NOT NULL AND l.expires_at > {now})
+    ORDER BY e.read_at LIMIT 100",
+);
+
+/// Removes such pages, if nobody has read or generated them since. The beginning, up to the list of
+/// names.
+///
+/// the latest time of a read, names
+pub const EVICT: &str = "DELETE FROM {p}entry WHERE read_at <= $1 AND name IN (";
 
 /// name before -> the greatest name of the next hundred rows, their smallest epoch
 pub const NEXT: Sides = Sides::same(

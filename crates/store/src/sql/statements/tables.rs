@@ -50,8 +50,10 @@ pub const STEPS: &[&[Sides]] = &[&[
     ),
     ENTRY,
     Sides::same(
-        "SELECT name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, {body} FROM {p}entry LIMIT 0",
+        "SELECT name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, {body} FROM {p}entry LIMIT 0",
     ),
+    // Counts, the latest pages and those that nobody reads are found without the pages themselves.
+    index("CREATE INDEX {p}entry_read_at ON {p}entry (read_at, stale_at, bytes)"),
     INVALIDATION,
     Sides::same("SELECT name, epoch FROM {p}invalidation LIMIT 0"),
     index("CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)"),
@@ -63,6 +65,19 @@ pub const STEPS: &[&[Sides]] = &[&[
     ),
     index("CREATE INDEX {p}request_retain_until ON {p}request (retain_until)"),
 ]];
+
+/// -> name, size in bytes
+pub const SIZES: Sides = Sides {
+    sqlite: "SELECT 'file', c.page_count * s.page_size FROM pragma_page_count c, pragma_page_size s",
+    postgres: "SELECT c.relname::text, pg_total_relation_size(c.oid) FROM pg_class c WHERE c.oid IN (
+            to_regclass('{p}entry'), to_regclass('{p}lock'), to_regclass('{p}invalidation'), to_regclass('{p}outbox'), to_regclass('{p}request')
+        ) ORDER BY c.relname",
+    // CockroachDB has no such function.
+    relative: Some("SELECT '', 0::bigint WHERE false"),
+    mysql: "SELECT table_name, CAST(coalesce(data_length + index_length, 0) AS SIGNED) FROM information_schema.tables
+        WHERE table_schema = database() AND table_name IN ('{p}entry', '{p}lock', '{p}invalidation', '{p}outbox', '{p}request')
+        ORDER BY table_name",
+};
 
 /// Returns the statement that makes an index. MySQL makes the index with its table, as the statement
 /// would fail if another process had run it.
@@ -91,6 +106,7 @@ pub const ENTRY: Sides = Sides::same(
         name {name} NOT NULL,
         fence BIGINT NOT NULL,
         generated_at BIGINT NOT NULL,
+        read_at BIGINT NOT NULL DEFAULT 0,
         stale_at BIGINT NOT NULL,
         retain_until BIGINT NOT NULL,
         epoch BIGINT NOT NULL,
@@ -100,7 +116,7 @@ pub const ENTRY: Sides = Sides::same(
         status BIGINT NOT NULL,
         headers {bytes} NOT NULL,
         {body} {bytes} NOT NULL,
-        PRIMARY KEY (name)
+        PRIMARY KEY (name){index_of_reads}
     ){engine}",
 );
 
@@ -161,6 +177,10 @@ pub fn word(word: &str) -> Option<Sides> {
             ..Sides::same("")
         },
         "index_of_epochs" => mysql(",\n        KEY {p}invalidation_epoch (epoch)", ""),
+        "index_of_reads" => mysql(
+            ",\n        KEY {p}entry_read_at (read_at, stale_at, bytes)",
+            "",
+        ),
         "index_of_retentions" => mysql(",\n        KEY {p}request_retain_until (retain_until)", ""),
         _ => return None,
     })

@@ -5,15 +5,15 @@ use http::{Response, StatusCode};
 
 use super::{Answer, LEAST, MOST_NAMES, SqlStore};
 use crate::{
-    calls::{Latest, List, Probe, PruneEntries, Publish, Purge, Read, Remove},
+    calls::{Evict, Latest, List, Probe, PruneEntries, Publish, Purge, Read, Remove, Touch},
     clock::{FOREVER, duration, micros},
     error::BoxError,
     name::{LockKind, LockName, bounded},
-    rows::{Counted, Entry, EntryRow, LockRow, LockState, Probed, Pruned},
+    rows::{Counted, Entry, EntryRow, LockRow, LockState, Probed, Pruned, ROW},
     sql::{
         dialect::SET_BACK,
         run::{Arg, Cells, Driver, Statement, number},
-        statements::{entries, locks},
+        statements::{entries, locks, tables},
         wire,
     },
 };
@@ -157,6 +157,42 @@ impl<DB: Driver> SqlStore<DB> {
             stale: number(1)?,
             bytes: number(2)?,
         })
+    }
+
+    pub async fn sizes(&self) -> Answer<Vec<(String, u64)>> {
+        let done = self.run(&tables::SIZES, &[]).await?;
+        let size = |row: &DB::Row| Ok((row.name(0)?, u64::try_from(row.number(1)?)?));
+        done.rows.iter().map(size).collect()
+    }
+
+    pub async fn touch(&self, Touch { names }: &Touch) -> Answer<()> {
+        for names in names.chunks(MOST_NAMES) {
+            let (places, arguments) = Self::list_of(names, 1);
+            let text = format!("{}{places})", entries::TOUCH);
+            let statement = Statement::new(self.side().await?, &self.prefix, &text);
+            self.connections.run(&statement, &arguments).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn evict(&self, Evict { excess }: &Evict) -> Answer<u64> {
+        let (mut names, mut freed, mut latest) = (Vec::new(), 0, 0);
+        for row in &self.run(&entries::UNREAD, &[]).await?.rows {
+            if freed >= *excess {
+                break;
+            }
+            names.push(row.name(0)?);
+            freed += u64::try_from(row.number(1)?)? + ROW;
+            latest = row.number(2)?;
+        }
+        if !names.is_empty() {
+            let (places, listed) = Self::list_of(&names, 2);
+            let text = format!("{}{places})", entries::EVICT);
+            let statement = Statement::new(self.side().await?, &self.prefix, &text);
+            let arguments = [vec![Arg::Int(latest)], listed].concat();
+            self.connections.run(&statement, &arguments).await?;
+        }
+        Ok(freed)
     }
 
     fn entry_row(row: &DB::Row) -> Answer<EntryRow> {

@@ -1,0 +1,86 @@
+//! The capacity of the store, in two processes.
+
+use std::time::Duration;
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, StatusCode},
+    routing::get,
+};
+use perennial::{Perennial, Refresh};
+use perennial_testing::{Database, advance};
+use tower::ServiceExt;
+
+/// The number of pages for which the store has room.
+const ROOM: u64 = 10;
+
+fn process(database: &Database, capacity: Option<u64>) -> (Perennial, Router) {
+    let builder = Perennial::builder();
+    let builder = match capacity {
+        Some(capacity) => builder.store_capacity(capacity),
+        None => builder,
+    };
+    let site = database.open(builder).expect("opens");
+    let policy = Refresh::every(Duration::from_hours(100));
+    let page = get(async || vec![b'x'; 10_000]).layer(site.layer(policy));
+    (site, Router::new().route("/{n}", page))
+}
+
+async fn visit(app: &Router, n: u64) {
+    let request = Request::get(format!("/{n}")).body(Body::empty());
+    let response = app.clone().oneshot(request.expect("a request")).await;
+    assert_eq!(response.expect("infallible").status(), StatusCode::OK);
+}
+
+async fn stored(site: &Perennial) -> Vec<u64> {
+    let entries = site.latest(1000).await.expect("answers");
+    let number = |key: &str| key[1..].parse().expect("a number");
+    let mut stored: Vec<_> = entries.iter().map(|entry| number(&entry.key)).collect();
+    stored.sort_unstable();
+    stored
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_that_no_process_has_read_for_longest_leave_a_full_store() {
+    let database = Database::new();
+    let capacity = Some(ROOM * (10_000 + 2048));
+    let [(site, one), (_, other)] = [(); 2].map(|()| process(&database, capacity));
+    for n in 0..ROOM {
+        visit(&one, n).await;
+        visit(&other, n).await;
+    }
+    // For some hours each process reads a page of its own.
+    for _ in 0..200 {
+        advance(Duration::from_secs(90)).await;
+        visit(&one, 0).await;
+        visit(&other, 1).await;
+    }
+    assert_eq!(stored(&site).await, Vec::from_iter(0..ROOM));
+    for n in ROOM..2 * ROOM - 2 {
+        visit(&one, n).await;
+    }
+    for _ in 0..4 {
+        advance(Duration::from_secs(61)).await;
+        visit(&other, 1).await;
+    }
+    let expected: Vec<_> = [0, 1].into_iter().chain(ROOM..2 * ROOM - 2).collect();
+    assert_eq!(stored(&site).await, expected);
+    // A page that has left is generated again.
+    visit(&process(&database, capacity).1, 5).await;
+    assert_eq!(database.generations("/5"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_without_a_capacity_keeps_all_pages() {
+    let database = Database::new();
+    let (site, app) = process(&database, None);
+    for n in 0..100 {
+        visit(&app, n).await;
+    }
+    for _ in 0..10 {
+        advance(Duration::from_hours(1)).await;
+        visit(&app, 0).await;
+    }
+    assert_eq!(stored(&site).await.len(), 100);
+}
