@@ -141,6 +141,7 @@ pub mod entries {
 
     pub use crate::page::{
         entries::{Entry, EntryFilter, EntryPage, EntryState},
+        explain::Explanation,
         history::PastVersion,
     };
 }

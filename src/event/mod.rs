@@ -60,6 +60,7 @@ mod log;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
 mod observer;
+mod remedies;
 mod words;
 
 use std::{sync::Arc, time::Duration};

@@ -5,6 +5,7 @@ mod capacity;
 mod codings;
 mod elsewhere;
 pub(crate) mod entries;
+pub(crate) mod explain;
 mod flight;
 mod generator;
 pub(crate) mod history;
@@ -110,6 +111,8 @@ pub(crate) struct Settings {
     pub(crate) cache_status: bool,
     pub(crate) retention: Duration,
     pub(crate) revision: Option<String>,
+    /// The digest of the token.
+    pub(crate) explain_token: Option<[u8; 32]>,
     pub(crate) mode: Mode,
 }
 

@@ -9,7 +9,7 @@ use perennial_store::{
 use super::Perennial;
 use crate::{
     event::Observer,
-    layer::refresh::extensions::KnownTypes,
+    layer::refresh::{explain, extensions::KnownTypes},
     mode::Mode,
     page::{Pages, Settings},
     timing::{DATABASE_PATIENCE, RETENTION, STATEMENT_TIMEOUT},
@@ -22,6 +22,7 @@ pub struct Builder {
     table_prefix: String,
     settings: Settings,
     mode: Option<Mode>,
+    token_is_short: bool,
     digests_executable: bool,
     known: KnownTypes,
     statement_timeout: Option<Duration>,
@@ -45,9 +46,11 @@ impl Builder {
                 cache_status: true,
                 retention: RETENTION,
                 revision: None,
+                explain_token: None,
                 mode: Mode::On,
             },
             mode: None,
+            token_is_short: false,
             digests_executable: false,
             statement_timeout: None,
             database_patience: DATABASE_PATIENCE,
@@ -155,6 +158,20 @@ impl Builder {
     /// the middle of a deploy counts as a rollback, until a process of the new revision begins.
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.settings.revision = Some(revision.into());
+        self
+    }
+
+    /// Lets a request with this token in the header `Perennial-Explain` ask why its page is cached or not.
+    /// Default: no token, and the header means nothing.
+    ///
+    /// A layer answers such a request with an [`Explanation`](crate::entries::Explanation) as JSON, which no
+    /// cache may store, in place of the page. It generates and stores nothing. `perennial explain URL` sends
+    /// such requests. The layer removes the header from each request. The token has 16 bytes or more, or
+    /// opening the site is an error.
+    pub fn explain_token(mut self, token: impl AsRef<str>) -> Self {
+        let token = token.as_ref();
+        self.token_is_short = token.len() < 16;
+        self.settings.explain_token = Some(explain::digest(token.as_bytes()));
         self
     }
 
@@ -327,6 +344,11 @@ impl Builder {
         if self.statement_timeout == Some(Duration::ZERO) {
             return Err(Error::invalid(
                 "the statement timeout is zero: write the time that a step in the database may take",
+            ));
+        }
+        if self.token_is_short {
+            return Err(Error::invalid(
+                "the token of `Builder::explain_token` is shorter than 16 bytes: write one that nobody guesses",
             ));
         }
         if self.settings.max_regenerations == 0 {

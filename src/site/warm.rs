@@ -5,14 +5,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Uri};
 use http_body_util::Empty;
+use perennial_store::Error;
 use tokio::{sync::Semaphore, task::JoinSet};
 use tower_service::Service;
 
 use super::Perennial;
 use crate::{
     event::{Bypass, Event, Served},
-    layer::{future::oneshot, refresh::warm},
-    page::Pages,
+    layer::{
+        future::oneshot,
+        refresh::warm::{self, Purpose},
+    },
+    page::{Pages, explain::Explanation},
     timing::WARMING_AT_ONCE,
 };
 
@@ -109,7 +113,7 @@ impl Perennial {
         S: Service<Request<Empty<Bytes>>> + Clone + Send + 'static,
         S::Future: Send,
     {
-        self.visit(service, pages, false).await
+        self.visit(service, pages, Purpose::Warm).await
     }
 
     /// Regenerates these pages now, also fresh ones, as [`warm`](Self::warm) regenerates missing and
@@ -142,14 +146,56 @@ impl Perennial {
         S: Service<Request<Empty<Bytes>>> + Clone + Send + 'static,
         S::Future: Send,
     {
-        self.visit(service, pages, true).await
+        self.visit(service, pages, Purpose::Regenerate).await
+    }
+
+    /// Explains the answer that a visitor of this page would get now, through the application's router
+    /// with its layers: is the page cached or not, why, under which key, and what to do. Generates and
+    /// stores nothing. `None`: no layer answered, as no layer is on the route, or an outer middleware
+    /// answered.
+    ///
+    /// The service and the page are as for [`warm`](Self::warm). A response that has never been generated
+    /// is not known: whether it will be stored, the first request shows.
+    ///
+    /// [`Builder::explain_token`](crate::Builder::explain_token) does the same for a request from
+    /// outside, such as `perennial explain`.
+    ///
+    /// ```
+    /// # use axum::Router;
+    /// # async fn f(site: perennial::Perennial, app: Router) -> Result<(), perennial::Error> {
+    /// if let Some(explanation) = site.explain(app, "/books").await? {
+    ///     println!("{}: {} {}", explanation.served, explanation.why, explanation.remedy);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The page is not in memory and the database fails, or the text is no path.
+    pub async fn explain<S>(
+        &self,
+        service: S,
+        page: impl Into<Visit>,
+    ) -> Result<Option<Explanation>, Error>
+    where
+        S: Service<Request<Empty<Bytes>>>,
+    {
+        let Visit { path, request } = page.into();
+        let Some(request) = request else {
+            return Err(Error::invalid(format!(
+                "{path:?} is no path: write one such as /books?page=1"
+            )));
+        };
+        warm::explanation_by(oneshot(service, get(request)))
+            .await
+            .transpose()
     }
 
     async fn visit<S>(
         &self,
         service: S,
         pages: impl IntoIterator<Item = impl Into<Visit>>,
-        forces: bool,
+        purpose: Purpose,
     ) -> Vec<(String, Option<Served>)>
     where
         S: Service<Request<Empty<Bytes>>> + Clone + Send + 'static,
@@ -166,7 +212,7 @@ impl Perennial {
                 // The semaphore is never closed.
                 let _turn = at_once.acquire_owned().await;
                 let served = match request {
-                    Some(request) => answer(&pages, service, request, forces).await,
+                    Some(request) => answer(&pages, service, request, purpose).await,
                     None => Some(Served::Bypass(Bypass::NoKey)),
                 };
                 (path, served)
@@ -188,16 +234,21 @@ impl Perennial {
     }
 }
 
-/// Returns the layer's answer to a GET like this request.
-async fn answer<S>(pages: &Pages, service: S, from: Request<()>, forces: bool) -> Option<Served>
-where
-    S: Service<Request<Empty<Bytes>>>,
-{
+/// Returns a GET with the URI and the headers of this request.
+fn get(from: Request<()>) -> Request<Empty<Bytes>> {
     let (from, ()) = from.into_parts();
     let mut request = Request::new(Empty::new());
     *request.uri_mut() = from.uri;
     *request.headers_mut() = from.headers;
-    let visit = warm::own(oneshot(service, request), forces);
+    request
+}
+
+/// Returns the layer's answer to a GET like this request.
+async fn answer<S>(pages: &Pages, service: S, from: Request<()>, purpose: Purpose) -> Option<Served>
+where
+    S: Service<Request<Empty<Bytes>>>,
+{
+    let visit = warm::own(oneshot(service, get(from)), purpose);
     match pages.permitted(visit).await {
         (Ok(_), served) => served,
         (Err(_), _) => Some(Served::Failed),

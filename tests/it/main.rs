@@ -28,6 +28,7 @@ mod epochs;
 mod event_stream;
 mod events;
 mod exclusive;
+mod explain;
 mod extensions;
 mod failures;
 mod foreign;

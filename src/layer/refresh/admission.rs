@@ -134,6 +134,22 @@ impl Admission {
         }
         Admitted::No
     }
+
+    /// Returns true if a request for this key would be refused. Changes nothing.
+    pub(super) fn refuses(&self, key: &str, now: Tick) -> bool {
+        let hash = self.hasher.hash_one(key);
+        let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let has = |keys: &Recent| keys.current.contains(&hash) || keys.before.contains(&hash);
+        let group = hash as usize % keys.refused.len().max(1);
+        let refused = keys.refused.get(group);
+        let was_refused = refused.is_some_and(|group| group.contains(&hash));
+        let was_full = keys.full.is_some_and(|full| now < full + 2 * KEYS_PERIOD);
+        let is_admitted = has(&keys.again)
+            || has(&keys.once)
+            || (was_refused && keys.again.len() < self.limit)
+            || (!was_full && keys.once.len() < self.limit);
+        !is_admitted
+    }
 }
 
 #[cfg(test)]
@@ -153,7 +169,12 @@ mod tests {
     #[test]
     fn keys_that_are_asked_for_once_are_admitted_up_to_the_limit() {
         let admission = Admission::new(2);
-        let admits = |key: &str, now| admission.admits(key, Tick(now));
+        let admits = |key: &str, now| {
+            let refuses = admission.refuses(key, Tick(now));
+            let admitted = admission.admits(key, Tick(now));
+            assert_eq!(refuses, admitted == Admitted::No);
+            admitted
+        };
         assert_eq!(admits("a", 0), Admitted::Stored);
         assert_eq!(admits("b", 1), Admitted::Stored);
         assert_eq!(admits("c", 2), Admitted::No);

@@ -2,6 +2,7 @@
 
 mod admission;
 mod disposition;
+pub(crate) mod explain;
 pub(crate) mod extensions;
 mod generate;
 mod hints;

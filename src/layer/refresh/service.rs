@@ -14,7 +14,8 @@ use perennial_store::error::BoxError;
 use tower_service::Service;
 
 use super::{
-    admission::Admitted, generate::generate, keying::Resource, request, target::RequestHost, warm,
+    admission::Admitted, explain, generate::generate, keying::Resource, request,
+    target::RequestHost, warm,
 };
 use crate::{
     event::{Bypass, Served},
@@ -89,7 +90,10 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let Shared { layer, .. } = &*self.0;
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        if explain::is_asked(&mut parts, layer) {
+            return ResponseFuture::waiting(explain::explain(layer.clone(), parts));
+        }
         let pass = |parts, body, why| {
             let request = Request::from_parts(parts, body);
             let forward = Forward::by(why);

@@ -1,5 +1,5 @@
-//! Requests of [`Perennial::warm`](crate::Perennial::warm) and
-//! [`Perennial::regenerate`](crate::Perennial::regenerate), which the layers tell from visitors'.
+//! Requests of [`Perennial::warm`](crate::Perennial::warm), [`Perennial::regenerate`](crate::Perennial::regenerate)
+//! and [`Perennial::explain`](crate::Perennial::explain), which the layers tell from visitors'.
 
 use std::{
     cell::Cell,
@@ -10,7 +10,13 @@ use std::{
     time::Duration,
 };
 
-use crate::{event::Served, page::Generated, policy::Refresh};
+use perennial_store::Error;
+
+use crate::{
+    event::Served,
+    page::{Generated, explain::Explanation},
+    policy::Refresh,
+};
 
 tokio::task_local! {
     /// The request of this task, if the application sends it.
@@ -21,21 +27,31 @@ tokio::task_local! {
 /// task-local value.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-struct Own {
+/// The purpose of a request of the application.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Purpose {
+    Warm,
     /// Also a fresh page is regenerated.
-    forces: bool,
+    Regenerate,
+    Explain,
+}
+
+struct Own {
+    purpose: Purpose,
     /// The last answer of a layer.
     answered: Cell<Option<Served>>,
+    explained: Cell<Option<Result<Explanation, Error>>>,
     /// A generator of the request has failed, panicked, or run out of time.
     failed: Arc<AtomicBool>,
 }
 
 impl Own {
-    fn new(forces: bool) -> Self {
+    fn new(purpose: Purpose) -> Self {
         RUNNING.fetch_add(1, Relaxed);
         Self {
-            forces,
+            purpose,
             answered: Cell::new(None),
+            explained: Cell::new(None),
             failed: Arc::default(),
         }
     }
@@ -58,7 +74,10 @@ impl Drop for Own {
 
 /// Runs a request of the application, and returns its result with the layer's answer; `None`: no
 /// layer answered.
-pub(crate) async fn own<T>(request: impl Future<Output = T>, forces: bool) -> (T, Option<Served>) {
+pub(crate) async fn own<T>(
+    request: impl Future<Output = T>,
+    purpose: Purpose,
+) -> (T, Option<Served>) {
     let run = async {
         let result = request.await;
         // A visitor with an old version gets no failure.
@@ -68,7 +87,29 @@ pub(crate) async fn own<T>(request: impl Future<Output = T>, forces: bool) -> (T
         };
         (result, served)
     };
-    OWN.scope(Own::new(forces), run).await
+    OWN.scope(Own::new(purpose), run).await
+}
+
+/// Runs a request for an explanation, and returns the layer's; `None`: no layer answered.
+pub(crate) async fn explanation_by<T>(
+    request: impl Future<Output = T>,
+) -> Option<Result<Explanation, Error>> {
+    let run = async {
+        request.await;
+        Own::with(|own| own.explained.take()).flatten()
+    };
+    OWN.scope(Own::new(Purpose::Explain), run).await
+}
+
+/// Records the explanation for a request of the application.
+pub(super) fn explained(explanation: Result<Explanation, Error>) {
+    Own::with(|own| own.explained.set(Some(explanation)));
+}
+
+/// Returns true for a request for an explanation.
+#[inline]
+pub(super) fn explains() -> bool {
+    Own::with(|own| own.purpose == Purpose::Explain).unwrap_or(false)
 }
 
 /// Records the answer to a request of the application.
@@ -80,7 +121,7 @@ pub(super) fn answered(served: Served) {
 /// Returns true for a request that regenerates a fresh page, too.
 #[inline]
 pub(super) fn forces() -> bool {
-    Own::with(|own| own.forces).unwrap_or(false)
+    Own::with(|own| own.purpose == Purpose::Regenerate).unwrap_or(false)
 }
 
 /// Returns true if a generator of this request of the application has failed.

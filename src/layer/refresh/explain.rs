@@ -1,0 +1,95 @@
+//! Requests for an explanation of their answer, by [`Perennial::explain`](crate::Perennial::explain) or
+//! with the site's token in a header.
+
+use bytes::Bytes;
+use http::{HeaderName, Response, StatusCode, header, request::Parts};
+use sha2::{Digest, Sha256};
+
+use super::{request, warm};
+use crate::{
+    event::Bypass,
+    layer::{RefreshLayer, ResponseBody},
+    page::explain::Explanation,
+};
+
+/// The header of the token.
+const EXPLAIN: HeaderName = HeaderName::from_static("perennial-explain");
+
+/// Returns the digest of a token. Digests are compared, so that the time of a comparison tells nothing
+/// of the token.
+pub(crate) fn digest(token: &[u8]) -> [u8; 32] {
+    Sha256::digest(token).into()
+}
+
+/// Returns true for a request for an explanation. A site with a token removes its header from each
+/// request.
+#[inline]
+pub(super) fn is_asked(parts: &mut Parts, layer: &RefreshLayer) -> bool {
+    let by_token = match layer.pages.settings.explain_token {
+        Some(token) => {
+            let given = parts.headers.remove(EXPLAIN);
+            given.is_some_and(|given| digest(given.as_bytes()) == token)
+        }
+        None => false,
+    };
+    by_token || warm::explains()
+}
+
+/// Explains the answer to a request, as JSON. Generates and stores nothing.
+pub(super) async fn explain<B, E>(
+    layer: RefreshLayer,
+    parts: Parts,
+) -> Result<Response<ResponseBody<B>>, E> {
+    let explained = explanation(&layer, &parts).await;
+    let (status, text) = match &explained {
+        Ok(explanation) => (StatusCode::OK, serde_json::to_string(explanation)),
+        Err(error) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            serde_json::to_string(&format!("{error:#}")),
+        ),
+    };
+    let body = Bytes::from(text.expect("texts and numbers have a JSON form"));
+    let length = body.len();
+    let mut response = Response::new(ResponseBody::stored(body));
+    *response.status_mut() = status;
+    for (name, value) in [
+        (header::CACHE_CONTROL, "private, no-store".to_owned()),
+        (header::CONTENT_TYPE, "application/json".to_owned()),
+        (header::CONTENT_LENGTH, length.to_string()),
+    ] {
+        let value = value.try_into().expect("a header's value");
+        response.headers_mut().insert(name, value);
+    }
+    warm::explained(explained);
+    Ok(response)
+}
+
+async fn explanation(
+    layer: &RefreshLayer,
+    parts: &Parts,
+) -> Result<Explanation, perennial_store::Error> {
+    let explanation = match request::resource(parts, layer) {
+        Err(why) => Explanation::bypass(why),
+        Ok(_) if layer.pages.is_off() => Explanation::bypass(Bypass::Off),
+        Ok(resource) => {
+            let key = &*resource.key;
+            let explanation = match request::to_generate(parts, &resource, layer) {
+                Err(why) => Explanation::bypass(why),
+                Ok(_) => layer.pages.explain(key, &layer.policy).await?,
+            };
+            let is_new =
+                explanation.age.is_none() && layer.admission.refuses(key, layer.pages.now());
+            Explanation {
+                key: Some(key.to_owned()),
+                ..match is_new {
+                    true => Explanation::bypass(Bypass::TooManyKeys),
+                    false => explanation,
+                }
+            }
+        }
+    };
+    Ok(Explanation {
+        layer: layer.name_in(&parts.extensions).to_string(),
+        ..explanation
+    })
+}

@@ -1,0 +1,166 @@
+//! The answer to a request as it would be now, with reasons, for `perennial explain`.
+
+use std::{sync::Arc, time::Duration};
+
+use perennial_store::{Error, LockKind, LockName, Probe, error::words::seconds};
+use serde::{Serialize, Serializer};
+
+use super::{Freshness, Known, Pages, Version};
+use crate::{
+    event::{Bypass, Served},
+    policy::Refresh,
+};
+
+/// The answer that a request would get now, with the reason; from [`Perennial::explain`](crate::Perennial::explain).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The answer. A request whose response is not known yet counts as [`Served::Generated`].
+    pub served: Served,
+    /// The reason, in a sentence.
+    pub why: String,
+    /// What to do if the answer should be another one.
+    pub remedy: &'static str,
+    /// The [name of the layer](crate::layer::RefreshLayer::name).
+    pub layer: String,
+    /// The key; `None`: the request bypasses the cache before it has one.
+    pub key: Option<String>,
+    /// The age of the version; `None`: there is none.
+    #[serde(rename = "age_s", serialize_with = "optional")]
+    pub age: Option<Duration>,
+    /// The age at which the version is stale.
+    #[serde(rename = "interval_s", serialize_with = "optional")]
+    pub interval: Option<Duration>,
+    /// The tags, with those of the parts. An invalidation of one makes the version stale, as does one of
+    /// the key or of its beginning.
+    pub tags: Vec<String>,
+    /// The keys of the parts, whose invalidation makes the version stale.
+    pub parts: Vec<String>,
+}
+
+fn optional<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => seconds(time, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+impl Explanation {
+    /// Explains a request that bypasses the cache.
+    pub(crate) fn bypass(why: Bypass) -> Self {
+        Self::new(Served::Bypass(why), why.text().to_owned())
+    }
+
+    fn new(served: Served, why: String) -> Self {
+        Self {
+            served,
+            why,
+            remedy: served.remedy(),
+            layer: String::new(),
+            key: None,
+            age: None,
+            interval: None,
+            tags: Vec::new(),
+            parts: Vec::new(),
+        }
+    }
+}
+
+impl Pages {
+    /// Explains the answer to a request with this key, from memory or else from the database. Generates
+    /// and stores nothing.
+    pub(crate) async fn explain(
+        self: &Arc<Self>,
+        key: &str,
+        policy: &Refresh,
+    ) -> Result<Explanation, Error> {
+        self.synced().await;
+        let (known, place) = match self.memory.get(key) {
+            Some(known) => (known, "memory"),
+            None => {
+                let (name, asked) = (LockName::of(LockKind::Page, key), self.now());
+                let probed = self.store.call(Probe { name, known: 0 }).await?;
+                let lock = probed.lock;
+                let Some(entry) = probed.entry else {
+                    return Ok(match (lock.owned, lock.remaining.as_secs()) {
+                        _ if self.is_closing() => Explanation::bypass(Bypass::ShuttingDown),
+                        (true, 1..) => Explanation::new(
+                            Served::Collapsed,
+                            "No version is stored yet, and a process generates the first one."
+                                .to_owned(),
+                        ),
+                        (false, left @ 1..) => in_cooldown(left),
+                        _ => Explanation::new(
+                            Served::Generated,
+                            "No version is stored: the request generates the first one.".to_owned(),
+                        ),
+                    });
+                };
+                let version = Version::stored(key, entry, asked, policy, None);
+                (Known::Version(Arc::new(version)), "the database")
+            }
+        };
+        let facts = self.facts(key, policy);
+        Ok(match known {
+            Known::Version(version) => self.explain_version(&version, key, policy, place),
+            Known::HitForPass { until, why, meta }
+                if facts.now < until && facts.list.judge(&meta) == Freshness::Fresh =>
+            {
+                let explanation = Explanation::bypass(why);
+                let left = (until - facts.now).as_secs();
+                let why = format!(
+                    "{} So it was lately, and counts for {left} s.",
+                    explanation.why
+                );
+                Explanation { why, ..explanation }
+            }
+            Known::Cooldown { until, .. } if facts.now < until => {
+                in_cooldown((until - facts.now).as_secs())
+            }
+            Known::HitForPass { .. } | Known::Cooldown { .. } => Explanation::new(
+                Served::Generated,
+                "There is no version: the request generates one.".to_owned(),
+            ),
+        })
+    }
+
+    fn explain_version(
+        &self,
+        version: &Version,
+        key: &str,
+        policy: &Refresh,
+        place: &str,
+    ) -> Explanation {
+        let facts = self.facts(key, policy);
+        let (age, meta) = (version.age(facts.now), &version.page.meta);
+        let interval = meta.terms(policy).interval;
+        let invalidated = version.invalidated(facts.list) != Freshness::Fresh;
+        let (served, state) = match version.freshness(&facts) {
+            Freshness::Fresh => (Served::Hit, "is fresh"),
+            Freshness::Early => (Served::Hit, "is fresh, and regenerated early"),
+            Freshness::Stale if invalidated => (Served::Stale, "was invalidated"),
+            Freshness::Stale => (Served::Stale, "is older than its interval"),
+            Freshness::Expired => (Served::Generated, "is too old to be served"),
+            Freshness::Purged => (Served::Generated, "was purged"),
+        };
+        let seconds = [age, interval].map(|time| time.as_secs());
+        let why = format!(
+            "The version in {place} {state}: {} s old, of an interval of {} s.",
+            seconds[0], seconds[1]
+        );
+        Explanation {
+            age: Some(age),
+            interval: Some(interval),
+            tags: meta.stored.tags.to_vec(),
+            parts: meta.stored.parts.to_vec(),
+            ..Explanation::new(served, why)
+        }
+    }
+}
+
+fn in_cooldown(left: u64) -> Explanation {
+    let why = format!(
+        "There is no version, and the last generation has failed. The next try is in {left} s."
+    );
+    Explanation::new(Served::Unavailable, why)
+}

@@ -1,0 +1,290 @@
+//! Explanations of answers: each word, for no work and with the token alone.
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Extension, Router,
+    body::{Body, to_bytes},
+    extract::Request,
+    http::{HeaderMap, StatusCode, header},
+    response::IntoResponse,
+    routing::get,
+};
+use perennial::{
+    Builder, Key, Mode, Perennial, Refresh,
+    entries::Explanation,
+    event::{Bypass, Served},
+};
+use perennial_testing::{Database, advance};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tower::ServiceExt;
+
+const TOKEN: &str = "a token that nobody guesses";
+const HOUR: Duration = Duration::from_hours(1);
+
+#[derive(Clone)]
+struct User;
+
+fn header(name: header::HeaderName, value: &'static str) -> impl IntoResponse {
+    ([(name, value)], "page")
+}
+
+struct Site {
+    site: Perennial,
+    app: Router,
+    runs: Arc<AtomicUsize>,
+    /// The permits of the route `/slow`.
+    slow: Arc<Semaphore>,
+}
+
+impl Site {
+    fn new(database: &Database, builder: Builder) -> Self {
+        let site = database.open(builder).expect("opens");
+        let runs = Arc::new(AtomicUsize::new(0));
+        let slow = Arc::new(Semaphore::new(0));
+        let layer = || site.layer(Refresh::every(HOUR));
+        let counted = Arc::clone(&runs);
+        let count = move || counted.fetch_add(1, Relaxed);
+        let answer = |response: fn() -> axum::response::Response| {
+            let count = count.clone();
+            get(move || async move {
+                count();
+                response()
+            })
+        };
+        let page = || answer(|| "page".into_response());
+        let waits = Arc::clone(&slow);
+        let counts = count.clone();
+        let waiting = get(move || async move {
+            counts();
+            waits.acquire().await.expect("is open").forget();
+            "page"
+        });
+        let app = Router::new()
+            .route("/page", page().layer(layer().tag("list")))
+            .route("/slow", waiting.layer(layer()))
+            .route(
+                "/failing",
+                answer(|| StatusCode::INTERNAL_SERVER_ERROR.into_response()).layer(layer()),
+            )
+            .route("/members", page().layer(layer().bypass_if(|_| true)))
+            .route(
+                "/session",
+                page()
+                    .layer::<_, Infallible>(layer())
+                    .layer(Extension(User)),
+            )
+            .route(
+                "/keyless",
+                page().layer(layer().key(Key::by(|_| None::<[(&str, &str); 0]>))),
+            )
+            .route("/crowded", page().layer(layer().max_keys(0)))
+            .route(
+                "/cookie",
+                answer(|| header(header::SET_COOKIE, "a=b").into_response()).layer(layer()),
+            )
+            .route(
+                "/varied",
+                answer(|| header(header::VARY, "accept-language").into_response()).layer(layer()),
+            )
+            .route(
+                "/events",
+                answer(|| header(header::CONTENT_TYPE, "text/event-stream").into_response())
+                    .layer(layer()),
+            )
+            .route(
+                "/odd",
+                answer(|| StatusCode::IM_A_TEAPOT.into_response()).layer(layer()),
+            )
+            .route(
+                "/large",
+                answer(|| vec![b'x'; 100_000].into_response()).layer(layer()),
+            )
+            .route("/plain", page());
+        Self {
+            site,
+            app,
+            runs,
+            slow,
+        }
+    }
+
+    async fn visit(&self, path: &str) {
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        let _: Result<_, Infallible> = self.app.clone().oneshot(request).await;
+    }
+
+    async fn explain(&self, path: &str) -> Explanation {
+        let (runs, rows) = (self.runs.load(Relaxed), self.rows().await);
+        let explanation = self.site.explain(self.app.clone(), path).await;
+        let explanation = explanation.expect("answers").expect("has a layer");
+        assert_eq!((runs, rows), (self.runs.load(Relaxed), self.rows().await));
+        explanation
+    }
+
+    async fn rows(&self) -> usize {
+        self.site.latest(1000).await.expect("answers").len()
+    }
+}
+
+fn bypass(why: Bypass) -> Served {
+    Served::Bypass(why)
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_answer_is_explained_before_and_as_it_comes() {
+    let database = Database::new();
+    let small = || Perennial::builder().max_body(50_000);
+    let site = Site::new(&database, small());
+    for (path, before, after) in [
+        ("/page", Served::Generated, Served::Hit),
+        ("/failing", Served::Generated, Served::Unavailable),
+        ("/cookie", Served::Generated, bypass(Bypass::Private)),
+        ("/varied", Served::Generated, bypass(Bypass::Vary)),
+        ("/events", Served::Generated, bypass(Bypass::EventStream)),
+        ("/odd", Served::Generated, bypass(Bypass::Status)),
+        ("/large", Served::Generated, bypass(Bypass::TooLarge)),
+        (
+            "/members",
+            bypass(Bypass::BypassIf),
+            bypass(Bypass::BypassIf),
+        ),
+        (
+            "/session",
+            bypass(Bypass::UndeclaredExtension),
+            bypass(Bypass::UndeclaredExtension),
+        ),
+        ("/keyless", bypass(Bypass::NoKey), bypass(Bypass::NoKey)),
+        (
+            "/crowded",
+            bypass(Bypass::TooManyKeys),
+            bypass(Bypass::TooManyKeys),
+        ),
+    ] {
+        assert_eq!(site.explain(path).await.served, before, "{path}");
+        site.visit(path).await;
+        assert_eq!(site.explain(path).await.served, after, "{path}");
+    }
+    let plain = site.site.explain(site.app.clone(), "/plain").await;
+    assert_eq!(plain.expect("answers"), None);
+    let wrong = site.site.explain(site.app.clone(), "no path").await;
+    assert!(
+        wrong
+            .expect_err("is no path")
+            .to_string()
+            .contains("/books")
+    );
+
+    // Another process finds the version in the database.
+    let other = Site::new(&database, small());
+    let explanation = other.explain("/page").await;
+    assert!(
+        explanation.why.contains("in the database"),
+        "{explanation:?}"
+    );
+    assert_eq!(explanation.served, Served::Hit);
+    assert_eq!(explanation.tags, ["list"]);
+    assert_eq!(explanation.key.as_deref(), Some("/page"));
+    assert_eq!(explanation.interval, Some(HOUR));
+    assert_eq!(other.explain("/failing").await.served, Served::Unavailable);
+    site.site.invalidate_tag("list").await.expect("is stored");
+    let explanation = site.explain("/page").await;
+    assert_eq!(explanation.served, Served::Stale);
+    assert!(explanation.why.contains("invalidated"), "{explanation:?}");
+    site.site.purge("/page").await.expect("is purged");
+    assert_eq!(site.explain("/page").await.served, Served::Generated);
+    site.visit("/page").await;
+    advance(2 * HOUR).await;
+    assert_eq!(site.explain("/page").await.served, Served::Stale);
+
+    let running = tokio::spawn({
+        let app = site.app.clone();
+        async move {
+            let request = Request::get("/slow")
+                .body(Body::empty())
+                .expect("a request");
+            let _: Result<_, Infallible> = app.oneshot(request).await;
+        }
+    });
+    while site.explain("/slow").await.served != Served::Collapsed {
+        advance(Duration::from_millis(10)).await;
+    }
+    site.slow.add_permits(1);
+    running.await.expect("ends");
+    assert_eq!(site.explain("/slow").await.served, Served::Hit);
+
+    let off = Site::new(&database, small().mode(Mode::Off));
+    assert_eq!(off.explain("/page").await.served, bypass(Bypass::Off));
+    site.site.shutdown().await;
+    let new = site.explain("/page?new").await.served;
+    assert_eq!(new, bypass(Bypass::ShuttingDown));
+}
+
+#[test]
+fn each_answer_has_a_remedy_and_each_bypass_a_reason() {
+    for served in Served::all() {
+        assert!(served.remedy().ends_with('.'), "{served}");
+    }
+    for why in Bypass::all() {
+        assert!(why.text().ends_with('.'), "{why}");
+        assert!(why.remedy().len() < 200, "{why}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_alone_gets_an_explanation_and_reaches_no_handler() {
+    let database = Database::new();
+    let site = database.open(Perennial::builder().explain_token(TOKEN));
+    let site = site.expect("opens");
+    let layer = || site.layer(Refresh::every(HOUR));
+    let handler =
+        async |headers: HeaderMap| format!("{}", headers.contains_key("perennial-explain"));
+    let app = Router::new().route("/", get(handler).layer(layer())).route(
+        "/members",
+        get(handler)
+            .post(handler)
+            .layer(layer().bypass_if(|_| true)),
+    );
+    let ask = async |method: &str, path: &str, token: Option<&str>| {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(token) = token {
+            request = request.header("Perennial-Explain", token);
+        }
+        let request = request.body(Body::empty()).expect("a request");
+        let response = app.clone().oneshot(request).await.expect("infallible");
+        let cache_control = response.headers().get(header::CACHE_CONTROL).cloned();
+        let body = to_bytes(response.into_body(), 10_000).await;
+        let text = String::from_utf8(body.expect("is read").to_vec()).expect("a text");
+        (text, cache_control)
+    };
+    for token in [None, Some(""), Some("wrong"), Some(&TOKEN[1..])] {
+        for (method, path) in [("GET", "/"), ("GET", "/members"), ("POST", "/members")] {
+            let (text, _) = ask(method, path, token).await;
+            assert_eq!(text, "false", "{token:?} {path}");
+        }
+    }
+    for (method, path, served) in [
+        ("GET", "/", "hit"),
+        ("GET", "/members", "bypass: bypass-if"),
+        ("POST", "/members", "bypass: method"),
+    ] {
+        let (text, cache_control) = ask(method, path, Some(TOKEN)).await;
+        let explanation: Value = serde_json::from_str(&text).expect("is JSON");
+        assert_eq!(explanation["served"], served, "{explanation}");
+        assert!(explanation["remedy"].is_string());
+        assert_eq!(cache_control.expect("is there"), "private, no-store");
+    }
+    let short = database.open(Perennial::builder().explain_token("short"));
+    let short = short.expect_err("is refused").to_string();
+    assert!(short.contains("16 bytes"), "{short}");
+    let debug = format!("{:?}", Perennial::builder().explain_token(TOKEN));
+    assert!(!debug.contains(TOKEN));
+}
