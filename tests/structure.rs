@@ -146,8 +146,8 @@ const USES: [(&str, &[&str]); 8] = [
     ("perennial-cli", &["perennial", "perennial-admin"]),
 ];
 
-/// The most public types of the root crate.
-const PUBLIC_TYPES: usize = 40;
+/// The most public types that the root crate defines. Those of the store that it shows count there.
+const PUBLIC_TYPES: usize = 30;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -233,7 +233,7 @@ fn public_types_of_the_root_are_few() {
         // A function begins with a small letter.
         let name = path.split(['<', ' ']).next()?.rsplit("::").next()?;
         let is_type = name.starts_with(char::is_uppercase);
-        (["struct", "enum", "trait", "use"].contains(&kind) && is_type).then_some(name)
+        (["struct", "enum", "trait"].contains(&kind) && is_type).then_some(name)
     });
     let types: BTreeSet<_> = types.collect();
     assert!((10..=PUBLIC_TYPES).contains(&types.len()), "{types:#?}");
