@@ -75,7 +75,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .layer(Refresh::every(Duration::from_secs(20)))
         .tag("books");
     let pages = Router::new().route("/books/{id}", get(book).layer(books));
-    let status = Admin::new(site.clone(), shutdown.clone(), access).regenerating(pages.clone());
+    let status = Admin::new(site.clone(), shutdown.clone(), access).pages(pages.clone());
     let status = status.router().layer(middleware::from_fn(login));
     let app = pages.nest("/admin/cache", status);
 

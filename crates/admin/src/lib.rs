@@ -27,7 +27,7 @@
 //!     let pages = Router::new()
 //!         .route("/", get(async |State(name): State<&'static str>| name))
 //!         .with_state("the application's own state");
-//!     let status = Admin::new(site, shutdown, access).regenerating(pages.clone());
+//!     let status = Admin::new(site, shutdown, access).pages(pages.clone());
 //!     // A layer of the application (a session, an identity proxy) sets the extension `User`.
 //!     pages.nest("/admin/cache", status.router())
 //! }

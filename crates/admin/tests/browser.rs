@@ -86,7 +86,7 @@ async fn each_button_works_in_a_browser() {
     let books = site.layer(Refresh::every(DAY)).tag("books");
     let pages = Router::new().route("/books/{id}", get(book).layer(books));
     let status = Admin::new(site.clone(), shutdown.clone(), |_| Access::full("operator"));
-    let status = status.regenerating(pages.clone());
+    let status = status.pages(pages.clone());
     let app = pages.nest("/status", status.router());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await

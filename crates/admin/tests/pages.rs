@@ -18,12 +18,13 @@ const HANG: Duration = Duration::from_secs(60);
 /// Texts that do harm where a page forgets to escape one.
 const HOSTILE: &str = "part/<script>alert(1)</script>\"'&\u{202e}\u{1b}[31m\n</pre>";
 
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 11] = [
     "/cache",
     "/cache/entries",
     "/cache/entry?key=/a",
     "/cache/preview?key=/a",
     "/cache/locks",
+    "/cache/explain?path=/a",
     "/cache/live",
     "/cache/overview.json",
     "/cache/entries.json",
@@ -55,7 +56,7 @@ impl Site {
         let page = get(html).layer(site.layer(Refresh::every(DAY)).tag("books"));
         let pages = Router::new().route("/a", page);
         let status = Admin::new(site.clone(), shutdown.clone(), access);
-        let status = status.regenerating(pages.clone());
+        let status = status.pages(pages.clone());
         let app = pages.nest("/cache", status.router());
         Self {
             site,
@@ -404,4 +405,28 @@ async fn figures_have_a_schema_and_the_stream_ends_with_the_shutdown() {
         text.contains("event: happened\ndata: \"purged /a\""),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn page_explains_whether_a_page_is_cached_and_generates_nothing() {
+    let site = Site::new();
+    for (path, expected) in [
+        ("", "Write the path"),
+        ("/a", "the request generates the first one"),
+        ("/nowhere", "No layer of the site has answered"),
+        ("/%20%3Cscript%3E", "is no path"),
+    ] {
+        let (status, text) = site
+            .get(&format!("/cache/explain?path={path}"), "guest")
+            .await;
+        assert_eq!(status, StatusCode::OK, "{path}");
+        assert!(text.contains(expected), "{path}: {text}");
+        assert!(!text.contains("<script>"), "{path}");
+    }
+    assert!(site.site.entry("/a").await.expect("answers").is_none());
+    site.get("/a", "guest").await;
+    let (_, text) = site.get("/cache/explain?path=/a", "guest").await;
+    for shown in ["hit", "is fresh", "<code>/a</code>", "books"] {
+        assert!(text.contains(shown), "{shown}: {text}");
+    }
 }

@@ -3,6 +3,7 @@
 mod change;
 mod claims;
 mod doctor;
+mod explain;
 mod look;
 mod open;
 mod print;
@@ -117,6 +118,10 @@ enum Command {
         #[arg(long)]
         strict: bool,
     },
+    /// Ask a running site whether a page is cached, why, and what to do. Needs no database.
+    ///
+    /// The site answers if it was built with `Builder::explain_token`. It generates and stores nothing.
+    Explain(explain::ExplainOptions),
     /// A live view: what changes, once a second. Without a terminal, one line each time.
     Watch {
         /// The time between two looks.
@@ -255,6 +260,7 @@ async fn carry_out(options: Options) -> Result {
             Ok(())
         }
         Command::Run(run) => run.run(source).await,
+        Command::Explain(options) => options.explain(source.timeout(), json).await,
         Command::Doctor {
             checks,
             list,

@@ -521,3 +521,88 @@ async fn empty_database_is_left_empty() {
         .expect("reads");
     assert_eq!(tables, 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_asks_a_running_site_and_sends_its_token_nowhere_else() {
+    use axum::{Router, http::Request, routing::get};
+
+    const TOKEN: &str = "a token that nobody guesses";
+    let folder = TempDir::new().expect("a folder");
+    let url = format!("sqlite://{}", folder.path().join("site.db").display());
+    let site = Perennial::builder().explain_token(TOKEN).open(&url);
+    let site = site.await.expect("opens");
+    let page = get(async || "page").layer(site.layer(Refresh::every(DAY)).tag("books"));
+    let leaks = async |request: Request<axum::body::Body>| {
+        let token = request.headers().get("perennial-explain");
+        format!("{:?}", token.is_some())
+    };
+    let away = async || axum::response::Redirect::to("http://localhost:1/elsewhere");
+    let app = Router::new()
+        .route("/books", page)
+        .route("/plain", get(leaks))
+        .route("/away", get(away));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("binds");
+    let address = listener.local_addr().expect("has an address");
+    tokio::spawn(async { axum::serve(listener, app).await });
+
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_perennial"));
+        command.arg("explain").args(arguments).stdin(Stdio::null());
+        shown(&command.output().expect("runs"))
+    };
+    let books = format!("http://{address}/books");
+    let (text, status) = run(&[&books, "--token", TOKEN]);
+    assert_eq!(status, 0, "{text}");
+    assert!(text.contains("answer               generated"), "{text}");
+    let via = ["--via", &address.to_string()];
+    let (text, status) = run(&[
+        &["https://example.com/books?page=1", "--token", TOKEN],
+        &via[..],
+    ]
+    .concat());
+    assert_eq!(status, 0, "{text}");
+    assert!(text.contains("/books?page=1"), "{text}");
+    let (text, _) = run(&[&books, "--token", TOKEN, "--json"]);
+    let explanation: Value = serde_json::from_str(&text).expect("is JSON");
+    assert_eq!(
+        (&explanation["schema"], &explanation["key"]),
+        (&1.into(), &"/books".into())
+    );
+    assert!(site.entry("/books").await.expect("answers").is_none());
+
+    for (arguments, expected) in [
+        (
+            &[&*books, "--token", "another one that is wrong"][..],
+            "the token is not",
+        ),
+        (
+            &["http://example.com/books", "--token", TOKEN],
+            "sent in clear",
+        ),
+        (
+            &["/books", "--token", TOKEN],
+            "write https://example.com/books",
+        ),
+        (
+            &[&format!("http://{address}/away"), "--token", TOKEN],
+            "303",
+        ),
+        (
+            &["http://127.0.0.1:1/", "--token", TOKEN],
+            "does not answer",
+        ),
+        (
+            &[&books.replace("http", "https"), "--token", TOKEN],
+            "does not answer",
+        ),
+        (
+            &[&format!("http://{address}/plain"), "--token", TOKEN],
+            "no layer of the site",
+        ),
+    ] {
+        let (text, status) = run(arguments);
+        assert_eq!(status, 1, "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+}

@@ -89,8 +89,11 @@ pub(crate) async fn on_entry(
 /// generator has failed.
 async fn regenerated(admin: &Admin, key: &str) -> Result<Option<&'static str>, Error> {
     let is_path = key.starts_with('/') && !key.contains('#');
-    let served = match &admin.regenerate {
-        Some(regenerate) if is_path => regenerate(key.to_owned()).await,
+    let served = match &admin.pages {
+        Some(pages) if is_path => {
+            let mut visited = admin.site.regenerate(pages.clone(), [key]).await;
+            visited.pop().and_then(|(_, served)| served)
+        }
         _ => None,
     };
     Ok(Some(match served {

@@ -68,7 +68,7 @@ pub(crate) fn page(viewer: &Viewer, title: &str, body: &Markup) -> Html<String> 
                 header {
                     strong { "Perennial" }
                     nav aria-label="Pages" {
-                        @for (path, name) in [("", "Overview"), ("/entries", "Entries"), ("/locks", "Locks")] {
+                        @for (path, name) in [("", "Overview"), ("/entries", "Entries"), ("/locks", "Locks"), ("/explain", "Explain")] {
                             @let here = name == title;
                             a href=@if path.is_empty() { (overview) } @else { (base) (path) }
                                 aria-current=[here.then_some("page")] { (name) }

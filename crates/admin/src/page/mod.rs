@@ -3,12 +3,13 @@
 mod access;
 mod actions;
 mod done;
+mod explain;
 mod figures;
 mod html;
 mod live;
 mod pages;
 
-use std::{fmt, pin::Pin, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use axum::{
     Router,
@@ -17,7 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use perennial::{Perennial, event::Served};
+use perennial::Perennial;
 use tower_http::csrf::CsrfLayer;
 
 pub use access::Access;
@@ -28,14 +29,10 @@ pub struct Admin {
     site: Perennial,
     shutdown: CancellationToken,
     access: Box<dyn Fn(&Parts) -> Access + Send + Sync>,
-    regenerate: Option<Box<Regenerate>>,
+    pages: Option<Router>,
     latest: live::Latest,
     report: live::Shared,
 }
-
-/// Regenerates the page of a path.
-type Regenerate =
-    dyn Fn(String) -> Pin<Box<dyn Future<Output = Option<Served>> + Send>> + Send + Sync;
 
 impl Admin {
     /// Creates the status page of a site.
@@ -51,25 +48,18 @@ impl Admin {
             site,
             shutdown,
             access: Box::new(access),
-            regenerate: None,
+            pages: None,
             latest: live::Latest::default(),
             report: live::Shared::default(),
         }
     }
 
     /// Lets the button "Regenerate now" send a request for a page through this router, the
-    /// application's own with its layers. Default: the button invalidates the page, and the next
-    /// request regenerates it. So it does for the pages of which the key alone does not give the
-    /// request: content, and variants by header or host.
-    pub fn regenerating(mut self, pages: Router) -> Self {
-        let site = self.site.clone();
-        self.regenerate = Some(Box::new(move |path| {
-            let (site, pages) = (site.clone(), pages.clone());
-            Box::pin(async move {
-                let mut visited = site.regenerate(pages, [path]).await;
-                visited.pop().and_then(|(_, served)| served)
-            })
-        }));
+    /// application's own with its layers, and the page "Explain" ask it why a page is cached or not.
+    /// Default: the button invalidates the page, and the next request regenerates it. So it does for the
+    /// pages of which the key alone does not give the request: content, and variants by header or host.
+    pub fn pages(mut self, pages: Router) -> Self {
+        self.pages = Some(pages);
         self
     }
 
@@ -97,6 +87,7 @@ fn routes<S: Clone + Send + Sync + 'static>(admin: Arc<Admin>) -> Router<S> {
         .route("/entry", get(pages::entry))
         .route("/preview", get(pages::preview))
         .route("/locks", get(pages::locks))
+        .route("/explain", get(explain::explain))
         .route("/live", get(live::stream))
         .route("/overview.json", get(figures::overview))
         .route("/entries.json", get(figures::entries))

@@ -131,7 +131,7 @@ pub(crate) fn router(site: &Perennial) -> Router {
         shutdown.cancel();
     });
     let page = Router::new().route("/demo", with.layer(site.layer(policy).tag("demo")));
-    let status = status.regenerating(page.clone()).router();
+    let status = status.pages(page.clone()).router();
     page.route("/own", without)
         .route(
             "/own/invalidate",

@@ -1,0 +1,75 @@
+//! The page that explains why a page is cached or not.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Query, State},
+    response::Html,
+};
+use maud::{Markup, html};
+use perennial::entries::{Explanation, visible};
+use serde::Deserialize;
+
+use super::{
+    Admin,
+    access::Viewer,
+    html::{Failed, page},
+};
+use crate::time;
+
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Asked {
+    #[serde(default)]
+    path: String,
+}
+
+pub(crate) async fn explain(
+    viewer: Viewer,
+    State(admin): State<Arc<Admin>>,
+    Query(Asked { path }): Query<Asked>,
+) -> Result<Html<String>, Failed> {
+    let answer = match &admin.pages {
+        None => {
+            html! { p { "The application has given this page no router (" code { "Admin::pages" } "). Ask by " code { "perennial explain" } "." } }
+        }
+        Some(_) if !path.starts_with('/') => {
+            html! { p { "Write the path of a page, with its query. The answer is that for a visitor without cookies." } }
+        }
+        Some(pages) => match admin.site.explain(pages.clone(), &path).await {
+            Ok(Some(explanation)) => shown(&explanation),
+            Ok(None) => {
+                html! { p { "No layer of the site has answered: none is on the route, there is no such route, or an outer middleware answered." } }
+            }
+            Err(error) if error.kind() == perennial::ErrorKind::Invalid => {
+                html! { p { (visible(&error.to_string())) } }
+            }
+            Err(_) => return Err(Failed),
+        },
+    };
+    let body = html! {
+        form .search action={ (viewer.base) "/explain" } {
+            label { "Page " input name="path" value=(path) placeholder="/books?page=1"; }
+            button { "Explain" }
+        }
+        (answer)
+    };
+    Ok(page(&viewer, "Explain", &body))
+}
+
+fn shown(explanation: &Explanation) -> Markup {
+    let list = |texts: &[String]| visible(&texts.join(", "));
+    html! {
+        table {
+            tr { th scope="row" { "Answer" } td { (explanation.served) } }
+            tr { th scope="row" { "Reason" } td { (explanation.why) } }
+            tr { th scope="row" { "To change it" } td { (explanation.remedy) } }
+            tr { th scope="row" { "Layer" } td { (visible(&explanation.layer)) } }
+            @if let Some(key) = &explanation.key { tr { th scope="row" { "Key" } td .key { code { (visible(key)) } } } }
+            @if let (Some(age), Some(interval)) = (explanation.age, explanation.interval) {
+                tr { th scope="row" { "Age" } td { (time(age)) ", of an interval of " (time(interval)) } }
+            }
+            tr { th scope="row" { "Tags" } td { (list(&explanation.tags)) } }
+            tr { th scope="row" { "Parts" } td { (list(&explanation.parts)) } }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `perennial explain`: asks a running site why a page is cached or not.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+use ureq::{
+    Agent,
+    http::{Uri, header, uri::Scheme},
+};
+
+use crate::{Failure, Result, print};
+
+/// The largest explanation, in bytes.
+const LARGEST: u64 = 1 << 20;
+
+#[derive(Args)]
+pub(crate) struct ExplainOptions {
+    /// The page, as in https://example.com/books?page=1.
+    url: Uri,
+    /// The token that the site was built with.
+    #[arg(long, env = "PERENNIAL_EXPLAIN_TOKEN", hide_env_values = true)]
+    token: String,
+    /// Ask the process at this address by HTTP, past the proxies in front, as in 127.0.0.1:3000.
+    #[arg(long, value_name = "ADDRESS")]
+    via: Option<String>,
+    /// A header of the request, as in 'Accept-Language: de'.
+    #[arg(long = "header", short = 'H', value_parser = named)]
+    headers: Vec<(String, String)>,
+}
+
+fn named(header: &str) -> Result<(String, String), String> {
+    let (name, value) = header.split_once(':').ok_or("write NAME: VALUE")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+impl ExplainOptions {
+    pub(crate) async fn explain(self, limit: Duration, as_json: bool) -> Result {
+        let asked = tokio::task::spawn_blocking(move || self.ask(limit));
+        let explanation = asked
+            .await
+            .map_err(|error| Failure::Failed(error.to_string()))??;
+        if as_json {
+            print::json(explanation);
+            return Ok(());
+        }
+        for (field, name) in [
+            ("served", "answer"),
+            ("why", "reason"),
+            ("remedy", "to change it"),
+            ("layer", "layer"),
+            ("key", "key"),
+            ("age_s", "age in seconds"),
+            ("interval_s", "interval in seconds"),
+            ("tags", "tags"),
+            ("parts", "parts"),
+        ] {
+            let text = match &explanation[field] {
+                Value::Null => continue,
+                Value::String(text) => text.clone(),
+                Value::Array(texts) if texts.is_empty() => continue,
+                Value::Array(texts) => {
+                    let texts: Vec<_> = texts.iter().filter_map(Value::as_str).collect();
+                    texts.join(", ")
+                }
+                other => other.to_string(),
+            };
+            print::line(&format!("{name:<20} {}", print::text(&text)));
+        }
+        Ok(())
+    }
+
+    /// Sends the request. The token goes to no other host, by no redirect and, in clear, only to this
+    /// machine or the given address.
+    fn ask(&self, limit: Duration) -> Result<Value> {
+        let host = self.url.authority().ok_or_else(|| {
+            let url = &self.url;
+            Failure::Failed(format!("{url} is no URL: write https://example.com{url}"))
+        })?;
+        let is_local = matches!(host.host(), "localhost" | "127.0.0.1" | "[::1]");
+        let url = match &self.via {
+            Some(address) => {
+                let page = self.url.path_and_query().map_or("/", |page| page.as_str());
+                format!("http://{address}{page}")
+            }
+            None if self.url.scheme() == Some(&Scheme::HTTPS) || is_local => self.url.to_string(),
+            None => {
+                return Err(Failure::Failed(
+                    "the token would be sent in clear: write an https URL, or the address of the process by --via"
+                        .to_owned(),
+                ));
+            }
+        };
+        let agent: Agent = Agent::config_builder()
+            .timeout_global(Some(limit))
+            .max_redirects(0)
+            .http_status_as_error(false)
+            .build()
+            .into();
+        let mut request = agent
+            .get(&url)
+            .header(header::HOST, host.as_str())
+            .header("Perennial-Explain", &self.token);
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let failed =
+            |error: ureq::Error| Failure::Failed(format!("{url} does not answer: {error}"));
+        let mut response = request.call().map_err(failed)?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = response.body_mut().with_config().limit(LARGEST);
+        let text = body.read_to_string().unwrap_or_default();
+        match serde_json::from_str(&text) {
+            Ok(Value::Object(fields)) if fields.contains_key("served") => Ok(Value::Object(fields)),
+            Ok(Value::String(error)) if status.is_server_error() => Err(Failure::Failed(format!(
+                "the page is not in the memory of the process, and {error}"
+            ))),
+            _ => {
+                let said = headers.get("cache-status").and_then(|it| it.to_str().ok());
+                let said = said.unwrap_or("no Cache-Status");
+                Err(Failure::Failed(format!(
+                    "the answer is {status} with {said}, and no explanation: the route has no layer of the site, the token is not \
+                     the site's, or something in front answered: an outer middleware, or a proxy, which --via passes by"
+                )))
+            }
+        }
+    }
+}
