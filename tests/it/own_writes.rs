@@ -108,6 +108,12 @@ async fn author_of_a_change_sees_it_in_each_process() {
         assert!(status.starts_with("perennial; hit; ttl=35"), "{status}");
         assert!(process.statements.take().len() <= 1);
     }
+    // Changes in quick succession, whose syncs have to wait for their turn.
+    for number in 5..9 {
+        let cookie = change(here.address).await;
+        let (_, shown) = ask(there.address, "GET", "/list", Some(&cookie)).await;
+        assert_eq!(shown, number.to_string());
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,7 +150,7 @@ async fn invented_epochs_cost_a_statement_a_second_and_regenerate_nothing() {
         statements["sync"] <= 22 && statements.len() == 1,
         "{statements:?}"
     );
-    assert!(asked >= 80, "{asked}");
+    assert!(asked >= 36, "{asked}");
 }
 
 #[tokio::test(start_paused = true)]

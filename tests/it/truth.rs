@@ -39,6 +39,7 @@ use crate::{
 
 on_each_database! {
     no_answer_is_older_than_promised
+    author_that_crashes_loses_no_committed_invalidation
 }
 
 const PROCESSES: usize = 3;
@@ -71,6 +72,9 @@ const EVERYTHING: usize = 1;
 
 /// The pages that visitors ask for all the time.
 const VISITED: Range<usize> = 2..8;
+
+/// The pages with a tag, for changes in transactions.
+const TAGGED: [usize; 2] = [4, 7];
 
 /// The pages whose names are among [many](Many) others.
 const SKIPPED: usize = 8;
@@ -150,30 +154,13 @@ async fn no_answer_is_older_than_promised(db: Db) {
     let has_time = std::env::var_os("PERENNIAL_TEST_ALL").is_some();
     // The visitors of each process, and the answers before the many names.
     let (crowd, enough) = if has_time { (4, 10_000) } else { (1, 1000) };
-    let numbers: Arc<[AtomicU64; PAGES.len()]> = Arc::default();
-    let data = serve_data(&numbers).await;
-    let mut processes: Vec<_> = (0..PROCESSES).map(|_| start(&db, data)).collect();
-    let listening = processes.iter_mut().map(Contender::said);
-    let address = |said: Vec<String>| said[0].parse().expect("an address");
-    let site = Arc::new(Site {
-        numbers,
-        processes: listening.map(address).collect(),
-        program: crate::store::open(&db).await,
-        changes: Mutex::default(),
-        judged: Mutex::default(),
-        breaches: Mutex::default(),
-        ends: AtomicBool::new(false),
-    });
+    let (site, _processes, _) = Site::start(&db).await;
     site.program_invalidates("tag:none").await;
     // The state after the database's clock was set back: each epoch is one more than the one before.
     db.execute(&raise_epochs(&db, 3_600_000_000)).await;
     site.shows_the_data(0..PAGES.len()).await;
 
-    let mut visitors = JoinSet::new();
-    for process in (0..PROCESSES).cycle().take(crowd * PROCESSES) {
-        let site = Arc::clone(&site);
-        visitors.spawn(async move { site.visitor(process).await });
-    }
+    let visitors = site.visitors(crowd);
     site.changes(PURGED_EVERYTHING, Some(0)).await;
     let mut turns = 0..;
     while turns.start < VISITED.len() || site.judged.lock().expect("no panic").answers < enough {
@@ -212,6 +199,39 @@ async fn no_answer_is_older_than_promised(db: Db) {
     println!(
         "{changes} changes; {answers} answers, {fresh} fresh, {exact} exactly as old as allowed"
     );
+}
+
+/// An author who crashes before the commit, after it, or while the invalidation is being applied.
+async fn author_that_crashes_loses_no_committed_invalidation(db: Db) {
+    let turns = match std::env::var_os("PERENNIAL_TEST_ALL") {
+        Some(_) => 60,
+        None => 12,
+    };
+    let (site, _processes, data) = Site::start(&db).await;
+    site.shows_the_data(VISITED).await;
+    let visitors = site.visitors(1);
+    for turn in 0..turns {
+        let crash = ["before", "after", "applying"][turn % 3];
+        let page = TAGGED[turn / 3 % 2];
+        let number = site.numbers[page].fetch_add(1, SeqCst) + 1;
+        let mut author = start(&db, data);
+        author.said();
+        author.tell(&format!("{crash} {}", PAGES[page].1));
+        author.said();
+        drop(author);
+        let waiting = async || db.int("SELECT COUNT(*) FROM perennial_outbox").await;
+        if crash == "before" {
+            assert_eq!(waiting().await, Some(0), "it was rolled back");
+        } else {
+            until("it is applied", async || waiting().await == Some(0)).await;
+            site.changed(page, number, None);
+        }
+    }
+    site.is_known_everywhere(VISITED).await;
+    site.shows_the_data(VISITED).await;
+    site.ends.store(true, SeqCst);
+    visitors.join_all().await;
+    site.is_sound();
 }
 
 /// Serves the present data of each page.
@@ -263,10 +283,38 @@ async fn process() {
         );
     }
     let changes = Router::new().route("/changes", axum::routing::post(invalidate));
-    println!("said {}", serve(app.merge(changes.with_state(site))).await);
+    println!(
+        "said {}",
+        serve(app.merge(changes.with_state(site.clone()))).await
+    );
     for line in std::io::stdin().lines() {
-        line.expect("is piped");
+        crash(&site, &Db::at(url), &line.expect("is piped")).await;
     }
+}
+
+/// Invalidates in a transaction, and ends the process at one point of it.
+async fn crash(site: &Perennial, db: &Db, told: &str) {
+    let (at, name) = told.split_once(' ').expect("two words");
+    let (kind, tag) = name.split_once(':').expect("a kind");
+    with_pool!(db, pool => {
+        let mut transaction = pool.begin().await.expect("begins");
+        let pending = match kind {
+            "tag" => site.invalidate_in(&mut transaction, [tag]).await,
+            _ => site.purge_in(&mut transaction, [tag]).await,
+        };
+        let pending = pending.expect("is written");
+        if at != "before" {
+            transaction.commit().await.expect("is committed");
+        }
+        println!("said done");
+        if at == "applying" {
+            tokio::spawn(pending.committed());
+            let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            let micros = nanos.expect("is later").subsec_nanos() % 3000;
+            tokio::time::sleep(Duration::from_micros(micros.into())).await;
+        }
+        std::process::abort();
+    });
 }
 
 async fn invalidate(State(site): State<Perennial>, headers: HeaderMap) {
@@ -295,6 +343,35 @@ fn raise_epochs(db: &Db, by: usize) -> String {
 }
 
 impl Site {
+    /// Starts the processes, and the service with their data.
+    async fn start(db: &Db) -> (Arc<Self>, Vec<Contender>, SocketAddr) {
+        let numbers: Arc<[AtomicU64; PAGES.len()]> = Arc::default();
+        let data = serve_data(&numbers).await;
+        let mut processes: Vec<_> = (0..PROCESSES).map(|_| start(db, data)).collect();
+        let listening = processes.iter_mut().map(Contender::said);
+        let address = |said: Vec<String>| said[0].parse().expect("an address");
+        let site = Self {
+            numbers,
+            processes: listening.map(address).collect(),
+            program: crate::store::open(db).await,
+            changes: Mutex::default(),
+            judged: Mutex::default(),
+            breaches: Mutex::default(),
+            ends: AtomicBool::new(false),
+        };
+        (Arc::new(site), processes, data)
+    }
+
+    /// Starts this number of visitors of each process.
+    fn visitors(self: &Arc<Self>, crowd: usize) -> JoinSet<()> {
+        let mut visitors = JoinSet::new();
+        for process in (0..PROCESSES).cycle().take(crowd * PROCESSES) {
+            let site = Arc::clone(self);
+            visitors.spawn(async move { site.visitor(process).await });
+        }
+        visitors
+    }
+
     /// Changes the data of a page, and invalidates the page.
     async fn changes(&self, page: usize, by: Option<usize>) {
         // The second version is from directly before the second invalidation.

@@ -12,7 +12,7 @@ use axum::{
     Router,
     extract::State,
     http::StatusCode,
-    response::Html,
+    response::{Html, Redirect},
     routing::{get, post},
 };
 use perennial::{DAY, Perennial, Refresh};
@@ -65,7 +65,9 @@ pub const TOTALS: Refresh = Refresh::every(DAY);
 /// Returns the site's router.
 pub fn app(site: &Perennial, shop: Shop) -> Router {
     let list = get(list).layer(site.layer(Refresh::every(30 * DAY)).tag("books"));
-    let add = post(add).layer(site.invalidate_on_success(["books"]));
+    // Who has added a book sees it, whichever process answers.
+    let change = site.invalidate_on_success(["books"]).read_own_writes();
+    let add = post(add).layer(change);
     let with_data = (site.clone(), shop);
     Router::new()
         .route("/books", list.merge(add))
@@ -78,12 +80,13 @@ type Failure = (StatusCode, String);
 async fn list(State((_, shop)): State<(Perennial, Shop)>) -> Result<Html<String>, Failure> {
     let books = shop.books();
     let books = books.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
-    Ok(Html(format!("<h1>{books} books</h1>")))
+    let form = r#"<form method="post"><button>Add a book</button></form>"#;
+    Ok(Html(format!("<h1>{books} books</h1>\n{form}")))
 }
 
-async fn add(State((_, shop)): State<(Perennial, Shop)>) -> StatusCode {
+async fn add(State((_, shop)): State<(Perennial, Shop)>) -> Redirect {
     shop.add_book();
-    StatusCode::CREATED
+    Redirect::to("/books")
 }
 
 async fn totals(State((site, shop)): State<(Perennial, Shop)>) -> Result<String, Failure> {

@@ -51,7 +51,9 @@ impl Site {
     }
 
     async fn visit(&self, path: &str) -> String {
-        self.ask("GET", path).await.1
+        let (_, body) = self.ask("GET", path).await;
+        // Without the form.
+        body.lines().next().unwrap_or_default().to_owned()
     }
 }
 
@@ -74,7 +76,7 @@ async fn the_list_is_generated_once_a_month() {
 async fn a_new_book_is_on_the_list_at_once() {
     let site = Site::new();
     site.visit("/books").await;
-    assert_eq!(site.ask("POST", "/books").await.0, StatusCode::CREATED);
+    assert_eq!(site.ask("POST", "/books").await.0, StatusCode::SEE_OTHER);
     assert_eq!(site.visit("/books").await, "<h1>1 books</h1>");
 }
 

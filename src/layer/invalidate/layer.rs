@@ -40,8 +40,8 @@ impl InvalidateLayer {
     ///
     /// The response to a change sets the cookie `perennial-epoch` for ten seconds (`HttpOnly`,
     /// `SameSite=Lax`), which names the invalidation. A process that gets the cookie and does not
-    /// know the invalidation asks the database, for as long as
-    /// [`database_patience`](crate::Builder::database_patience) allows, and at most once a second. The
+    /// know the invalidation asks the database, at most once a second: the request waits a second at most
+    /// for its turn, and then as long as [`database_patience`](crate::Builder::database_patience) allows. The
     /// request then waits for the new version, for as long as
     /// [`first_wait`](crate::Refresh::first_wait) allows, and gets the old one afterwards. The setting
     /// applies to all layers of this process, and each process of the site needs it. No key has the

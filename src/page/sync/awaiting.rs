@@ -21,11 +21,12 @@ impl Pages {
         }
     }
 
-    /// Waits until this process knows the invalidation with this epoch, within the site's patience.
-    /// Returns the epoch; 0: the process does not know the invalidation, or there is none. A crowd of
-    /// such requests causes one sync a second.
+    /// Waits until this process knows the invalidation with this epoch: a second at most for the turn, as
+    /// a crowd of such requests causes one sync a second, and then within the site's patience. Returns the
+    /// epoch; 0: the process does not know the invalidation, or there is none.
     pub(crate) async fn caught_up_to(self: &Arc<Self>, epoch: i64) -> i64 {
-        let until = self.now() + self.store.patience();
+        let arrived = self.now();
+        let until = arrived + SYNC + self.store.patience();
         while self.invalidations.seen() < epoch {
             let now = self.now();
             let left = until - now;
@@ -34,6 +35,10 @@ impl Pages {
             }
             let (running, next) = {
                 let mut state = self.sync_state();
+                // There is no such invalidation, or the database fails.
+                if state.running.is_none() && state.begun >= arrived {
+                    break;
+                }
                 let next = state.forced + SYNC;
                 if state.running.is_none() && now >= next {
                     state.forced = now;
