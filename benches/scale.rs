@@ -1,7 +1,7 @@
 //! The statements of a site with many processes: the real engine, a store in memory that counts,
 //! and virtual time.
 //!
-//! `cargo bench --bench scale` prints the table of `docs/scale.md`, the largest row after some
+//! `cargo bench --bench scale` prints the counts beside the model of `docs/scale.md`, the largest row after some
 //! minutes.
 
 use std::{
