@@ -59,7 +59,7 @@
 //! - [`layer`]: the Tower layers and their services.
 //! - `calendar`: schedules such as "on the first of each month at six".
 //! - [`event`]: events, counters, and the filters of the log.
-//! - [`entries`]: what is stored, and the history of each resource.
+//! - [`entries`]: the stored resources, and the history of each.
 //! - [`locks`]: locks by name, once-only work, exclusive routes, idempotent requests, claims.
 //! - `sql`: the application's own pool and transactions, with a database's feature.
 //! - `testing`: a site in memory, a clock that the test moves, faults on demand.

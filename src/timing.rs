@@ -43,7 +43,7 @@ pub(crate) const SYNC: Duration = Duration::from_secs(1);
 /// than [`SYNC`], so that requests that follow one another do not wait.
 pub(crate) const OVERDUE: Duration = Duration::from_millis(1250);
 
-/// The longest time for which a failing publish is tried again.
+/// The time limit of the repetitions of a failing publish.
 pub(crate) const PUBLISH_RETRY: Duration = Duration::from_secs(15);
 
 /// The time for which a failing invalidation by a layer is tried again.
@@ -69,7 +69,7 @@ pub(crate) const TOO_MANY_KEYS_LOG: Duration = Duration::from_secs(60);
 /// The longest default interval of a negative response (404, 405, 410, 414).
 pub(crate) const NEGATIVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The default time for which stale entries and unused locks are stored.
+/// The default retention of stale entries and unused locks.
 pub(crate) const RETENTION: Duration = Duration::from_hours(24 * 90);
 
 /// The minimum age of an invalidation that is replaced by a purge of everything: few generations

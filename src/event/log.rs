@@ -33,7 +33,7 @@ macro_rules! lines {
                 );
             }
             Event::Regenerated(ended) => regeneration(ended),
-            // The store has logged its note, and a subscriber alone sees what it has missed.
+            // The store has logged its note; events that a subscriber has missed are seen by the subscriber alone.
             Event::DatabaseAway { .. }
             | Event::DatabaseBack { .. }
             | Event::LockAcquired { .. }

@@ -146,7 +146,7 @@ pub enum Event {
     Warmed {
         /// The path.
         path: Arc<str>,
-        /// The way in which the layer answered; `None`: no layer answered.
+        /// The layer's answer; `None`: no layer answered.
         served: Option<Served>,
         /// The number of paths that have been visited so far.
         done: usize,

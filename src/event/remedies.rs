@@ -1,9 +1,9 @@
-//! The meaning of each answer in a sentence, and what to do if it should be another one.
+//! The reason of each bypass and the remedy of each answer, in a sentence each.
 
 use super::{Bypass, Served};
 
 impl Served {
-    /// Returns what to do if the answer should be another one.
+    /// Returns the remedy, in a sentence, for an answer that should be another one.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Hit => {
@@ -50,7 +50,7 @@ impl Bypass {
         }
     }
 
-    /// Returns what to do so that the response is stored.
+    /// Returns the remedy, in a sentence, by which the response is stored.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Method => {

@@ -19,7 +19,7 @@ pub struct Explanation {
     pub served: Served,
     /// The reason, in a sentence.
     pub why: String,
-    /// What to do if the answer should be another one.
+    /// The remedy, in a sentence, for an answer that should be another one.
     pub remedy: &'static str,
     /// The [name of the layer](crate::layer::RefreshLayer::name).
     pub layer: String,

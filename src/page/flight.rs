@@ -103,7 +103,7 @@ pub(crate) struct Effect<B> {
     pub(crate) next: Option<Step<B>>,
     /// The new contents of memory.
     pub(crate) known: Option<Known<B>>,
-    /// The new progress for visitors who wait.
+    /// The new progress for waiting visitors.
     pub(crate) shown: Option<Shown<B>>,
     /// The lease of another process that this process has found.
     pub(crate) held: Option<HeldElsewhere>,

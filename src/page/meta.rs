@@ -157,7 +157,8 @@ pub(crate) struct Meta {
     unit: f64,
     /// The interval by the policy's schedule.
     scheduled: Option<Duration>,
-    /// A random time, by which this process regenerates before the age of `Refresh::early`.
+    /// The random lead of this process: the regeneration begins this long before the age of
+    /// `Refresh::early`.
     lead: Duration,
     /// The verdict of the invalidation list (the lowest two bits), and the list's count of changes
     /// at the time of the verdict.

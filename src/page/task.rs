@@ -87,7 +87,7 @@ impl Task {
                     return;
                 }
                 self.take_permit();
-                // One statement of another flight's tells this one, too.
+                // The statement of another flight answers this flight, too.
                 let pause = self.pages.now() - begun;
                 self.held = self.pages.is_held(&self.key, begun + pause / 2).await;
             }

@@ -1,4 +1,4 @@
-//! A mailing by several workers, of which one is killed.
+//! A mailing by several workers; one of them is killed.
 
 use std::process::Command;
 

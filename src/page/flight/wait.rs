@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::known::{Answer, Facts, Freshness, Version};
 use crate::{clock::Tick, event::Bypass};
 
-/// The progress of a regeneration, for the visitors who wait.
+/// The progress of a regeneration, for the waiting visitors.
 #[derive(Clone, Debug)]
 pub(crate) enum Shown<B> {
     /// The process asks the store for a version.
@@ -23,7 +23,7 @@ pub(crate) enum Shown<B> {
     Done(Answer<B>),
 }
 
-/// A visitor who waits for a regeneration.
+/// A waiting visitor of a regeneration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Visitor {
     pub(crate) arrived: Tick,

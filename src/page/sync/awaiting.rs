@@ -54,7 +54,7 @@ impl Pages {
                     None => tokio::time::sleep(next - now).await,
                 }
             };
-            // Without an answer, the visitor gets what any other one gets.
+            // Without an answer, the author gets the version of all visitors.
             let _ = tokio::time::timeout(left, wait).await;
         }
         match self.invalidations.latest() < epoch {

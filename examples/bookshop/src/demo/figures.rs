@@ -183,7 +183,7 @@ impl Figures {
             (generation, is_new) = (Some(*known), *known == next);
         }
         side.counts.add(visit, is_new);
-        // A visit counts in the round in which it began.
+        // A visit counts in the round of its begin.
         if let Some(round) = inner.round(SystemTime::now() - visit.took) {
             round.add(visit, generation, is_new);
         }

@@ -13,7 +13,7 @@ use super::{
     figures::Counts,
 };
 
-/// Each story's title, and the sentence that says what to look at.
+/// The title of each story, and a sentence with its point.
 pub(super) const STORIES: [(&str, &str); 5] = [
     (
         "The page becomes stale under load",

@@ -1,4 +1,4 @@
-//! The steps of a regeneration, and what it leaves behind.
+//! The steps and the effects of a regeneration.
 
 use super::*;
 use crate::{

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns the wait of a visitor who arrived this long ago.
+/// Returns the wait of a visitor with this time since the arrival.
 fn wait(process: &Process, progress: &Shown<Read>, leads: bool, ago: Duration) -> Next<Read> {
     let visitor = Visitor {
         arrived: process.now - ago,
