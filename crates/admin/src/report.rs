@@ -198,7 +198,10 @@ fn versions(processes: &[Process]) -> Option<Check> {
         [] => return None,
         [one] => (
             Verdict::Ok,
-            format!("{} processes run {one}.", processes.len()),
+            match processes.len() {
+                1 => format!("One process runs {one}."),
+                many => format!("{many} processes run {one}."),
+            },
         ),
         many => (
             Verdict::Warning,

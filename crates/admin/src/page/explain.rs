@@ -57,7 +57,6 @@ pub(crate) async fn explain(
 }
 
 fn shown(explanation: &Explanation) -> Markup {
-    let list = |texts: &[String]| visible(&texts.join(", "));
     html! {
         table {
             tr { th scope="row" { "Answer" } td { (explanation.served) } }
@@ -68,8 +67,9 @@ fn shown(explanation: &Explanation) -> Markup {
             @if let (Some(age), Some(interval)) = (explanation.age, explanation.interval) {
                 tr { th scope="row" { "Age" } td { (time(age)) ", of an interval of " (time(interval)) } }
             }
-            tr { th scope="row" { "Tags" } td { (list(&explanation.tags)) } }
-            tr { th scope="row" { "Parts" } td { (list(&explanation.parts)) } }
+            @for (name, texts) in [("Tags", &explanation.tags), ("Parts", &explanation.parts)] {
+                @if !texts.is_empty() { tr { th scope="row" { (name) } td { (visible(&texts.join(", "))) } } }
+            }
         }
     }
 }

@@ -68,7 +68,7 @@ pub const STEPS: &[&[Sides]] = &[&[
 
 /// -> name, size in bytes
 pub const SIZES: Sides = Sides {
-    sqlite: "SELECT 'file', c.page_count * s.page_size FROM pragma_page_count c, pragma_page_size s",
+    sqlite: "SELECT 'the file', c.page_count * s.page_size FROM pragma_page_count c, pragma_page_size s",
     postgres: "SELECT c.relname::text, pg_total_relation_size(c.oid) FROM pg_class c WHERE c.oid IN (
             to_regclass('{p}entry'), to_regclass('{p}lock'), to_regclass('{p}invalidation'), to_regclass('{p}outbox'), to_regclass('{p}request')
         ) ORDER BY c.relname",
