@@ -10,9 +10,8 @@ use super::{Bypass, Outcome, Served};
 /// The number of shards. Threads beyond this number share shards.
 const SHARDS: usize = 32;
 
-/// The number of values of [`Served`] and of [`Outcome`].
-const SERVED: usize = 20;
-const OUTCOMES: usize = 24;
+const SERVED: usize = Served::COUNT;
+const OUTCOMES: usize = Outcome::COUNT;
 
 /// The figures of a site in this process, since the site was opened; from
 /// [`Perennial::stats`](crate::Perennial::stats).

@@ -23,7 +23,7 @@ use crate::{
     hooked::{Hook, Hooked, Side},
     invalidation::{HEARD, Process},
     paused::{Shared, here},
-    support::{Crowd, Folder, HANG, Origin, until},
+    support::{Crowd, Folder, HANG, Origin, rounds, until},
     sync::generates_for_all,
 };
 
@@ -341,7 +341,7 @@ fn sync_on_a_stalled_runtime_blocks_no_visitor() {
 /// visitor leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
-    const ROUNDS: usize = 2000;
+    let rounds = rounds(2000, 500);
     let folder = Folder::new();
     let holder = folder.site().await;
     holder.invalidate("nothing").await.expect("is done");
@@ -358,7 +358,7 @@ async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
         let generate = || async { Ok::<_, std::io::Error>("never") };
         site.content("side/a", &POLICY, generate).await
     };
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let first = tokio::spawn(visit(site.clone()));
         // The pause ends about when the wait for the other process begins, so that rounds differ.
         tokio::time::sleep(Duration::from_micros(300)).await;

@@ -32,7 +32,7 @@ use tower::{Layer, ServiceExt};
 
 use crate::{
     paused::{Shared, here},
-    support::{Folder, get, request},
+    support::{Folder, get, request, rounds},
 };
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -114,7 +114,7 @@ async fn generator_and_store_see_nothing_of_a_visitor() {
     let mut runner = TestRunner::new(Config::default());
     let strategy = requests();
     let mut bodies = HashMap::new();
-    for _ in 0..4000 {
+    for _ in 0..rounds(4000, 1000) {
         let tree = strategy.new_tree(&mut runner).expect("a request");
         let (head, path, headers, body) = tree.current();
         let mut request = Request::new(Body::from(body));

@@ -32,6 +32,14 @@ use tokio::{
     time::Instant,
 };
 
+/// Returns a number of rounds: all of them if every test is to run, or else the few of `cargo test`.
+pub(crate) fn rounds(all: usize, few: usize) -> usize {
+    match std::env::var_os("PERENNIAL_TEST_ALL") {
+        Some(_) => all,
+        None => few,
+    }
+}
+
 /// The longest wait of a test for one event. A longer wait means that the test hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 

@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 use crate::{
     databases::{Db, four_digits},
     herd::Contender,
-    support::{Reply, every, get, patient, request, serve, until},
+    support::{Reply, every, get, patient, request, rounds, serve, until},
 };
 
 on_each_database! {
@@ -203,14 +203,10 @@ async fn no_answer_is_older_than_promised(db: Db) {
 
 /// An author who crashes before the commit, after it, or while the invalidation is being applied.
 async fn author_that_crashes_loses_no_committed_invalidation(db: Db) {
-    let turns = match std::env::var_os("PERENNIAL_TEST_ALL") {
-        Some(_) => 60,
-        None => 12,
-    };
     let (site, _processes, data) = Site::start(&db).await;
     site.shows_the_data(VISITED).await;
     let visitors = site.visitors(1);
-    for turn in 0..turns {
+    for turn in 0..rounds(60, 6) {
         let crash = ["before", "after", "applying"][turn % 3];
         let page = TAGGED[turn / 3 % 2];
         let number = site.numbers[page].fetch_add(1, SeqCst) + 1;

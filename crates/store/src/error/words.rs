@@ -20,6 +20,10 @@ macro_rules! words {
         }
 
         impl $type {
+            /// The number of values.
+            #[doc(hidden)]
+            pub const COUNT: usize = 0 $(+ $crate::words!(@count $($inner)?))+;
+
             /// Returns the word, for logs and metrics.
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -75,6 +79,8 @@ macro_rules! words {
             }
         }
     };
+    (@count) => { 1 };
+    (@count $inner:ident) => { $inner::COUNT };
     (@values $variant:ident) => { std::iter::once(Self::$variant) };
     (@values $variant:ident $inner:ident) => { $inner::all().map(Self::$variant) };
 }

@@ -202,10 +202,10 @@ mod tests {
             let rows = rows.split("\n\n").nth(1).expect("its columns follow");
             for side in [Side::Sqlite, Side::Postgres, Side::MySql] {
                 let text = side.write(sides.of(side), "");
-                let columns = text.lines().map(str::trim);
-                let columns =
-                    columns.filter(|line| line.contains(" NOT NULL") || line.starts_with("owner"));
-                for column in columns {
+                let lines = text.lines().skip(1).map(str::trim);
+                let others = [")", "PRIMARY KEY", "KEY"];
+                let is_column = |line: &&str| !others.iter().any(|other| line.starts_with(other));
+                for column in lines.filter(is_column) {
                     let column = column.split(' ').next().expect("a name").trim_matches('`');
                     let documented = rows.lines().any(|row| {
                         let names = row.split('|').nth(1).unwrap_or_default();
