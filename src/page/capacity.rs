@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError, atomic::Ordering::Relaxed},
 };
 
-use perennial_store::{Count, Error, Evict, Touch};
+use perennial_store::{Count, Error, Evict, Touch, name::bounded};
 
 use crate::{
     clock::Tick,
@@ -18,7 +18,7 @@ use crate::{
 const LOCK: &str = "capacity";
 
 /// The most keys that are kept until they are written.
-const MOST: usize = 5000;
+const MOST: usize = 20_000;
 
 /// The keys that this process has read.
 #[derive(Default)]
@@ -34,7 +34,7 @@ struct State {
 }
 
 impl Reads {
-    /// Returns the keys to write, if a check is due.
+    /// Returns the stored names of the keys to write, if a check is due.
     fn due(&self, now: Tick) -> Option<Vec<String>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state
@@ -50,7 +50,7 @@ impl Reads {
         }
         state.written = Some(now);
         let keys = mem::take(&mut state.keys).into_iter();
-        Some(keys.map(String::from).collect())
+        Some(keys.map(|key| bounded(&key).into_owned()).collect())
     }
 }
 
@@ -64,10 +64,10 @@ impl Pages {
             let period = now.0.div_euclid(READ.as_micros() as i64);
             // Once in a period for each version in memory.
             if version.page.read_in.load(Relaxed) != period {
-                version.page.read_in.store(period, Relaxed);
                 let mut state = self.reads.0.lock().unwrap_or_else(PoisonError::into_inner);
                 if state.keys.len() < MOST {
                     state.keys.insert(key.into());
+                    version.page.read_in.store(period, Relaxed);
                 }
             }
         }

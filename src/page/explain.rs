@@ -67,6 +67,10 @@ impl Explanation {
 }
 
 impl Pages {
+    pub(crate) fn has_in_memory(&self, key: &str) -> bool {
+        self.memory.get(key).is_some()
+    }
+
     /// Explains the answer to a request with this key, from memory or else from the database. Generates
     /// and stores nothing.
     pub(crate) async fn explain(

@@ -72,19 +72,17 @@ async fn explanation(
         Err(why) => Explanation::bypass(why),
         Ok(_) if layer.pages.is_off() => Explanation::bypass(Bypass::Off),
         Ok(resource) => {
-            let key = &*resource.key;
+            let (key, pages) = (&*resource.key, &layer.pages);
+            let is_refused =
+                || !pages.has_in_memory(key) && layer.admission.refuses(key, pages.now());
             let explanation = match request::to_generate(parts, &resource, layer) {
+                _ if is_refused() => Explanation::bypass(Bypass::TooManyKeys),
                 Err(why) => Explanation::bypass(why),
-                Ok(_) => layer.pages.explain(key, &layer.policy).await?,
+                Ok(_) => pages.explain(key, &layer.policy).await?,
             };
-            let is_new =
-                explanation.age.is_none() && layer.admission.refuses(key, layer.pages.now());
             Explanation {
                 key: Some(key.to_owned()),
-                ..match is_new {
-                    true => Explanation::bypass(Bypass::TooManyKeys),
-                    false => explanation,
-                }
+                ..explanation
             }
         }
     };
