@@ -113,7 +113,7 @@ impl Pages {
                 let explanation = Explanation::bypass(why);
                 let left = (until - facts.now).as_secs();
                 let why = format!(
-                    "{} So it was lately, and counts for {left} s.",
+                    "{} The last generation has shown this, and it holds for {left} s.",
                     explanation.why
                 );
                 Explanation { why, ..explanation }
