@@ -4,7 +4,7 @@ use super::Sides;
 
 /// kind, name, known fence -> entry: fence, age, time of the publish, epoch, status, headers, body,
 /// metadata; lock: fence, fence of its holder or 0, remaining, failures; latest epoch
-pub const PROBE: Sides = Sides::same(
+pub(crate) const PROBE: Sides = Sides::same(
     "{waits}SELECT e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata,
         coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0), coalesce(l.failures, 0),
         coalesce((SELECT max(epoch) FROM {p}invalidation), 0)
@@ -17,7 +17,7 @@ pub const PROBE: Sides = Sides::same(
 ///
 /// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, status,
 /// headers, size of the body, body -> fence, if the entry was published
-pub const PUBLISH: Sides = Sides {
+pub(crate) const PUBLISH: Sides = Sides {
     // FOR UPDATE: no process acquires the lock during the statement, whatever the isolation level.
     mysql: "{waits}INSERT INTO {p}entry (name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
         SELECT $2, LAST_INSERT_ID(l.fence), {now}, {now}, {now} + $6, {now} + $7, $5, $12, $8, coalesce($9, x''), $10, coalesce($11, x''), coalesce($13, x'')
@@ -63,7 +63,7 @@ pub const PUBLISH: Sides = Sides {
 ///
 /// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, known fence
 /// -> fence, if the entry was renewed
-pub const RENEW: Sides = Sides {
+pub(crate) const RENEW: Sides = Sides {
     // LIMIT makes the inner table before the join. The lock's row in it is locked at every
     // isolation level.
     mysql: "{waits}UPDATE {p}entry e JOIN (
@@ -88,25 +88,26 @@ pub const RENEW: Sides = Sides {
 ///
 /// kind, name, owner, fence -> one row changed, if an entry was stored and the lock still has this
 /// owner and fence
-pub const REMOVE: Sides = Sides::same(
+pub(crate) const REMOVE: Sides = Sides::same(
     "{waits}DELETE FROM {p}entry WHERE name = $2 AND fence <= $4
     AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4)",
 );
 
 /// name -> fence
-pub const FENCE: Sides = Sides::same("{waits}SELECT fence FROM {p}entry WHERE name = $1");
+pub(crate) const FENCE: Sides = Sides::same("{waits}SELECT fence FROM {p}entry WHERE name = $1");
 
 /// name
-pub const DELETE: Sides = Sides::same("{waits}DELETE FROM {p}entry WHERE name = $1");
+pub(crate) const DELETE: Sides = Sides::same("{waits}DELETE FROM {p}entry WHERE name = $1");
 
 /// the lower bound of the variants' names, the upper bound (excluded)
-pub const DELETE_VARIANTS: Sides = Sides::same("{waits}DELETE FROM {p}entry WHERE {variants}");
+pub(crate) const DELETE_VARIANTS: Sides =
+    Sides::same("{waits}DELETE FROM {p}entry WHERE {variants}");
 
 /// The first pages from a name on, in the order of names, with their locks, and without content.
 ///
 /// the first name, the number of pages -> name, fence, age, interval, epoch, status, size of the
 /// body, metadata, history; lock: owner, fence, remaining, age
-pub const LIST: Sides = Sides::same(
+pub(crate) const LIST: Sides = Sides::same(
     "SELECT e.name, e.fence, n.at - e.generated_at, e.stale_at - e.generated_at, e.epoch, e.status, e.bytes, e.metadata, e.history,
         l.owner, coalesce(l.fence, 0), coalesce(l.expires_at - n.at, 0), coalesce(n.at - l.acquired_at, 0)
     FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.name >= $1
@@ -117,7 +118,7 @@ pub const LIST: Sides = Sides::same(
 /// The pages that were generated or read last, as [`LIST`] has them.
 ///
 /// the number of pages -> as for [`LIST`]
-pub const LATEST: Sides = Sides::same(
+pub(crate) const LATEST: Sides = Sides::same(
     "SELECT e.name, e.fence, n.at - e.generated_at, e.stale_at - e.generated_at, e.epoch, e.status, e.bytes, e.metadata, e.history,
         l.owner, coalesce(l.fence, 0), coalesce(l.expires_at - n.at, 0), coalesce(n.at - l.acquired_at, 0)
     FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.read_at >= 0
@@ -128,11 +129,11 @@ pub const LATEST: Sides = Sides::same(
 /// The beginning, up to the list of names.
 ///
 /// names -> entry as for [`PROBE`], name
-pub const READ: &str = "SELECT e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata, e.name
+pub(crate) const READ: &str = "SELECT e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata, e.name
     FROM (SELECT {now} AS at{hex}) n JOIN {p}entry e ON e.name IN (";
 
 /// -> the number of pages, the number of stale ones, the sum of their sizes
-pub const COUNT: Sides = Sides::same(
+pub(crate) const COUNT: Sides = Sides::same(
     "SELECT count(*), count(CASE WHEN e.stale_at <= n.at THEN 1 END), CAST(coalesce(sum(e.bytes), 0) AS {int})
     FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.read_at >= 0",
 );
@@ -141,13 +142,13 @@ pub const COUNT: Sides = Sides::same(
 /// names.
 ///
 /// names
-pub const TOUCH: &str =
+pub(crate) const TOUCH: &str =
     "UPDATE {p}entry SET read_at = {now} WHERE read_at < {now} - 3600000000 AND name IN (";
 
 /// The hundred pages that nobody has read for longest, without those that are being regenerated.
 ///
 /// -> name, size of the body, time of the read
-pub const UNREAD: Sides = Sides::same(
+pub(crate) const UNREAD: Sides = Sides::same(
     "SELECT e.name, e.bytes, e.read_at FROM {p}entry e
     WHERE NOT EXISTS (SELECT 1 FROM {p}lock l WHERE l.kind = 'page' AND l.name = e.name AND l.owner IS NOT NULL AND l.expires_at > {now})
     ORDER BY e.read_at LIMIT 100",
@@ -157,15 +158,15 @@ pub const UNREAD: Sides = Sides::same(
 /// names.
 ///
 /// the latest time of a read, names
-pub const EVICT: &str = "DELETE FROM {p}entry WHERE read_at <= $1 AND name IN (";
+pub(crate) const EVICT: &str = "DELETE FROM {p}entry WHERE read_at <= $1 AND name IN (";
 
 /// name before -> the greatest name of the next hundred rows, their smallest epoch
-pub const NEXT: Sides = Sides::same(
+pub(crate) const NEXT: Sides = Sides::same(
     "SELECT max(n.name), min(n.epoch) FROM (
         SELECT name, epoch FROM {p}entry WHERE name > $1 ORDER BY name LIMIT 100
     ) n",
 );
 
 /// name before, the greatest name of the step
-pub const PRUNE: Sides =
+pub(crate) const PRUNE: Sides =
     Sides::same("DELETE FROM {p}entry WHERE name > $1 AND name <= $2 AND retain_until < {now}");

@@ -6,7 +6,7 @@ use super::Sides;
 /// revision keeps its first epoch.
 ///
 /// name -> the new epoch
-pub const INVALIDATE: Sides = Sides {
+pub(crate) const INVALIDATE: Sides = Sides {
     // There is one writer at a time, so the counter cannot change between the read and the write.
     sqlite: "INSERT INTO {p}invalidation AS i (name, epoch)
         SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
@@ -31,34 +31,34 @@ pub const INVALIDATE: Sides = Sides {
 };
 
 /// known epoch, number -> name, epoch, -1
-pub const INVALIDATED: &str = "{waits}SELECT n.name, n.epoch, -1 FROM (
+pub(crate) const INVALIDATED: &str = "{waits}SELECT n.name, n.epoch, -1 FROM (
         SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2
     ) n";
 
 /// The rest of [`INVALIDATED`] for awaited keys, up to the list of their names.
 ///
 /// -> name, fence of the entry or 0, time until the lease expires or 0
-pub const AWAITED: &str = " UNION ALL
+pub(crate) const AWAITED: &str = " UNION ALL
     SELECT l.name, coalesce(e.fence, 0), CASE WHEN l.owner IS NULL OR l.expires_at < {now} THEN 0 ELSE l.expires_at - {now} END
     FROM {p}lock l LEFT JOIN {p}entry e ON e.name = l.name WHERE l.kind = 'page' AND l.name IN (";
 
 /// The rest of [`INVALIDATED`] for invalidations that transactions have committed.
 ///
 /// -> id, 0, -2
-pub const COMMITTED: &str =
+pub(crate) const COMMITTED: &str =
     " UNION ALL SELECT o.id, 0, -2 FROM (SELECT id FROM {p}outbox LIMIT 100) o";
 
 /// Writes an invalidation in the application's transaction. Two transactions never wait for each other,
 /// as ids are random.
 ///
 /// id, name
-pub const WRITE: &str = "INSERT INTO {p}outbox (id, name) VALUES ($1, $2)";
+pub(crate) const WRITE: &str = "INSERT INTO {p}outbox (id, name) VALUES ($1, $2)";
 
 /// Applies such an invalidation. On PostgreSQL one statement, elsewhere a transaction of
 /// [`TAKE`], [`INVALIDATE`] and [`REMOVE`].
 ///
 /// id -> name, epoch
-pub const APPLY: &str = "WITH o AS (
+pub(crate) const APPLY: &str = "WITH o AS (
         DELETE FROM {p}outbox WHERE id IN (SELECT id FROM {p}outbox WHERE id = $1 FOR UPDATE{skip}) RETURNING name
     ), n AS (
         INSERT INTO {p}schema AS s (id, version) SELECT 2, {now} FROM o
@@ -70,29 +70,29 @@ pub const APPLY: &str = "WITH o AS (
     RETURNING i.name, i.epoch{notify}";
 
 /// id -> name
-pub const TAKE: Sides = Sides {
+pub(crate) const TAKE: Sides = Sides {
     mysql: "{waits}SELECT name FROM {p}outbox WHERE id = $1 FOR UPDATE{skip}",
     ..Sides::same("SELECT name FROM {p}outbox WHERE id = $1")
 };
 
 /// id
-pub const REMOVE: Sides = Sides::same("DELETE FROM {p}outbox WHERE id = $1");
+pub(crate) const REMOVE: Sides = Sides::same("DELETE FROM {p}outbox WHERE id = $1");
 
 /// number -> the smallest epoch of as many latest names; 0 if there are fewer
-pub const FOLD_AT: Sides = Sides::same(
+pub(crate) const FOLD_AT: Sides = Sides::same(
     "{waits}SELECT CASE WHEN count(*) < $1 THEN 0 ELSE min(n.epoch) END FROM (
         SELECT epoch FROM {p}invalidation WHERE name <> '*' ORDER BY epoch DESC LIMIT $1
     ) n",
 );
 
 /// last name, number -> name, epoch: purges and revisions, in the order of names
-pub const INVALIDATED_FOR_LONG: Sides = Sides::same(
+pub(crate) const INVALIDATED_FOR_LONG: Sides = Sides::same(
     "{waits}SELECT name, epoch FROM {p}invalidation
     WHERE name > $1 AND name < 'revision;' ORDER BY name LIMIT $2",
 );
 
 /// last epoch, the smallest epoch of an entry, the least age -> the last one of the next few
-pub const NEXT: Sides = Sides::same(
+pub(crate) const NEXT: Sides = Sides::same(
     "SELECT max(n.epoch) FROM (
         SELECT epoch FROM {p}invalidation
         WHERE epoch > $1 AND epoch <= $2 AND epoch < {now} - $3 AND name <> '*' ORDER BY epoch LIMIT 10000
@@ -102,7 +102,7 @@ pub const NEXT: Sides = Sides::same(
 /// Purges everything from before an epoch.
 ///
 /// epoch
-pub const FOLD: Sides = Sides {
+pub(crate) const FOLD: Sides = Sides {
     mysql: "INSERT INTO {p}invalidation (name, epoch) VALUES ('purged_prefix:', $1)
         ON DUPLICATE KEY UPDATE epoch = GREATEST(epoch, VALUES(epoch))",
     ..Sides::same(
@@ -112,7 +112,7 @@ pub const FOLD: Sides = Sides {
 };
 
 /// last epoch, the last one of the next few
-pub const PRUNE: Sides = Sides::same(
+pub(crate) const PRUNE: Sides = Sides::same(
     "DELETE FROM {p}invalidation WHERE epoch > $1 AND epoch <= $2
     AND name NOT IN ('*', 'purged_prefix:') AND substr(name, 1, 9) <> 'revision:'",
 );

@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl<DB: Driver> SqlStore<DB> {
-    pub async fn probe(&self, Probe { name, known }: &Probe) -> Answer<Probed> {
+    pub(crate) async fn probe(&self, Probe { name, known }: &Probe) -> Answer<Probed> {
         let done = self
             .run_on(&entries::PROBE, name, &[Arg::Int(*known)])
             .await?;
@@ -37,7 +37,7 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    pub async fn read(&self, Read { names }: &Read) -> Answer<Vec<(String, Entry)>> {
+    pub(crate) async fn read(&self, Read { names }: &Read) -> Answer<Vec<(String, Entry)>> {
         let mut entries = Vec::new();
         for names in names.chunks(MOST_NAMES) {
             let (places, arguments) = Self::list_of(names, 1);
@@ -79,7 +79,7 @@ impl<DB: Driver> SqlStore<DB> {
         }))
     }
 
-    pub async fn publish(&self, Publish { lease, entry }: &Publish) -> Answer<bool> {
+    pub(crate) async fn publish(&self, Publish { lease, entry }: &Publish) -> Answer<bool> {
         let content = &entry.content;
         let headers = wire::encode(content.headers());
         let mut arguments = vec![
@@ -113,13 +113,13 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(fence == Some(lease.fence))
     }
 
-    pub async fn remove(&self, call: &Remove) -> Answer<bool> {
+    pub(crate) async fn remove(&self, call: &Remove) -> Answer<bool> {
         let done = self.run_under(&entries::REMOVE, &call.lease, &[]).await?;
         Ok(done.changed > 0)
     }
 
     /// Takes the locks first, also of variants that are being made for the first time.
-    pub async fn purge(&self, Purge { key }: &Purge) -> Answer<()> {
+    pub(crate) async fn purge(&self, Purge { key }: &Purge) -> Answer<()> {
         let page = LockName::of(LockKind::Page, key.as_str());
         self.break_lock(&page, None).await?;
         let name = bounded(key);
@@ -134,7 +134,7 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(())
     }
 
-    pub async fn list(&self, List { from, most }: &List) -> Answer<Vec<EntryRow>> {
+    pub(crate) async fn list(&self, List { from, most }: &List) -> Answer<Vec<EntryRow>> {
         let most = i64::try_from(*most).unwrap_or(i64::MAX);
         let done = self
             .run(&entries::LIST, &[Arg::Text(from), Arg::Int(most)])
@@ -142,13 +142,13 @@ impl<DB: Driver> SqlStore<DB> {
         done.rows.iter().map(Self::entry_row).collect()
     }
 
-    pub async fn latest(&self, call: &Latest) -> Answer<Vec<EntryRow>> {
+    pub(crate) async fn latest(&self, call: &Latest) -> Answer<Vec<EntryRow>> {
         let most = [Arg::Int(i64::try_from(call.most).unwrap_or(i64::MAX))];
         let done = self.run(&entries::LATEST, &most).await?;
         done.rows.iter().map(Self::entry_row).collect()
     }
 
-    pub async fn count(&self) -> Answer<Counted> {
+    pub(crate) async fn count(&self) -> Answer<Counted> {
         let done = self.run(&entries::COUNT, &[]).await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let number = |column| Ok::<_, BoxError>(u64::try_from(row.number(column)?)?);
@@ -159,13 +159,13 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    pub async fn sizes(&self) -> Answer<Vec<(String, u64)>> {
+    pub(crate) async fn sizes(&self) -> Answer<Vec<(String, u64)>> {
         let done = self.run(&tables::SIZES, &[]).await?;
         let size = |row: &DB::Row| Ok((row.name(0)?, u64::try_from(row.number(1)?)?));
         done.rows.iter().map(size).collect()
     }
 
-    pub async fn touch(&self, Touch { names }: &Touch) -> Answer<()> {
+    pub(crate) async fn touch(&self, Touch { names }: &Touch) -> Answer<()> {
         for names in names.chunks(MOST_NAMES) {
             let (places, arguments) = Self::list_of(names, 1);
             let text = format!("{}{places})", entries::TOUCH);
@@ -175,7 +175,7 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(())
     }
 
-    pub async fn evict(&self, Evict { excess }: &Evict) -> Answer<u64> {
+    pub(crate) async fn evict(&self, Evict { excess }: &Evict) -> Answer<u64> {
         let (mut names, mut freed, mut latest) = (Vec::new(), 0, 0);
         for row in &self.run(&entries::UNREAD, &[]).await?.rows {
             if freed >= *excess {
@@ -219,7 +219,7 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    pub async fn prune_entries(&self, call: &PruneEntries) -> Answer<Option<Pruned>> {
+    pub(crate) async fn prune_entries(&self, call: &PruneEntries) -> Answer<Option<Pruned>> {
         let from = [Arg::Text(call.after.as_deref().unwrap_or(LEAST))];
         let pruned = self.prune([&entries::NEXT, &entries::PRUNE], &from, &[]);
         let Some((last, row)) = pruned.await? else {

@@ -15,13 +15,13 @@ use crate::{
 };
 
 impl<DB: Driver> SqlStore<DB> {
-    pub async fn invalidate(&self, call: &Invalidate) -> Answer<i64> {
+    pub(crate) async fn invalidate(&self, call: &Invalidate) -> Answer<i64> {
         let name = [Arg::Text(&call.name)];
         let done = self.run(&invalidations::INVALIDATE, &name).await?;
         Ok(number(&done)?.ok_or("the database gave no epoch")?)
     }
 
-    pub async fn invalidated(&self, call: &Invalidated) -> Answer<Synced> {
+    pub(crate) async fn invalidated(&self, call: &Invalidated) -> Answer<Synced> {
         let mut keys = call.awaited.chunks(MOST_NAMES);
         let first = keys.next().unwrap_or_default();
         let mut synced = self.synced(call.since, call.most, first).await?;
@@ -68,7 +68,7 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(synced)
     }
 
-    pub async fn apply(&self, call: &Apply) -> Answer<Option<(String, i64)>> {
+    pub(crate) async fn apply(&self, call: &Apply) -> Answer<Option<(String, i64)>> {
         let side = self.side().await?;
         let skip = if call.waits { "" } else { "{skip}" };
         let statement =
@@ -99,13 +99,13 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(Some((name, epoch)))
     }
 
-    pub async fn fold_at(&self, call: &FoldAt) -> Answer<i64> {
+    pub(crate) async fn fold_at(&self, call: &FoldAt) -> Answer<i64> {
         let most = [Arg::Int(i64::try_from(call.most)?)];
         let done = self.run(&invalidations::FOLD_AT, &most).await?;
         Ok(number(&done)?.ok_or(sqlx::Error::RowNotFound)?)
     }
 
-    pub async fn invalidated_for_long(
+    pub(crate) async fn invalidated_for_long(
         &self,
         call: &InvalidatedForLong,
     ) -> Answer<Vec<(String, i64)>> {
@@ -119,7 +119,10 @@ impl<DB: Driver> SqlStore<DB> {
             .collect()
     }
 
-    pub async fn prune_invalidations(&self, call: &PruneInvalidations) -> Answer<Option<i64>> {
+    pub(crate) async fn prune_invalidations(
+        &self,
+        call: &PruneInvalidations,
+    ) -> Answer<Option<i64>> {
         let after = Arg::Int(call.after.unwrap_or(i64::MIN));
         let bounds = [call.oldest, micros(call.age.min(FOREVER))].map(Arg::Int);
         let next = [&[after], &bounds[..]].concat();

@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl<DB: Driver> SqlStore<DB> {
-    pub async fn try_lock(&self, call: &TryLock) -> Answer<Tried> {
+    pub(crate) async fn try_lock(&self, call: &TryLock) -> Answer<Tried> {
         let statement = self.statement(&locks::TRY).await?;
         let column = bounded(call.name.as_str());
         let arguments = [
@@ -54,25 +54,25 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    pub async fn extend(&self, call: &Extend) -> Answer<bool> {
+    pub(crate) async fn extend(&self, call: &Extend) -> Answer<bool> {
         let length = [Arg::Int(micros(call.length))];
         let done = self.run_under(&locks::EXTEND, &call.lease, &length).await?;
         Ok(done.changed > 0)
     }
 
-    pub async fn release(&self, call: &Release) -> Answer<bool> {
+    pub(crate) async fn release(&self, call: &Release) -> Answer<bool> {
         let cooldown = [Arg::Int(micros(call.cooldown))];
         let released = self.run_under(&locks::RELEASE, &call.lease, &cooldown);
         let done = released.await?;
         Ok(done.changed > 0)
     }
 
-    pub async fn inspect(&self, name: &LockName) -> Answer<Option<LockRow>> {
+    pub(crate) async fn inspect(&self, name: &LockName) -> Answer<Option<LockRow>> {
         let done = self.run_on(&locks::INSPECT, name, &[]).await?;
         Ok(done.rows.first().map(lock_row::<DB>).transpose()?.flatten())
     }
 
-    pub async fn held(&self) -> Answer<Vec<LockRow>> {
+    pub(crate) async fn held(&self) -> Answer<Vec<LockRow>> {
         let done = self.run(&locks::HELD, &[]).await?;
         // A lock of a kind that this release does not know is not listed.
         let rows = done.rows.iter().map(lock_row::<DB>);
@@ -81,7 +81,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     /// Takes a lock from its current holder. A second run of the statement finds another fence, and
     /// does not affect the next holder.
-    pub async fn break_lock(&self, name: &LockName, seen: Option<i64>) -> Answer<bool> {
+    pub(crate) async fn break_lock(&self, name: &LockName, seen: Option<i64>) -> Answer<bool> {
         let fence = match seen {
             Some(fence) => Some(fence),
             None => self.inspect(name).await?.map(|row| row.fence),
@@ -94,7 +94,7 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(seen.is_none() || done.changed > 0)
     }
 
-    pub async fn prune_locks(&self, call: &PruneLocks) -> Answer<Option<String>> {
+    pub(crate) async fn prune_locks(&self, call: &PruneLocks) -> Answer<Option<String>> {
         let unused = call.unused;
         let unused = [unused.released, unused.expired, unused.alone];
         let unused = unused.map(|time| Arg::Int(micros(time.min(FOREVER))));
@@ -104,7 +104,7 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(pruned.await?.map(|(last, _)| last))
     }
 
-    pub async fn revoke(&self, call: &Revoke) -> Answer<()> {
+    pub(crate) async fn revoke(&self, call: &Revoke) -> Answer<()> {
         let owner = [Arg::Text(&call.owner)];
         self.run_on(&locks::REVOKE, &call.name, &owner).await?;
         Ok(())

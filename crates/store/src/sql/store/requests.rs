@@ -23,7 +23,7 @@ const NOT_STORED: i64 = 0;
 const ANY: &str = "*";
 
 impl<DB: Driver> SqlStore<DB> {
-    pub async fn begin(&self, call: &Begin) -> Answer<Begun> {
+    pub(crate) async fn begin(&self, call: &Begin) -> Answer<Begun> {
         let name = bounded(&call.name);
         let (name, owner) = (Arg::Text(&name), Arg::Text(&call.owner));
         let fingerprint = Arg::Text(&call.fingerprint);
@@ -62,7 +62,7 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(done.await?)
     }
 
-    pub async fn finish(&self, call: &Finish) -> Answer<bool> {
+    pub(crate) async fn finish(&self, call: &Finish) -> Answer<bool> {
         let name = bounded(&call.name);
         let of = [Arg::Text(&name), Arg::Text(&call.owner)];
         let response = call.response.as_ref();
@@ -87,13 +87,13 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(number(&done)?.is_some_and(|rows| rows > 0))
     }
 
-    pub async fn forget(&self, call: &Forget) -> Answer<bool> {
+    pub(crate) async fn forget(&self, call: &Forget) -> Answer<bool> {
         let name = bounded(&call.name);
         let of = [&name, call.owner.as_deref().unwrap_or(ANY)].map(Arg::Text);
         Ok(self.run(&requests::FORGET, &of).await?.changed > 0)
     }
 
-    pub async fn prune_requests(&self, call: &PruneRequests) -> Answer<u64> {
+    pub(crate) async fn prune_requests(&self, call: &PruneRequests) -> Answer<u64> {
         let done = self
             .run(&requests::PRUNE, &[Arg::Int(call.most.into())])
             .await?;
