@@ -6,7 +6,7 @@ use super::Sides;
 ///
 /// kind, name, owner, length, seen fence or -1 -> fence, if the lock was taken, now or by an
 /// earlier try of the same owner
-pub const TRY: Sides = Sides {
+pub(crate) const TRY: Sides = Sides {
     // The statement does not wait for a row that another transaction has locked (SKIP LOCKED). If
     // two statements insert the same name at once, the second one gives up after 50 ms.
     postgres: "WITH n AS (
@@ -57,7 +57,7 @@ const TRY_PLAIN: &str = "INSERT INTO {p}lock AS l (kind, name, owner, fence, acq
     RETURNING fence";
 
 /// kind, name, owner, fence, length -> one row changed, if the owner has the lock
-pub const EXTEND: Sides = Sides::same(
+pub(crate) const EXTEND: Sides = Sides::same(
     "{waits}UPDATE {p}lock SET expires_at = {now} + $5
     WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 AND expires_at > {now}",
 );
@@ -66,7 +66,7 @@ pub const EXTEND: Sides = Sides::same(
 ///
 /// kind, name, owner, fence, cooldown -> one row changed, if the owner has the lock, or no later
 /// holder has acquired it since an earlier release
-pub const RELEASE: Sides = Sides::same(
+pub(crate) const RELEASE: Sides = Sides::same(
     "{waits}UPDATE {p}lock SET failures = CASE WHEN $5 = 0 THEN 0 WHEN owner IS NULL THEN failures ELSE failures + 1 END,
         owner = NULL, expires_at = CASE WHEN $5 = 0 THEN 0 ELSE {now} + $5 END
     WHERE kind = $1 AND name = $2 AND fence = $4 AND (owner = $3 OR owner IS NULL)",
@@ -75,7 +75,7 @@ pub const RELEASE: Sides = Sides::same(
 /// Takes the lock from its holder with this fence, so that the holder cannot publish.
 ///
 /// kind, name, fence
-pub const BREAK: Sides = Sides::same(
+pub(crate) const BREAK: Sides = Sides::same(
     "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
     WHERE kind = $1 AND name = $2 AND fence = $3",
 );
@@ -83,7 +83,7 @@ pub const BREAK: Sides = Sides::same(
 /// Takes the lock from the owner of a try whose reply was lost.
 ///
 /// kind, name, owner
-pub const REVOKE: Sides = Sides::same(
+pub(crate) const REVOKE: Sides = Sides::same(
     "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
     WHERE kind = $1 AND name = $2 AND owner = $3",
 );
@@ -92,7 +92,7 @@ pub const REVOKE: Sides = Sides::same(
 /// key, which is ordered by bytes.
 ///
 /// the lower bound of the variants' names, the upper bound (excluded)
-pub const BREAK_VARIANTS: Sides = Sides::same(
+pub(crate) const BREAK_VARIANTS: Sides = Sides::same(
     "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
     WHERE kind = 'page' AND {variants}",
 );
@@ -105,14 +105,14 @@ pub const INSPECT: Sides = Sides::same(
 
 /// Lists the locks as [`INSPECT`] does: those that have not expired, without the marks of completed
 /// work.
-pub const HELD: Sides = Sides::same(
+pub(crate) const HELD: Sides = Sides::same(
     "SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.expires_at > n.at
     WHERE NOT (l.owner IS NULL AND l.kind = 'once') ORDER BY l.kind, l.name",
 );
 
 /// kind, last name -> the last one of the next few
-pub const NEXT: Sides = Sides::same(
+pub(crate) const NEXT: Sides = Sides::same(
     "SELECT max(n.name) FROM (
         SELECT name FROM {p}lock WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100
     ) n",
@@ -120,7 +120,7 @@ pub const NEXT: Sides = Sides::same(
 
 /// kind, last name, the last one of the next few, time unused: without an owner, with one, without
 /// an owner and an entry
-pub const PRUNE: Sides = Sides::same(
+pub(crate) const PRUNE: Sides = Sides::same(
     "DELETE FROM {p}lock WHERE kind = $1 AND name > $2 AND name <= $3
     AND CASE WHEN acquired_at < expires_at THEN expires_at ELSE acquired_at END
         < {now} - CASE WHEN owner IS NOT NULL THEN $5

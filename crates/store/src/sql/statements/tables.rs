@@ -18,7 +18,7 @@ pub const BEGIN: Sides = Sides {
 };
 
 /// The first statements of that transaction: they make the table with the version of the tables.
-pub const SCHEMA: [Sides; 3] = [
+pub(crate) const SCHEMA: [Sides; 3] = [
     Sides::same(
         "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL){engine}",
     ),
@@ -36,14 +36,14 @@ pub const SCHEMA: [Sides; 3] = [
 ];
 
 /// The tables' version: the number of steps that have made them.
-pub const VERSION: &str = "SELECT version FROM {p}schema WHERE id = 1";
+pub(crate) const VERSION: &str = "SELECT version FROM {p}schema WHERE id = 1";
 
 /// version
-pub const NOTE: &str = "UPDATE {p}schema SET version = $1 WHERE id = 1";
+pub(crate) const NOTE: &str = "UPDATE {p}schema SET version = $1 WHERE id = 1";
 
 /// The statements that make the tables: the first step makes them, and each later step leads from a
 /// version of the tables to the next version. No step is edited after a release.
-pub const STEPS: &[&[Sides]] = &[&[
+pub(crate) const STEPS: &[&[Sides]] = &[&[
     LOCK,
     Sides::same(
         "SELECT kind, name, owner, fence, acquired_at, expires_at, failures FROM {p}lock LIMIT 0",
@@ -67,7 +67,7 @@ pub const STEPS: &[&[Sides]] = &[&[
 ]];
 
 /// -> name, size in bytes
-pub const SIZES: Sides = Sides {
+pub(crate) const SIZES: Sides = Sides {
     sqlite: "SELECT 'the file', c.page_count * s.page_size FROM pragma_page_count c, pragma_page_size s",
     postgres: "SELECT c.relname::text, pg_total_relation_size(c.oid) FROM pg_class c WHERE c.oid IN (
             to_regclass('{p}entry'), to_regclass('{p}lock'), to_regclass('{p}invalidation'), to_regclass('{p}outbox'), to_regclass('{p}request')
@@ -88,7 +88,7 @@ const fn index(text: &'static str) -> Sides {
     }
 }
 
-pub const LOCK: Sides = Sides::same(
+pub(crate) const LOCK: Sides = Sides::same(
     "CREATE TABLE IF NOT EXISTS {p}lock (
         kind {name} NOT NULL,
         name {name} NOT NULL,
@@ -101,7 +101,7 @@ pub const LOCK: Sides = Sides::same(
     ){sorted}{engine}",
 );
 
-pub const ENTRY: Sides = Sides::same(
+pub(crate) const ENTRY: Sides = Sides::same(
     "CREATE TABLE IF NOT EXISTS {p}entry (
         name {name} NOT NULL,
         fence BIGINT NOT NULL,
@@ -120,21 +120,21 @@ pub const ENTRY: Sides = Sides::same(
     ){engine}",
 );
 
-pub const INVALIDATION: Sides = Sides::same(
+pub(crate) const INVALIDATION: Sides = Sides::same(
     "CREATE TABLE IF NOT EXISTS {p}invalidation (
         name {name} NOT NULL PRIMARY KEY,
         epoch BIGINT NOT NULL{index_of_epochs}
     ){sorted}{engine}",
 );
 
-pub const OUTBOX: Sides = Sides::same(
+pub(crate) const OUTBOX: Sides = Sides::same(
     "CREATE TABLE IF NOT EXISTS {p}outbox (
         id {name} NOT NULL PRIMARY KEY,
         name {name} NOT NULL
     ){sorted}{engine}",
 );
 
-pub const REQUEST: Sides = Sides::same(
+pub(crate) const REQUEST: Sides = Sides::same(
     "CREATE TABLE IF NOT EXISTS {p}request (
         name {name} NOT NULL PRIMARY KEY,
         owner {name} NOT NULL,
@@ -149,7 +149,7 @@ pub const REQUEST: Sides = Sides::same(
 );
 
 /// Returns the SQL of a word that stands in these statements alone.
-pub fn word(word: &str) -> Option<Sides> {
+pub(crate) fn word(word: &str) -> Option<Sides> {
     let mysql = |mysql, others| Sides {
         mysql,
         ..Sides::same(others)
