@@ -11,7 +11,7 @@ pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time after which the failure of a step says nothing about the database any more, if other
 /// steps succeed: a rare step may not be tried again for days.
-pub const FAILURE_COUNTS: Duration = Duration::from_secs(60);
+pub(crate) const FAILURE_COUNTS: Duration = Duration::from_secs(60);
 
 /// The default time that a request waits for the database although the request can be answered
 /// without the database.
@@ -19,48 +19,48 @@ pub const DATABASE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The time for which a pool of Perennial's own tries to get a connection.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// The time that making or upgrading the tables may take.
-pub const PREPARE_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const PREPARE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The longest wait of a statement for another writer of the same SQLite file. Shorter than
 /// [`STATEMENT_TIMEOUT`], so that SQLite's own message comes first.
 #[cfg(feature = "sqlite")]
-pub const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time that a connection may take to answer when the connection is given back to its pool.
-pub const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
 /// The pauses between two tries for a lock. All waiters have the same pauses, whatever their limits
 /// are, so that each waiter has the same chance when the lock is released.
-pub const LOCK_PAUSES: [Duration; 2] = [Duration::from_millis(100); 2];
+pub(crate) const LOCK_PAUSES: [Duration; 2] = [Duration::from_millis(100); 2];
 
 /// The pauses before a statement is run again.
 pub const STATEMENT_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
 
 /// The approximate time for which a statement may still run on the server after its connection
 /// broke.
-pub const SETTLING: Duration = Duration::from_millis(250);
+pub(crate) const SETTLING: Duration = Duration::from_millis(250);
 
 /// The pauses before the tables are made or upgraded again, when another process got in the way.
-pub const TABLES_PAUSES: [Duration; 2] = [Duration::from_millis(50); 2];
+pub(crate) const TABLES_PAUSES: [Duration; 2] = [Duration::from_millis(50); 2];
 
 /// The pauses before a new SQLite file is opened again.
 #[cfg(feature = "sqlite")]
-pub const OPEN_PAUSES: [Duration; 2] = [Duration::from_millis(20); 2];
+pub(crate) const OPEN_PAUSES: [Duration; 2] = [Duration::from_millis(20); 2];
 
 /// The pause before a process listens again after its connection was lost.
 #[cfg(feature = "postgres")]
-pub const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// The time between two notifications that are acted on.
 #[cfg(feature = "postgres")]
-pub const LISTEN_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 
 /// The times after the loss of a reply at which the effect of the call is undone: each is three to
 /// five times the one before, up to the quarter of an hour for which TCP may resend a message.
-pub const UNDO_AFTER: [Duration; 6] = [
+pub(crate) const UNDO_AFTER: [Duration; 6] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
     Duration::from_secs(20),
@@ -73,7 +73,7 @@ pub const UNDO_AFTER: [Duration; 6] = [
 pub const LEASE: Duration = Duration::from_secs(15);
 
 /// The default time that an attempt waits for a named lock.
-pub const LOCK_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
 
 /// The time for which a process asks the store nothing about a key that another process
 /// regenerates.
