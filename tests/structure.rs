@@ -124,7 +124,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// The crates, from the lowest one up, with the most lines of code that each may have.
 const CRATES: [(&str, &str, usize); 8] = [
-    ("perennial-store", "crates/store/src", 4110),
+    ("perennial-store", "crates/store/src", 4120),
     ("perennial", "src", 8950),
     ("perennial-jobs", "crates/jobs/src", 1170),
     ("perennial-idempotency", "crates/idempotency/src", 540),
