@@ -10,7 +10,7 @@ impl Served {
                 "For a new version now, invalidate the page; for newer ones always, set a shorter interval."
             }
             Self::Stale => {
-                "Nothing: the next version is on its way. Where no old version may be served, purge in place of invalidating, or set `stale_while_revalidate`."
+                "Nothing: a request regenerates the page. If it stays stale, the log has the handler's error. Where no old version may be served, purge, or set `stale_while_revalidate`."
             }
             Self::Generated | Self::Collapsed => {
                 "Nothing: the next request is a hit. To generate pages before visitors come, call `Perennial::warm`."

@@ -83,7 +83,7 @@ impl Builder {
     /// for those that are being regenerated. The processes check this at a request, once a minute, so
     /// that the store exceeds its capacity by what a minute publishes. Above four fifths of the capacity,
     /// each process stores once an hour which pages it has read; a generation counts as a read. The
-    /// processes of a site should have one capacity: the smallest one applies.
+    /// processes of a site should have one capacity: the smallest one applies. Zero is an error of `open`.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = Some(bytes);
         self
@@ -349,6 +349,11 @@ impl Builder {
         if self.token_is_short {
             return Err(Error::invalid(
                 "the token of `Builder::explain_token` is shorter than 16 bytes: write one that nobody guesses",
+            ));
+        }
+        if self.settings.store_capacity == Some(0) {
+            return Err(Error::invalid(
+                "the store has no room: write the number of bytes for `Builder::store_capacity`, or leave it out",
             ));
         }
         if self.settings.max_regenerations == 0 {

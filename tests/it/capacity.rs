@@ -79,6 +79,13 @@ async fn pages_that_no_process_has_read_for_longest_leave_a_full_store() {
     assert_eq!(database.generations(&path(5)), 2);
 }
 
+#[test]
+fn capacity_of_nothing_is_refused() {
+    let none = Database::new().open(Perennial::builder().store_capacity(0));
+    let none = none.expect_err("is refused").to_string();
+    assert!(none.contains("store_capacity"), "{none}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn store_without_a_capacity_keeps_all_pages() {
     let database = Database::new();

@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use perennial::{
-    Perennial,
-    entries::{EntryFilter, EntryState},
-};
+use perennial::Perennial;
+use perennial_admin::{self as report, Report};
 use sqlx::{AnyConnection, AssertSqlSafe, query_scalar};
 
 use super::Verdict;
@@ -207,31 +205,18 @@ impl<'a> Patient<'a> {
         }
     }
 
+    /// The checks of the report that `perennial status` shows.
     async fn entries(&mut self) -> Checked {
-        let site = self.site()?;
-        let cooldown = EntryFilter::new().state(EntryState::Cooldown).limit(20);
-        let page = site.entries(&cooldown).await?;
-        if let Some(entry) = page.entries.first() {
-            let text = format!(
-                "{} pages failed to regenerate, {:?} among them: the site's log has the errors",
-                page.entries.len(),
-                entry.key
-            );
-            return found(Verdict::Warning, text);
-        }
-        let processes = perennial_admin::processes(site).await?;
-        let mut versions: Vec<_> = processes.iter().map(|it| &*it.runs).collect();
-        versions.sort_unstable();
-        versions.dedup();
-        match versions.len() {
-            0 | 1 => found(Verdict::Ok, "no page is in cooldown"),
-            _ => found(
-                Verdict::Warning,
-                format!(
-                    "processes run different versions ({}): fine during a deploy",
-                    versions.join("; ")
-                ),
-            ),
-        }
+        let report = Report::read(self.site()?).await?;
+        let checks = report.checks.iter();
+        let checks: Vec<_> = checks
+            .filter(|check| ["regenerations", "versions"].contains(&check.id))
+            .collect();
+        let is_ok = checks
+            .iter()
+            .all(|check| check.result == report::Verdict::Ok);
+        let texts: Vec<_> = checks.iter().map(|check| &*check.text).collect();
+        let verdict = if is_ok { Verdict::Ok } else { Verdict::Warning };
+        found(verdict, texts.join(" "))
     }
 }

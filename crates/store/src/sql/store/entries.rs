@@ -12,7 +12,7 @@ use crate::{
     rows::{Counted, Entry, EntryRow, LockRow, LockState, Probed, Pruned, ROW},
     sql::{
         dialect::SET_BACK,
-        run::{Arg, Cells, Driver, Statement, number},
+        run::{Arg, Cells, Driver, number},
         statements::{entries, locks, tables},
         wire,
     },
@@ -40,10 +40,11 @@ impl<DB: Driver> SqlStore<DB> {
     pub(crate) async fn read(&self, Read { names }: &Read) -> Answer<Vec<(String, Entry)>> {
         let mut entries = Vec::new();
         for names in names.chunks(MOST_NAMES) {
-            let (places, arguments) = Self::list_of(names, 1);
-            let text = format!("{}{places})", entries::READ);
-            let statement = Statement::new(self.side().await?, &self.prefix, &text);
-            for row in &self.connections.run(&statement, &arguments).await?.rows {
+            for row in &self
+                .run_listed(entries::READ, Vec::new(), names)
+                .await?
+                .rows
+            {
                 let name = row.name(8)?;
                 if let Some(entry) = Self::readable(&name, row) {
                     entries.push((name, entry));
@@ -167,10 +168,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     pub(crate) async fn touch(&self, Touch { names }: &Touch) -> Answer<()> {
         for names in names.chunks(MOST_NAMES) {
-            let (places, arguments) = Self::list_of(names, 1);
-            let text = format!("{}{places})", entries::TOUCH);
-            let statement = Statement::new(self.side().await?, &self.prefix, &text);
-            self.connections.run(&statement, &arguments).await?;
+            self.run_listed(entries::TOUCH, Vec::new(), names).await?;
         }
         Ok(())
     }
@@ -186,11 +184,8 @@ impl<DB: Driver> SqlStore<DB> {
             latest = row.number(2)?;
         }
         if !names.is_empty() {
-            let (places, listed) = Self::list_of(&names, 2);
-            let text = format!("{}{places})", entries::EVICT);
-            let statement = Statement::new(self.side().await?, &self.prefix, &text);
-            let arguments = [vec![Arg::Int(latest)], listed].concat();
-            self.connections.run(&statement, &arguments).await?;
+            let latest = vec![Arg::Int(latest)];
+            self.run_listed(entries::EVICT, latest, &names).await?;
         }
         Ok(freed)
     }

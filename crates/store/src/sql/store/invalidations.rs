@@ -34,20 +34,16 @@ impl<DB: Driver> SqlStore<DB> {
 
     async fn synced(&self, since: i64, most: usize, keys: &[String]) -> Answer<Synced> {
         let names: Vec<_> = keys.iter().map(|key| bounded(key)).collect();
-        let side = self.side().await?;
         let mut text = invalidations::INVALIDATED.to_owned();
         if most > 0 {
             text.push_str(invalidations::COMMITTED);
         }
         let most = Arg::Int(i64::try_from(most).unwrap_or(i64::MAX));
-        let mut arguments = vec![Arg::Int(since), most];
+        let arguments = vec![Arg::Int(since), most];
         if !names.is_empty() {
-            let (places, awaited) = Self::list_of(&names, 3);
-            arguments.extend(awaited);
-            text = text + invalidations::AWAITED + &places + ")";
+            text.push_str(invalidations::AWAITED);
         }
-        let statement = Statement::new(side, &self.prefix, &text);
-        let done = self.connections.run(&statement, &arguments).await?;
+        let done = self.run_listed(&text, arguments, &names).await?;
         let mut synced = Synced::default();
         let mut states = HashMap::new();
         for row in &done.rows {

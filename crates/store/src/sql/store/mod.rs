@@ -119,15 +119,26 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    /// Returns the places of a list of at most [`MOST_NAMES`] names from the argument `first` on, and
-    /// their arguments. A connection keeps each prepared text, so there are few: the last name fills up.
-    fn list_of(names: &[impl AsRef<str>], first: usize) -> (String, Vec<Arg<'_>>) {
-        let room = ROOM.into_iter().find(|room| *room >= names.len());
-        let room = room.unwrap_or(MOST_NAMES);
-        let padded = names.iter().chain(names.last().into_iter().cycle());
-        let arguments = padded.take(room).map(|name| Arg::Text(name.as_ref()));
-        let places: Vec<_> = (first..first + room).map(|n| format!("${n}")).collect();
-        (places.join(", "), arguments.collect())
+    /// Runs a statement that ends with a list of at most [`MOST_NAMES`] names, after its other
+    /// arguments; without names, as it is. A connection keeps each prepared text, so there are few: the
+    /// last name fills up.
+    async fn run_listed<'a>(
+        &self,
+        text: &str,
+        mut arguments: Vec<Arg<'a>>,
+        names: &'a [impl AsRef<str>],
+    ) -> Answer<Done<DB>> {
+        let mut text = text.to_owned();
+        if let Some(last) = names.last() {
+            let room = ROOM.into_iter().find(|room| *room >= names.len());
+            let (room, before) = (room.unwrap_or(MOST_NAMES), arguments.len());
+            let padded = names.iter().chain(std::iter::repeat(last)).take(room);
+            arguments.extend(padded.map(|name| Arg::Text(name.as_ref())));
+            let places: Vec<_> = (1..=room).map(|n| format!("${}", before + n)).collect();
+            text = format!("{text}{})", places.join(", "));
+        }
+        let statement = Statement::new(self.side().await?, &self.prefix, &text);
+        Ok(self.connections.run(&statement, &arguments).await?)
     }
 
     /// Runs a statement whose first arguments are a kind and a name.
