@@ -1,8 +1,5 @@
-//! The monotonic clock of this process.
-//!
-//! Ages come from the database's clock; between two statements the process continues them by its
-//! own clock. A version may be older than the process, which an [`Instant`] cannot express, so
-//! times count from a start and may be negative.
+//! The monotonic clock of this process. A version may be older than the process, which an [`Instant`]
+//! cannot express: times count from a start and may be negative.
 
 use std::{
     ops,

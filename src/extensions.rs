@@ -1,5 +1,3 @@
-//! Extensions of a response, which a generator adds.
-
 use std::{sync::Arc, time::Duration};
 
 /// The age at which the response is stale, in place of the policy's interval.
@@ -17,14 +15,14 @@ use std::{sync::Arc, time::Duration};
 pub struct RefreshAfter(pub Duration);
 
 /// The tags of the response, beside those of the [layer](crate::layer::RefreshLayer::tag): names of
-/// the data that the response depends on, for [`invalidate_tag`](crate::Perennial::invalidate_tag).
+/// the data that the response depends on.
 ///
 /// ```
 /// use axum::{Extension, extract::Path, response::IntoResponse};
 /// use perennial::Tags;
 ///
 /// async fn book(Path(id): Path<u32>) -> impl IntoResponse {
-///     (Extension(Tags::new([format!("book-{id}"), "catalog".into()])), "…")
+///     (Extension(Tags::new([format!("book-{id}"), "catalogue".into()])), "…")
 /// }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

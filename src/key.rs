@@ -1,5 +1,3 @@
-//! Keys: the names of the resources that requests ask for.
-
 use std::borrow::Cow;
 
 use http::Uri;

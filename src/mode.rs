@@ -1,5 +1,3 @@
-//! The mode of a site: as in production, without a cache, or for development.
-
 use std::{env, fs, time::SystemTime};
 
 use perennial_store::{Error, name::hex, words};

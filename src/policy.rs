@@ -1,5 +1,3 @@
-//! The policy of a resource.
-
 use std::{
     fmt,
     panic::RefUnwindSafe,
@@ -34,27 +32,6 @@ impl PartialEq for dyn Schedule {
 
 /// The policy of a page or a piece of content: its interval, and the limits of each wait.
 ///
-/// A value that a `const` can hold. By default, the visitor whose request starts a regeneration
-/// waits for the new version for at most 1 s. All other visitors get the old version at once,
-/// however old the version is.
-///
-/// # How timeouts nest
-///
-/// Each limit is shorter than the next one. With an old version in place, no visitor gets an error.
-///
-/// | limit | default | bounds |
-/// |---|---|---|
-/// | [`Builder::database_patience`](crate::Builder::database_patience) | 0.5 s | the wait for a database that does not answer |
-/// | [`soft_timeout`](Self::soft_timeout) | 1 s | the wait of the visitor whose request regenerates |
-/// | an outer timeout, such as tower-http's `TimeoutLayer` | – | one request; the regeneration goes on |
-/// | [`timeout`](Self::timeout) | 60 s | one run of the generator |
-///
-/// Without an old version, the visitor whose request starts the generator waits for `timeout`, and
-/// other visitors wait as [`first_wait`](Self::first_wait) says. A shorter outer timeout answers visitors
-/// in its own way. The process extends [`lease`](Self::lease) while the generator runs, so `lease`
-/// only has to be longer than a statement takes
-/// ([`Builder::statement_timeout`](crate::Builder::statement_timeout), 5 s).
-///
 /// ```
 /// use std::time::Duration;
 /// use perennial::{DAY, Refresh};
@@ -88,15 +65,12 @@ pub struct Refresh {
 }
 
 impl Refresh {
-    /// Creates a policy under which a version is stale at this age. The age counts from the publish
-    /// of the version by the database's clock.
+    /// Creates a policy under which a version is stale at this age, counted from its publish by the
+    /// database's clock.
     ///
     /// The interval of a 404, 405, 410 or 414 is at most one minute, unless the response has a
-    /// [`RefreshAfter`](crate::RefreshAfter).
-    ///
-    /// With [`Duration::ZERO`] a version is always stale. Each request gets the stored version, and
-    /// one request at a time regenerates the page; the visitor of that request waits up to the soft
-    /// timeout.
+    /// [`RefreshAfter`](crate::RefreshAfter). With zero a version is always stale, and one request at a time
+    /// regenerates the page.
     pub const fn every(interval: Duration) -> Self {
         Self {
             interval,
@@ -118,8 +92,8 @@ impl Refresh {
     }
 
     /// Creates a policy under which a version is stale as soon as an occurrence of the schedule lies
-    /// between the begin of its generation and now, by the database's clock. There is no scheduler:
-    /// the first request after the occurrence regenerates.
+    /// between the begin of its generation and now, by the database's clock. There is no scheduler: the
+    /// first request after the occurrence regenerates.
     ///
     /// ```
     /// # fn f() -> Result<(), perennial::Error> {
@@ -130,13 +104,6 @@ impl Refresh {
     /// # Ok(()) }
     /// # f().unwrap();
     /// ```
-    ///
-    /// The interval of each version is the time from its publish until the occurrence.
-    /// [`stale_while_revalidate`](Self::stale_while_revalidate) and the headers for clients follow from it.
-    /// [`jitter`](Self::jitter) delays the moment, as content that is generated earlier would be
-    /// stale at the occurrence. For the same reason [`early`](Self::early) has no effect.
-    ///
-    /// While the database is away, the clock of the process decides.
     pub fn on(schedule: &'static dyn Schedule) -> Self {
         let mut policy = Self::every(schedule.period());
         policy.schedule = Some(schedule);
@@ -144,25 +111,14 @@ impl Refresh {
     }
 
     /// Creates a policy under which each response's own headers decide when the response is stale,
-    /// and `default` decides for a response without such headers. For a gateway, and for handlers
-    /// that know best.
+    /// and `default` for a response without them, for which the policy's other settings hold, too.
     ///
-    /// The lifetime is that for a shared cache (RFC 9111 §4.2):
-    ///
-    /// - The lifetime is `s-maxage`, `max-age` or `Expires`.
-    /// - The response's `Age` is subtracted. The time since `Date` by this process's clock is
-    ///   subtracted instead if that time is longer than `Age` and than 5 s.
-    /// - A valid, non-empty `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also for
-    ///   the question whether the response may be stored (RFC 9213 §2.2). An invalid
-    ///   `CDN-Cache-Control` is ignored (§2.1), except for a `private` or `no-store` in it. The
-    ///   layer passes the header on to clients, for further caches on the way (§3.1).
-    /// - A stale version is served for as long as `stale-while-revalidate` allows, and after a
-    ///   failed regeneration for as long as `stale-if-error` allows (RFC 5861).
-    /// - With `no-cache`, `must-revalidate` or `proxy-revalidate` a stale version is not served:
-    ///   visitors wait as for a first version.
-    ///
-    /// [`stale_while_revalidate`](Self::stale_while_revalidate) and [`jitter`](Self::jitter) apply to responses without such
-    /// headers.
+    /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), less the larger of the
+    ///   response's `Age` and, beyond 5 s, the time since its `Date`.
+    /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also for the question whether the
+    ///   response may be stored (RFC 9213 §2.2). Of an invalid one, `private` and `no-store` count.
+    /// - `stale-while-revalidate` and `stale-if-error` bound the serving of a stale version (RFC 5861), and
+    ///   `no-cache`, `must-revalidate` and `proxy-revalidate` forbid it.
     pub const fn from_headers(default: Duration) -> Self {
         let mut policy = Self::every(default);
         policy.from_headers = true;
@@ -170,40 +126,28 @@ impl Refresh {
     }
 
     /// Sets the time that the visitor whose request started the regeneration waits for the new
-    /// version. After that the visitor gets the old version. Default: 1 s, which is less than the
-    /// usual timeouts around routes.
-    ///
-    /// Until the lock is taken, the visitor waits no longer than
-    /// [`Builder::database_patience`](crate::Builder::database_patience) for a database that does
-    /// not answer. The regeneration continues in each case, even if that visitor disconnects.
+    /// version. After that the visitor gets the old version, and the regeneration continues. Default: 1 s.
     pub const fn soft_timeout(mut self, limit: Duration) -> Self {
         self.soft_timeout = limit;
         self
     }
 
-    /// Serves the old version at once to the visitor whose request starts the regeneration, too.
-    /// The same as [`soft_timeout`](Self::soft_timeout) of zero.
-    ///
-    /// Corresponds to `stale-while-revalidate` of RFC 5861 §3.
+    /// Serves the old version immediately to the visitor whose request starts the regeneration, too:
+    /// a [`soft_timeout`](Self::soft_timeout) of zero, as `stale-while-revalidate` of RFC 5861 §3.
     pub const fn in_background(self) -> Self {
         self.soft_timeout(Duration::ZERO)
     }
 
-    /// Sets the time that other visitors wait while a page is generated for the first time. After
-    /// that they get 503 with `Retry-After`; with zero, immediately. Default: 30 s.
-    ///
-    /// The visitor whose request starts the generator waits for the result, at most for
-    /// [`timeout`](Self::timeout). The same holds for a version that is too old for
-    /// [`stale_while_revalidate`](Self::stale_while_revalidate).
+    /// Sets the time that other visitors wait while a page is generated for the first time, or is too old
+    /// for [`stale_while_revalidate`](Self::stale_while_revalidate). After that they get 503 with
+    /// `Retry-After`. Default: 30 s.
     pub const fn first_wait(mut self, limit: Duration) -> Self {
         self.first_wait = limit;
         self
     }
 
-    /// Sets the time after which a regeneration is cancelled and counts as failed. Default: 60 s.
-    ///
-    /// The generator's future is dropped at its next `await`. A generator that blocks its thread
-    /// cannot be cancelled.
+    /// Sets the time after which a regeneration is cancelled, at its next `await`, and counts as failed.
+    /// Default: 60 s.
     ///
     /// # Panics
     ///
@@ -214,12 +158,9 @@ impl Refresh {
         self
     }
 
-    /// Sets the time for which a process holds the lock without extending the lease. Default: 15 s.
-    /// A crash of the process delays the next regeneration by at most this time.
-    ///
-    /// The process extends the lease at a third of its length while the generator runs, so a lease
-    /// may be shorter than the generator's time. Choose a lease well above the time that a database
-    /// statement may take.
+    /// Sets the time for which a process holds the lock without extending the lease, which it does at a
+    /// third while the generator runs. Default: 15 s. A crash of the process delays the next regeneration by
+    /// at most this time.
     ///
     /// # Panics
     ///
@@ -236,9 +177,8 @@ impl Refresh {
     /// Sets the time after a failure in which no process tries again. Default: the interval within
     /// 3 s – 30 s.
     ///
-    /// Without a servable version, when visitors get 503, the time is a second after the first
-    /// failure, and is doubled with each further one up to the cooldown. The database counts the
-    /// failures, so that all processes together try no more often.
+    /// Without a servable version, the time is a second after the first failure, and doubles with each
+    /// further one up to the cooldown.
     ///
     /// # Panics
     ///
@@ -254,11 +194,10 @@ impl Refresh {
 
     /// Sets the time after the interval for which an old version is served while one request
     /// regenerates the page (RFC 5861 §3). Visitors of an older version wait as for a first version.
-    /// Default: no limit, an old version is served at any age.
+    /// Default: no limit.
     ///
-    /// The limit is one of age: an invalidated version whose interval has not ended is served while
-    /// one request regenerates it. [`purge`](crate::Perennial::purge) in place of an invalidation
-    /// ends that.
+    /// An invalidated version whose interval has not ended is served meanwhile;
+    /// [`purge`](crate::Perennial::purge) ends that.
     pub const fn stale_while_revalidate(mut self, limit: Duration) -> Self {
         self.stale_while_revalidate = Some(limit);
         self
@@ -266,10 +205,7 @@ impl Refresh {
 
     /// Sets the time after the interval for which an old version is served once a regeneration has
     /// failed, also beyond [`stale_while_revalidate`](Self::stale_while_revalidate) (RFC 5861 §4).
-    /// Default: zero, no longer than without a failure.
-    ///
-    /// Has an effect only beside `stale_while_revalidate`, without which an old version is served
-    /// at any age.
+    /// Default: zero. Has an effect only beside `stale_while_revalidate`.
     pub const fn stale_if_error(mut self, limit: Duration) -> Self {
         self.stale_if_error = limit;
         self
@@ -277,19 +213,15 @@ impl Refresh {
 
     /// Keeps a page for its own interval, also beyond the end of a part's. Default: a page that was
     /// generated with [`content`](crate::Perennial::content) or [`value`](crate::Perennial::value)
-    /// is stale as soon as one of its parts is. An invalidation of a part makes the page stale in
-    /// any case.
+    /// is stale as soon as a part is. An invalidation of a part counts in any case.
     pub const fn outlives_parts(mut self) -> Self {
         self.outlives_parts = true;
         self
     }
 
     /// Spreads expiry: each key's interval is shortened by a fixed part of up to this fraction, so
-    /// that pages generated together do not expire together. Default: 0.
-    ///
-    /// The part is derived from the key, and is the same in every process and for every version of
-    /// the key. With a [schedule](Self::on), the key's moment is later than the occurrence by this
-    /// part of the time to the following occurrence: of a month, 0.001 is up to 45 minutes.
+    /// that pages generated together do not expire together. Default: 0. With a [schedule](Self::on), the
+    /// moment is later by this part of the time to the following occurrence.
     ///
     /// # Panics
     ///
@@ -303,21 +235,9 @@ impl Refresh {
     /// Sets the part of the interval after which a hit starts a regeneration in the background, so
     /// that visitors of a busy page never see a stale version. Default: 1, no hit does.
     ///
-    /// The visitor gets the stored version at once, whatever the [soft
-    /// timeout](Self::soft_timeout). One process regenerates, by the same statements as for a stale
-    /// version. Each process begins earlier than at this part of the interval, by a random time:
-    /// the time that the version's generator took, times −ln of a random number (XFetch: Vattani,
-    /// Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", 2015). The
-    /// number is drawn once for each version and process.
-    ///
-    /// Has no effect on a [schedule](Self::on), whose times are exact.
-    ///
-    /// ```
-    /// use perennial::{DAY, Refresh};
-    ///
-    /// // From the age of 27 days on, the next visitor starts a regeneration.
-    /// let best_sellers = Refresh::every(30 * DAY).early(0.9);
-    /// ```
+    /// Each process begins earlier by the time that the generator took, times −ln of a random number (XFetch:
+    /// Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", 2015). Has no
+    /// effect on a [schedule](Self::on).
     ///
     /// # Panics
     ///
@@ -331,14 +251,9 @@ impl Refresh {
         self
     }
 
-    /// Sets the time for which browsers and other caches may use a response without asking, if the
-    /// generator set neither `Cache-Control` nor `Expires`. Default: zero.
-    ///
-    /// - With zero, a client may store the response and asks before each use (`no-cache`, RFC 9111
-    ///   §5.2.2.4). The answer is 304 if the content is unchanged.
-    /// - With a longer time, a client uses the response until the version is stale, at most for
-    ///   `limit` (`max-age`, §5.2.2.1). The site cannot revoke this permission: if a version is
-    ///   regenerated earlier, a client still uses its copy.
+    /// Sets the time for which browsers and other caches may use a response without asking (`max-age`), until
+    /// the version is stale at most, if the generator set neither `Cache-Control` nor `Expires`. The site
+    /// cannot revoke that. Default: zero, and a client asks before each use (`no-cache`).
     pub const fn browser_cache(mut self, limit: Duration) -> Self {
         self.browser_cache = limit;
         self

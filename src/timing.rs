@@ -1,5 +1,3 @@
-//! The shared times.
-
 use std::time::Duration;
 
 pub(crate) use perennial_store::timing::{

@@ -1,5 +1,3 @@
-//! Counters of requests and regenerations.
-
 use std::{
     cell::Cell,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -13,8 +11,7 @@ const SHARDS: usize = 32;
 const SERVED: usize = Served::COUNT;
 const OUTCOMES: usize = Outcome::COUNT;
 
-/// The figures of a site in this process, since the site was opened; from
-/// [`Perennial::stats`](crate::Perennial::stats).
+/// The figures of a site in this process; from [`Perennial::stats`](crate::Perennial::stats).
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Stats {
@@ -26,8 +23,7 @@ pub struct Stats {
     pub running: usize,
     /// The number of keys in memory.
     pub memory_entries: usize,
-    /// The approximate size of the versions in memory, in bytes, with their headers and compressed
-    /// forms.
+    /// The approximate size of the versions in memory, in bytes.
     pub memory_bytes: u64,
     /// The capacity of memory, in bytes.
     pub memory_capacity: u64,
@@ -35,14 +31,13 @@ pub struct Stats {
     pub store_capacity: Option<u64>,
     /// The keys that had to leave memory for others.
     pub memory_evictions: u64,
-    /// False while a step in the database fails: from the step's first failure until the same step
-    /// succeeds again, or another one a minute or more after the last failure.
+    /// False from the first failure of a call to the database until the same call succeeds again, or
+    /// another one a minute or more after the last failure.
     pub database_available: bool,
 }
 
 impl Stats {
-    /// Returns the number of requests to the site's layers that were answered in this way. Each
-    /// request counts once.
+    /// Returns the number of requests to the site's layers that were answered in this way.
     pub fn requests(&self, served: Served) -> u64 {
         self.requests[slot(served)]
     }

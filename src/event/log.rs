@@ -1,5 +1,3 @@
-//! The log lines of events.
-
 use tracing::Level;
 
 use super::{Bypass, Event, Outcome, Regeneration, observer::Frequent};

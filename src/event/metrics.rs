@@ -1,7 +1,5 @@
-//! Metrics, by the facade of the crate `metrics`.
-//!
-//! The value of a label comes from an enum or from the source code, never from a request or from the
-//! database: visitors cannot make series.
+//! Metrics, by the facade of the crate `metrics`. The value of a label comes from an enum or from the
+//! source code: visitors cannot make series.
 
 use std::{sync::Arc, time::Duration};
 

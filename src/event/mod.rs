@@ -1,59 +1,10 @@
-//! Events: what a site does, for the log, for counters and for subscribers. For an application that
-//! reacts to regenerations, or that tests its own caching.
+//! Events: what a site does, for [subscribers](crate::Perennial::subscribe), the log and metrics. A hit
+//! is counted by [`Perennial::stats`](crate::Perennial::stats) and is no event.
 //!
-//! | the wish | use |
-//! |---|---|
-//! | follow a site while it runs | [`Perennial::subscribe`](crate::Perennial::subscribe) |
-//! | count requests and regenerations | [`Perennial::stats`](crate::Perennial::stats) |
-//! | read the log | the filters below |
-//!
-//! A hit is counted and is no event, so that hits stay cheap.
-//!
-//! # The log
-//!
-//! Every event but [`Missed`](Event::Missed) is also a line of [tracing](https://docs.rs/tracing),
-//! with the event's fields. The filters are those of `tracing_subscriber::EnvFilter`:
-//!
-//! | filter | shows |
-//! |---|---|
-//! | `perennial=info` | one line at start, and everything that needs attention |
-//! | `perennial::regeneration=debug` | each regeneration: `key layer reason outcome took_ms bytes fence` |
-//! | `perennial::invalidation=debug` | each invalidation and purge by this process |
-//! | `perennial::lock=debug` | each lock that is acquired, contended, lost or broken |
-//! | `perennial::request=debug` | each bypass with its reason, and each idempotent replay |
-//! | `perennial::database=debug` | each failing step, in place of the first one alone |
-//! | `perennial::memory=debug` | each key that had to leave memory |
-//! | `perennial::compression=debug` | each compression |
-//!
-//! The generator runs in the span `regeneration`, with the field `key`.
-//!
-//! # Metrics
-//!
-//! With the feature `metrics`, each event is also recorded by the facade of the crate
-//! [metrics](https://docs.rs/metrics), whose recorder the application installs before it opens the
-//! site. Requests are counted without the facade, so that hits stay cheap:
-//! `Perennial::record_metrics` records the counts, to be called before each scrape.
-//!
-//! | metric | labels |
-//! |---|---|
-//! | `perennial_requests_total` | `result`: a word of [`Served`]; `detail`: a word of [`Bypass`], or empty |
-//! | `perennial_stale_age_seconds` | |
-//! | `perennial_regenerations_total` | `layer`; `reason`: a word of [`Reason`]; `outcome`: a word of [`Outcome`]; `detail`: a word of [`Bypass`], or empty |
-//! | `perennial_regeneration_duration_seconds` | `layer`, `outcome`: `ok`, `failed` |
-//! | `perennial_regeneration_bytes` | `layer` |
-//! | `perennial_regenerations_in_progress` | |
-//! | `perennial_regenerations_skipped_total` | `layer`; `outcome`: a word of [`Outcome`] |
-//! | `perennial_lease_takeovers_total` | |
-//! | `perennial_invalidations_total` | `scope`: `key`, `prefix`, `tag`, `purge`, `revision` |
-//! | `perennial_memory_entries`, `_bytes`, `_limit_bytes`, `_evictions_total` | |
-//! | `perennial_database_available` | |
-//! | `perennial_database_operation_duration_seconds` | `operation`, `outcome`: `ok`, `error` |
-//! | `perennial_locks_total` | `kind`: a word of [`LockKind`]; `result`: `acquired`, `contended`, `lost`, `broken` |
-//! | `perennial_idempotent_replays_total` | |
-//!
-//! No label has a key, a path, a tag, the name of a lock or the text of an error: visitors cannot
-//! make series. `layer` is the [name of the layer](crate::layer::RefreshLayer::name), or the path of
-//! its route in the source code.
+//! Every event but [`Missed`](Event::Missed) is also a line of [tracing](https://docs.rs/tracing), and
+//! with the feature `metrics` a metric of the crate [metrics](https://docs.rs/metrics), whose recorder the
+//! application installs before it opens the site. The [operating chapter](crate::guide::operating) lists
+//! both.
 
 mod counters;
 mod log;
@@ -84,7 +35,7 @@ pub use words::{Bypass, Outcome, Reason, Served};
 /// let mut events = site.subscribe();
 /// while let Some(event) = events.next().await {
 ///     if let Event::Regenerated(ended) = event {
-///         println!("{}: {} after {:?}", ended.key, ended.outcome, ended.took);
+///         println!("{}: {}", ended.key, ended.outcome);
 ///     }
 /// }
 /// # }

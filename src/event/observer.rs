@@ -145,13 +145,10 @@ pub(crate) enum Frequent {
     Request,
 }
 
-/// The events of a site in this process since the call of
-/// [`Perennial::subscribe`](crate::Perennial::subscribe), which returns this.
+/// The events of a site in this process; from [`Perennial::subscribe`](crate::Perennial::subscribe).
 ///
-/// A subscriber may be 1,024 events behind. A slower one gets [`Event::Missed`] in place of the
-/// oldest events, and the site never waits for a subscriber.
-///
-/// Also a [`Stream`] that ends with the site.
+/// A subscriber that is more than 1,024 events behind gets [`Event::Missed`] in place of the oldest
+/// ones. Also a [`Stream`] that ends with the site.
 #[derive(Debug)]
 pub struct Events(ReusableBoxFuture<'static, (Result<Event, RecvError>, Receiver<Event>)>);
 

@@ -1,5 +1,4 @@
-//! The words for results, in the API, the log, metrics, `Cache-Status`, the history, the status page
-//! and the command line.
+//! The words for results.
 
 use perennial_store::words;
 
@@ -59,7 +58,7 @@ words! {
         /// A function of [`bypass_if`](crate::layer::RefreshLayer::bypass_if) returned true.
         BypassIf => "bypass-if",
         /// The request has an extension that is not declared; see
-        /// [Logged-in users](crate::layer::RefreshLayer#logged-in-users).
+        /// [Extensions](crate::layer::RefreshLayer#extensions).
         UndeclaredExtension => "undeclared-extension",
         /// The request has no key: the query or a header of the key is too long, for example.
         NoKey => "no-key",

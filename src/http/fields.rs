@@ -1,5 +1,3 @@
-//! Values of headers.
-
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 pub(crate) use perennial_store::layers::{list, seconds};
 

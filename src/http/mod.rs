@@ -1,4 +1,4 @@
-//! The rules of HTTP, as functions of headers: no state, and no I/O but the encoders.
+//! The rules of HTTP, as functions of headers.
 
 pub(crate) mod cache_status;
 #[cfg(feature = "compression")]

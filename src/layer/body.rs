@@ -1,5 +1,3 @@
-//! The body of a response.
-
 use std::{
     pin::{Pin, pin},
     task::{Context, Poll},

@@ -1,5 +1,3 @@
-//! The future of a response.
-
 use std::{
     fmt,
     future::{Ready, poll_fn, ready},

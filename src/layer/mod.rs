@@ -1,11 +1,5 @@
-//! The Tower layers and their services. For routes whose responses are stored, and for routes that
-//! change the data of such pages.
-//!
-//! | the route | layer |
-//! |---|---|
-//! | has a page that is the same for many visitors | [`RefreshLayer`], from [`Perennial::layer`](crate::Perennial::layer) |
-//! | changes data that pages show | [`InvalidateLayer`], from [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success) |
-//! | may run once at a time, or once for each request | the layers of perennial-jobs and perennial-idempotency |
+//! The Tower layers and their services: [`RefreshLayer`] stores pages, and [`InvalidateLayer`] follows
+//! changes of their data.
 
 mod body;
 pub(crate) mod future;

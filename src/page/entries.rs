@@ -1,5 +1,3 @@
-//! The filter, the pages and the entries of the list of stored resources.
-
 use std::time::Duration;
 
 use perennial_store::error::words::seconds;
@@ -11,14 +9,11 @@ use perennial_store::{Fence, Holder, words};
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-/// use perennial::entries::{EntryFilter, EntryState};
+/// use perennial::entries::EntryFilter;
 ///
-/// let mut filter = EntryFilter::new().prefix("/books/").state(EntryState::Stale);
+/// let mut filter = EntryFilter::new().prefix("/books/");
 /// loop {
 ///     let page = site.entries(&filter).await?;
-///     for entry in &page.entries {
-///         println!("{} is {:?} old", entry.key, entry.age);
-///     }
 ///     let Some(next) = page.next else { break };
 ///     filter = filter.start_at(&next);
 /// }
@@ -116,8 +111,8 @@ impl EntryFilter {
 pub struct EntryPage {
     /// The entries, in the order of their stored names.
     pub entries: Vec<Entry>,
-    /// The place of the next page; `None`: this is the last page. A page with a next one may have
-    /// fewer entries than the limit, or none, as a call reads at most 2,000 rows.
+    /// The place of the next page; `None`: this is the last one. As a call reads at most 2,000 rows, a
+    /// page with a next one may have fewer entries than the limit.
     pub next: Option<String>,
 }
 
@@ -145,8 +140,7 @@ words! {
 pub struct Entry {
     /// The key.
     pub key: String,
-    /// The [name of the layer](crate::layer::RefreshLayer::name) that stored the version, or
-    /// `content`.
+    /// The [name of the layer](crate::layer::RefreshLayer::name), or `content`.
     pub layer: String,
     /// The state.
     pub state: EntryState,
@@ -158,8 +152,7 @@ pub struct Entry {
     /// The interval, as the process that stored the version knew it; zero if nothing is stored.
     #[serde(rename = "interval_s", serialize_with = "seconds")]
     pub interval: Duration,
-    /// The time until a request regenerates the resource: until the version is stale, or until the
-    /// cooldown ends. Zero: the next request does.
+    /// The time until the version is stale or the cooldown ends. Zero: the next request regenerates.
     #[serde(rename = "next_regeneration_s", serialize_with = "seconds")]
     pub next_regeneration: Duration,
     /// The size of the stored body, in bytes.

@@ -1,5 +1,3 @@
-//! The answer to a request as it would be now, with reasons, for `perennial explain`.
-
 use std::{sync::Arc, time::Duration};
 
 use perennial_store::{Error, LockKind, LockName, Probe, error::words::seconds};
@@ -31,10 +29,9 @@ pub struct Explanation {
     /// The age at which the version is stale.
     #[serde(rename = "interval_s", serialize_with = "optional")]
     pub interval: Option<Duration>,
-    /// The tags, with those of the parts. An invalidation of one makes the version stale, as does one of
-    /// the key or of its beginning.
+    /// The tags, with those of the parts.
     pub tags: Vec<String>,
-    /// The keys of the parts, whose invalidation makes the version stale.
+    /// The keys of the parts.
     pub parts: Vec<String>,
 }
 

@@ -1,5 +1,3 @@
-//! Generators and their results.
-
 use std::{error::Error as StdError, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;

@@ -1,6 +1,3 @@
-//! The history of a resource: one line of text for each of its latest generations, beside the
-//! stored version.
-
 use std::time::{Duration, SystemTime};
 
 use perennial_store::error::words::{seconds, unix_time};

@@ -48,10 +48,10 @@ impl Pages {
     }
 
     /// Applies the invalidations with these ids, which transactions have committed, up to the first one
-    /// that another process has applied or is applying.
+    /// that another process has applied.
     pub(super) async fn apply(&self, ids: &[String]) -> Result<(), Error> {
         for id in ids {
-            if !self.apply_one(Apply::new(id, false)).await? {
+            if !self.apply_one(Apply::new(id)).await? {
                 break;
             }
         }
@@ -62,7 +62,7 @@ impl Pages {
     pub(crate) async fn committed(self: &Arc<Self>, ids: &[String]) -> Result<(), Arc<Error>> {
         let mut applied = true;
         for id in ids {
-            applied &= self.apply_one(Apply::new(id, true)).await?;
+            applied &= self.apply_one(Apply::new(id)).await?;
         }
         if !applied {
             self.caught_up().await?;

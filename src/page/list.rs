@@ -1,4 +1,4 @@
-//! The list of resources in the store, with the knowledge of this process about each.
+//! The list of stored resources, with this process's knowledge.
 
 use std::{sync::Arc, time::Duration};
 

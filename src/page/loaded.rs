@@ -1,5 +1,4 @@
-//! The pages that a new process reads in the background of its first requests, so that an outage of
-//! the database soon after a restart finds them.
+//! The pages that a new process reads in the background of its first requests.
 
 use std::{
     collections::HashMap,

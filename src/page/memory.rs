@@ -1,4 +1,4 @@
-//! The memory tier: a bounded number of bytes with what this process knows of each key.
+//! The memory tier: this process's knowledge of each key.
 
 #[cfg(feature = "compression")]
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The way of a resource through memory and store, whatever generates it.
+//! The path of a resource through memory and store.
 
 mod capacity;
 #[cfg(feature = "compression")]

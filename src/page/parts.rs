@@ -1,5 +1,4 @@
-//! The parts of generated content: a generator's calls for other content, with the keys, tags and
-//! intervals that the result takes over.
+//! Parts: a generator's calls for other content, whose keys, tags and intervals the result takes over.
 
 use std::{cell::RefCell, collections::BTreeSet, sync::Arc, time::Duration};
 

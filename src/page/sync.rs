@@ -1,4 +1,4 @@
-//! The sync: a request asks the store for other processes' invalidations, once in a sync interval.
+//! The sync: once in an interval, a request asks for other processes' invalidations.
 
 mod awaiting;
 
@@ -217,11 +217,9 @@ impl Pages {
             let begun = Instant::now();
             let result = pages.ask(&end.progress).await;
             pages.store.has_read(begun, result.is_ok());
-            let committed = result.as_ref().map_or_else(|_| Vec::new(), Vec::clone);
-            end.result = Some(result.map(drop).map_err(Arc::new));
+            end.result = Some(result.map_err(Arc::new));
             drop(end);
-            // No request waits for these writes. After a failure, a later sync tries again.
-            let _ = pages.apply(&committed).await;
+            // No request waits for these writes.
             if let Ok(_saying) = pages.sync.saying.try_lock() {
                 // After a failure, a later sync tries again.
                 let _ = pages.say_revision().await;
@@ -237,9 +235,8 @@ impl Pages {
         (attempt, looked)
     }
 
-    /// Returns the invalidations that are to be [applied](Pages::apply).
-    async fn ask(&self, progress: &watch::Sender<Shown>) -> Result<Vec<String>, Error> {
-        let committed = self.learn(progress).await?;
+    async fn ask(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
+        self.learn(progress).await?;
         if !self.invalidations.is_complete() {
             self.invalidations.say_revision();
             // A process serves stored versions without this write.
@@ -249,7 +246,7 @@ impl Pages {
             }
             self.invalidations.complete();
         }
-        Ok(committed)
+        Ok(())
     }
 
     /// Stores the revision of the site's code, if that is to be done. Returns true if done.
@@ -261,9 +258,26 @@ impl Pages {
         said.await.map(|_| true)
     }
 
+    /// Reads the invalidations since the last sync, and first applies those that transactions of the
+    /// application have committed.
+    async fn learn(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
+        let mut before = Vec::new();
+        loop {
+            let committed = self.read(progress).await?;
+            // Rows that come again cannot be applied now: after a failure, a later sync tries again.
+            if committed.is_empty() || committed == before {
+                return Ok(());
+            }
+            if self.apply(&committed).await.is_err() {
+                return Ok(());
+            }
+            before = committed;
+        }
+    }
+
     /// Reads the invalidations since the last sync, in pages. Returns those that are to be
     /// [applied](Pages::apply).
-    async fn learn(&self, progress: &watch::Sender<Shown>) -> Result<Vec<String>, Error> {
+    async fn read(&self, progress: &watch::Sender<Shown>) -> Result<Vec<String>, Error> {
         let (mut caught_up, mut committed) = (false, Vec::new());
         loop {
             let (since, asked) = (self.invalidations.seen(), self.now());

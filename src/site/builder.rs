@@ -1,5 +1,3 @@
-//! The settings of a site.
-
 use std::{sync::Arc, time::Duration};
 
 use perennial_store::{
@@ -60,56 +58,46 @@ impl Builder {
         }
     }
 
-    /// Sets the first part of the tables' names. Default: `perennial_`.
-    ///
-    /// A prefix is a lowercase letter or `_`, then up to 39 lowercase letters, digits and `_`. The
-    /// opening of the database refuses any other prefix.
+    /// Sets the first part of the tables' names: a lowercase letter or `_`, then up to 39 lowercase letters,
+    /// digits and `_`. Default: `perennial_`.
     pub fn table_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.table_prefix = prefix.into();
         self
     }
 
     /// Sets the capacity of the memory tier in bytes, compressed copies included. Default: 64 MiB.
-    /// Versions beyond the capacity are read from the database.
     pub fn memory_capacity(mut self, bytes: u64) -> Self {
         self.settings.memory_capacity = bytes;
         self
     }
 
-    /// Sets the capacity of the stored pages in bytes, each counted with its body and 2 KiB. Default:
-    /// none, and pages are stored for the [retention](Self::retention).
+    /// Sets the capacity of the stored pages in bytes, each counted with its body and 2 KiB. Default: none.
     ///
-    /// Beyond the capacity, the pages that nobody has read for longest are removed from the database, but
-    /// for those that are being regenerated. The processes check this at a request, once a minute, so
-    /// that the store exceeds its capacity by what a minute publishes. Above four fifths of the capacity,
-    /// each process stores once an hour which pages it has read; a generation counts as a read. The
-    /// processes of a site should have one capacity: the smallest one applies. Zero is an error of `open`.
+    /// Beyond the capacity, the pages that nobody has read for longest are removed from the database: once a
+    /// minute, at a request. Above four fifths of the capacity, each process stores once an hour which pages
+    /// it has read. The smallest capacity of the processes applies. Zero is an error of `open`.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = Some(bytes);
         self
     }
 
     /// Sets the size of the largest body that is stored, in bytes. Default: 8 MiB. On MySQL and
-    /// MariaDB the size has to be less than `max_allowed_packet`.
-    ///
-    /// A larger response is not stored: the service itself answers each visitor, unless there is an
-    /// old version.
+    /// MariaDB it has to be less than `max_allowed_packet`.
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.settings.max_body = bytes;
         self
     }
 
-    /// Sets the largest size of a stored response's headers, names and values, in bytes. Default:
-    /// 32 KiB. A response with larger headers is passed on and not stored.
+    /// Sets the largest size of a stored response's headers, names and values, in bytes. Default: 32 KiB.
     pub fn max_headers(mut self, bytes: usize) -> Self {
         self.settings.max_headers = bytes;
         self
     }
 
-    /// Sets the number of regenerations that this process runs at once. Default: 16.
+    /// Sets the number of regenerations that this process runs concurrently. Default: 16.
     ///
-    /// Further regenerations are skipped, not queued, and visitors get the old versions. A first
-    /// version is always generated, as a visitor waits for the version. Zero is an error of `open`.
+    /// Further regenerations are skipped, and visitors get the old versions. A first version is always
+    /// generated. Zero is an error of `open`.
     pub fn max_regenerations(mut self, at_once: usize) -> Self {
         self.settings.max_regenerations = at_once;
         self
@@ -123,51 +111,34 @@ impl Builder {
 
     /// Sets the mode of the site. Default: the environment variable `PERENNIAL_MODE` (`on`, `off` or
     /// `development`), or else [`Mode::On`].
-    ///
-    /// ```
-    /// # async fn f() -> Result<(), perennial::Error> {
-    /// use perennial::{Mode, Perennial};
-    ///
-    /// let mode = if cfg!(debug_assertions) { Mode::Development } else { Mode::On };
-    /// let site = Perennial::builder().mode(mode).open("sqlite://site.db").await?;
-    /// # Ok(()) }
-    /// ```
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = Some(mode);
         self
     }
 
-    /// Sets the [revision](Self::revision) to a digest of the executable, so that each build that
-    /// differs is a revision. The opening of the site reads the executable, and blocks meanwhile for
-    /// some tenths of a second. The opening fails if the executable was deleted.
+    /// Sets the [revision](Self::revision) to a digest of the executable, which the opening of the site
+    /// reads, for some tenths of a second.
     pub fn revision_of_executable(mut self) -> Self {
         self.digests_executable = true;
         self
     }
 
-    /// Sets the name of this version of the site's code, such as `env!("GIT_HASH")` or
-    /// `env!("CARGO_PKG_VERSION")`. Default: none.
+    /// Sets the name of this version of the site's code, such as `env!("CARGO_PKG_VERSION")`. Default: none.
     ///
-    /// When a process gets its first request, and its revision is not the one that the database saw
-    /// last, all content becomes stale: visitors get the old versions while the pages are
-    /// regenerated. So a rollback (1, 2, 1) counts as new, too.
-    ///
-    /// Two revisions that run side by side do not undo each other's work. The revision that was seen
-    /// later treats the other one's pages as stale; the other revision serves these pages as its
-    /// own, until they are stale by their age. A process of the old revision that is restarted in
-    /// the middle of a deploy counts as a rollback, until a process of the new revision begins.
+    /// At the first request of a process with another revision than the one before, also after a rollback, all
+    /// content becomes stale. While two revisions run side by side, the later one treats the other's pages as
+    /// stale, and the other serves them as its own.
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.settings.revision = Some(revision.into());
         self
     }
 
-    /// Lets a request with this token in the header `Perennial-Explain` ask why its page is cached or not.
-    /// Default: no token, and the header means nothing.
+    /// Lets a request with this token, of 16 bytes at least, in the header `Perennial-Explain` ask why its
+    /// page is cached or not. Default: no token, and the header means nothing.
     ///
-    /// A layer answers such a request with an [`Explanation`](crate::entries::Explanation) as JSON, which no
-    /// cache may store, in place of the page. It generates and stores nothing. `perennial explain URL` sends
-    /// such requests. The layer removes the header from each request. The token has 16 bytes or more, or
-    /// opening the site is an error.
+    /// A layer answers such a request, as `perennial explain URL` sends, with an
+    /// [`Explanation`](crate::entries::Explanation) as JSON in place of the page, and generates and stores
+    /// nothing.
     pub fn explain_token(mut self, token: impl AsRef<str>) -> Self {
         let token = token.as_ref();
         self.token_is_short = token.len() < 16;
@@ -177,35 +148,27 @@ impl Builder {
 
     /// Sets the time for which a stale version and an unused lock are stored. Default: 90 days.
     ///
-    /// One process a day, at a request, removes what is older, a hundred rows at a time. With a
-    /// retention of less than a day, this happens once in each retention, but at most every 10 s. A
-    /// purge is remembered for the longest of these times: the retention, an hour, and until no
-    /// older version is stored. A process without requests for longer than a purge is remembered
-    /// may miss the purge.
+    /// One process a day (or once in each retention, but at most every 10 s) removes what is older, at a
+    /// request. A purge is remembered for the retention, an hour at least: a process without requests for
+    /// longer may miss it.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings.retention = retention;
         self
     }
 
-    /// Lets PostgreSQL notify this process of invalidations (LISTEN and NOTIFY). The process then
-    /// knows an invalidation after some 50 ms instead of a second.
+    /// Lets PostgreSQL notify this process of invalidations (LISTEN and NOTIFY), after some 50 ms instead of
+    /// a second. Default: off.
     ///
-    /// The process takes one connection of the pool for good. The connection must reach PostgreSQL
-    /// without a pooler in transaction mode. While the connection is lost, the process learns of
-    /// invalidations by its sync, once a second. Opening another kind of database with `listen` is
-    /// an error. CockroachDB and YugabyteDB accept the setting and never notify.
+    /// Takes one connection of the pool for good, not through a pooler in transaction mode. Another kind of
+    /// database is an error of `open`. CockroachDB and YugabyteDB never notify.
     #[cfg(feature = "postgres")]
     pub fn listen(mut self) -> Self {
         self.listen = true;
         self
     }
 
-    /// Sets the time limit of a step in the database, with the wait for a connection and further
-    /// tries. After the limit the step counts as failed. Default: 5 s, or the limit of the
-    /// [`Database`](crate::sql::Database::statement_timeout).
-    ///
-    /// The limit also holds for claims and session locks of the [site's
-    /// database](Perennial::database).
+    /// Sets the time limit of a call to the database, with the wait for a connection and further
+    /// attempts. Default: 5 s, or the limit of the [`Database`](crate::sql::Database::statement_timeout).
     pub fn statement_timeout(mut self, limit: Duration) -> Self {
         self.statement_timeout = Some(limit);
         self
@@ -214,50 +177,33 @@ impl Builder {
     /// Sets the longest time that a request waits for the database although the request can be
     /// answered without the database. Default: 500 ms.
     ///
-    /// | a request that | waits for | and after this time gets |
-    /// |---|---|---|
-    /// | is the first for more than a second | what other processes have invalidated | the version in memory, which may have been purged |
-    /// | starts the regeneration of a stale version | the lock | the stale version |
-    /// | waits for a version that has just been generated | the version to be stored | this version, which is stored later |
-    /// | ran an exclusive route | the lock's release | the route's response; the lease is released afterwards |
-    ///
-    /// The first two lines of the table together take no longer than this time. The statement in
-    /// the database continues in each case, up to the [statement timeout](Self::statement_timeout).
-    /// With zero, no such request waits. A request for which there is no version waits for the
-    /// database as long as the statement timeout allows.
+    /// So the first request after a second without one waits for invalidations, the request that starts a
+    /// regeneration for the lock, those that wait for a new version for its publish, and one of an exclusive
+    /// route for the release of its lock. The statement continues in each case.
     pub fn database_patience(mut self, limit: Duration) -> Self {
         self.database_patience = limit;
         self
     }
 
-    /// Opens the site even while its database is away. The first step that needs the database
-    /// connects to the database, and makes or checks Perennial's tables. Default: the opening of
-    /// the site does both.
+    /// Opens the site even while its database is unavailable. The first call that needs the database
+    /// connects, and makes or checks Perennial's tables. Default: the opening does both.
     ///
-    /// While the database is away or its tables cannot be made, the site behaves as in any outage:
-    /// each process generates a page once and does not store the page, and locks are errors. Such
-    /// an error may be permanent (a wrong password, tables of a newer release): the site logs the
-    /// error once instead of failing to open.
-    ///
-    /// A URL or a table prefix that cannot be used is still an error at once. The tables have to be
-    /// made within the [statement timeout](Self::statement_timeout).
-    /// `Once::mark_in` runs on the caller's connection and makes no
-    /// tables: in a new database, the mark fails until another step has made the tables.
+    /// Meanwhile each process generates a page once, unsaved, and locks are errors. An error that may be
+    /// permanent (a wrong password, tables of a newer release) is logged once.
     pub fn connect_lazily(mut self) -> Self {
         self.connect = Connect::Lazily;
         self
     }
 
     /// Declares for each layer of the site that handlers generate pages without the extension of
-    /// type `T`; see [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension).
+    /// type `T`, as [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension) does.
     pub fn ignore_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         self.known.declare::<T>(false);
         self
     }
 
-    /// Declares for each layer of the site that the extension of type `T` is equal for all
-    /// visitors; see
-    /// [`RefreshLayer::share_extension`](crate::layer::RefreshLayer::share_extension).
+    /// Declares for each layer of the site that the extension of type `T` is equal for all visitors, as
+    /// [`RefreshLayer::share_extension`](crate::layer::RefreshLayer::share_extension) does.
     pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         self.known.declare::<T>(true);
         self
@@ -267,9 +213,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// The errors of [`Perennial::open`], and [`Invalid`](crate::ErrorKind::Invalid) for a table
-    /// prefix that cannot be used, an empty revision, an executable that cannot be read, a statement
-    /// timeout of zero, or `listen` on a database other than PostgreSQL.
+    /// The errors of [`Perennial::open`], and [`Invalid`](crate::ErrorKind::Invalid) for a setting that
+    /// cannot be used.
     pub async fn open(self, url: &str) -> Result<Perennial, Error> {
         let database = Database::open_when(url, self.connect).await?;
         self.with_pool(database).await
@@ -305,23 +250,13 @@ impl Builder {
         Ok(site)
     }
 
-    /// Returns the statements that make the tables in a database of the URL's kind, for an
-    /// administrator to run where the site's role may not. Opens nothing.
-    ///
-    /// The statements are for a database without these tables. Afterwards the site's role needs
-    /// SELECT, INSERT, UPDATE and DELETE on the tables and nothing else.
-    ///
-    /// ```
-    /// # fn f() -> Result<(), perennial::Error> {
-    /// # #[cfg(feature = "postgres")]
-    /// println!("{}", perennial::Perennial::builder().ddl("postgres://")?);
-    /// # Ok(()) }
-    /// ```
+    /// Returns the statements that make the tables in a new database of the URL's kind, such as
+    /// `postgres://`, for an administrator to run. Opens nothing. The site's role then needs SELECT, INSERT,
+    /// UPDATE and DELETE.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) for a table prefix or a kind of URL that cannot be
-    /// used.
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a table prefix or a kind of URL that cannot be used.
     pub fn ddl(&self, url: &str) -> Result<String, Error> {
         perennial_store::sql::ddl(url, &self.table_prefix)
     }

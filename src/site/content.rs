@@ -1,5 +1,3 @@
-//! Content that is smaller than a whole response, and typed values.
-
 use std::{borrow::Cow, fmt, future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -14,10 +12,9 @@ use crate::{
     timing::RECHECK,
 };
 
-/// A piece of generated content: bytes that are shared, not copied.
+/// A piece of generated content: bytes that are shared, not copied. `Display` reads them as UTF-8.
 ///
-/// [`text`](Self::text) and `Display` read the bytes as UTF-8, `AsRef` returns the bytes. As a
-/// response of axum, the content is `text/html; charset=utf-8` if it is UTF-8, or else
+/// As a response of axum, the content is `text/html; charset=utf-8` if it is UTF-8, or else
 /// `application/octet-stream`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Content(Bytes);
@@ -64,47 +61,36 @@ impl axum::response::IntoResponse for Content {
 }
 
 impl Perennial {
-    /// Returns content that is smaller than a whole response, such as a part of a page, and
-    /// generates the content if necessary.
+    /// Returns content that is smaller than a whole response, and generates the content if necessary. Stored,
+    /// regenerated and served like a route's page.
     ///
-    /// The content is stored, regenerated and served like a route's page. Choose a key that does
-    /// not begin with `/` (an error) and that is no route's [`Key::name`](crate::Key::name) (not
-    /// checked). A generator that asks for its own key waits for itself, as long as
-    /// [`Refresh::first_wait`] allows.
+    /// The key does not begin with `/`, and is no route's [`Key::name`](crate::Key::name). `generate` runs in
+    /// a task of its own, so it owns its data: clone a pool and write `async move || { … }`.
     ///
-    /// Within a generator, such as the handler of a stored page, the content is a part. The generated
-    /// page takes over the part's key and [tags](Self::tag), and its interval ends with the part's
+    /// Within a generator, such as the handler of a stored page, and in its own task, the content is a part:
+    /// the page takes over the part's key and [tags](Self::tag), and is stale with the part
     /// ([`Refresh::outlives_parts`]). The call waits for an invalidated part, for three quarters of the
     /// page's [`timeout`](Refresh::timeout). A page with a stale part or a placeholder is stale after
-    /// 3 s, or its interval if that is shorter. A page with more than 256 parts and tags is stale after
-    /// each invalidation of anything. The call has to be in the generator's own task.
-    ///
-    /// `generate` runs in a task of its own, and only if this call starts the regeneration. So
-    /// `generate` owns its data: clone a pool and write `async move || { … }`.
+    /// 3 s. A page with more than 256 parts and tags is stale after each invalidation of anything.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// use perennial::{DAY, Refresh};
-    ///
-    /// const TOP_TEN: Refresh = Refresh::every(DAY);
+    /// # use perennial::{DAY, Refresh};
     /// # async fn list() -> Result<String, std::io::Error> { Ok("<ol>…</ol>".into()) }
-    /// let html = site.content("sidebar/top-10", TOP_TEN, list).await?;
-    /// println!("{html}");
+    /// let html = site.content("sidebar/top-10", Refresh::every(DAY), list).await?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
-    /// Errors occur only without a servable version:
-    ///
-    /// - [The generator failed](crate::ErrorKind::Generator), or its content is larger than
-    ///   [`Builder::max_body`](crate::Builder::max_body). A panic of the generator is a failure.
-    /// - [No process generated a version in time](crate::ErrorKind::Unavailable).
-    /// - [`Invalid`](crate::ErrorKind::Invalid), in any case: the key is empty or begins with `/`.
+    /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty or begins with `/`. Without a servable
+    /// version also [`Generator`](crate::ErrorKind::Generator), for a failure, a panic or content larger
+    /// than [`Builder::max_body`](crate::Builder::max_body), and
+    /// [`Unavailable`](crate::ErrorKind::Unavailable): no process generated a version in time.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels nothing: a regeneration that has begun continues.
+    /// Dropping the future cancels no regeneration.
     pub async fn content<T, E, Fut>(
         &self,
         key: &str,
@@ -122,22 +108,8 @@ impl Perennial {
             .map(|version| content_of(&version))
     }
 
-    /// Returns content as [`content`](Self::content) does, or `placeholder` while the first version
-    /// is generated in the background and after a failure of the generator.
-    ///
-    /// The placeholder is not stored. A call waits for the database, which may have a version, for
-    /// at most [`Builder::database_patience`](crate::Builder::database_patience).
-    ///
-    /// ```
-    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// # use perennial::{DAY, Refresh};
-    /// # const TOP_TEN: Refresh = Refresh::every(DAY);
-    /// # async fn list() -> Result<String, std::io::Error> { Ok("<ol>…</ol>".into()) }
-    /// let html = site
-    ///     .content_or("sidebar/top-10", TOP_TEN, "<p>The list will be here soon.</p>", list)
-    ///     .await?;
-    /// # Ok(()) }
-    /// ```
+    /// Returns content as [`content`](Self::content) does, or `placeholder`, which is not stored, while the
+    /// first version is generated in the background and after a failure of the generator.
     ///
     /// # Errors
     ///
@@ -145,7 +117,7 @@ impl Perennial {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels nothing: a regeneration that has begun continues.
+    /// Dropping the future cancels no regeneration.
     pub async fn content_or<T, E, Fut>(
         &self,
         key: &str,
@@ -167,49 +139,28 @@ impl Perennial {
         }
     }
 
-    /// Returns a generated value of a Rust type, and generates the value if necessary.
-    ///
-    /// As with [`content`](Self::content), the value is stored, regenerated and served by the
-    /// policy, under a key that does not begin with `/`. The database stores JSON. Memory keeps the
-    /// decoded value, so that a hit decodes and copies nothing.
+    /// Returns a generated value of a Rust type, as [`content`](Self::content) does. The database stores
+    /// JSON; memory keeps the decoded value.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// use std::sync::Arc;
-    /// use perennial::{DAY, Refresh};
-    /// use serde::{Deserialize, Serialize};
-    ///
-    /// #[derive(Serialize, Deserialize)]
-    /// struct TopTen {
-    ///     titles: Vec<String>,
-    /// }
-    ///
-    /// async fn top_ten() -> Result<TopTen, std::io::Error> {
-    ///     Ok(TopTen { titles: vec!["Middlemarch".into()] })
-    /// }
-    ///
-    /// const DAILY: Refresh = Refresh::every(DAY);
-    /// let top_ten: Arc<TopTen> = site.value("top-10", DAILY, top_ten).await?;
-    /// println!("{}", top_ten.titles[0]);
+    /// # use perennial::{DAY, Refresh};
+    /// # async fn titles() -> Result<Vec<String>, std::io::Error> { Ok(vec!["Middlemarch".into()]) }
+    /// let titles: std::sync::Arc<Vec<String>> = site.value("top-10", Refresh::every(DAY), titles).await?;
     /// # Ok(()) }
     /// ```
     ///
-    /// # When the type changes
-    ///
-    /// A stored value that cannot be decoded, as the type has changed, counts as missing: one
-    /// warning is logged for each regeneration, and the value is generated anew. While processes
-    /// with the old and the new type run side by side, each process keeps the value that it has in
-    /// memory until the end of the interval. A change that decodes all the same and means something
-    /// else needs another key, such as `top-10/2`.
+    /// A stored value that cannot be decoded, as the type has changed, counts as missing, with a warning. A
+    /// change that decodes all the same and means something else needs another key, such as `top-10/2`.
     ///
     /// # Errors
     ///
-    /// The errors of [`content`](Self::content). The value cannot be encoded, or its own text cannot
-    /// be decoded again: an [error of the generator](crate::ErrorKind::Generator).
+    /// The errors of [`content`](Self::content). A value that cannot be encoded, or decoded again, is a
+    /// failure of the generator.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels nothing: a regeneration that has begun continues.
+    /// Dropping the future cancels no regeneration.
     pub async fn value<T, E, Fut>(
         &self,
         key: &str,
@@ -241,20 +192,17 @@ impl Perennial {
     }
 
     /// Adds tags to the content that the surrounding generator makes: the handler of a stored page, or
-    /// a closure of [`content`](Self::content) or [`value`](Self::value). The call has to be in the
-    /// generator's own task. Elsewhere it has no effect.
+    /// a closure of [`content`](Self::content) or [`value`](Self::value), in the generator's own task.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// use perennial::{DAY, Refresh};
-    ///
+    /// # use perennial::{DAY, Refresh};
     /// let tags = site.clone();
     /// let price = async move || {
     ///     tags.tag(["product-7"]);
     ///     Ok::<_, std::io::Error>("42 €")
     /// };
     /// let price = site.content("price-7", Refresh::every(DAY), price).await?;
-    /// site.invalidate_tag("product-7").await?; // the price, and each page that was made with it
     /// # Ok(()) }
     /// ```
     pub fn tag(&self, tags: impl IntoIterator<Item = impl Into<String>>) {

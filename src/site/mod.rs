@@ -1,5 +1,3 @@
-//! The site: the entry point.
-
 mod builder;
 pub(crate) mod content;
 mod transaction;
@@ -26,10 +24,7 @@ pub use content::Content;
 pub use transaction::PendingInvalidation;
 
 /// A site whose content regrows by itself: one database, shared by all processes of the site, and
-/// the memory of this process.
-///
-/// Cheap to clone. Create one for each process and database: a second one would have a memory of
-/// its own.
+/// the memory of this process. Cheap to clone. Create one for each process and database.
 #[derive(Clone)]
 pub struct Perennial {
     pages: Arc<Pages>,
@@ -53,36 +48,25 @@ impl InvalidateLayer {
 }
 
 impl Perennial {
-    /// Opens a database by its URL, with a small pool of its own, and makes or upgrades Perennial's
-    /// tables.
+    /// Opens a database by its URL, with a pool of five connections, and makes or upgrades Perennial's
+    /// tables: `sqlite://site.db` for a file in the current folder, `postgres://user:password@host/database`
+    /// or `mysql://user:password@host/database` (also for MariaDB), each with its feature.
     ///
-    /// | URL | opens |
-    /// |---|---|
-    /// | `sqlite://site.db` | a file in the current folder |
-    /// | `postgres://user:password@host/database` | PostgreSQL, with the feature `postgres` |
-    /// | `mysql://user:password@host/database` | MySQL or MariaDB, with the feature `mysql` |
-    ///
-    /// A pool has at most five connections. A missing SQLite file is created, in WAL mode with
-    /// `synchronous = NORMAL`: a crash of the process loses nothing, and a power failure may lose
-    /// the last commits, so that their work is done again. For full durability, set up a pool of
-    /// your own, which sqlx opens with `FULL`, and use [`with_pool`](Self::with_pool).
+    /// A missing SQLite file is created, in WAL mode with `synchronous = NORMAL`: a power failure may lose
+    /// the last commits.
     ///
     /// # Errors
     ///
-    /// - The URL cannot be used.
-    /// - The database cannot be opened. A server has two seconds to answer;
-    ///   [`Builder::connect_lazily`] opens a site while its database is away.
-    /// - The tables belong to a newer release, or are not made within 60 s.
-    /// - The tables are missing and the role may not make them; see [`Builder::ddl`].
+    /// - The URL cannot be used, or the database does not answer within two seconds
+    ///   ([`Builder::connect_lazily`] opens a site nevertheless).
+    /// - The tables belong to a newer release, are not made within 60 s, or are missing and the role may not
+    ///   make them ([`Builder::ddl`]).
     pub async fn open(url: &str) -> Result<Self, Error> {
         Self::builder().open(url).await
     }
 
-    /// Uses the application's own sqlx pool, and makes or upgrades Perennial's tables.
-    ///
-    /// Two to five connections are enough, as no connection is held while content is generated. On
-    /// servers, a connection that does not answer in time is closed and not returned to the pool.
-    /// On SQLite, WAL mode and a busy timeout are recommended.
+    /// Uses the application's own sqlx pool, and makes or upgrades Perennial's tables. Two to five
+    /// connections are enough, as none is held while content is generated.
     ///
     /// # Errors
     ///
@@ -96,31 +80,22 @@ impl Perennial {
         Builder::new()
     }
 
-    /// Returns a layer that stores the inner service's responses, each under the path and the query
-    /// of its request.
+    /// Returns a layer that stores the inner service's responses.
     pub fn layer(&self, policy: impl Into<Refresh>) -> RefreshLayer {
         RefreshLayer::new(self, policy)
     }
 
     /// Returns a layer for routes that change the data of other pages. After a successful request
     /// by a method other than GET, HEAD, OPTIONS and TRACE, the pages with one of these tags are
-    /// stale.
+    /// stale. A response can name further ones by [`Tags`] in its extensions.
     ///
     /// ```
-    /// # use axum::{Router, routing::{get, post}};
-    /// # async fn books() {}
+    /// # use axum::{Router, routing::post};
     /// # async fn add_book() {}
     /// # fn f(site: perennial::Perennial) -> Router {
-    /// use perennial::{DAY, Refresh};
-    ///
-    /// Router::new()
-    ///     .route("/books", get(books).layer(site.layer(Refresh::every(DAY)).tag("catalog")))
-    ///     .route("/admin/books", post(add_book).layer(site.invalidate_on_success(["catalog"])))
+    /// Router::new().route("/books", post(add_book).layer(site.invalidate_on_success(["catalogue"])))
     /// # }
     /// ```
-    ///
-    /// A response can name further tags by [`Tags`] in its extensions. For GET and POST on one
-    /// path, layer the handlers apart: `get(books).layer(…).merge(post(add_book).layer(…))`.
     pub fn invalidate_on_success(
         &self,
         tags: impl IntoIterator<Item = impl Into<String>>,
@@ -129,7 +104,7 @@ impl Perennial {
     }
 
     /// Returns a layer as [`invalidate_on_success`](Self::invalidate_on_success) does, for which each
-    /// response names all tags by [`Tags`] in its extensions.
+    /// response names all tags by [`Tags`].
     pub fn invalidate_as_responses_say(&self) -> InvalidateLayer {
         InvalidateLayer::new(self, Tags::default())
     }
@@ -138,21 +113,14 @@ impl Perennial {
     /// regenerates the resource.
     ///
     /// The key of a route's page is its path and, after `?`, the parameters of the query that are
-    /// [part of the key](crate::Key), in any order of the names. Percent-encodings that mean the same
-    /// are one key (RFC 3986 §6.2.2): `ä`, `%C3%A4` and `%c3%a4`, and `%20` and `+` in a query. (A
-    /// path in another form that a router has matched is a variant of that key.) The key of
-    /// [content](Self::content) is the `key` of that call.
+    /// [part of the key](crate::Key), in any order and any percent-encoding. The key of
+    /// [content](Self::content) is the `key` of that call. All variants of the key, which differ in headers,
+    /// host or nesting, are invalidated. A key that is not stored is no error: a [tag](Self::invalidate_tag)
+    /// is safer.
     ///
-    /// The invalidation applies to all variants of the key, which differ in headers, host or
-    /// nesting: their keys continue with a `#`. A key that is not stored is no error, so a misspelt
-    /// key does nothing. For pages that depend on data, a [tag](Self::invalidate_tag) is the safer
-    /// name.
-    ///
-    /// This process knows the invalidation when the call returns. Another process with requests
-    /// learns of the invalidation within about a second (the sync interval); a process that had no
-    /// request for longer learns of the invalidation before its next answer. A page that is being
-    /// generated during an invalidation is stored as stale, so the next request regenerates the
-    /// page. A cooldown after a failure continues.
+    /// This process knows the invalidation when the call returns, another one with requests within about a
+    /// second, and one without requests before its next answer. A page that is being generated meanwhile is
+    /// stored as stale. A cooldown continues.
     ///
     /// # Errors
     ///
@@ -166,8 +134,8 @@ impl Perennial {
         self.pages.invalidate(Target::Key(&key)).await.map(drop)
     }
 
-    /// Makes all resources stale whose keys begin with `prefix`, as
-    /// [`invalidate`](Self::invalidate) does. The empty prefix means everything.
+    /// Makes all resources stale whose keys begin with `prefix`, as [`invalidate`](Self::invalidate)
+    /// does. The empty prefix means everything.
     ///
     /// # Errors
     ///
@@ -182,23 +150,13 @@ impl Perennial {
 
     /// Makes all resources with the tag stale, as [`invalidate`](Self::invalidate) does. A resource
     /// has tags by [`RefreshLayer::tag`] or [`Tags`].
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`invalidate`](Self::invalidate).
     pub async fn invalidate_tag(&self, tag: &str) -> Result<(), Error> {
         self.pages.invalidate(Target::Tag(tag)).await.map(drop)
     }
 
-    /// Removes a resource and its variants from the database and from all processes. The resource
-    /// is no longer served, and the next visitors wait as for a first version. A version that is
-    /// being generated during the purge is not published.
-    ///
-    /// The key is written as for [`invalidate`](Self::invalidate), and other processes learn of the
-    /// purge within the same time. A purge ends a cooldown after a failure. Variants of a key of
-    /// 128 bytes or more, whose own keys have more than 180 bytes, are no longer served either;
-    /// their rows stay in the database until the next version replaces them or a pruning deletes
-    /// them.
+    /// Removes a resource and its variants, as written for [`invalidate`](Self::invalidate), from the
+    /// database and from all processes, within the same time. The next visitors wait as for a first version.
+    /// A version that is being generated is not published. A cooldown ends.
     ///
     /// # Errors
     ///
@@ -212,25 +170,11 @@ impl Perennial {
     }
 
     /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does. The
-    /// empty prefix means everything.
-    ///
-    /// Visitors get none of the resources from the first statement on. Their rows are then removed
-    /// one after the other, by a statement each.
-    ///
-    /// ```
-    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// site.purge_prefix("/users/42").await?;
-    /// # Ok(()) }
-    /// ```
+    /// empty prefix means everything. Runs a statement for each row; none is served from the first one on.
     ///
     /// # Errors
     ///
-    /// The errors of [`purge`](Self::purge), and [`Invalid`](crate::ErrorKind::Invalid) for a prefix
-    /// of more than 180 bytes or with a NUL.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves the purge undone, done, or done in part.
+    /// The errors of [`purge`](Self::purge) and of [`invalidate_prefix`](Self::invalidate_prefix).
     pub async fn purge_prefix(&self, prefix: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().prefix(prefix);
         self.pages
@@ -238,29 +182,15 @@ impl Perennial {
             .await
     }
 
-    /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does. The names of all stored resources are read, 200 in each statement.
-    ///
-    /// ```
-    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// site.purge_tag("user-42").await?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`purge`](Self::purge).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves the purge undone, done, or done in part.
+    /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does. Reads the names of
+    /// all stored resources, 200 in each statement.
     pub async fn purge_tag(&self, tag: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag(tag);
         self.pages.purge_all(Target::PurgedTag(tag), filter).await
     }
 
     /// Waits until this process knows all invalidations that were stored before the call, by any
-    /// process. For code, and tests, that must not see a page from before a change. Costs one
-    /// statement.
+    /// process. Costs one statement.
     ///
     /// # Errors
     ///
@@ -270,8 +200,7 @@ impl Perennial {
         known.map_err(|error| Error::clone(&error))
     }
 
-    /// Returns the locks of the site's database, for anything else that must run in one process at
-    /// a time.
+    /// Returns the locks of the site's database.
     pub fn locks(&self) -> Locks {
         self.pages.locks()
     }
@@ -289,42 +218,33 @@ impl Perennial {
     }
 
     /// Returns the [events](crate::event) of this site in this process, from now on.
-    ///
-    /// The number of subscribers is not limited. Dropping the subscription ends it.
     pub fn subscribe(&self) -> Events {
         self.pages.observer().subscribe()
     }
 
-    /// Returns the figures of this site in this process: requests, regenerations and memory. Runs
-    /// no statement.
+    /// Returns the figures of this site in this process. Runs no statement.
     ///
     /// ```
     /// # fn f(site: perennial::Perennial) {
     /// use perennial::event::{Outcome, Served};
     ///
     /// let stats = site.stats();
-    /// println!("{} hits, {} stale", stats.requests(Served::Hit), stats.requests(Served::Stale));
-    /// println!("{} failures", stats.regenerations(Outcome::Failed));
+    /// println!("{} hits, {} failures", stats.requests(Served::Hit), stats.regenerations(Outcome::Failed));
     /// # }
     /// ```
     pub fn stats(&self) -> Stats {
         self.pages.stats()
     }
 
-    /// Records the figures of [`stats`](Self::stats) as [metrics](crate::event#metrics): the requests
-    /// by result, and memory. To be called before each scrape, or every few seconds; all other metrics
-    /// are recorded as they happen. Runs no statement.
+    /// Records requests and memory as metrics; all others are recorded as they
+    /// happen. To be called before each scrape. Runs no statement.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
         crate::event::metrics::figures(&self.stats());
     }
 
-    /// Returns a page of the list of stored resources, in the order of their names, with this
-    /// process's knowledge about each. One statement reads 200 rows without their content, and a call
-    /// runs at most ten.
-    ///
-    /// Resources without a stored version are listed while this process remembers that they are in
-    /// cooldown or hit-for-pass.
+    /// Returns a page of the list of stored resources, in the order of their names, and of those that this
+    /// process knows in cooldown or hit-for-pass. Reads no content, by ten statements at most.
     ///
     /// # Errors
     ///
@@ -351,8 +271,8 @@ impl Perennial {
         self.pages.latest(most).await
     }
 
-    /// Returns the stored resource of this key, written as for [`invalidate`](Self::invalidate);
-    /// `None`: there is none. A variant is an entry of its own, whose key continues with a `#`.
+    /// Returns the stored resource of this key, written as for [`invalidate`](Self::invalidate), if there
+    /// is one.
     ///
     /// # Errors
     ///
@@ -361,8 +281,7 @@ impl Perennial {
         self.pages.entry(&key::canonical(key)).await
     }
 
-    /// Returns the stored response of this key, as generated, for an operator who looks at the
-    /// content; `None`: there is none.
+    /// Returns the stored response of this key, as generated, if there is one.
     ///
     /// # Errors
     ///
@@ -377,13 +296,14 @@ impl Perennial {
     }
 
     /// Begins no further regeneration and waits for the running ones, which release their leases.
-    /// Call `shutdown` after the server has drained.
+    /// Call `shutdown` after the server has drained. Stored versions are still served.
     ///
-    /// Stored versions are still served, and the inner service answers requests for all other
-    /// pages. The policy's [`timeout`](Refresh::timeout) bounds each regeneration; while the
-    /// database fails, the tries to publish take as long as a lease, at most 15 s. An idempotent
-    /// request has no limit of its own: put a timeout inside its
-    /// layer, or around `shutdown`. Dropping the future cancels nothing.
+    /// Each regeneration ends after the policy's [`timeout`](Refresh::timeout), and its publish within 15 s.
+    /// An idempotent request has no limit: put a timeout inside its layer, or around `shutdown`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future cancels nothing.
     pub async fn shutdown(&self) {
         self.pages.shutdown().await;
     }

@@ -1,5 +1,3 @@
-//! Invalidations in a transaction of the application's own.
-
 use std::{fmt, sync::Arc};
 
 use perennial_store::{Connection, Error, sql::outbox};
@@ -15,18 +13,15 @@ impl Perennial {
     /// # #[cfg(feature = "sqlite")]
     /// # async fn f(site: perennial::Perennial, pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
     /// let mut transaction = pool.begin().await?;
-    /// sqlx::query("UPDATE product SET price = 42 WHERE id = 7").execute(&mut *transaction).await?;
     /// let invalidation = site.invalidate_in(&mut transaction, ["product-7"]).await?;
     /// transaction.commit().await?;
     /// invalidation.committed().await;
     /// # Ok(()) }
     /// ```
     ///
-    /// The call writes a row for each tag, with a random key, so that transactions do not wait for each
-    /// other. After the commit, [`committed`](PendingInvalidation::committed) applies the invalidation at
-    /// once. Without that call, the next sync of any process does, within a second. A transaction
-    /// that stays open delays no other invalidation; on SQLite it keeps other writers out, as each
-    /// writing transaction does.
+    /// Writes a row for each tag, with a random key, so that transactions do not wait for each other.
+    /// [`committed`](PendingInvalidation::committed) applies the invalidation; without that call, the next
+    /// sync of any process does, within a second.
     ///
     /// # Errors
     ///
@@ -47,12 +42,8 @@ impl Perennial {
     }
 
     /// Removes all resources with these tags when the caller's transaction commits, as
-    /// [`invalidate_in`](Self::invalidate_in) does. They are no longer served, and their rows are
-    /// replaced by the next versions.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`invalidate_in`](Self::invalidate_in).
+    /// [`invalidate_in`](Self::invalidate_in) does. They are no longer served; the next versions replace
+    /// their rows.
     pub async fn purge_in(
         &self,
         transaction: impl Into<Connection<'_>>,
@@ -85,7 +76,7 @@ impl Perennial {
     }
 }
 
-/// An invalidation in a transaction of the application's; from [`Perennial::invalidate_in`]. Dropping it
+/// An invalidation in the application's transaction; from [`Perennial::invalidate_in`]. Dropping it
 /// changes nothing.
 #[must_use = "`committed` applies the invalidation after the commit; without it, the next sync does"]
 pub struct PendingInvalidation {
@@ -94,9 +85,8 @@ pub struct PendingInvalidation {
 }
 
 impl PendingInvalidation {
-    /// Applies the invalidation now, after the transaction has committed: this process knows the
-    /// invalidation when the call returns, also if another process was faster. If the database fails,
-    /// the next sync applies it. If the transaction has not committed, the call has no effect.
+    /// Applies the invalidation after the transaction has committed: this process knows it when the call
+    /// returns. If the database fails, the next sync applies it. Before the commit, the call has no effect.
     ///
     /// # Cancel safety
     ///

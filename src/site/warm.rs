@@ -1,5 +1,3 @@
-//! Requests of the application itself, through its router.
-
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,8 +18,8 @@ use crate::{
     timing::WARMING_AT_ONCE,
 };
 
-/// A page to visit, for [`Perennial::warm`] and [`Perennial::regenerate`]: from a path, or from a
-/// request, whose URI and headers count.
+/// A page to visit, for [`Perennial::warm`] and [`Perennial::regenerate`]: a path, a whole URI (if the
+/// host is part of the key), or a request, whose URI and headers count.
 #[derive(Clone, Debug)]
 pub struct Visit {
     path: String,
@@ -62,44 +60,26 @@ impl From<&String> for Visit {
 }
 
 impl Perennial {
-    /// Regenerates the missing and the stale pages among these, before visitors ask for them: sends a
-    /// GET request for each to the service, four at a time.
+    /// Regenerates the missing and the stale pages among these: sends a GET request for each through the
+    /// application's router with its layers, four at a time.
     ///
-    /// The service is the application's router with its layers. Several processes may do the same at
-    /// the start: one process generates each page, and the others do not wait for it. A page that is
-    /// fresh in the database is read into memory. A visit waits for one of the
-    /// [permits](crate::Builder::max_regenerations) of the process, so that no regeneration is
-    /// skipped.
-    ///
-    /// Returns each path with the layer's answer, in the order in which the answers came; `None`: no
-    /// layer answered. Each answer is also an [event](Event::Warmed).
+    /// Several processes may do the same at the start: one generates each page, and the others do not wait.
+    /// An outer middleware that asks for a login refuses the request. Returns each path with the answer,
+    /// which is also an [event](Event::Warmed), in the order of the answers; `None`: no layer answered.
     ///
     /// | answer | meaning |
     /// |---|---|
     /// | `Hit` | there is a fresh version, and memory has it |
     /// | `Generated`, `Collapsed` | this process has generated a new version |
     /// | `Stale`, `Unavailable` | another process generates the page, or the page is in cooldown |
-    /// | `Failed` | the generator has failed, or has run out of time; an old version is still served |
+    /// | `Failed` | the generator has failed; an old version is still served |
     /// | `Bypass` | the response is not cached; with `NoKey` the text is no path |
     ///
     /// ```
-    /// # use axum::Router;
-    /// # async fn f(site: perennial::Perennial, app: Router) {
-    /// for (path, served) in site.warm(app, ["/", "/best-sellers", "/books?page=1"]).await {
-    ///     match served {
-    ///         Some(served) => println!("{path}: {served}"),
-    ///         None => println!("{path}: has no layer"),
-    ///     }
-    /// }
+    /// # async fn f(site: perennial::Perennial, app: axum::Router) {
+    /// let answers = site.warm(app, ["/", "/books?page=1"]).await;
     /// # }
     /// ```
-    ///
-    /// A path is written as in a request, or as a whole URI (`http://example.com/books`) if the host
-    /// is part of the key. Of a page with [headers in its key](crate::Key::header), a path stands for
-    /// the variant without these headers, and an `http::Request<()>` for the variant with the
-    /// request's headers. The middleware around the layer sees the request as a visitor's: where it
-    /// asks for a login, give the service without it, or a request with the login. A service for
-    /// requests with another body type than axum's routers needs tower's `map_request` around it.
     ///
     /// # Cancel safety
     ///
@@ -116,23 +96,11 @@ impl Perennial {
         self.visit(service, pages, Purpose::Warm).await
     }
 
-    /// Regenerates these pages now, also fresh ones, as [`warm`](Self::warm) regenerates missing and
-    /// stale ones. Visitors get the old versions meanwhile.
+    /// Regenerates these pages now, also fresh ones, as [`warm`](Self::warm) does missing ones. Visitors
+    /// get the old versions meanwhile.
     ///
-    /// The layer that gets such a request invalidates the request's own variant, and visits the page
-    /// until there is a version whose generator began later, of this process or another one, for the
-    /// policy's [`timeout`](crate::Refresh::timeout) at most. During a cooldown after a failure no
-    /// generator runs, and the answer is `Stale` or `Unavailable`.
-    ///
-    /// ```
-    /// # use axum::Router;
-    /// # async fn f(site: perennial::Perennial, app: Router) {
-    /// use axum::http::{Request, header::ACCEPT_LANGUAGE};
-    ///
-    /// let german = Request::get("/books/7").header(ACCEPT_LANGUAGE, "de");
-    /// site.regenerate(app, [german.body(()).expect("a request")]).await;
-    /// # }
-    /// ```
+    /// Invalidates each page, in the variant of the request, and visits it until there is a newer version,
+    /// for the policy's [`timeout`](crate::Refresh::timeout) at most. During a cooldown no generator runs.
     ///
     /// # Cancel safety
     ///
@@ -151,23 +119,9 @@ impl Perennial {
 
     /// Explains the answer that a visitor of this page would get now, through the application's router
     /// with its layers: is the page cached or not, why, under which key, and what to do. Generates and
-    /// stores nothing. `None`: no layer answered, as no layer is on the route, or an outer middleware
-    /// answered.
+    /// stores nothing. `None`: no layer answered.
     ///
-    /// The service and the page are as for [`warm`](Self::warm). A response that has never been generated
-    /// is not known: whether it will be stored, the first request shows.
-    ///
-    /// [`Builder::explain_token`](crate::Builder::explain_token) does the same for a request from
-    /// outside, such as `perennial explain`.
-    ///
-    /// ```
-    /// # use axum::Router;
-    /// # async fn f(site: perennial::Perennial, app: Router) -> Result<(), perennial::Error> {
-    /// if let Some(explanation) = site.explain(app, "/books").await? {
-    ///     println!("{}: {} {}", explanation.served, explanation.why, explanation.remedy);
-    /// }
-    /// # Ok(()) }
-    /// ```
+    /// [`Builder::explain_token`](crate::Builder::explain_token) does the same from outside.
     ///
     /// # Errors
     ///

@@ -1,5 +1,7 @@
 //! Invalidations in a transaction of the application's own, on each database.
 
+use std::time::Duration;
+
 use perennial::{ErrorKind, Perennial};
 use perennial_store::{Apply, Invalidated};
 use tokio::task::JoinSet;
@@ -14,6 +16,7 @@ on_each_database! {
     invalidation_is_committed_or_rolled_back_with_its_transaction
     committed_invalidation_is_numbered_once
     author_knows_the_invalidation_that_another_process_has_applied
+    process_without_requests_knows_a_committed_invalidation_before_its_next_answer
     transactions_that_commit_in_another_order_than_they_wrote_are_both_learned
     transaction_elsewhere_is_told_so
 }
@@ -79,7 +82,7 @@ async fn committed_invalidation_is_numbered_once(db: Db) {
     for _ in 0..4 {
         for id in synced.committed.clone() {
             let store = store.clone();
-            applying.spawn(async move { store.ask(Apply::new(id, false)).await.expect("answers") });
+            applying.spawn(async move { store.ask(Apply::new(id)).await.expect("answers") });
         }
     }
     let mut applied: Vec<_> = applying.join_all().await.into_iter().flatten().collect();
@@ -90,10 +93,7 @@ async fn committed_invalidation_is_numbered_once(db: Db) {
     assert_eq!((applied.len(), synced.committed.len()), (20, 0));
     assert_eq!(applied, synced.names);
     assert_eq!(
-        store
-            .ask(Apply::new("unknown", true))
-            .await
-            .expect("answers"),
+        store.ask(Apply::new("unknown")).await.expect("answers"),
         None
     );
 }
@@ -112,11 +112,33 @@ async fn author_knows_the_invalidation_that_another_process_has_applied(db: Db) 
             transaction.commit().await.expect("is committed");
             let synced = store.ask(Invalidated::new(0, 1000, Vec::new())).await;
             for id in synced.expect("answers").committed {
-                store.ask(Apply::new(id, false)).await.expect("answers");
+                store.ask(Apply::new(id)).await.expect("answers");
             }
             pending.committed().await;
             let before = std::mem::replace(&mut run, a.run("/a").await);
             assert!(run > before, "the purged page is not served");
+        }
+    });
+}
+
+/// No author applies the invalidation: its process has died, or speaks SQL alone.
+async fn process_without_requests_knows_a_committed_invalidation_before_its_next_answer(db: Db) {
+    let origin = Origin::default();
+    let [a, b] = pair(&db, &origin, &["/a"], |layer| layer.tag("list")).await;
+    let mut run = b.run("/a").await;
+    with_pool!(db, pool => {
+        for catches_up in [false, true] {
+            // Longer than a sync interval.
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            let mut transaction = pool.begin().await.expect("begins");
+            let tags: Vec<_> = (0..150).map(|n| format!("tag-{n}")).chain(["list".into()]).collect();
+            drop(a.site.invalidate_in(&mut transaction, &tags).await.expect("is written"));
+            transaction.commit().await.expect("is committed");
+            if catches_up {
+                b.site.caught_up().await.expect("knows");
+            }
+            let before = std::mem::replace(&mut run, b.run("/a").await);
+            assert!(run > before, "the invalidated page is not served as fresh");
         }
     });
 }

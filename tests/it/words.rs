@@ -171,7 +171,7 @@ async fn each_place_says_the_same_word() {
 /// The table in the guide.
 #[test]
 fn guide_has_each_word() {
-    let guide = include_str!("../../docs/guide/operating.md");
+    let guide = include_str!("../../docs/monitoring/README.md");
     let row = |name: &str| {
         let row = guide
             .lines()

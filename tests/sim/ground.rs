@@ -454,7 +454,7 @@ pub(crate) fn text(call: &Call) -> String {
         Call::Touch(Touch { names }) => format!("touch {names:?}"),
         Call::Evict(Evict { excess }) => format!("evict {excess}"),
         Call::Count(Count {}) => "count".to_owned(),
-        Call::Apply(Apply { id, waits }) => format!("apply {id} {waits}"),
+        Call::Apply(Apply { id }) => format!("apply {id}"),
         Call::FoldAt(FoldAt { most }) => format!("fold at {most}"),
         Call::Begin(Begin { name, .. }) => format!("begin {name}"),
         Call::Finish(Finish { name, .. }) => format!("finish {name}"),

@@ -1,14 +1,11 @@
-//! What operators of a [`perennial`] site see: a report as data, and a status page, which is an axum
-//! router to nest in the application.
+//! The state of a [`perennial`] site for its operators: a [report](Report) as data, and a status page, an
+//! axum router to nest in the application. Operators see checks, figures, entries with their history, and
+//! locks; they can regenerate, invalidate and purge entries, and break locks.
 //!
-//! The pages show the site's checks and figures, the stored entries with their history, and the
-//! locks with their holders. Operators can regenerate, invalidate and purge entries and break locks.
-//!
-//! The router cannot be built without a decision about access, which the application makes for each
-//! request. Put the application's own login in front, and let it pass the user on in an extension:
+//! The application decides about the access of each request:
 //!
 //! ```
-//! use axum::{Router, extract::State, http::request::Parts, middleware, routing::get};
+//! use axum::{Router, http::request::Parts};
 //! use perennial::Perennial;
 //! use perennial_admin::{Access, Admin, CancellationToken};
 //!
@@ -23,10 +20,7 @@
 //!     }
 //! }
 //!
-//! fn app(site: Perennial, shutdown: CancellationToken) -> Router {
-//!     let pages = Router::new()
-//!         .route("/", get(async |State(name): State<&'static str>| name))
-//!         .with_state("the application's own state");
+//! fn app(site: Perennial, shutdown: CancellationToken, pages: Router) -> Router {
 //!     let status = Admin::new(site, shutdown, access).pages(pages.clone());
 //!     // A layer of the application (a session, an identity proxy) sets the extension `User`.
 //!     pages.nest("/admin/cache", status.router())
@@ -35,21 +29,18 @@
 //!
 //! # Safety
 //!
-//! - Each handler checks the access, also those of the figures as JSON and of the stream of events.
-//! - Only POST changes anything, and a request from another origin is refused
-//!   (`CsrfLayer` of tower-http). A proxy in front has to keep the `Host` header.
-//! - Each button acts on what the operator saw: the form carries the fence, and the action is refused
-//!   if the entry or the lock has another one by then.
-//! - Keys, tags and labels may come from visitors. The pages escape them, show control and
-//!   bidirectional characters as `\u{…}`, and run no inline script (Content-Security-Policy). A stored
-//!   page is shown as source, or in a frame without any rights.
-//! - Each action is a log line at INFO with the target `perennial_admin` and the user's name.
+//! - Each handler checks the access. Only POST changes anything, and a request from another origin is
+//!   refused (tower-http's `CsrfLayer`): a proxy in front has to keep the `Host` header.
+//! - An action is refused if the entry or the lock has another fence than the operator saw. Each action
+//!   is a log line at INFO with the target `perennial_admin` and the user's name.
+//! - Keys, tags and labels may come from visitors: they are escaped, with control and bidirectional
+//!   characters as `\u{…}`, and no inline script runs (Content-Security-Policy).
 //!
 //! # Cost
 //!
-//! A page reads at most a few hundred rows; the overview also counts all pages. All viewers of a process
-//! share one overview for five seconds. A process with the router holds one lock, by
-//! which all processes are listed, and extends the lock once in 10 s.
+//! A page reads at most a few hundred rows; the overview also counts all pages, once in five seconds
+//! for all viewers of a process. Each process with the router holds one lock, by which processes are
+//! listed.
 //!
 //! Without the feature `page` (default), the crate has the report alone, and no axum.
 

@@ -1,5 +1,3 @@
-//! A process of the site, as it lists itself.
-
 use std::time::{Duration, SystemTime};
 
 use perennial::{
@@ -15,11 +13,8 @@ const PROCESS: &str = "process/";
 /// The lease of the lock that lists a process.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Lists this process among the [`processes`] of the site, until the lease is dropped or released.
-/// The status page calls this.
-///
-/// The process holds a lock of the kind [`Housekeeping`](LockKind::Housekeeping) and extends its lease
-/// once in 10 s, by one statement. The process of a crash is listed for at most 30 s.
+/// Lists this process among the [`processes`] of the site, until the lease is dropped, or for 30 s after
+/// a crash. The status page calls this. Costs one statement in 10 s.
 ///
 /// # Errors
 ///
@@ -45,12 +40,11 @@ pub async fn processes(site: &Perennial) -> Result<Vec<Process>, Error> {
     Ok(locks.into_iter().filter_map(Process::of).collect())
 }
 
-/// A process that has [announced](announce) itself. Times are by the database's
-/// clock.
+/// A process that has [announced](announce) itself. Times are by the database's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Process {
-    /// By [`Locks::label`](perennial::locks::Locks::label): by default the host's name and the process's number.
+    /// Its [label](perennial::locks::Locks::label).
     pub label: String,
     /// Perennial's version, and the [revision](perennial::Builder::revision) of the site's code.
     pub runs: String,
@@ -60,7 +54,7 @@ pub struct Process {
     /// The time since the announcement.
     #[serde(rename = "age_s", serialize_with = "seconds")]
     pub age: Duration,
-    /// The time since the process has extended its lease; at most 30 s.
+    /// The time since its last extension; at most 30 s.
     #[serde(rename = "silent_for_s", serialize_with = "seconds")]
     pub silent_for: Duration,
 }

@@ -1,5 +1,3 @@
-//! The report: the state of a site from its database, with checks of one sentence each.
-
 use std::{
     cmp::Reverse,
     time::{Duration, Instant, SystemTime},
@@ -23,7 +21,7 @@ const RECENT: usize = 200;
 /// The number of lines in each list.
 pub(crate) const SHOWN: usize = 15;
 
-/// The state of a site, from its database: four statements, of which one reads the index of all pages.
+/// The state of a site, from its database: four statements.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -35,10 +33,9 @@ pub struct Report {
     pub stale: u64,
     /// The size of their bodies, in bytes.
     pub bytes: u64,
-    /// The capacity of the store, in bytes, of a site that has one. The command line does not know it.
+    /// The capacity of the store, in bytes; unknown to the command line.
     pub store_capacity: Option<u64>,
-    /// The size of each table with its indexes, in bytes, by the database's estimate; of SQLite, the
-    /// size of the file.
+    /// The size of each table with its indexes, in bytes, by the database's estimate.
     pub tables: Vec<(String, u64)>,
     /// The locks of pages in cooldown: their last regeneration has failed.
     pub failing: Vec<LockInfo>,
@@ -94,7 +91,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the sign in front of the text, so that no meaning is in a colour alone.
+    /// Returns the sign in front of the text.
     pub fn sign(self) -> &'static str {
         match self {
             Self::Ok => "✓ ok",
@@ -105,7 +102,7 @@ impl Verdict {
 }
 
 impl Report {
-    /// Reads the report. In place of an error: an empty report with a check that fails.
+    /// Reads the report. After an error: an empty report with a check that fails.
     pub async fn of(site: &Perennial) -> Self {
         Self::read(site).await.unwrap_or_else(|error| {
             tracing::error!(target: "perennial_admin", error = format!("{error:#}"), "the database fails");

@@ -1,20 +1,16 @@
 //! Schedules for [perennial]: content that becomes stale by the calendar, as "on the first
 //! of each month at six in Berlin". There is no scheduler: the first request after an occurrence
-//! regenerates the page.
+//! regenerates the page. For an age, [`Refresh::every`](perennial::Refresh::every) is enough.
 //!
 //! ```
 //! # fn f() -> Result<(), perennial::Error> {
 //! use perennial::Refresh;
 //! use perennial_calendar::Calendar;
 //!
-//! // Each working day at 06:00 and at 18:00.
-//! let news = Refresh::on(Calendar::cron("0 6,18 * * 1-5", "Europe/Berlin")?);
 //! let best_sellers = Refresh::on(Calendar::monthly(1, "06:00", "Europe/Berlin")?);
 //! # Ok(()) }
 //! # f().unwrap();
 //! ```
-//!
-//! For a page that becomes stale at an age, [`Refresh::every`](perennial::Refresh::every) is enough.
 
 #![forbid(unsafe_code)]
 
@@ -39,23 +35,15 @@ const LAST: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
 const YEAR: Duration = Duration::from_hours(365 * 24);
 
-/// The times at which content becomes stale, such as "on the first of each month at six in Berlin",
-/// for [`Refresh::on`](perennial::Refresh::on).
+/// The times at which content becomes stale, for [`Refresh::on`](perennial::Refresh::on).
 ///
 /// Equal calendars are one, which stays in memory until the process ends: create calendars at the
-/// start and not from a visitor's input.
+/// start. The time zone is a name of the IANA database, such as `Europe/Berlin`, of the system's copy or
+/// else the program's.
 ///
-/// The time zone is a name of the IANA database, such as `Europe/Berlin` or `UTC`. The database is
-/// the system's (`/usr/share/zoneinfo`), or else a copy in the program. A system's database that is
-/// replaced while the process runs applies within five minutes to each version that is read or
-/// generated from then on.
-///
-/// # When clocks change
-///
-/// A time of day that does not exist on a day, as clocks are put forward, is the same length after
-/// the change: 02:30 becomes 03:30. Of a time of day that comes twice, as clocks are put back, the
-/// first one counts. A cron expression whose hour begins with `*` goes by elapsed time, as in
-/// Vixie's cron: it has occurrences in both hours.
+/// A time of day that does not exist, as clocks are put forward, is the same length after the change:
+/// 02:30 becomes 03:30. Of a time of day that comes twice, the first one counts. A cron expression whose
+/// hour begins with `*` goes by elapsed time, as in Vixie's cron.
 pub struct Calendar {
     zone: String,
     /// Each occurrence of one of them is an occurrence.
@@ -88,16 +76,6 @@ pub enum Weekday {
 impl Calendar {
     /// Creates a schedule with one occurrence each day, at a time of day such as `06:00`.
     ///
-    /// ```
-    /// # fn f() -> Result<(), perennial::Error> {
-    /// use perennial::Refresh;
-    /// use perennial_calendar::Calendar;
-    ///
-    /// let policy = Refresh::on(Calendar::daily("06:00", "Europe/Berlin")?);
-    /// # Ok(()) }
-    /// # f().unwrap();
-    /// ```
-    ///
     /// # Errors
     ///
     /// [`Invalid`](perennial::ErrorKind::Invalid): the time of day is not written as `HH:MM`, or the
@@ -108,16 +86,6 @@ impl Calendar {
 
     /// Creates a schedule with one occurrence each week.
     ///
-    /// ```
-    /// # fn f() -> Result<(), perennial::Error> {
-    /// use perennial::Refresh;
-    /// use perennial_calendar::{Calendar, Weekday};
-    ///
-    /// let policy = Refresh::on(Calendar::weekly(Weekday::Monday, "06:00", "Europe/Berlin")?);
-    /// # Ok(()) }
-    /// # f().unwrap();
-    /// ```
-    ///
     /// # Errors
     ///
     /// The errors of [`daily`](Self::daily).
@@ -126,19 +94,8 @@ impl Calendar {
         Self::of(zone, &[format!("{time} * * {}", day as u8)])
     }
 
-    /// Creates a schedule with one occurrence each month, on this day (1 – 31). In a month without
-    /// the day, the occurrence is on the last day of the month.
-    ///
-    /// ```
-    /// # fn f() -> Result<(), perennial::Error> {
-    /// use perennial::Refresh;
-    /// use perennial_calendar::Calendar;
-    ///
-    /// let best_sellers = Refresh::on(Calendar::monthly(1, "06:00", "Europe/Berlin")?);
-    /// let on_the_last_day = Refresh::on(Calendar::monthly(31, "06:00", "Europe/Berlin")?);
-    /// # Ok(()) }
-    /// # f().unwrap();
-    /// ```
+    /// Creates a schedule with one occurrence each month, on this day (1 – 31), or on the last day of a
+    /// shorter month.
     ///
     /// # Errors
     ///
@@ -161,17 +118,14 @@ impl Calendar {
     /// Creates a schedule from a cron expression of five fields: minute, hour, day of the month,
     /// month, and day of the week.
     ///
-    /// The crate `cronexpr` reads the expression. Beside the usual forms (`*/15`, `1-5`, `MON,FRI`)
-    /// there are `L` (the last day of the month), `15W` (the weekday nearest to the 15th), `5#1`
-    /// (the first Friday of the month) and `5L` (the last Friday of the month). If neither the
-    /// day of the month nor the day of the week begins with `*`, one of the two has to match, as in
-    /// Vixie's cron.
+    /// The crate `cronexpr` reads the expression. Beside the usual forms there are `L` (the last day of the
+    /// month), `15W` (the weekday nearest to the 15th), `5#1` and `5L` (the first and the last Friday). If
+    /// neither day begins with `*`, one of the two has to match, as in Vixie's cron.
     ///
     /// ```
     /// # fn f() -> Result<(), perennial::Error> {
-    /// use perennial::Refresh;
-    /// use perennial_calendar::Calendar;
-    ///
+    /// # use perennial::Refresh;
+    /// # use perennial_calendar::Calendar;
     /// // Each working day at 06:00 and at 18:00.
     /// let policy = Refresh::on(Calendar::cron("0 6,18 * * 1-5", "Europe/Berlin")?);
     /// # Ok(()) }

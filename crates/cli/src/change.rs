@@ -1,4 +1,4 @@
-//! The commands that change something, each after as much consent as it needs.
+//! The commands that change something, with consent.
 
 use perennial::{
     Perennial,

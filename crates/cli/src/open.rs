@@ -1,5 +1,3 @@
-//! The database of the command line.
-
 use std::{path::Path, time::Duration};
 
 use clap::Args;

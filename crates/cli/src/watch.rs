@@ -1,5 +1,3 @@
-//! The live view.
-
 use std::{
     io::{self, IsTerminal},
     time::Duration,

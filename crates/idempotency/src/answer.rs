@@ -1,5 +1,3 @@
-//! The layer's own responses.
-
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 

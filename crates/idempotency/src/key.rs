@@ -1,4 +1,4 @@
-//! The identity of a request: the client's key, and a digest of the request.
+//! The identity of a request: key and digest.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};

@@ -1,5 +1,3 @@
-//! The layer of requests that clients may repeat, and that run once.
-
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
@@ -18,84 +16,34 @@ const DAY: Duration = Duration::from_hours(24);
 const NO_KEY: &str = "the `Idempotency-Key` is missing: send a new UUID for each new request";
 const NO_CALLER: &str = "the caller of this request is not known, so its `Idempotency-Key` belongs to nobody: log in first";
 
-/// Runs a request once in all processes together, however often a client sends the request with the
-/// same `Idempotency-Key`.
+/// Runs a POST or PATCH once in all processes together, however often a client sends the request with
+/// the same `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header-07). Other methods pass.
 ///
-/// The layer follows draft-ietf-httpapi-idempotency-key-header-07 for POST and PATCH. Other methods
-/// pass straight through. The client chooses a key, a UUID say, for each thing to be done. A key
-/// has at most 255 bytes.
+/// A repeat of a request that was done gets the stored response, with `Idempotency-Replayed: true`. A
+/// repeat of one that is being done, or whose outcome is unknown, gets 409, and a key of another request
+/// 422. The [guide](https://docs.rs/perennial/latest/perennial/guide/idempotency) has all cases.
 ///
-/// | a request | is answered by |
-/// |---|---|
-/// | with a new key | the service; the response is stored, unless it is a 409, 429 or 503 with `Retry-After`, by which the service says that it has done nothing: then a repeat runs |
-/// | that was done | the stored response, with `Idempotency-Replayed: true` |
-/// | that is being done | 409 Conflict with `Retry-After` |
-/// | with the key of a request with another method, host, path, query, `Content-Type` or body | 422 Unprocessable Content |
-/// | that was begun, and whose outcome is unknown | 409 Conflict, without `Retry-After` |
-/// | that was done, and whose response is not stored: it was too large, broke off, or the database refused it | 409 Conflict |
-/// | without a key | 400 Bad Request; with [`optional`](Self::optional) the request passes |
-/// | with an empty key, a key that is too long, or two keys | 400 Bad Request |
-/// | whose caller has no [`Scope`] | 400 Bad Request |
-/// | whose body breaks off, or is larger than [`max_body`](Self::max_body) | 400 Bad Request, 413 Content Too Large: nothing is done |
-/// | whose response breaks off | 500: the request was done |
-///
-/// The layer's own responses have a problem body (RFC 9457). While the database fails the response
-/// is 503, and nothing is done. When the runtime shuts down the response is 503, too, and the
-/// outcome is unknown.
-///
-/// # Callers
-///
-/// A key belongs to a [`Scope`]: a user, whom an outer layer has found out, or the public. Keys of
-/// two scopes are two keys. A user may repeat a request with another token or other cookies. All
-/// routes of a site share the keys: a key that is sent to another path is refused by 422.
+/// The layer's own responses have a problem body (RFC 9457). All routes of a site share the keys of a
+/// [`Scope`].
 ///
 /// # Crashes and slow services
 ///
-/// The service runs in a task of its own: a client that disconnects cancels nothing, and gets the
-/// response when the client repeats the request. A row is inserted before the service is called,
-/// and one statement stores the response in the row afterwards, or, if the response cannot be
-/// stored, a note without one.
+/// The service runs in a task of its own: a client that disconnects cancels nothing. The outcome is
+/// unknown if the process dies meanwhile, or if the service panics or returns an error. A request without
+/// a response counts as running for a minute ([`unknown_after`](Self::unknown_after)), and as unknown
+/// afterwards, for 90 days at least; a slow service's response is stored all the same. An operator lets
+/// an unknown request run again by [`forget`](Self::forget).
 ///
-/// The outcome stays unknown if the process dies in between, or if the service panics or returns an
-/// error. A request that has no response counts as running for a minute
-/// ([`unknown_after`](Self::unknown_after)), and as unknown afterwards. Nothing is cancelled at that
-/// time: when a slow service answers later, its response is stored, and repeats get it. An unknown
-/// request does not run again for at least 90 days. An operator who has found out that the request
-/// was not done lets the request run by [`forget`](Self::forget). Where running twice is better than
-/// not running, use [`run_again_after`](Self::run_again_after).
-///
-/// If the reply to the insertion is lost, the layer repeats the insertion with the same owner. If
-/// that fails, too, the client gets 503, and the layer removes the row six times in the next quarter
-/// of an hour. Within that time a request that never ran may count as unknown.
-///
-/// Times are by the database's clock. A request is as durable as the database. A database that loses
-/// its last commits when the power fails (SQLite with `synchronous = NORMAL`, as
-/// `Perennial::open` has it) forgets the latest requests.
-///
-/// # While the database is away
-///
-/// A response that cannot be stored is returned to its client. The process tries to store the
-/// response for ten minutes, at least every two seconds. While the database is away, repeats get
-/// 503. When the database is back, repeats are told that the request is being done, or after
-/// `unknown_after` that its outcome is unknown, until the response is stored some seconds later. If
-/// the database refuses a response, because of its size say, the response is dropped, and repeats
-/// are told that the request was done.
-///
-/// A [shutdown](Locks::shutdown) waits until the responses of finished requests are
-/// stored, for half a minute at most with the default statement timeout.
+/// A response that cannot be stored is returned to its client, and tried again for ten minutes; its
+/// repeats get 503 or 409 meanwhile. If the reply to the first statement is lost, the client gets 503, and
+/// the row is removed within a quarter of an hour. A request is as durable as the database's commits.
 ///
 /// # Order of layers
 ///
-/// The layer stores the responses of inner layers, too, such as a 401 or a 504. So authentication
-/// belongs outside. A timeout belongs inside, as no outer layer cancels a request that runs. An
-/// `ExclusiveLayer` of perennial-jobs belongs inside, so that repeats do not wait for
-/// its lock; its refusals are not stored.
-///
-/// Bodies of requests and responses are held in memory, up to [`max_body`](Self::max_body).
-/// Trailers are not passed on. A form that a browser sends as `multipart/form-data` is a new
-/// request each time, by its boundary.
-///
-/// Expired responses are removed in one process a day, when a request comes.
+/// Authentication belongs outside, as the layer stores a 401, too. A timeout belongs inside, as no outer
+/// layer cancels a request. An `ExclusiveLayer` belongs inside; its refusals are not stored. Bodies are
+/// held in memory; trailers are not passed on. A browser's `multipart/form-data` is a new request each
+/// time, by its boundary.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct IdempotencyLayer {
@@ -114,8 +62,7 @@ type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
 
 impl IdempotencyLayer {
     /// Returns a layer that keeps its rows beside these locks. `scope` returns the user to whom a
-    /// request's key belongs; `None`: the request is refused by 400. The lease, the label and the
-    /// other settings of the locks have no effect.
+    /// request's key belongs; `None`: the request is refused by 400.
     pub fn new(
         locks: &Locks,
         scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
@@ -132,15 +79,13 @@ impl IdempotencyLayer {
         }
     }
 
-    /// Passes requests without a key on to the service each time. Default: a request without a key
-    /// is refused by 400.
+    /// Passes requests without a key to the service each time. Default: refused by 400.
     pub fn optional(mut self) -> Self {
         self.optional = true;
         self
     }
 
-    /// Sets the time for which a response is stored and replayed. Default: a day. After that the key
-    /// is new.
+    /// Sets the time for which a response is stored and replayed; after that the key is new. Default: a day.
     ///
     /// # Panics
     ///
@@ -151,16 +96,15 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Sets the size of the largest body, in bytes. Default: 1 MiB. A larger request is refused by
-    /// 413. A larger response is passed on and not stored, and its repeats get 409.
+    /// Sets the size of the largest body, in bytes. Default: 1 MiB. A larger response is passed on and not
+    /// stored.
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
         self
     }
 
     /// Sets the time after which a request without a response counts as unknown, and no longer as
-    /// running. Default: 60 s. Nothing is cancelled: a response that comes later is stored. With
-    /// [`run_again_after`](Self::run_again_after) that time replaces this one.
+    /// running. Default: 60 s. Nothing is cancelled.
     pub fn unknown_after(mut self, time: Duration) -> Self {
         self.unknown_after = time;
         self
@@ -169,9 +113,8 @@ impl IdempotencyLayer {
     /// Runs a request again that was begun `time` ago and has no response, when a repeat arrives.
     /// Default: such a request does not run again.
     ///
-    /// The request then runs at least once, and not at most once: **a service that takes longer than
-    /// `time` runs twice**, as nothing tells a slow process from a dead one. The response of the
-    /// later run is stored, and the response of the earlier run goes to its own client only.
+    /// **A service that takes longer than `time` runs twice**, as nothing tells a slow process from a dead
+    /// one. The response of the later run is stored.
     ///
     /// # Panics
     ///
@@ -182,10 +125,8 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Lets a request run again whose outcome is unknown, for an operator who has found out that
-    /// the request was not done. Returns false if there is no such request, or if it was done.
-    ///
-    /// A request whose service still runs would run twice.
+    /// Lets a request run again whose outcome is unknown. Returns false if there is no such request, or if
+    /// it was done. A request whose service still runs would run twice.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! A POST or PATCH with an `Idempotency-Key` runs once, however often a client sends it, and each
-//! repeat gets the stored response. For payments, orders and mails, in services with an SQL database
-//! and any number of processes. The layer follows draft-ietf-httpapi-idempotency-key-header-07.
+//! repeat gets the stored response. For payments and orders, in services with an SQL database and any
+//! number of processes.
 //!
 //! ```
 //! # use axum::{Router, http::request::Parts, routing::post};
@@ -12,19 +12,14 @@
 //! use perennial_idempotency::{IdempotencyLayer, Locks, Scope};
 //!
 //! // As an outer layer has found out.
-//! let customer = |request: &Parts| {
-//!     let customer = request.extensions.get::<Customer>()?;
-//!     Some(Scope::of(&customer.id))
-//! };
-//! let locks = Locks::with_pool(pool).await?;
+//! let customer = |request: &Parts| Some(Scope::of(&request.extensions.get::<Customer>()?.id));
+//! let locks = Locks::with_pool(pool).await?; // or `site.locks()` of a site
 //! let once = IdempotencyLayer::new(&locks, customer);
 //! Ok(Router::new().route("/payments", post(pay).layer(once)))
 //! # }
 //! ```
 //!
-//! A site that uses [perennial](https://docs.rs/perennial) has its locks from `Perennial::locks`.
-//! The crate is not for work that a background job does: see
-//! [perennial-jobs](https://docs.rs/perennial-jobs).
+//! Not for work of a background job: see [perennial-jobs](https://docs.rs/perennial-jobs).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

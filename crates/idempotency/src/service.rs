@@ -1,4 +1,4 @@
-//! The service that runs each request once: the path of a request through its row.
+//! The path of a request through its row.
 
 use std::{
     panic::resume_unwind,

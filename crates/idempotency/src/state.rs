@@ -1,7 +1,4 @@
-//! The decisions about a request with an `Idempotency-Key`. Pure: no I/O, and no clock.
-//!
-//! If the process dies before the service has answered, or the service panics or returns an error,
-//! the row stays as it is. The outcome of such a request is unknown.
+//! The decisions about a request with an `Idempotency-Key`: no I/O, and no clock.
 
 use perennial_store::{Begun, Error, Progress};
 

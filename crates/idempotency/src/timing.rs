@@ -1,5 +1,3 @@
-//! The times of idempotent requests.
-
 use std::time::Duration;
 
 /// The number of times that a `Begin` without a reply is sent again, within a fifth of a second: a

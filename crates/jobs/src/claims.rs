@@ -1,5 +1,3 @@
-//! Batches: rows of the application's own table, claimed under a lock id.
-
 mod sql;
 
 use std::{
@@ -16,21 +14,14 @@ use sql::{Filter, Table};
 pub(crate) use sql::CLAIM;
 pub use sql::Value;
 
-/// Rows of a table that many workers share: each worker claims a batch of rows, and no other worker
-/// gets these rows.
+/// Rows of the application's own table that many workers share: each worker claims a batch of rows, and
+/// no other worker gets these rows.
 ///
-/// The table is the application's own, with these columns:
-///
-/// | column | type | meaning |
-/// |---|---|---|
-/// | the key | an integer or a text | identifies the row |
-/// | the lock | a text of at least 33 characters, may be NULL | the claim's lock id |
-/// | the expiry (recommended) | a BIGINT, may be NULL | the end of the claim, in microseconds since 1970 by the database's clock |
-///
-/// With an expiry, the rows of a crashed worker can be claimed again. No two workers get a row
-/// while claims are honoured. A worker that is paused for longer than its claim may overlap with
-/// the next worker, and learns of the loss when the worker [completes](Claim::complete_by_row) the
-/// row.
+/// | column | type |
+/// |---|---|
+/// | the key | an integer, a text, or a type that is returned as UTF-8 text, such as PostgreSQL's UUID |
+/// | the lock | a text of at least 33 characters, may be NULL |
+/// | the end of the claim (recommended), without which the rows of a crashed worker stay claimed | a BIGINT, may be NULL: microseconds since 1970 by the database's clock |
 ///
 /// ```sql
 /// CREATE TABLE mail (id BIGINT PRIMARY KEY, text TEXT NOT NULL, lock_id VARCHAR(36), locked_until BIGINT);
@@ -41,16 +32,12 @@ pub use sql::Value;
 /// ```
 /// # async fn send(mail: &str) {}
 /// # async fn f(pool: perennial_jobs::Database) -> Result<(), Box<dyn std::error::Error>> {
-/// use std::time::Duration;
-///
+/// # use std::time::Duration;
 /// use perennial_jobs::Claims;
 ///
-/// let mails = Claims::with_pool(pool, "mail")
-///     .expires("locked_until", Duration::from_secs(60))
-///     .order("id");
+/// let mails = Claims::with_pool(pool, "mail").expires("locked_until", Duration::from_secs(60));
 /// let claim = mails.claim(25).await?;
 /// for id in claim.ids() {
-///     // As long as it is known to be ours.
 ///     if claim.remaining().is_some_and(|left| left.is_zero()) {
 ///         break;
 ///     }
@@ -61,13 +48,11 @@ pub use sql::Value;
 /// # Ok(()) }
 /// ```
 ///
-/// A name of a table or column has letters, digits and `_`, and is used unchanged. A table's name
-/// may begin with the schema and a dot. Values of filters are bound, never part of the statement.
-///
-/// A key is an integer, a text, or a type that the database returns as UTF-8 text: a UUID on
-/// PostgreSQL, but not a `BINARY(16)`. Claims are fast with an index on the lock's column and one
-/// on the expiry's. Without such an index, concurrent workers on MySQL and MariaDB find fewer rows
-/// than there are. Claims use `SKIP LOCKED`, available since MySQL 8.0 and MariaDB 10.6.
+/// A worker that is paused for longer than its claim may overlap with the next one, and learns of the
+/// loss when it [completes](Claim::complete_by_row) the row. A name of a table or column has letters,
+/// digits and `_`; a table's may begin with a schema and a dot. Without the two indexes, concurrent
+/// workers on MySQL and MariaDB find fewer rows than there are. Claims need MySQL 8.0 or MariaDB 10.6
+/// (`SKIP LOCKED`).
 #[derive(Clone)]
 #[must_use = "nothing is claimed until `claim` is called"]
 pub struct Claims {
@@ -77,11 +62,8 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Creates claims on a table with the key `id` and the lock `lock_id`.
-    ///
-    /// `pool` is the application's own pool or a site's database, from `Perennial::database`.
-    /// Each statement has the [limit](crate::Database::statement_timeout) of that database: 5
-    /// s for a pool.
+    /// Creates claims on a table with the key `id` and the lock `lock_id`. `pool` is the application's own
+    /// pool, or `Perennial::database`.
     pub fn with_pool(pool: impl IntoDatabase, table: impl Into<String>) -> Self {
         Self {
             table: Table {
@@ -110,8 +92,7 @@ impl Claims {
     }
 
     /// Sets the column of the expiry, and the time for which a claim holds unless
-    /// [extended](Claim::extend). Default: no expiry; the rows of a crashed worker stay claimed. A
-    /// thousand years and more are forever.
+    /// [extended](Claim::extend). Default: no expiry.
     ///
     /// # Panics
     ///
@@ -125,17 +106,15 @@ impl Claims {
         self
     }
 
-    /// Claims only rows in which a column has this value. Several filters have to hold together.
-    ///
-    /// The database compares texts by the column's collation: on MySQL and MariaDB, unless the
-    /// collation is a binary one, `'NEW'` is `'new'`, and with many collations `'new '` is, too.
+    /// Claims only rows in which a column has this value, by the column's collation. Several filters have to
+    /// hold together.
     pub fn filter(mut self, column: impl Into<String>, value: impl Into<Value>) -> Self {
         let filter = Filter::Is(column.into(), value.into());
         self.table.filters.push(filter);
         self
     }
 
-    /// Claims only rows in which a column is NULL. Several filters have to hold together.
+    /// Claims only rows in which a column is NULL.
     pub fn filter_null(mut self, column: impl Into<String>) -> Self {
         self.table.filters.push(Filter::Null(column.into()));
         self
@@ -147,34 +126,25 @@ impl Claims {
         self
     }
 
-    /// Claims the rows with the least value of a column first. A later call breaks ties. Default:
-    /// any order.
+    /// Claims the rows with the least value of a column first. A later call breaks ties. Default: any order.
     pub fn order(mut self, column: impl Into<String>) -> Self {
         self.table.order.push((column.into(), ""));
         self
     }
 
-    /// Claims the rows with the greatest value of a column first; see [`order`](Self::order).
+    /// Claims the rows with the greatest value of a column first.
     pub fn order_descending(mut self, column: impl Into<String>) -> Self {
         self.table.order.push((column.into(), " DESC"));
         self
     }
 
-    /// Claims up to `most` rows without a claim or with an expired one. An empty claim means that
-    /// no row is available at the moment.
+    /// Claims up to `most` rows without a claim or with an expired one. The claim may be empty.
     ///
     /// # Errors
     ///
-    /// - [`Invalid`](crate::ErrorKind::Invalid): a name of a table or column cannot be used, or a
-    ///   column does not hold what was written into it (the lock column needs 33 characters, and an
-    ///   expiry a BIGINT).
-    /// - The database fails, or does not answer within its [statement
-    ///   timeout](crate::Database::statement_timeout).
-    /// - A key cannot be read as text.
-    ///
-    /// After an error the database may run the statement later. The rows that it may have claimed
-    /// are released after 1, 5, 20, 60, 300 and 900 s, for up to 1,000 claims at a time. Rows that
-    /// are claimed even later stay claimed until the claim [expires](Self::expires).
+    /// [`Invalid`](crate::ErrorKind::Invalid): a name or a column's type cannot be used. Or the database
+    /// fails. Rows that it may claim later are released after 1, 5, 20, 60, 300 and 900 s, for up to 1,000
+    /// claims at a time; after that they stay claimed until the claim expires.
     ///
     /// # Cancel safety
     ///
@@ -251,14 +221,10 @@ impl fmt::Debug for Claims {
     }
 }
 
-/// Claimed rows; from [`Claims::claim`].
+/// Claimed rows; from [`Claims::claim`]. The application reads them by `WHERE lock_id = …`, and adds
+/// the same condition to its own changes, so that those of an overtaken worker change no row.
 ///
-/// The application reads the rows by the lock id: `SELECT … WHERE lock_id = …`. Dropping the claim
-/// does nothing. Rows that are neither completed nor released can be claimed again when the claim
-/// expires, if the table has an expiry.
-///
-/// A worker adds `AND lock_id = …` to its own statements on the rows: those of an overtaken worker
-/// then change no row.
+/// Dropping the claim does nothing: the rows can be claimed again when it expires.
 #[derive(Clone, Debug)]
 #[must_use = "the rows stay claimed until they are completed or released"]
 pub struct Claim {
@@ -269,41 +235,35 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Returns the lock id, which the column of the claimed rows contains: 32 characters.
+    /// Returns the lock id of the claimed rows: 32 characters.
     pub fn lock_id(&self) -> &str {
         &self.lock_id
     }
 
-    /// The keys of the rows that were claimed, as text, in the order of [`Claims::order`].
+    /// Returns the keys of the claimed rows, in the order of [`Claims::order`].
     pub fn ids(&self) -> &[String] {
         &self.ids
     }
 
-    /// Returns the time for which the claim holds unless extended, by this process's monotonic
-    /// clock. The time counts from before the claim or its last extension. `None`: forever.
+    /// Returns the time for which the claim holds, by this process's monotonic clock, counted from before
+    /// the claim or its last extension. `None`: forever.
     pub fn remaining(&self) -> Option<Duration> {
         let (_, after) = self.table.expiry.as_ref()?;
         Some(after.saturating_sub(self.begun.elapsed()))
     }
 
-    /// Marks all rows as completed, so that no worker claims them again. Returns the number of
-    /// completed rows. Rows that were released, or that another worker has claimed since, are not
-    /// completed and do not count.
-    ///
-    /// The lock column of a completed row contains `-` and the lock id, and the expiry column NULL.
+    /// Marks all rows as completed, so that no worker claims them again. Returns the number of completed
+    /// rows, without those that this claim has lost. The lock column then contains `-` and the lock id.
     ///
     /// # Errors
     ///
-    /// The database fails, or does not answer within its [statement
-    /// timeout](crate::Database::statement_timeout): the rows can be claimed again when the
-    /// claim expires. The call may be repeated, also after the rows were completed.
+    /// The database fails: the rows can be claimed again when the claim expires. The call may be repeated.
     pub async fn complete(&self) -> Result<u64, Error> {
         let completed = self.table.complete(&self.lock_id, None, self.ids.len());
         completed.await
     }
 
-    /// Marks a row as completed. Returns false if the claim does not have the row: another worker
-    /// has claimed it, or it was released.
+    /// Marks a row as completed. Returns false if the claim does not have the row.
     ///
     /// # Errors
     ///
@@ -313,8 +273,7 @@ impl Claim {
         Ok(completed.await? > 0)
     }
 
-    /// Releases all rows that are not completed, for other workers. Returns the number of released
-    /// rows.
+    /// Releases all rows that are not completed. Returns their number.
     ///
     /// # Errors
     ///
@@ -323,7 +282,7 @@ impl Claim {
         self.table.release(&self.lock_id, None).await
     }
 
-    /// Releases a row for other workers. Returns false if the claim does not have the row.
+    /// Releases a row. Returns false if the claim does not have the row.
     ///
     /// # Errors
     ///
@@ -332,8 +291,7 @@ impl Claim {
         Ok(self.table.release(&self.lock_id, Some(id)).await? > 0)
     }
 
-    /// Lets the claim hold for its whole length again from now. Returns how many rows are still
-    /// ours and not completed.
+    /// Lets the claim hold for its whole length again from now. Returns the number of rows that it still has.
     ///
     /// # Errors
     ///

@@ -1,5 +1,3 @@
-//! The layer for routes that run once at a time.
-
 mod service;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -13,7 +11,7 @@ use crate::timing::EXCLUSIVE_WAIT;
 pub use service::ExclusiveService;
 
 /// Lets the service run once at a time for each name, in all processes together: uploads to one
-/// album, or syncs of one customer. Any other program may take the same lock.
+/// album, or syncs of one customer.
 ///
 /// ```
 /// # use axum::{Router, routing::post};
@@ -21,40 +19,25 @@ pub use service::ExclusiveService;
 /// # #[derive(Clone)]
 /// # struct Customer { id: String }
 /// # fn f(locks: perennial_jobs::Locks) -> Router {
-/// use std::time::Duration;
-///
 /// use perennial_jobs::ExclusiveLayer;
 ///
-/// let one_device = ExclusiveLayer::new(&locks.lease(Duration::from_secs(30)), |parts| {
-///     // As an outer layer has found out.
-///     let customer = parts.extensions.get::<Customer>();
+/// let alone = ExclusiveLayer::new(&locks, |parts| {
+///     let customer = parts.extensions.get::<Customer>(); // as an outer layer has found out
 ///     ["sync", customer.map_or("", |customer| &customer.id)].into()
-/// })
-/// .wait(Duration::from_secs(5))
-/// .action("sync");
-/// Router::new().route("/sync", post(sync).layer(one_device))
+/// });
+/// Router::new().route("/sync", post(sync).layer(alone))
 /// # }
 /// ```
 ///
-/// The service is called when the lock of the request's name is held, with its
-/// [`Fence`](crate::Fence) among the request's extensions. The lock is released when the
-/// service has answered, before the response is given out. With [`until_sent`](Self::until_sent) it
-/// is released when the response's body has been sent. It is also released when the client
-/// disconnects, which drops the service's future, and when the service panics or returns an error.
-///
-/// A request that does not get the lock in time gets 409 Conflict, or 429 with
-/// [`too_many_requests`](Self::too_many_requests). If the database fails, the request gets 503.
-/// These responses have `Retry-After` and a problem body (RFC 9457) with `title`, `status`,
-/// `detail`, and `resource` and `action` unless empty. Responses and errors of the service itself
-/// are passed on.
+/// The service finds the lease's [`Fence`](crate::Fence) in the request's extensions. The lock is
+/// released when the service has answered, panics or returns an error, or when the client disconnects,
+/// which drops the service's future. A request that does not get the lock in time gets 409, and 503 if
+/// the database fails, with `Retry-After` and a problem body (RFC 9457).
 ///
 /// **The name must be the one that the service uses**, not the text of the path: `/albums/7`,
-/// `/albums/07` and `/albums/%37` may be one album. Decode and parse the path as the service does;
-/// see `examples/src/bin/exclusive.rs`.
+/// `/albums/07` and `/albums/%37` may be one album. See `examples/src/bin/exclusive.rs`.
 ///
-/// A waiting request polls, as [`Locks::lock`] does. The layered service is always ready. The inner
-/// service's readiness is awaited under the lock, so that a waiting request takes no permit of an
-/// inner limit.
+/// The layered service is always ready. The inner service's readiness is awaited under the lock.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct ExclusiveLayer {
@@ -87,32 +70,27 @@ impl ExclusiveLayer {
         self
     }
 
-    /// Sets the route's purpose, which a refused client and [`Locks::inspect`] see. At most 100
-    /// bytes are stored.
+    /// Sets the route's purpose, which a refused client and [`Locks::inspect`] see. At most 100 bytes.
     pub fn action(mut self, action: impl Into<String>) -> Self {
         self.action = action.into().into();
         self
     }
 
-    /// Refuses by 429 Too Many Requests, where it is by 409 Conflict otherwise.
+    /// Refuses by 429 Too Many Requests. Default: 409 Conflict.
     pub fn too_many_requests(mut self) -> Self {
         self.refusal = StatusCode::TOO_MANY_REQUESTS;
         self
     }
 
-    /// Cancels the service when the lease is [lost](crate::Lease::lost). The service's
-    /// future is dropped at its next `await`, and the answer is 500. A body that is being sent is
-    /// not cut off.
-    ///
-    /// By default, the service finishes, with a warning in the log. The
-    /// [`Fence`](crate::Fence) can refuse late writes.
+    /// Cancels the service when the lease is [lost](crate::Lease::lost): its future is dropped at its next
+    /// `await`, and the answer is 500. Default: the service finishes, with a warning in the log.
     pub fn cancel_when_lost(mut self) -> Self {
         self.cancels = true;
         self
     }
 
-    /// Holds the lock until the response's body has been sent or dropped, for a service that works
-    /// while it streams. A slow client holds the lock as long as the server permits.
+    /// Holds the lock until the response's body has been sent or dropped, for a service that works while it
+    /// streams. A slow client holds the lock as long as the server permits.
     pub fn until_sent(mut self) -> Self {
         self.until_sent = true;
         self

@@ -1,5 +1,4 @@
-//! Work that must not run twice, for services with an SQL database. Several processes share the
-//! database, and no Redis, no scheduler and no daemon is needed.
+//! Work that must not run twice, for services with an SQL database and any number of processes.
 //!
 //! | the work | use |
 //! |---|---|
@@ -8,29 +7,23 @@
 //! | a mail or an import that happens at most once | [`Once`] |
 //! | a table of jobs that several workers share | [`Claims`] |
 //! | long work for as long as a database connection lives | [`SessionLock`] |
+//! | a request that clients may send repeatedly | [perennial-idempotency](https://docs.rs/perennial-idempotency) |
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")]
 //! # async fn f(pool: sqlx::SqlitePool) -> Result<(), perennial_jobs::Error> {
-//! use perennial_jobs::{Locks, Once, OnceOutcome};
+//! use perennial_jobs::Locks;
 //!
-//! let locks = Locks::with_pool(pool).await?;
+//! let locks = Locks::with_pool(pool).await?; // or `site.locks()` of a site
 //! if let Some(lease) = locks.try_lock(["sync", "customer-42"]).await? {
-//!     // Nobody else is here.
+//!     // No other process is here.
 //!     lease.release().await?;
-//! }
-//! let mail = Once::new(&locks, ["mail", "order-7"]);
-//! if let OnceOutcome::AlreadyDone { since, .. } = mail.run(|| async { /* … */ }).await? {
-//!     println!("was sent {since:?} ago");
 //! }
 //! # Ok(()) }
 //! ```
 //!
-//! The lease of a holder that has died expires after its length (15 s by default), and then another
-//! process can take the lock. A write that compares the [fence](Lease::fence) is refused if it comes
-//! late, from a holder that was paused. A site that uses [perennial](https://docs.rs/perennial) has
-//! its locks from `Perennial::locks`. A request that clients may send repeatedly, such as a payment,
-//! is for [perennial-idempotency](https://docs.rs/perennial-idempotency).
+//! The lease of a holder that has died expires after 15 s by default. A late write of a paused holder is
+//! refused where writes compare the [fence](Lease::fence).
 //!
 //! The crate is no scheduler and no queue with priorities, retries or a dashboard.
 

@@ -1,5 +1,3 @@
-//! Work that is done at most once.
-
 mod mark;
 
 use std::time::Duration;
@@ -13,9 +11,6 @@ pub(crate) use mark::MARK;
 use mark::{Mark, Marked};
 
 /// Something that is done at most once, by whichever process comes first; from [`Once::new`].
-///
-/// The mark of completed work is a lock of the kind [`LockKind::Once`], which is released and
-/// cannot be taken again.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is done until it is run"]
 pub struct Once {
@@ -45,7 +40,6 @@ pub enum OnceOutcome<T> {
 
 impl Once {
     /// Returns the work with this name, which has not begun.
-    /// [`hold_at_least`](Locks::hold_at_least) of the locks does not apply, as the mark lasts longer.
     ///
     /// ```
     /// # async fn send() {}
@@ -68,33 +62,29 @@ impl Once {
         }
     }
 
-    /// Sets the time for which the work counts as done. Default: forever. After that the work can
-    /// be done again. A thousand years and more are forever.
+    /// Sets the time after which the work can be done again. Default: never.
     pub fn remember_for(mut self, time: Duration) -> Self {
         self.retention = time.min(FOREVER);
         self
     }
 
-    /// Requires that other work has been done before: a link of a chain, in which each link runs
-    /// once and in its turn.
+    /// Requires that other work has been done before.
     pub fn after(mut self, name: impl Into<LockName>) -> Self {
         self.after = Some(LockName::of(LockKind::Once, name));
         self
     }
 
-    /// Marks the work as done, and then runs the work, unless it was done before. At most one run,
-    /// whatever happens: work that crashes or fails is not done again.
+    /// Marks the work as done, and then runs the work, unless it was done before. At most one run: work that
+    /// crashes or fails is not done again.
     ///
     /// # Errors
     ///
-    /// The database fails: the work has not run, and the next caller may run the work. If the
-    /// database fails for an hour, the work may be marked as done without a run;
-    /// [`forget`](Self::forget) removes the mark.
+    /// The database fails: the work has not run. If it fails for an hour, the work may be marked as done
+    /// without a run; [`forget`](Self::forget) removes the mark.
     ///
     /// # Cancel safety
     ///
-    /// Work that is dropped while it runs counts as done. A call that is dropped earlier, while the
-    /// mark is being stored, does not count.
+    /// Work that is dropped while it runs counts as done.
     pub async fn run<F, Fut>(self, work: F) -> Result<OnceOutcome<Fut::Output>, Error>
     where
         F: FnOnce() -> Fut,
@@ -110,15 +100,13 @@ impl Once {
     }
 
     /// Runs the work under a lease, unless it was done before, and marks the work as done after a
-    /// success. Until then each caller tries again, one at a time.
-    ///
-    /// The work is done at least once: after a crash between the work and its mark, the work is
-    /// done again.
+    /// success. Until then each caller tries again, one at a time. At least one run: after a crash between
+    /// the work and its mark, the work is done again.
     ///
     /// # Errors
     ///
-    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost) meanwhile. The work may not
-    /// have run, may have been cancelled, or may have been done without a mark.
+    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost). The work may not have run, may
+    /// have been cancelled, or may have been done without a mark.
     ///
     /// # Cancel safety
     ///
@@ -143,23 +131,8 @@ impl Once {
         Ok(OnceOutcome::Ran(result))
     }
 
-    /// Marks the work as done in the caller's transaction. The mark commits or rolls back with the
-    /// transaction; on a connection without a transaction the mark commits at once. After
-    /// [`OnceOutcome::Ran`], the caller can do the work in the same transaction. The transaction's
-    /// database is the site's own, with Perennial's tables.
-    ///
-    /// A transaction waits for another one that marks the same work, until the other ends, and for
-    /// at most half the statement timeout:
-    ///
-    /// | database | which transactions wait for each other |
-    /// |---|---|
-    /// | SQLite | all that write; begin with `BEGIN IMMEDIATE` if the transaction reads first |
-    /// | PostgreSQL, MySQL, MariaDB | those with the same name |
-    /// | MySQL, MariaDB | also one that marks the [preceding](Self::after) work |
-    ///
-    /// A transaction may fail and has to be repeated: on PostgreSQL with a serialisation error if
-    /// its isolation is stricter than READ COMMITTED, on MySQL and MariaDB with a deadlock after
-    /// the transaction that several waited for was rolled back.
+    /// Marks the work as done in the caller's transaction, with which the mark commits or rolls back. After
+    /// [`OnceOutcome::Ran`], the caller does the work in the same transaction.
     ///
     /// ```
     /// # #[cfg(feature = "postgres")]
@@ -167,24 +140,27 @@ impl Once {
     /// use perennial_jobs::{Once, OnceOutcome};
     ///
     /// let mut transaction = pool.begin().await?;
-    /// let follow_up = Once::new(&locks, ["mail", "42", "2"]).after(["mail", "42", "1"]);
-    /// if follow_up.mark_in(&mut transaction).await? == OnceOutcome::Ran(()) {
+    /// if Once::new(&locks, ["mail", "42"]).mark_in(&mut transaction).await? == OnceOutcome::Ran(()) {
     ///     sqlx::query("INSERT INTO outbox (mail) VALUES (42)").execute(&mut *transaction).await?;
     /// }
     /// transaction.commit().await?;
     /// # Ok(()) }
     /// ```
     ///
+    /// A transaction waits for another one that marks the same work, for half the statement timeout at most;
+    /// on MySQL and MariaDB also for one that marks the [preceding](Self::after) work, on SQLite for all that
+    /// write (begin with `BEGIN IMMEDIATE` if the transaction reads first). Repeat it after a serialisation
+    /// error of PostgreSQL (isolation above READ COMMITTED) or a deadlock of MySQL and MariaDB.
+    ///
     /// # Errors
     ///
     /// The database fails, or another transaction has held the name for too long: roll back. Or the
-    /// store is not one in an SQL database.
+    /// store is not in an SQL database.
     ///
     /// # Cancel safety
     ///
-    /// The effect of a call that is dropped or that [times out](crate::ErrorKind::Timeout) is
-    /// unknown: roll back. On MySQL and MariaDB also close the connection: its
-    /// `innodb_lock_wait_timeout` may still have the short value that this call has set.
+    /// After a drop or a [timeout](crate::ErrorKind::Timeout), roll back; on MySQL and MariaDB also close the
+    /// connection, whose `innodb_lock_wait_timeout` may still be short.
     pub async fn mark_in(
         &self,
         transaction: impl Into<Connection<'_>>,
@@ -214,7 +190,7 @@ impl Once {
     }
 
     /// Removes the mark, so that the work can be done again, and takes the lock from running work.
-    /// Returns false if the work has no row: it was never begun, or was pruned.
+    /// Returns false if there is no mark.
     ///
     /// # Errors
     ///

@@ -1,5 +1,3 @@
-//! Session locks: locks that a database connection holds.
-
 mod sql;
 
 use std::time::Duration;
@@ -17,32 +15,20 @@ use crate::timing::SESSION_CHECK;
 use sql::{Session, SessionLockName, acquire};
 
 /// A lock that a database connection holds, and that is free as soon as the connection ends:
-/// PostgreSQL's advisory locks, MySQL's and MariaDB's `GET_LOCK`.
+/// PostgreSQL's advisory locks, MySQL's and MariaDB's `GET_LOCK`. For long work on a server that the
+/// process reaches directly.
 ///
-/// The lock needs no table and no lease. A living process holds the lock for as long as it likes,
-/// with one statement each two seconds as a sign of life. The lock of a dead process is free at
-/// once. If the machine or the network dies, the server closes the connection after 15 s without a
-/// sign of life (PostgreSQL before 14 only when TCP gives up). The lock takes a connection of its
-/// own, outside of the pool.
-///
-/// The lock is for long work on a server that the process reaches directly. Differences from a
-/// [`Lease`](crate::Lease):
+/// The lock needs no table and no lease. It takes a connection outside of the pool, with one statement
+/// each two seconds. If the machine or the network dies, the server closes the connection after 15 s
+/// (PostgreSQL before 14 only when TCP gives up). Differences from a [`Lease`](crate::Lease):
 ///
 /// - **No fence.** A holder that has lost the connection without noticing can write after the next
 ///   holder has begun. [`lost`](Self::lost) resolves within some seconds.
-/// - **No poolers** that share connections by the transaction (PgBouncer with `pool_mode =
-///   transaction`): the lock would belong to a connection that other clients use, too. A second
-///   session lock on such a shared connection is an error. The first session lock cannot detect the
-///   pooler. When the process of the first lock leaves, the pooler's connection can keep the lock.
-/// - **No Galera**, which has no such locks; taking one is an error. Replicas do not share such a
-///   lock either: the lock belongs to one server and ends with the server.
-/// - **No SQLite, CockroachDB or YugabyteDB**: an error, which recommends a lease.
-/// - **Names** are numbers of 64 bits on PostgreSQL, the first bits of the SHA-256. Two names with
-///   the same number would exclude one another. A second name for a given name's number takes about
-///   2^64 tries to find.
-///
-/// On PostgreSQL, each database has its own session locks. On MySQL and MariaDB, they belong to the
-/// server. They are separate from [`Locks`](crate::Locks) with the same names.
+/// - **No poolers** that share connections by the transaction: the pooler's connection would keep the
+///   lock. A second session lock on such a connection is an error; the first one cannot notice.
+/// - **No Galera, SQLite, CockroachDB or YugabyteDB**: an error. Replicas do not share the lock.
+/// - **Names** are the first 64 bits of their SHA-256 on PostgreSQL. They belong to a database on
+///   PostgreSQL, and to the server on MySQL and MariaDB.
 ///
 /// ```
 /// # async fn import() {}
@@ -56,8 +42,7 @@ use sql::{Session, SessionLockName, acquire};
 /// # Ok(()) }
 /// ```
 ///
-/// Dropping the lock closes its connection, and the server frees the lock a moment later. The end
-/// of the runtime has the same effect.
+/// Dropping the lock closes its connection.
 #[derive(Debug)]
 #[must_use = "the lock is given up when this is dropped"]
 pub struct SessionLock {
@@ -70,17 +55,12 @@ pub struct SessionLock {
 }
 
 impl SessionLock {
-    /// Takes the lock if it is free. `None`: another connection holds the lock.
-    ///
-    /// `pool` is the application's own pool or a site's database, from `Perennial::database`.
-    /// Each statement has the [limit](crate::Database::statement_timeout) of that database: 5
-    /// s for a pool.
+    /// Takes the lock if it is free. `None`: another connection holds the lock. `pool` is the application's
+    /// own pool, or `Perennial::database`.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): the database has no such locks. Or the database
-    /// cannot be reached, or does not answer within its [statement
-    /// timeout](crate::Database::statement_timeout).
+    /// [`Invalid`](crate::ErrorKind::Invalid): the database has no such locks. Or the database fails.
     ///
     /// # Cancel safety
     ///
@@ -96,12 +76,12 @@ impl SessionLock {
         }
     }
 
-    /// Takes the lock, and waits for the lock up to `wait`.
+    /// Takes the lock, and waits for it up to `wait`.
     ///
     /// # Errors
     ///
     /// The errors of [`try_lock`](Self::try_lock), and [taken](crate::ErrorKind::Taken): the lock was not
-    /// free in time. The holder is unknown.
+    /// free in time.
     ///
     /// # Cancel safety
     ///
@@ -164,9 +144,8 @@ impl SessionLock {
         self.name.as_str()
     }
 
-    /// Resolves when the connection has ended or cannot be reached, within some seconds. Does not
-    /// resolve while the checks of the connection succeed. An unreachable server may hold the lock
-    /// for up to 15 s longer.
+    /// Resolves when the connection has ended or cannot be reached, within some seconds. An unreachable
+    /// server may hold the lock for up to 15 s longer.
     ///
     /// # Cancel safety
     ///
@@ -194,7 +173,7 @@ impl SessionLock {
     /// # Errors
     ///
     /// [Lost](crate::ErrorKind::Lost): the connection no longer held the lock, or the server did not
-    /// confirm the release. The server then frees the lock when it closes the connection.
+    /// confirm the release.
     ///
     /// # Cancel safety
     ///

@@ -1,5 +1,3 @@
-//! The times of jobs.
-
 use std::time::Duration;
 
 /// The time between two checks that the connection of a session lock still holds the lock.

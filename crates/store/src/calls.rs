@@ -1,5 +1,3 @@
-//! The list of calls: all that Perennial asks of a database.
-
 #![allow(missing_docs, reason = "the list documents each call")]
 
 use std::{pin::Pin, time::Duration};
@@ -23,35 +21,27 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 ///
 /// # Contract
 ///
-/// - **One clock.** Every age and expiry is measured by one clock that all processes share (the
-///   database's), never by a process's own.
-/// - **Atomic calls.** Each call is one atomic step, and all processes see the steps in one order.
-///   Exceptions are [`Purge`] and the calls that prune, which may be done in part and are then
-///   repeated.
-/// - **Fences only grow.** Each successful [`TryLock`] gives the lock a greater fence than any before,
-///   also after an expiry, a release or a [pruning](PruneLocks). The fence follows the clock and the
-///   previous fence.
-/// - **Nothing waits for another lease.** A lock that is taken is an answer, not a reason to wait.
+/// - **One clock**, the database's, measures every age and expiry.
+/// - **Atomic calls**: all processes see the calls in one order. [`Purge`] and the calls that prune may be
+///   done in part.
+/// - **Fences only grow**, also after an expiry, a release or a [pruning](PruneLocks).
+/// - **Nothing waits for another lease.**
 /// - **Content never goes backwards.** [`Publish`] and [`Remove`] succeed only while the lock still
 ///   carries the lease's fence, and a publish only over an entry with a smaller fence.
-/// - After an error, the call may have been done and its answer lost. A try, a publish and a release
-///   may be repeated with the same owner, and succeed again.
-/// - A future that is dropped has done its call or not; nothing is left half done.
+/// - After an error or a drop, the call may have been done. A repetition with the same owner succeeds.
 ///
-/// Perennial gives each call a time limit and drops the future after the limit. Names have any
-/// length and any characters. Two names of different [kinds](LockKind) are two locks, and two
-/// entries. An entry has the name of the lock under which the entry is published.
+/// Names have any length and any characters. An entry has the name of its lock.
 pub trait Backend: Send + Sync + 'static {
     /// Carries a call out. The reply is the call's own.
     fn call(&self, call: Call) -> CallFuture<'_>;
 }
 
 impl dyn Backend {
-    /// Makes a call, and returns the call's answer.
+    /// Makes a call, and returns its answer.
     ///
     /// # Errors
     ///
-    /// The backend's error, or a reply that answers another call.
+    /// The backend's error.
     pub async fn ask<S: Step>(&self, step: S) -> Result<S::Answer, BoxError> {
         let reply = self.call(step.into()).await?;
         S::answer(reply).map_err(|other| format!("{other:?} answers another call").into())
@@ -204,9 +194,9 @@ calls! {
 
     /// Applies the invalidation `id` that a transaction of the application has written: removes its row
     /// and stores the invalidation of its name, as [`Invalidate`] does. Returns the name and the epoch;
-    /// `None`: there is no such row, it is not committed, or another process is applying it. With `waits`
-    /// the call waits for that process.
-    Apply "apply" writes [id: String] { waits: bool } -> Option<(String, i64)>;
+    /// `None`: there is no such row, or it is not committed. The call waits for a process that is applying
+    /// it.
+    Apply "apply" writes [id: String] {} -> Option<(String, i64)>;
 
     /// Returns the smallest epoch of the `most` latest invalidated names; 0 if there are fewer
     /// names. All versions from before that epoch may count as stale, so that the names before need

@@ -1,5 +1,3 @@
-//! Units of time.
-
 use std::time::Duration;
 
 /// One year of 365 days.

@@ -1,5 +1,3 @@
-//! The one error type.
-
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 pub mod words;
@@ -9,14 +7,13 @@ use crate::words;
 /// The error type of stores and generators.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The error of a database that works and refuses the content: the content is too large, for
-/// example. Another try ends the same way.
+/// The error of a database that works and refuses the content.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Unfit(pub BoxError);
 
-/// The error of every operation: opaque, with a [`kind`](Error::kind) to match on and the cause as
-/// [`source`](StdError::source). `{error}` is the message alone, and `{error:#}` has the causes, too.
+/// The error of every operation, with a [`kind`](Error::kind) to match on. `{error}` is the message
+/// alone, and `{error:#}` has the causes, too.
 #[derive(Clone)]
 pub struct Error(Arc<Repr>);
 

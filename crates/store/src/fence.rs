@@ -1,5 +1,3 @@
-//! The fencing token, and the reasons for the loss of a lease.
-
 use std::{fmt, num::ParseIntError, str::FromStr};
 
 use crate::words;

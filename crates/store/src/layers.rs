@@ -1,5 +1,3 @@
-//! What the Tower layers of several crates share.
-
 use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
@@ -35,8 +33,7 @@ macro_rules! of_inner {
     };
 }
 
-/// Returns a response with a problem body (RFC 9457). The problem's `type` is the status (§4.2.1), and
-/// `members` are added.
+/// Returns a response with a problem body (RFC 9457).
 pub fn problem(
     status: StatusCode,
     detail: &str,
@@ -64,12 +61,12 @@ pub fn problem(
     response
 }
 
-/// Returns the value of `Retry-After` (RFC 9110 §10.2.3): whole seconds, at least one.
+/// Returns the value of `Retry-After`: whole seconds, at least one.
 pub fn seconds(time: Duration) -> u64 {
     time.as_secs_f64().ceil().max(1.0) as u64
 }
 
-/// Returns the trimmed members of a list header (RFC 9110 §5.6.1), from all its lines.
+/// Returns the trimmed members of a list header, from all its lines.
 pub fn list<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = Cow<'a, str>> {
     members(headers, name).map(String::from_utf8_lossy)
 }
@@ -81,8 +78,7 @@ pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<I
     members.map(<[u8]>::trim_ascii)
 }
 
-/// Returns true if the body has the announced length (RFC 9112 §6.3). Otherwise the response was
-/// cut off, can be read in two ways, or has another transfer coding than `chunked`.
+/// Returns true if the body has the announced length, and no transfer coding but `chunked`.
 pub fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
     let length = body.len().to_string();
     let mut lengths = list(headers, &header::CONTENT_LENGTH).peekable();

@@ -1,24 +1,7 @@
-//! The rows of a site in its SQL database. **Everything but [`Locks`] and [`Database`] is exempt from
-//! semantic versioning**: only the crates of Perennial, pinned to the same version, may use it.
-//!
-//! The rows are leases with fencing tokens, pages, invalidations and requests. Each statement is
-//! written for SQLite, PostgreSQL and MySQL or MariaDB. An application takes what it needs from
-//! [perennial](https://docs.rs/perennial), which stores pages, or from
-//! [perennial-jobs](https://docs.rs/perennial-jobs), which locks:
-//!
-//! ```
-//! # async fn f(pool: perennial_store::Database) -> Result<(), perennial_store::Error> {
-//! use perennial_store::Locks;
-//!
-//! let locks = Locks::with_pool(pool).await?;
-//! if let Some(lease) = locks.try_lock(["sync", "bookmarks", "42"]).await? {
-//!     // Nobody else is here.
-//!     lease.release().await?;
-//! }
-//! # Ok(()) }
-//! ```
-//!
-//! The crate is not for other databases: a store of another kind is a fork.
+//! The rows of a site in its SQL database: leases with fencing tokens, pages, invalidations and requests.
+//! **Everything but [`Locks`] and [`Database`] is exempt from semantic versioning**: only the crates of
+//! Perennial, pinned to the same version, may use it. An application uses
+//! [perennial](https://docs.rs/perennial) or [perennial-jobs](https://docs.rs/perennial-jobs).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -48,6 +31,7 @@ mod fence; // the fencing token
 
 mod calls; // the list of calls
 
+#[allow(missing_docs, reason = "not public; most names say it")]
 mod rows; // their arguments and answers
 
 #[doc(hidden)]

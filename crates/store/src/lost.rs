@@ -1,5 +1,4 @@
-//! Lost replies: the database may carry a call out after its caller has given up. Such a call is
-//! undone several times, as it may be carried out at any time until TCP has given up, too.
+//! Lost replies: calls that the database may carry out after their callers have given up.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use crate::timing::UNDO_AFTER;
 /// The most lost replies that are remembered at a time. Calls beyond this number are not undone.
 const MOST: usize = 1_000;
 
-/// The lost replies that are remembered: a permit for each.
+/// The lost replies that are remembered.
 #[derive(Clone)]
 pub struct LostReplies(Arc<Semaphore>);
 
@@ -26,8 +25,7 @@ impl Default for LostReplies {
 }
 
 impl LostReplies {
-    /// Runs `undo` at each time of [`UNDO_AFTER`], in a task of its own, until `undo` returns
-    /// `None`. Does nothing without a runtime, or beyond [`MOST`].
+    /// Runs `undo` at each time of [`UNDO_AFTER`] until it returns `None`.
     pub fn repeat<F>(&self, undo: impl Fn() -> Option<F> + Send + 'static)
     where
         F: Future<Output: Send> + Send,

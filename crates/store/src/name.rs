@@ -1,5 +1,3 @@
-//! The names of locks and of entries, and the column value of a name of any length.
-
 use std::{borrow::Cow, convert::Infallible, fmt, str::FromStr};
 
 use sha2::{Digest, Sha256};
@@ -10,8 +8,7 @@ use crate::words;
 pub const TABLE_PREFIX: &str = "perennial_";
 
 words! {
-    /// The kind of a lock. Each kind has its own names: the lock `/a` and the lock of the page `/a`
-    /// are two locks.
+    /// The kind of a lock. Each kind has its own names.
     pub enum LockKind("kind of a lock") {
         /// A lock of Perennial's own housekeeping.
         Housekeeping => "housekeeping",
@@ -27,19 +24,11 @@ words! {
     }
 }
 
-/// The name of a lock: a text or a list of texts, and the lock's [kind](LockKind).
-///
-/// Conversions from a text or a list return a name of the kind [`LockKind::Lock`]. [`of`](Self::of)
-/// returns names of other kinds.
+/// The name of a lock: a text or a list of texts, and the lock's [kind](LockKind), which is
+/// [`LockKind::Lock`] unless [`of`](Self::of) sets another one.
 ///
 /// The parts of a list are joined by `/`, with `/` and `%` in a part written as `%2F` and `%25`:
-/// two different lists never have the same name. Example: `["sync", "bookmarks", customer]`.
-///
-/// ```
-/// use perennial_store::LockName;
-///
-/// assert_eq!(LockName::from(["sync", "a/b"]).as_str(), "sync/a%2Fb");
-/// ```
+/// two different lists never have the same name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName {
     kind: LockKind,
@@ -47,16 +36,7 @@ pub struct LockName {
 }
 
 impl LockName {
-    /// Returns the same name for a lock of this kind.
-    ///
-    /// ```
-    /// # async fn f(locks: perennial_store::Locks) -> Result<(), perennial_store::Error> {
-    /// use perennial_store::{LockKind, LockName};
-    ///
-    /// // Ends the cooldown after a failed regeneration of the page.
-    /// locks.break_lock(LockName::of(LockKind::Page, "/best-sellers"), None).await?;
-    /// # Ok(()) }
-    /// ```
+    /// Returns the same name for a lock of this kind: `LockName::of(LockKind::Page, "/best-sellers")`.
     pub fn of(kind: LockKind, name: impl Into<Self>) -> Self {
         Self {
             kind,
@@ -147,15 +127,8 @@ impl<T: AsRef<str>> From<&[T]> for LockName {
     }
 }
 
-/// Returns a text for people: characters that a terminal or a browser acts upon are written as
-/// `\u{…}`. These are control characters, and those that are invisible or change the direction of
-/// text. For keys, tags and labels, which visitors may have made up.
-///
-/// In HTML, `<`, `&` and quotes still need their escapes.
-///
-/// ```
-/// assert_eq!(perennial_store::name::visible("/a\u{1b}[2J"), "/a\\u{1b}[2J");
-/// ```
+/// Returns a text for people: control characters, and those that are invisible or change the direction
+/// of text, are written as `\u{…}`. In HTML, `<`, `&` and quotes still need their escapes.
 pub fn visible(text: &str) -> String {
     let acts = |c: char| {
         c.is_control()
@@ -179,11 +152,8 @@ const PLAIN: usize = 180;
 const PREFIX: usize = 128;
 
 /// Returns the column value of a name: the name itself up to 180 bytes, or else its beginning and
-/// its SHA-256.
-///
-/// A name with a NUL also gets a digest, as PostgreSQL accepts no NUL in a text, and so does the
-/// empty name, which some modes of MariaDB read as NULL. Two names never share a column value: no
-/// plain name is as long as a name with a digest.
+/// its SHA-256. So with a NUL, which PostgreSQL refuses, and the empty name, which MariaDB may read as
+/// NULL.
 pub fn bounded(name: &str) -> Cow<'_, str> {
     let first = name.split('\0').next().unwrap_or_default();
     if !first.is_empty() && first.len() == name.len() && name.len() <= PLAIN {

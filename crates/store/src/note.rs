@@ -1,5 +1,3 @@
-//! Notes: what a store tells its site, and the log.
-
 use std::time::Duration;
 
 use crate::{

@@ -1,5 +1,3 @@
-//! The one way to the store: every call has a time limit, and a failure is logged once.
-
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -16,7 +14,7 @@ use crate::{
     timing::{FAILURE_COUNTS, RECHECK, within},
 };
 
-/// A store, whose calls have a time limit, and of which each failure is logged once. Cheap to clone.
+/// A store, whose calls have a time limit. Each failure is logged once. Cheap to clone.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -36,8 +34,7 @@ struct Inner {
 }
 
 impl Store {
-    /// Creates a store. `limit`: of a step. `patience`: see [`patience`](Self::patience). `prefix`: of the
-    /// tables' names, if the store has tables. `hook`: gets each note.
+    /// Creates a store. `limit`: of a call. `hook`: gets each note.
     pub fn new(
         backend: Box<dyn Backend>,
         limit: Duration,
@@ -69,7 +66,7 @@ impl Store {
         self.0.limit
     }
 
-    /// The longest wait of a request that can be answered without the database.
+    /// Returns the longest wait of a request that can be answered without the database.
     pub fn patience(&self) -> Duration {
         self.0.patience
     }
@@ -98,9 +95,8 @@ impl Store {
         result
     }
 
-    /// Reads for a request, as [`call`](Self::call) does. While the database is known to keep
-    /// requests waiting until they fail, one request a second tries, and the others get an error at
-    /// once.
+    /// Makes a call for a request. While the database keeps requests waiting until they fail, one request
+    /// a second tries, and the others get an error.
     pub async fn read<S: Step>(&self, step: S) -> Result<S::Answer, Error> {
         if let Some(tried) = &mut *self.unread() {
             let now = Instant::now();
@@ -115,8 +111,7 @@ impl Store {
         result
     }
 
-    /// Records whether the database answers reads, one of which began at `since`. A failure that
-    /// comes soon keeps nobody waiting.
+    /// Records whether the database answers reads, one of which began at `since`.
     pub fn has_read(&self, since: Instant, answered: bool) {
         let mut unread = self.unread();
         if answered {
@@ -136,8 +131,7 @@ impl Store {
         unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if the latest call of each step succeeded, or failed long before a later
-    /// success of another step.
+    /// Returns true if the latest call of each kind succeeded, or failed long before a later success.
     pub fn is_available(&self) -> bool {
         self.failing().is_empty()
     }
@@ -147,8 +141,7 @@ impl Store {
         failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the call `step`, which undoes a call whose reply was lost, several times in the next
-    /// quarter of an hour, for as long as the store is open.
+    /// Undoes a call whose reply was lost, several times in the next quarter of an hour.
     pub fn undo<S: Step + Clone + Send + 'static>(&self, step: S) {
         let weak = Arc::downgrade(&self.0);
         self.0.lost.repeat(move || {

@@ -1,20 +1,17 @@
-//! The times of the store, the pauses between tries, and the deadline of a step.
-
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::Error;
 
-/// The default time limit of a step in the database, with waits and further tries.
+/// The default time limit of a call.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time after which the failure of a step says nothing about the database any more, if other
 /// steps succeed: a rare step may not be tried again for days.
 pub(crate) const FAILURE_COUNTS: Duration = Duration::from_secs(60);
 
-/// The default time that a request waits for the database although the request can be answered
-/// without the database.
+/// The default of `Builder::database_patience`.
 pub const DATABASE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The time for which a pool of Perennial's own tries to get a connection.
@@ -75,22 +72,20 @@ pub const LEASE: Duration = Duration::from_secs(15);
 /// The default time that an attempt waits for a named lock.
 pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// The time for which a process asks the store nothing about a key that another process
-/// regenerates.
+/// The time for which a process asks nothing about a key that another process regenerates.
 pub const RECHECK: Duration = Duration::from_secs(1);
 
-/// The time for which the row of a key is retained that was asked for once, when there are many
-/// such keys.
+/// The retention of a key that was asked for once, when there are many such keys.
 pub const BRIEF_RETENTION: Duration = Duration::from_hours(1);
 
-/// The longest time between two prunings by all processes together.
+/// The longest time between two prunings.
 pub const PRUNE: Duration = Duration::from_hours(24);
 
-/// Runs a step in the database, and drops the step after `limit`.
+/// Runs a call, and drops it after `limit`.
 ///
 /// # Errors
 ///
-/// [`Timeout`](crate::ErrorKind::Timeout): the step took longer.
+/// [`Timeout`](crate::ErrorKind::Timeout).
 pub async fn within<T>(
     limit: Duration,
     step: &'static str,
@@ -100,8 +95,7 @@ pub async fn within<T>(
     done.map_err(|_| Error::timeout(step, limit))
 }
 
-/// The pauses between tries: each pause is twice the pause before, up to a limit. With
-/// [`random`](Self::random), a pause is between half of that and the whole.
+/// The pauses between attempts: each is twice the pause before, up to a limit.
 pub struct Backoff {
     next: Duration,
     longest: Duration,
@@ -127,8 +121,7 @@ impl Backoff {
         Self::new(LOCK_PAUSES).random()
     }
 
-    /// Randomises each pause between a half and the whole, so that tries that met once do not meet
-    /// again.
+    /// Randomises each pause between a half and the whole.
     pub const fn random(mut self) -> Self {
         self.random = true;
         self
@@ -140,13 +133,13 @@ impl Backoff {
         self
     }
 
-    /// Ends after this time from now, with a last try at the end.
+    /// Ends after this time from now, with a last attempt.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.end = Instant::now().checked_add(limit);
         self
     }
 
-    /// Waits before another try. Returns `false` at once if there is none.
+    /// Waits before another attempt. Returns `false` if there is none.
     pub async fn pause(&mut self) -> bool {
         let left = self.end.map(|end| end - Instant::now());
         if self.tries == 0 || left == Some(Duration::ZERO) {
@@ -167,7 +160,7 @@ thread_local! {
     static SEED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// Derives the random numbers on this thread from a seed, so that a simulation repeats.
+/// Seeds the random numbers of this thread, for a simulation.
 pub fn seed_pauses(seed: u64) {
     SEED.set(Some(seed));
 }

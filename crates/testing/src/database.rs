@@ -1,5 +1,3 @@
-//! The database in memory, with the faults of a test.
-
 use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::{
@@ -11,34 +9,12 @@ use super::memory::{Memory, micros};
 use perennial::{Builder, Error, Perennial, canonical_key};
 use perennial_store::{Backend, Call, CallFuture, Reply, error::BoxError};
 
-/// A database in memory. Nothing is written to disk, and no SQL is run.
+/// A database in memory, without SQL. Clones share the same data. The database's clock follows Tokio's,
+/// so that stored versions age with [`advance`](super::advance).
 ///
-/// Clones share the same data. The database's clock follows Tokio's, so that stored versions age
-/// with [`advance`](super::advance).
-///
-/// One condition holds at a time: each of [`fail`](Self::fail), [`hang`](Self::hang),
-/// [`slow_down`](Self::slow_down), [`lose_replies`](Self::lose_replies),
-/// [`refuse_writes`](Self::refuse_writes) and
-/// [`recover`](Self::recover) replaces the one before. A condition holds for all sites of the
-/// database, for calls that begin afterwards, and for calls that hang.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), perennial::Error> {
-/// use perennial::{DAY, Perennial, Refresh};
-/// use perennial_testing::Database;
-///
-/// let database = Database::new();
-/// let site = database.open(Perennial::builder())?;
-/// let greeting = || async { Ok::<_, std::io::Error>("hello") };
-///
-/// database.fail();
-/// let policy = Refresh::every(DAY);
-/// let content = site.content("greeting", &policy, greeting).await?;
-/// assert_eq!(content.to_string(), "hello", "generated, and not stored");
-/// assert_eq!(database.generations("greeting"), 0);
-/// # Ok(()) }
-/// ```
+/// One condition holds at a time, for all sites of the database: each of [`fail`](Self::fail),
+/// [`hang`](Self::hang), [`slow_down`](Self::slow_down), [`lose_replies`](Self::lose_replies),
+/// [`refuse_writes`](Self::refuse_writes) and [`recover`](Self::recover) replaces the one before.
 #[derive(Clone, Default)]
 pub struct Database(Arc<Shared>);
 
@@ -60,16 +36,14 @@ enum Condition {
 }
 
 impl Database {
-    /// Creates an empty database. Its clock shows the beginning of the year 2020.
+    /// Creates an empty database. Its clock begins with the year 2020.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Opens a site with this database in place of an SQL database.
+    /// Opens a site with this database. Each opened site stands for one process.
     ///
-    /// Each opened site stands for one process: the sites have separate memories and share the
-    /// store. [`table_prefix`](Builder::table_prefix), `listen` and `connect_lazily` have no
-    /// effect: the site opens while the database fails, too.
+    /// [`table_prefix`](Builder::table_prefix), `listen` and `connect_lazily` have no effect.
     ///
     /// # Errors
     ///
@@ -78,22 +52,18 @@ impl Database {
         builder.with_store(Box::new(self.clone()))
     }
 
-    /// Makes each call of a site to this database return an error at once.
+    /// Makes each call of a site to this database return an error immediately.
     pub fn fail(&self) {
         self.set(Condition::Fails);
     }
 
-    /// Makes calls wait until another condition is set.
-    ///
-    /// A call is not carried out if the site has given it up by then, for example after the
-    /// [statement timeout](Builder::statement_timeout).
+    /// Makes calls wait until another condition is set. A call that the site has given up by then is not
+    /// carried out.
     pub fn hang(&self) {
         self.set(Condition::Hangs);
     }
 
-    /// Delays each call by `delay`.
-    ///
-    /// A call is not carried out if the site has given it up by then.
+    /// Delays each call by `delay`. A call that the site has given up by then is not carried out.
     pub fn slow_down(&self, delay: Duration) {
         self.set(Condition::Slow(delay));
     }
@@ -103,38 +73,31 @@ impl Database {
         self.set(Condition::LosesReplies);
     }
 
-    /// Makes calls that write return an error at once, as on a server that has become read-only.
+    /// Makes calls that write return an error, as on a server that has become read-only.
     pub fn refuse_writes(&self) {
         self.set(Condition::RefusesWrites);
     }
 
     /// Makes calls succeed again, and carries out the calls that hang.
     ///
-    /// A site may take some seconds to notice: after a failure a process tries again when its pause
-    /// or [cooldown](perennial::Refresh::cooldown) is over.
+    /// A site notices when its pause or [cooldown](perennial::Refresh::cooldown) after a failure is over.
     pub fn recover(&self) {
         self.set(Condition::Well);
     }
 
-    /// Sets the database's clock forward, as an administrator does. Tokio's clock does not change.
-    ///
-    /// A cached version ages by Tokio's clock, so a version in memory does not become stale. To
-    /// make time pass for both clocks, use [`advance`](super::advance).
+    /// Sets the database's clock forward, as an administrator does. Tokio's clock, by which cached versions
+    /// age, does not change.
     pub fn set_clock_forward(&self, by: Duration) {
         self.0.memory.move_clock(micros(by));
     }
 
-    /// Sets the database's clock back, as an administrator does. Tokio's clock does not change.
+    /// Sets the database's clock back; Tokio's clock does not change.
     pub fn set_clock_back(&self, by: Duration) {
         self.0.memory.move_clock(-micros(by));
     }
 
-    /// Returns how often a version of the page or content `key` was stored, by all sites together.
-    ///
-    /// The key is that of [`Perennial::invalidate`]; versions that differ in headers, host or
-    /// nesting count together. A version with the same content as the version before counts, too.
-    /// Failed generators do not count, nor do versions that were served unsaved while the database
-    /// was away.
+    /// Returns how often a version of the page or content `key` (and of its variants) was stored, by all
+    /// sites together. Failed generators and versions that were served unsaved do not count.
     pub fn generations(&self, key: &str) -> u64 {
         self.0.memory.generations(&canonical_key(key))
     }
@@ -182,11 +145,8 @@ impl fmt::Debug for Database {
     }
 }
 
-/// Advances Tokio's paused clock by `time`, without waiting.
-///
-/// Timers within this time fire in their order, and tasks run in between, as they would in real
-/// time: a task with an interval of a millisecond runs 86 million times in a day.
-/// (`tokio::time::advance` jumps instead, and tasks run afterwards.)
+/// Advances Tokio's paused clock by `time`, without waiting. Timers within this time fire in their
+/// order, and tasks run in between. (`tokio::time::advance` jumps instead.)
 ///
 /// # Panics
 ///

@@ -1,5 +1,3 @@
-//! The invalidations of the store in memory.
-
 use std::{ops::Bound, time::Duration};
 
 use super::{memory::micros, rows::Rows};

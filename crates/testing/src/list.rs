@@ -1,5 +1,3 @@
-//! The list of the pages of the store in memory.
-
 use super::{
     lock::Lock,
     rows::{Page, Rows, SET_BACK, STEP},

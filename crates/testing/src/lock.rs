@@ -1,5 +1,3 @@
-//! A lock of the store in memory.
-
 use super::{memory::micros, rows::Id};
 use perennial_store::{LockRow, Unused, clock::duration};
 

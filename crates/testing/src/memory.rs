@@ -1,5 +1,4 @@
-//! A store in memory that keeps the contract of [`Backend`], on tokio's clock. A backend around it
-//! can count, delay, lose and repeat calls.
+//! A store in memory that keeps the contract of [`Backend`], on Tokio's clock.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},

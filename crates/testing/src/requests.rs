@@ -1,5 +1,3 @@
-//! The requests of the store in memory.
-
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

@@ -1,5 +1,3 @@
-//! The layer for routes that change the data of other pages.
-
 mod change;
 mod layer;
 mod service;

@@ -1,5 +1,3 @@
-//! The service that invalidates after a change.
-
 use std::{
     pin::Pin,
     task::{Context, Poll},

@@ -1,5 +1,4 @@
-//! Requests for an explanation of their answer, by [`Perennial::explain`](crate::Perennial::explain) or
-//! with the site's token in a header.
+//! Requests for an explanation of their answer.
 
 use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode, header, request::Parts};

@@ -1,5 +1,3 @@
-//! The service as a generator.
-
 use std::sync::Arc;
 
 use bytes::Bytes;

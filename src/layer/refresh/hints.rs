@@ -95,8 +95,8 @@ impl Hints {
             tracing::warn!(
                 path,
                 "the layer does nothing on a route without GET: {why} (logged once for each layer). Responses to GET alone are stored. Put \
-                 the layer on a route with `get(\u{2026})`; for a route that changes data, see `Perennial::invalidate_on_success`, `Locks::exclusive` and \
-                 `Locks::idempotency`"
+                 the layer on a route with `get(\u{2026})`; for a route that changes data, see `Perennial::invalidate_on_success`, `ExclusiveLayer` and \
+                 `IdempotencyLayer`"
             );
         }
     }

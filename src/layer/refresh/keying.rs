@@ -1,5 +1,3 @@
-//! The key of a request.
-
 use std::{borrow::Cow, fmt, sync::Arc};
 
 use form_urlencoded::byte_serialize;
@@ -11,10 +9,8 @@ use crate::{
     layer::refresh::request::{host, is_routed, key_of_original},
 };
 
-/// The parts of a request that name a resource. Apart from the path and the declared extensions,
-/// the generator sees these parts and nothing else of the request.
-///
-/// Requests with the same key get the same content. Default: the path and the whole query.
+/// The parts of a request that name a resource: requests with the same key get the same content.
+/// Default: the path and the whole query.
 ///
 /// ```
 /// # fn f(site: &perennial::Perennial) {
@@ -72,9 +68,7 @@ impl Key {
     }
 
     /// Returns a key with one name for all requests, for a layer on one route whose path has no
-    /// parameters. The generator sees the path, without a query.
-    ///
-    /// The keys of [content](crate::Perennial::content) are of the same kind: use a name only once.
+    /// parameters. No [content](crate::Perennial::content) may have the same name.
     pub fn name(name: impl Into<String>) -> Self {
         let name = name.into();
         Self {
@@ -85,18 +79,15 @@ impl Key {
     }
 
     /// Returns a key of the path and of named values that the function derives from a request. The
-    /// generator sees the values as the query, in place of the visitor's query. `None` lets the
-    /// request bypass the cache.
+    /// generator sees the values as the query, in place of the visitor's. `None` lets the request bypass
+    /// the cache.
     ///
-    /// The values are encoded, and sorted by name. In the example, the key of the page `/prices`
-    /// for a visitor from Germany is `/prices?currency=EUR`, also for
-    /// [`invalidate`](crate::Perennial::invalidate), and the handler reads the currency by `Query`.
+    /// In the example, the key of the page `/prices` for a visitor from Germany is `/prices?currency=EUR`.
     /// Inside a nested router, the function sees the URI without the router's prefix.
     ///
     /// ```
     /// # fn f(site: &perennial::Perennial) {
-    /// use perennial::{DAY, Key, Refresh};
-    ///
+    /// # use perennial::{DAY, Key, Refresh};
     /// let layer = site.layer(Refresh::every(DAY)).key(Key::by(|parts| {
     ///     let country = parts.headers.get("x-country")?;
     ///     Some([("currency", if country == "DE" { "EUR" } else { "USD" })])
@@ -122,7 +113,7 @@ impl Key {
         }
     }
 
-    /// Returns a key of the path alone: the generator sees the path, without a query.
+    /// Returns a key of the path alone.
     pub fn path() -> Self {
         Self {
             base: Base::Uri(Query::Only(Vec::new())),
@@ -130,13 +121,11 @@ impl Key {
         }
     }
 
-    /// Takes these parameters of the query into the key and ignores all others. Default: the whole
-    /// query.
+    /// Takes these parameters of the query into the key and ignores all others. Default: the whole query.
     ///
     /// # Panics
     ///
-    /// Panics for a key by [`name`](Self::name) or by a [function](Self::by), which replace the
-    /// query.
+    /// Panics for a key by [`name`](Self::name) or by a [function](Self::by).
     pub fn query(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         assert!(
             matches!(self.base, Base::Uri(_)),
@@ -147,8 +136,8 @@ impl Key {
         self
     }
 
-    /// Adds a header to the key, and to the response's `Vary` (RFC 9110 §12.5.5). Each value that
-    /// visitors send is a resource of its own: let an outer middleware reduce the values to a few.
+    /// Adds a header to the key, and to the response's `Vary`. Each value that visitors send is a resource
+    /// of its own: let an outer middleware reduce the values to a few.
     pub fn header(mut self, name: HeaderName) -> Self {
         if !self.headers.contains(&name) {
             self.headers.push(name);
@@ -156,8 +145,7 @@ impl Key {
         self
     }
 
-    /// Adds the host to the key, in lowercase: the URI's host as in HTTP/2, or else the `Host`
-    /// header (RFC 9112 §3.2.2). For a server with several host names.
+    /// Adds the host to the key, in lowercase: the URI's host, or else the `Host` header.
     pub fn host(mut self) -> Self {
         self.host = true;
         self

@@ -1,5 +1,3 @@
-//! Responses to visitors.
-
 use std::{ops::Range, time::Duration};
 
 use bytes::Bytes;

@@ -1,5 +1,3 @@
-//! The layer's response to a request.
-
 use std::{sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderMap, Method, Request, Response, request::Parts};

@@ -1,5 +1,3 @@
-//! The service.
-
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},

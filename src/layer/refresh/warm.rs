@@ -1,5 +1,4 @@
-//! Requests of [`Perennial::warm`](crate::Perennial::warm), [`Perennial::regenerate`](crate::Perennial::regenerate)
-//! and [`Perennial::explain`](crate::Perennial::explain), which the layers tell from visitors'.
+//! Requests of the application itself, which layers tell from visitors'.
 
 use std::{
     cell::Cell,

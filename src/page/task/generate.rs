@@ -1,5 +1,3 @@
-//! The run of the generator.
-
 use std::{sync::Arc, time::SystemTime};
 
 use tokio_util::task::AbortOnDropHandle;

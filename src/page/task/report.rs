@@ -1,5 +1,3 @@
-//! The events of a regeneration.
-
 use std::time::SystemTime;
 
 use perennial_store::{Fence, Lease, error::with_causes, name::bounded};

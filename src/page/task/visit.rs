@@ -1,5 +1,3 @@
-//! Requests that start a regeneration or join one.
-
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;

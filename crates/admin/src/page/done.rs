@@ -1,5 +1,3 @@
-//! The result of an action, on the page after it.
-
 use maud::{Markup, html};
 use serde::Deserialize;
 

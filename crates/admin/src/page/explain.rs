@@ -1,4 +1,4 @@
-//! The page that explains why a page is cached or not.
+//! The page "Explain".
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! The figures of the pages as JSON, with the number of their schema. A field is added without a new
-//! number, and never renamed or removed.
+//! The figures of the pages as JSON. A field is added without a new schema number, and never removed.
 
 use std::{sync::Arc, time::Duration};
 

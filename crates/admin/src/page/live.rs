@@ -1,4 +1,4 @@
-//! The latest events, and the stream of figures and events for an open page.
+//! The latest events, and the stream for an open page.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,5 +1,3 @@
-//! The status page.
-
 mod access;
 mod actions;
 mod done;
@@ -35,10 +33,8 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Creates the status page of a site.
-    ///
-    /// `access` decides for each request what its user may do. `shutdown` ends the streams of open
-    /// pages: cancel it when the server begins its graceful shutdown, which waits for them otherwise.
+    /// Creates the status page of a site. `access` decides for each request. `shutdown` ends the streams of
+    /// open pages: cancel it when the server begins its graceful shutdown.
     pub fn new(
         site: Perennial,
         shutdown: CancellationToken,
@@ -54,10 +50,9 @@ impl Admin {
         }
     }
 
-    /// Lets the button "Regenerate now" send a request for a page through this router, the
-    /// application's own with its layers, and the page "Explain" ask it why a page is cached or not.
-    /// Default: the button invalidates the page, and the next request regenerates it. So it does for the
-    /// pages of which the key alone does not give the request: content, and variants by header or host.
+    /// Sends requests for pages through the application's router with its layers, for the button "Regenerate
+    /// now" and the page "Explain". Default: the button invalidates the page, as it does for content and for
+    /// variants by header or host.
     pub fn pages(mut self, pages: Router) -> Self {
         self.pages = Some(pages);
         self

@@ -1,5 +1,3 @@
-//! The pages.
-
 use std::sync::Arc;
 
 use axum::{

@@ -1,5 +1,3 @@
-//! The statements that claim rows of a table of the application's own.
-
 use std::time::Duration;
 
 use perennial_store::{

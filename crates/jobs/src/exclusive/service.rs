@@ -1,5 +1,3 @@
-//! The service that waits for the lock.
-
 use std::{
     task::{Context, Poll},
     time::Duration,

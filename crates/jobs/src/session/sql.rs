@@ -1,5 +1,3 @@
-//! Connections that hold a session lock.
-
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;

@@ -1,5 +1,3 @@
-//! Waiting for a lock.
-
 use std::{
     collections::HashMap,
     pin::Pin,
@@ -37,16 +35,15 @@ impl Queues {
     }
 }
 
-/// A lock to be waited for; from [`Locks::lock`]. To be awaited, which gives the [`Lease`].
+/// A lock to be waited for; from [`Locks::lock`]. Awaited, returns the [`Lease`].
 ///
-/// The attempts of a process ask the database about 13 times a second each, at irregular times. At
-/// most eight attempts for a name ask at a time; further ones queue. Each asking attempt has the
-/// same chance, so that none starves.
+/// Each attempt asks the database about 13 times a second, at irregular times. At most eight attempts
+/// of a process for a name ask at a time; further ones queue.
 ///
 /// # Errors
 ///
-/// [Taken](crate::ErrorKind::Taken): the lock was not free in time. The message names the lock, its holder,
-/// the time since the lock was acquired, and the holder's action. Or the database fails.
+/// [Taken](crate::ErrorKind::Taken): the lock was not free in time; the message names the holder and its
+/// action. Or the database fails.
 ///
 /// # Cancel safety
 ///
@@ -61,14 +58,14 @@ pub struct LockAttempt {
 }
 
 impl LockAttempt {
-    /// Sets the time that the attempt waits for the lock. Default: 10 s. Zero means a single try,
-    /// and no try at all while eight attempts of this process wait for the lock.
+    /// Sets the time that the attempt waits for the lock. Default: 10 s. Zero means a single attempt,
+    /// and none while eight attempts of this process wait for the lock.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = limit;
         self
     }
 
-    /// Sets the purpose of the lock, which others see. At most 100 bytes are stored.
+    /// Sets the purpose of the lock, which others see, of at most 100 bytes.
     pub fn action(mut self, action: impl Into<String>) -> Self {
         self.action = action.into();
         self

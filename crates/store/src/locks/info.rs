@@ -1,5 +1,3 @@
-//! The state of a lock for operators, and the holder in its own words.
-
 use std::time::Duration;
 
 use super::LockKind;
@@ -10,8 +8,7 @@ use crate::{error::words::seconds, fence::Fence, rows::LockRow};
 /// The length of the longest stored label and action, in bytes.
 const TEXT: usize = 100;
 
-/// The state of a lock, from [`Locks::inspect`] and [`Locks::list`]. Times are by the database's
-/// clock.
+/// The state of a lock. Times are by the database's clock.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct LockInfo {
@@ -39,7 +36,7 @@ impl LockInfo {
     }
 }
 
-/// The holder of a lock, in its own words.
+/// The holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Holder {

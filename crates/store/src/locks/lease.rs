@@ -1,5 +1,3 @@
-//! A lock that is held.
-
 use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
@@ -21,11 +19,9 @@ use crate::{
 /// A held lock. The lease is extended in the background at a third of its length until it is
 /// released, dropped or [lost](Self::lost).
 ///
-/// Dropping it releases the lock in a task of its own, not before drop returns; where no runtime is
-/// left to do so, the lock is free after the lease.
-/// `Perennial::shutdown` and
-/// [`Locks::shutdown`](crate::locks::Locks::shutdown) wait for that task.
-/// [`release`](Self::release) tells when the lock is released.
+/// Dropping it releases the lock in a task, for which `Perennial::shutdown` and
+/// [`Locks::shutdown`](crate::locks::Locks::shutdown) wait; without a runtime, the lock is free after the
+/// lease.
 #[must_use = "the lock is released when the lease is dropped: keep it in a variable, as in `let _lease`; `let _` and `is_some()` drop it at once"]
 pub struct Lease {
     core: LeaseCore,
@@ -86,12 +82,10 @@ impl Lease {
         self.core.row.name.as_str()
     }
 
-    /// Returns the fencing token, which is greater than the token of every earlier lease on this
-    /// name.
+    /// Returns the fencing token, which is greater than the token of every earlier lease on this name.
     ///
-    /// A system that is written to under the lock can refuse an overtaken holder by the greatest
-    /// fence so far. In SQL, the statement writes the fence beside the data, and changes no row
-    /// after a write with a later fence; see `examples/src/bin/locks.rs`:
+    /// A late write of a paused holder changes nothing, if each write stores its fence beside the data
+    /// (`examples/src/bin/locks.rs`):
     ///
     /// ```sql
     /// UPDATE document SET text = $1, fence = $2 WHERE id = $3 AND fence <= $2
@@ -105,14 +99,13 @@ impl Lease {
         &self.core.row
     }
 
-    /// Returns the time for which the lease holds unless extended, counted from before the attempt
-    /// or the extension by this process's monotonic clock. Zero if the lease is lost.
+    /// Returns the time for which the lease holds, by this process's monotonic clock, counted from before
+    /// the attempt or the extension. Zero if the lease is lost.
     pub fn remaining(&self) -> Duration {
         self.core.term.borrow().remaining(Instant::now())
     }
 
-    /// Extends the lease to its whole length from now. Rarely needed, as leases are extended in the
-    /// background.
+    /// Extends the lease to its whole length from now.
     ///
     /// # Errors
     ///
@@ -121,8 +114,7 @@ impl Lease {
         self.core.extend().await
     }
 
-    /// Releases the lock, at once unless [`hold_at_least`](crate::locks::Locks::hold_at_least)
-    /// delays the release.
+    /// Releases the lock.
     ///
     /// # Errors
     ///
@@ -137,8 +129,8 @@ impl Lease {
         self.release_after(Duration::ZERO).await
     }
 
-    /// Releases the lock with a cooldown, in which no process can take the lock: for a job that
-    /// several machines start by their clocks, and that is to run once in this time.
+    /// Releases the lock with a cooldown, in which no process can take it: for a job that several machines
+    /// start by their clocks, and that is to run once in this time.
     ///
     /// # Errors
     ///
@@ -146,13 +138,12 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the lock is released with the cooldown all the same.
+    /// If the future is dropped, the lock is released with the cooldown.
     pub async fn release_after(self, cooldown: Duration) -> Result<(), Error> {
         self.end(cooldown, Dropped::Release(cooldown)).await
     }
 
-    /// Releases the lock with a cooldown. If the release fails or is dropped, the lock is freed
-    /// without one, also if the database runs the release later.
+    /// Releases the lock with a cooldown, or without one if that fails or is dropped.
     #[doc(hidden)]
     pub async fn release_after_or_break(self, cooldown: Duration) -> Result<(), Error> {
         self.end(cooldown, Dropped::Break).await
@@ -173,13 +164,10 @@ impl Lease {
     }
 
     /// Resolves when the lease can no longer be relied on: another process has taken the lock over
-    /// or broken it, or the lease has ended without an extension. Never, while the lease holds.
+    /// or broken it, or the lease has ended without an extension, as its runtime stands still.
     ///
-    /// A lease is extended on the runtime on which its lock was taken. If that runtime has ended or
-    /// stands still, the lease ends, too; `lost` resolves on any runtime.
-    ///
-    /// The clock of a lease stands still while the machine is suspended: `lost` resolves at the
-    /// next extension after that, at most a third of the lease's length later.
+    /// After a suspension of the machine, in which the clock of a lease stands still, `lost` resolves at the
+    /// next extension, at most a third of the lease later.
     ///
     /// # Cancel safety
     ///
@@ -188,11 +176,8 @@ impl Lease {
         self.core.lost().await;
     }
 
-    /// Runs a future for as long as the lease holds: when it is [lost](Self::lost), the future is
-    /// dropped.
-    ///
-    /// A future can only be stopped at its next `await`. For work that must not be done twice,
-    /// check the [fence](Self::fence) as well.
+    /// Runs a future for as long as the lease holds: when it is [lost](Self::lost), the future is dropped,
+    /// at its next `await`.
     ///
     /// # Errors
     ///

@@ -1,5 +1,3 @@
-//! The lock: a row in the database, held for as long as its lease is extended.
-
 mod attempt;
 mod info;
 mod lease;
@@ -37,19 +35,8 @@ pub use state::is_lease;
 /// Locks by name, shared by all processes on the database.
 ///
 /// A name has one lease at a time, by the database's clock, as long as each holder stops when its
-/// lease ends. A holder that is paused for longer than its lease may overlap with the next one, and
-/// is recognised by its smaller [`fence`](Lease::fence). Names are compared as bytes: `a`, `A` and
-/// `a ` are three names. Perennial's own locks have other [kinds](LockKind), with names of their
-/// own.
-///
-/// ```
-/// # async fn f(locks: perennial_store::Locks, customer: &str) -> Result<(), perennial_store::Error> {
-/// if let Some(lease) = locks.try_lock(["sync", "bookmarks", customer]).await? {
-///     // Nobody else is here.
-///     lease.release().await?;
-/// }
-/// # Ok(()) }
-/// ```
+/// lease ends. A holder that is paused for longer may overlap with the next one, and is recognised by
+/// its smaller [`fence`](Lease::fence). Names are compared as bytes.
 #[derive(Clone)]
 pub struct Locks {
     common: Common,
@@ -80,8 +67,7 @@ impl Locks {
         }
     }
 
-    /// The locks of a database, for an application that keeps no content; makes or upgrades
-    /// Perennial's tables.
+    /// Returns the locks of a database, and makes or upgrades Perennial's tables.
     ///
     /// # Errors
     ///
@@ -112,10 +98,8 @@ impl Locks {
         self
     }
 
-    /// Sets the minimum time between two acquisitions of a lock, even if the lock is released
-    /// earlier or its holder crashes. For a job that several servers start at nearly the same time
-    /// and that must not run twice. Default: zero. `once` ignores the time, as its mark
-    /// lasts longer.
+    /// Sets the minimum time between two acquisitions of a lock, for a job that several servers start at
+    /// nearly the same time. Default: zero. `Once` ignores it.
     ///
     /// # Panics
     ///
@@ -135,28 +119,29 @@ impl Locks {
         self
     }
 
-    /// Sets the holder's label, which others see. At most 100 bytes are stored. Default: the host's
-    /// name and the process's number, such as `web1:4711`.
+    /// Sets the holder's label, which others see, of at most 100 bytes. Default: the host's name and the
+    /// process's number, such as `web1:4711`.
     #[must_use = "returns the locks with this label"]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into().into();
         self
     }
 
-    /// Takes the lock if it is free, without waiting. Returns `None` if another holder has the
-    /// lock.
+    /// Takes the lock if it is free, without waiting. `None`: another holder has the lock.
     ///
-    /// Keep the lease for as long as you work (`if let Some(lease) = …`): `is_some()` alone drops
-    /// it, and the lock is free.
+    /// ```
+    /// # async fn f(locks: perennial_store::Locks, customer: &str) -> Result<(), perennial_store::Error> {
+    /// if let Some(lease) = locks.try_lock(["sync", "bookmarks", customer]).await? {
+    ///     // No other process is here, until the lease is dropped: `is_some()` alone drops it.
+    ///     lease.release().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
-    /// The database fails or does not answer within the statement limit.
-    ///
-    /// After an error the database may run the statement later, and take the lock for an attempt
-    /// that has ended. Therefore the process revokes the lock from the attempt after 1, 5, 20, 60,
-    /// 300 and 900 s, for up to 1,000 attempts at a time. A statement that runs even later holds the
-    /// lock for the length of the lease.
+    /// The database fails. It may run the statement later: therefore the process revokes the lock after 1, 5,
+    /// 20, 60, 300 and 900 s, for up to 1,000 attempts at a time. After that the lock is held for a lease.
     ///
     /// # Cancel safety
     ///
@@ -166,12 +151,11 @@ impl Locks {
     }
 
     /// Returns an attempt. Awaited, the attempt takes the lock, and waits for the lock up to its
-    /// [limit](LockAttempt::wait). Default: 10 s.
+    /// [limit](LockAttempt::wait).
     ///
     /// ```
     /// # async fn f(locks: perennial_store::Locks) -> Result<(), perennial_store::Error> {
-    /// use std::time::Duration;
-    ///
+    /// # use std::time::Duration;
     /// let lease = locks.lock("album/7").wait(Duration::from_secs(5)).action("upload").await?;
     /// # lease.release().await }
     /// ```
@@ -200,17 +184,12 @@ impl Locks {
         &self.common.tasks
     }
 
-    /// Waits for idempotent requests that continue without their clients, for
-    /// the storing of their responses, and for the release of the locks of dropped [leases](Lease).
-    /// Call `shutdown` after the server has drained;
-    /// `Perennial::shutdown` does.
+    /// Waits for idempotent requests that continue without their clients, the storing of their responses, and
+    /// the release of the locks of dropped [leases](Lease). Call `shutdown`, or `Perennial::shutdown`, which
+    /// does the same, after the server has drained.
     ///
-    /// A request has no limit of its own: put a timeout inside its layer, or around `shutdown`.
-    /// While the database is away, the storing of a response is given up after half a minute, and
-    /// the release of a lock after the statement timeout.
-    ///
-    /// A site and its locks shut down together, by either call: the site then begins no further
-    /// regeneration.
+    /// A request has no limit of its own: put a timeout inside its layer, or around `shutdown`. While the
+    /// database is unavailable, responses are given up after half a minute.
     ///
     /// # Cancel safety
     ///
@@ -220,8 +199,7 @@ impl Locks {
         self.common.tasks.wait().await;
     }
 
-    /// Takes a lock of housekeeping, for no longer than needed, whatever the application's locks
-    /// are.
+    /// Takes a lock of housekeeping.
     #[doc(hidden)]
     pub async fn take_housekeeping(&self, name: &str) -> Result<Option<Lease>, Error> {
         let (mut locks, name) = (self.clone(), LockName::of(LockKind::Housekeeping, name));
@@ -295,13 +273,13 @@ impl Locks {
         taken.map(|_| None)
     }
 
-    /// The label of this process's holders.
+    /// Returns the label of this process's holders.
     #[doc(hidden)]
     pub fn shown_label(&self) -> &str {
         &self.label
     }
 
-    /// Returns the state of a lock; `None`: the lock was never held, or was pruned.
+    /// Returns the state of a lock; `None`: the lock has no row.
     ///
     /// # Errors
     ///
@@ -312,8 +290,7 @@ impl Locks {
         Ok(row.map(LockInfo::of))
     }
 
-    /// Returns the locks of all kinds that are held or in cooldown, sorted by kind and name,
-    /// without the marks of completed work.
+    /// Returns the locks of all kinds that are held or in cooldown, sorted by kind and name.
     ///
     /// # Errors
     ///
@@ -323,15 +300,11 @@ impl Locks {
         Ok(rows.into_iter().map(LockInfo::of).collect())
     }
 
-    /// Takes a lock from its holder, or ends a cooldown, so that the lock is free. `seen`: only if the
-    /// lock still has this [fence](LockInfo::fence), for an operator who has seen the holder.
+    /// Takes a lock from its holder, or ends a cooldown. `seen`: only if the lock still has this
+    /// [fence](LockInfo::fence). Returns false if the lock has another fence or no row.
     ///
-    /// Returns false if the lock has another fence or no row: it was never acquired, or was pruned.
-    /// [`LockName::of`] names the lock of a page or of once-only work.
-    ///
-    /// The holder's lease is [lost](Lease::lost). The holder learns of the loss at its next
-    /// extension, at most a third of the lease's length later, or at its release. With
-    /// [`manual_extension`](Self::manual_extension) the next extension is the holder's own.
+    /// [`LockName::of`] names the lock of a page or of once-only work. The holder learns of the
+    /// [loss](Lease::lost) at its next extension, at most a third of the lease later, or at its release.
     ///
     /// # Errors
     ///
@@ -350,11 +323,8 @@ impl Locks {
         Ok(broken)
     }
 
-    /// Removes locks that have had no holder for at least `unused`, so that names that are used
-    /// once do not fill the table.
-    ///
-    /// Fences still grow, as they follow the database's clock. The marks of completed
-    /// work stay.
+    /// Removes locks that have had no holder for at least `unused`. Fences still grow; the marks of
+    /// completed work stay.
     ///
     /// # Errors
     ///

@@ -1,5 +1,3 @@
-//! A connection of the application's own.
-
 use std::{convert::Infallible, fmt, marker::PhantomData};
 
 use sqlx::Transaction;

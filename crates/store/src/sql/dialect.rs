@@ -4,44 +4,35 @@ use super::{run::Arg, statements::Side};
 #[cfg(feature = "postgres")]
 use crate::name::hex;
 
-/// A database as Perennial uses it.
+/// A database as Perennial uses it. The lists are codes of errors.
 pub struct Dialect {
-    /// The SQL of most servers. A server may turn out to be a relative.
+    /// The SQL of most servers of the kind.
     pub side: Side,
-    /// Writes an argument into a statement; `None`: arguments are bound, to a `?` for each `$n`.
-    ///
-    /// A statement with written arguments is one message and leaves nothing behind on the
-    /// connection, as a pooler that shares connections by the transaction requires. (sqlx prepares a
-    /// statement in one exchange and runs the statement in another; such a pooler may send the two
-    /// to different servers.)
+    /// Writes an argument into a statement, which is then one message, as a pooler that shares connections
+    /// by the transaction requires; `None`: arguments are bound.
     pub literal: Option<fn(Arg<'_>) -> String>,
-    /// The connection is a socket. A socket that broke, or whose statement was abandoned, is closed
-    /// and not used again. SQLite's connection continues, and closing it would drop a database in
-    /// memory.
+    /// The connection is a socket, which is closed after an error. SQLite's connection continues.
     pub socket: bool,
-    /// The codes of errors that mean that tables of the same names are not Perennial's.
+    /// Tables of the same names are not Perennial's.
     pub foreign: &'static [&'static str],
-    /// The codes of errors of a table that is not there.
+    /// A table is not there.
     pub missing: &'static [&'static str],
-    /// The codes of errors from another process that makes the tables at the same time.
+    /// Another process makes the tables at the same time.
     pub raced: &'static [&'static str],
-    /// The codes of errors after which nothing was done, as another statement was faster.
+    /// Nothing was done, as another statement was faster.
     pub contended: &'static [&'static str],
-    /// The codes of errors after which the connection is closed: the server ends, is not the
-    /// primary, or does not know whether the statement was done.
+    /// The connection is closed: the server ends, is not the primary, or does not know the outcome.
     pub gone: &'static [&'static str],
-    /// The codes of errors with which a working server refuses content: the content is too large,
-    /// or an administrator's constraint or trigger forbids the row.
+    /// The content is too large, or a constraint or trigger forbids the row.
     pub unfit: &'static [&'static str],
-    /// The codes of errors of a read-only database.
+    /// The database is read-only.
     pub readonly: &'static [&'static str],
-    /// The codes of errors of a role that may not make tables.
+    /// The role may not make tables.
     pub forbidden: &'static [&'static str],
 }
 
-/// If an entry was published further in the future than this, in microseconds, the database's clock
-/// was set back: the entry's age is unknown, and the entry is stale. A smaller distance comes from
-/// the clocks of a cluster's nodes, or from a step that corrects a clock.
+/// An entry from further in the future than this, in microseconds, is stale: the database's clock was
+/// set back. Clocks of a cluster's nodes differ by less.
 pub const SET_BACK: i64 = 5_000_000;
 
 #[cfg(feature = "sqlite")]

@@ -1,8 +1,4 @@
-//! The store in SQL databases. For an application that shares its own pool with Perennial, or that
-//! marks work in its own transactions.
-//!
-//! `Perennial::with_pool` takes an `SqlitePool`, a `PgPool` or a
-//! `MySqlPool` of sqlx 0.9. [`Database`] is any of the three, with a statement timeout.
+//! The store in SQL databases.
 
 pub mod connection;
 pub mod dialect;
@@ -50,8 +46,8 @@ pub enum Connect {
     Lazily,
 }
 
-/// A database for Perennial. `From` makes one from the application's own sqlx pool, and
-/// `Perennial::database` returns the site's.
+/// A database for Perennial: from the application's own `SqlitePool`, `PgPool` or `MySqlPool` of sqlx
+/// 0.9, or from `Perennial::database`.
 #[derive(Clone, Debug)]
 pub struct Database {
     pool: AnyPool,
@@ -92,8 +88,7 @@ from_pool!("postgres", Postgres, sqlx::PgPool);
 from_pool!("mysql", MySql, sqlx::MySqlPool);
 
 impl Database {
-    /// Opens a database by its URL, with a small pool of its own; see
-    /// `Perennial::open`.
+    /// Opens a database by its URL, with a small pool of its own.
     ///
     /// # Errors
     ///
@@ -102,13 +97,8 @@ impl Database {
         Self::open_when(url, Connect::Now).await
     }
 
-    /// Sets the time that a step in this database may take, the wait for a connection and further
-    /// tries included, before the step counts as failed. Default: 5 s.
-    ///
-    /// The limit holds for [`Locks::with_pool`](crate::locks::Locks::with_pool),
-    /// `Claims` and `SessionLock`, and for a
-    /// site unless `Builder::statement_timeout` sets another
-    /// one.
+    /// Sets the time that a call may take, with the wait for a connection and further attempts. Default:
+    /// 5 s. A site's `Builder::statement_timeout` replaces it.
     ///
     /// # Panics
     ///
@@ -123,7 +113,7 @@ impl Database {
 
 #[doc(hidden)]
 impl Database {
-    /// Opens a database by its URL, connected at once or lazily.
+    /// Opens a database by its URL.
     pub async fn open_when(url: &str, connect: Connect) -> Result<Self, Error> {
         check_url(url)?;
         match side_of(url)? {
@@ -142,12 +132,12 @@ impl Database {
         self.pool.with(work).await
     }
 
-    /// Returns the kind, by its SQL. A server may turn out to be a relative.
+    /// Returns the kind, by its SQL.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// Returns the time that a step may take.
+    /// Returns the time that a call may take.
     pub fn limit(&self) -> Duration {
         self.limit
     }
@@ -178,13 +168,12 @@ impl Database {
         self.store_when(prefix, Connect::Now).await
     }
 
-    /// Returns the store in this database. The tables are made or upgraded at once or before the
-    /// first step.
+    /// Returns the store in this database.
     ///
     /// # Errors
     ///
     /// The table prefix cannot be used, the database fails, its tables belong to a newer release,
-    /// or the tables are missing and the role may not make them. The call may take 60 s.
+    /// or are missing and the role may not make them. May take 60 s.
     pub async fn store_when(
         self,
         prefix: &str,

@@ -1,5 +1,3 @@
-//! The connections of a pool, and the repetition of statements.
-
 use std::convert::Infallible;
 
 use sqlx::{Pool, pool::PoolConnection};
@@ -19,8 +17,7 @@ use crate::{
 /// the server may stay away.
 const TRIES: [u32; 2] = [19, 8];
 
-/// A connection of the pool that [`give_back`](Self::give_back) returns in a known state. Without
-/// that call, a drop closes a socket; SQLite's connection goes back to the pool.
+/// A connection of the pool. A drop closes a socket, unless [`give_back`](Self::give_back) was called.
 pub struct Borrowed<DB: Driver>(pub Option<PoolConnection<DB>>);
 
 impl<DB: Driver> Borrowed<DB> {
@@ -68,8 +65,7 @@ impl<DB: Driver> Connections<DB> {
         done
     }
 
-    /// Runs a statement, and runs it again if its connection broke or if it lost to another
-    /// statement. For statements that may run twice.
+    /// Runs a statement that may run twice, and again if its connection broke or it lost to another one.
     pub async fn run(
         &self,
         statement: &Statement,

@@ -1,5 +1,3 @@
-//! Opens an SQLite file.
-
 use std::str::FromStr;
 
 use sqlx::{

@@ -1,5 +1,3 @@
-//! The statements on entries.
-
 use super::Sides;
 
 /// kind, name, known fence -> entry: fence, age, time of the publish, epoch, status, headers, body,

@@ -1,5 +1,3 @@
-//! The statements on invalidations.
-
 use super::Sides;
 
 /// Invalidations queue for one row, so that a reader who sees an epoch sees all smaller epochs. A
@@ -59,7 +57,7 @@ pub(crate) const WRITE: &str = "INSERT INTO {p}outbox (id, name) VALUES ($1, $2)
 ///
 /// id -> name, epoch
 pub(crate) const APPLY: &str = "WITH o AS (
-        DELETE FROM {p}outbox WHERE id IN (SELECT id FROM {p}outbox WHERE id = $1 FOR UPDATE{skip}) RETURNING name
+        DELETE FROM {p}outbox WHERE id IN (SELECT id FROM {p}outbox WHERE id = $1 FOR UPDATE) RETURNING name
     ), n AS (
         INSERT INTO {p}schema AS s (id, version) SELECT 2, {now} FROM o
         ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
@@ -71,7 +69,7 @@ pub(crate) const APPLY: &str = "WITH o AS (
 
 /// id -> name
 pub(crate) const TAKE: Sides = Sides {
-    mysql: "{waits}SELECT name FROM {p}outbox WHERE id = $1 FOR UPDATE{skip}",
+    mysql: "{waits}SELECT name FROM {p}outbox WHERE id = $1 FOR UPDATE",
     ..Sides::same("SELECT name FROM {p}outbox WHERE id = $1")
 };
 

@@ -1,5 +1,3 @@
-//! The statements on locks.
-
 use super::Sides;
 
 /// A held lock is not written.

@@ -1,9 +1,7 @@
 //! The statements, each with its text on every database side by side.
 //!
-//! In the texts `{p}` is the table prefix, other words in braces differ by the
-//! database, and `$n` is the n-th argument of those that the statement's comment lists before the
-//! arrow. Each is one statement. All but those of once-only work and those that make the tables run
-//! in autocommit.
+//! In the texts `{p}` is the table prefix, other words in braces differ by the database, and `$n` is the
+//! n-th argument of those that the comment lists before the arrow.
 
 pub mod entries;
 pub mod invalidations;
@@ -39,8 +37,7 @@ pub struct Sides {
 }
 
 impl Sides {
-    /// Returns the same text for every database. A statement overrides it for some by
-    /// `..Sides::same(text)`.
+    /// Returns the same text for every database.
     pub const fn same(text: &'static str) -> Self {
         Self {
             sqlite: text,
@@ -110,11 +107,6 @@ impl Side {
             "int" => Sides {
                 mysql: "SIGNED",
                 ..Sides::same("BIGINT")
-            },
-            // A row that another process is applying is left to it.
-            "skip" => Sides {
-                relative: Some(""),
-                ..Sides::same(" SKIP LOCKED")
             },
             "notify" => Sides {
                 postgres: ", pg_notify('{p}invalidation', '')::text",

@@ -1,9 +1,7 @@
 //! The tables.
 //!
-//! Names are compared as bytes, as most collations of MySQL treat some different names as equal. A
-//! table that is there is accepted if it has the columns, which the next statement reads. On MySQL,
-//! a statement that makes a table commits, so other processes may run the statement at the same
-//! time.
+//! Names are compared as bytes. A table that is there is accepted if it has the columns. On MySQL, a
+//! statement that makes a table commits: other processes may run it at the same time.
 
 use super::Sides;
 

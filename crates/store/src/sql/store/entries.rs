@@ -1,5 +1,3 @@
-//! The steps on entries.
-
 use bytes::Bytes;
 use http::{Response, StatusCode};
 

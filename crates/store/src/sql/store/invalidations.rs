@@ -1,5 +1,3 @@
-//! The steps on invalidations.
-
 use std::collections::HashMap;
 
 use super::{Answer, MOST_NAMES, SqlStore};
@@ -66,9 +64,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     pub(crate) async fn apply(&self, call: &Apply) -> Answer<Option<(String, i64)>> {
         let side = self.side().await?;
-        let skip = if call.waits { "" } else { "{skip}" };
-        let statement =
-            |text: &str| Statement::new(side, &self.prefix, &text.replace("{skip}", skip));
+        let statement = |text: &str| Statement::new(side, &self.prefix, text);
         let id = [Arg::Text(&call.id)];
         if let Side::Postgres | Side::Relative = side {
             let apply = statement(invalidations::APPLY);

@@ -1,5 +1,3 @@
-//! The steps on locks.
-
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::{Answer, LEAST, SqlStore};

@@ -1,5 +1,3 @@
-//! The steps on requests with an `Idempotency-Key`.
-
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
