@@ -58,6 +58,7 @@ pub struct Refresh {
     pub(crate) outlives_parts: bool,
     pub(crate) schedule: Option<&'static dyn Schedule>,
     pub(crate) browser_cache: Duration,
+    pub(crate) cdn_cache: Option<Duration>,
     /// The response's own freshness headers decide.
     pub(crate) from_headers: bool,
     /// Visitors get the failure of a generator although there is an old version.
@@ -86,6 +87,7 @@ impl Refresh {
             outlives_parts: false,
             schedule: None,
             browser_cache: Duration::ZERO,
+            cdn_cache: None,
             from_headers: false,
             shows_failures: false,
         }
@@ -256,6 +258,16 @@ impl Refresh {
     /// cannot revoke that. Default: zero, and a client asks before each use (`no-cache`).
     pub const fn browser_cache(mut self, limit: Duration) -> Self {
         self.browser_cache = limit;
+        self
+    }
+
+    /// Sets the time for which a content delivery network may use a response without asking, from when
+    /// it gets the response until the version is stale at most: `CDN-Cache-Control` (RFC 9213), unless the
+    /// generator set one. The network asks for a stale version each time. Default: no such header.
+    ///
+    /// An invalidation does not reach the network.
+    pub const fn cdn_cache(mut self, limit: Duration) -> Self {
+        self.cdn_cache = Some(limit);
         self
     }
 

@@ -77,7 +77,7 @@ pub(crate) const INVALIDATION_MEMORY: Duration = Duration::from_hours(1);
 /// The time between two checks whether the store is within its ceiling.
 pub(crate) const CAPACITY: Duration = Duration::from_secs(60);
 
-/// The shortest time between two writes that a page was read.
+/// The longest time between two writes that a page was read, while the store is nearly full.
 pub(crate) const READ: Duration = Duration::from_hours(1);
 
 /// The shortest time between two prunings.

@@ -96,7 +96,10 @@ impl Outcome {
 impl Bypass {
     /// Returns true if the response depends on the visitor, so that it may be the visitor's own.
     pub(crate) fn is_by_visitor(self) -> bool {
-        matches!(self, Self::BypassIf | Self::UndeclaredExtension)
+        matches!(
+            self,
+            Self::BypassIf | Self::UndeclaredExtension | Self::NoKey
+        )
     }
 
     /// Returns true for a property of the route, and false for a state that soon changes.

@@ -5,7 +5,10 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use sfv::{BareItem, Dictionary, Item, ListEntry, Parser};
 
-use crate::{http::fields::list, timing::NEGATIVE_INTERVAL};
+use crate::{
+    http::{CDN_CACHE_CONTROL, fields::list},
+    timing::NEGATIVE_INTERVAL,
+};
 
 /// The time limits of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +22,6 @@ pub(crate) struct Terms {
     /// The time for which the stale version is served after a failed regeneration.
     pub(crate) stale_if_error: Duration,
 }
-
-/// The directives for the site's own caches, not for those of its visitors (RFC 9213 §3).
-const CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-control");
 
 /// Returns the policy's interval for a response of this status: at most a minute for 404, 405, 410
 /// and 414, as a missing resource may exist soon.

@@ -3,7 +3,10 @@
 use std::{
     collections::HashSet,
     mem,
-    sync::{Mutex, PoisonError, atomic::Ordering::Relaxed},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
 };
 
 use perennial_store::{Count, Error, Evict, Touch, name::bounded};
@@ -22,52 +25,58 @@ const MOST: usize = 20_000;
 
 /// The keys that this process has read.
 #[derive(Default)]
-pub(super) struct Reads(Mutex<State>);
+pub(super) struct Reads {
+    /// The number of the next write.
+    write: AtomicI64,
+    state: Mutex<State>,
+}
 
 #[derive(Default)]
 struct State {
     keys: HashSet<Box<str>>,
-    /// The time of the latest write.
-    written: Option<Tick>,
-    /// The time of the latest check.
-    checked: Option<Tick>,
+    /// The times of the next check and of the next write. `None`: now.
+    check_at: Option<Tick>,
+    write_at: Option<Tick>,
 }
 
 impl Reads {
-    /// Returns the stored names of the keys to write, if a check is due.
-    fn due(&self, now: Tick) -> Option<Vec<String>> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state
-            .checked
-            .is_some_and(|checked| now < checked + CAPACITY)
-        {
-            return None;
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if a check is due, and for the second value if a write is.
+    fn due(&self, now: Tick) -> (bool, bool) {
+        let mut state = self.state();
+        let checks = state.check_at.is_none_or(|at| now >= at);
+        if checks {
+            state.check_at = Some(now + CAPACITY);
         }
-        state.checked = Some(now);
-        let written = *state.written.get_or_insert(now);
-        if now < written + READ && state.keys.len() < MOST {
-            return Some(Vec::new());
-        }
-        state.written = Some(now);
-        let keys = mem::take(&mut state.keys).into_iter();
-        Some(keys.map(|key| bounded(&key).into_owned()).collect())
+        let writes = !state.keys.is_empty() && state.write_at.is_none_or(|at| now >= at);
+        (checks, writes)
+    }
+
+    /// Returns the stored names of the keys, and begins anew.
+    fn take(&self) -> Vec<String> {
+        self.write.fetch_add(1, Relaxed);
+        let keys = mem::take(&mut self.state().keys).into_iter();
+        keys.map(|key| bounded(&key).into_owned()).collect()
     }
 }
 
 impl Pages {
     /// Notes that a visitor gets this answer.
     #[inline]
-    pub(super) fn note_read(&self, key: &str, answer: &Answer, now: Tick) {
+    pub(super) fn note_read(&self, key: &str, answer: &Answer) {
         if self.settings.store_capacity.is_some()
             && let Answer::Version(version) = answer
         {
-            let period = now.0.div_euclid(READ.as_micros() as i64);
-            // Once in a period for each version in memory.
-            if version.page.read_in.load(Relaxed) != period {
-                let mut state = self.reads.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let write = self.reads.write.load(Relaxed);
+            // Once for each write and version in memory.
+            if version.page.read_in.load(Relaxed) != write {
+                let mut state = self.reads.state();
                 if state.keys.len() < MOST {
                     state.keys.insert(key.into());
-                    version.page.read_in.store(period, Relaxed);
+                    version.page.read_in.store(write, Relaxed);
                 }
             }
         }
@@ -75,16 +84,29 @@ impl Pages {
 
     /// Once a minute, in one process: removes the pages that nobody has read for longest, as long as
     /// the stored ones have more bytes than the ceiling. Above four fifths of the ceiling each process
-    /// first stores, once an hour, which pages it has read.
+    /// first stores which pages it has read: four times before a page that nobody reads has to leave, but
+    /// not more often than once a minute, nor less than once an hour.
     pub(super) async fn keep_capacity(&self) -> Result<(), Error> {
         let Some(capacity) = self.settings.store_capacity else {
             return Ok(());
         };
-        let Some(names) = self.reads.due(self.now()) else {
+        let (checks, writes) = self.reads.due(self.now());
+        if !checks {
             return Ok(());
-        };
-        if !names.is_empty() && self.weigh().await? > capacity / 5 * 4 {
-            self.store.call(Touch { names }).await?;
+        }
+        if writes {
+            let counted = self.store.call(Count {}).await?;
+            let full = counted.weight() > capacity / 5 * 4;
+            let after = match full {
+                true => (counted.unread / 4).clamp(CAPACITY, READ),
+                // The store may fill soon, and to count many pages takes its time.
+                false => READ.min(CAPACITY * (1 + counted.pages as u32 / 100_000)),
+            };
+            self.reads.state().write_at = Some(self.now() + after);
+            if full {
+                let names = self.reads.take();
+                self.store.call(Touch { names, after }).await?;
+            }
         }
         let Some(lease) = self.locks.take_housekeeping(LOCK).await? else {
             return Ok(());

@@ -29,8 +29,9 @@ struct Evictions(Observer);
 impl Lifecycle<String, Known> for Evictions {
     type RequestState = ();
 
-    fn on_evict(&self, (): &mut (), key: String, _: Known) {
-        self.0.evicted(&key);
+    // Not called for a key whose value is replaced, as `on_evict` is.
+    fn before_evict(&self, (): &mut (), key: &String, _: &mut Known) {
+        self.0.evicted(key);
     }
 }
 

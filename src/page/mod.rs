@@ -262,7 +262,7 @@ impl Pages {
         let is_busy =
             || self.is_closing() || self.running().contains_key(key) || self.is_elsewhere(key);
         let answer = view.look(&self.facts_at(key, policy, now), is_busy)?;
-        self.note_read(key, &answer, now);
+        self.note_read(key, &answer);
         Ok(answer)
     }
 

@@ -79,6 +79,22 @@ async fn pages_that_no_process_has_read_for_longest_leave_a_full_store() {
     assert_eq!(database.generations(&path(5)), 2);
 }
 
+/// A crawler fills the store anew each two or three minutes.
+#[tokio::test(start_paused = true)]
+async fn page_that_is_read_all_the_time_stays_while_others_come_and_go() {
+    let database = Database::new();
+    let capacity = Some(ROOM * (10_000 + 2048));
+    let [(site, one), (_, other)] = [(); 2].map(|()| process(&database, capacity));
+    for n in 0..200 {
+        visit(&one, 0).await;
+        visit(&other, 100 + n).await;
+        advance(Duration::from_secs(15)).await;
+    }
+    let stored = stored(&site).await;
+    assert!(stored.contains(&0) && stored.len() < 16, "{stored:?}");
+    assert_eq!(database.generations(&path(0)), 1);
+}
+
 #[test]
 fn capacity_of_nothing_is_refused() {
     let none = Database::new().open(Perennial::builder().store_capacity(0));

@@ -8,7 +8,8 @@ use axum::{
     http::{StatusCode, header},
     routing::get as route,
 };
-use perennial::{Perennial, Refresh};
+use perennial::{Key, Perennial, Refresh, event::Outcome};
+use perennial_testing as testing;
 
 use crate::{
     paused::{Here, Shared, here, origin_behind},
@@ -215,6 +216,78 @@ async fn clients_are_told_what_they_may_do_unless_the_generator_says_it() {
             "{heard}"
         );
     }
+}
+
+/// A content delivery network in front of the site counts ages from the generation, and would give a
+/// response to all visitors.
+#[tokio::test(start_paused = true)]
+async fn network_in_front_gets_its_own_time_and_no_page_of_one_visitor() {
+    const CDN: &str = "cdn-cache-control";
+    let shared = Shared::new();
+    let site = shared.site();
+    let policy = Refresh::every(300 * SHORT)
+        .cdn_cache(60 * SHORT)
+        .in_background();
+    let layer = site.layer(policy).tag("it").key(Key::by(|parts| {
+        let country = parts.headers.get("x-country");
+        country.is_none().then_some([("a", "b")])
+    }));
+    let layer = layer.bypass_if(|parts| parts.headers.contains_key("cookie"));
+    let own = async || ([(CDN, "max-age=7")], "own");
+    let app = Router::new()
+        .route("/", route("it"))
+        .route("/own", route(own));
+    let app = here(app.layer(layer));
+    let mut etag = String::new();
+    for (after, age, expected) in [
+        (0, "0", "max-age=60"),
+        (100, "100", "max-age=160"),
+        (190, "290", "max-age=300"),
+        (20, "310", "no-cache"),
+    ] {
+        testing::advance(after * SHORT).await;
+        let reply = get(app, "/").await;
+        assert_eq!((reply.header("age"), reply.header(CDN)), (age, expected));
+        assert_eq!(reply.header("cache-control"), "no-cache");
+        etag = reply.header("etag").to_owned();
+    }
+    testing::advance(SHORT).await;
+    let unchanged = request(app, "GET", "/", &[("if-none-match", &etag)]).await;
+    assert_eq!(
+        (unchanged.status, unchanged.header(CDN)),
+        (304, "max-age=61")
+    );
+    site.invalidate_tag("it").await.expect("is stored");
+    assert_eq!(get(app, "/").await.header(CDN), "no-cache");
+    assert_eq!(get(app, "/own").await.header(CDN), "max-age=7");
+    for visitor in [("cookie", "a=b"), ("x-country", "DE")] {
+        let own = request(app, "GET", "/own", &[visitor]).await;
+        let headers = (own.header("cache-control"), own.header(CDN));
+        assert_eq!(headers, ("private", ""), "{visitor:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_version_is_no_eviction() {
+    let shared = Shared::new();
+    let site = shared.site();
+    let app = here(
+        Router::new()
+            .route("/", route("it"))
+            .layer(site.layer(Refresh::every(SHORT))),
+    );
+    for _ in 0..5 {
+        testing::advance(2 * SHORT).await;
+        get(app, "/").await;
+    }
+    let stats = site.stats();
+    assert_eq!(
+        (
+            stats.regenerations(Outcome::Stored) + stats.regenerations(Outcome::Renewed),
+            stats.memory_evictions
+        ),
+        (5, 0)
+    );
 }
 
 /// A process with an origin that can fail, and a page with this `Cache-Control`.

@@ -464,8 +464,9 @@ async fn pages_that_nobody_reads_go_first_but_for_those_being_regenerated(db: Db
     }
     let touch = |name: &str| Touch {
         names: vec![name.to_owned(), "/unknown".to_owned()],
+        after: Duration::from_secs(3600),
     };
-    // A note is not older than an hour yet.
+    // The note is not older than an hour yet.
     ask(&*store, touch("/old")).await;
     shift_clock(&db, 2 * 3600).await;
     ask(&*store, touch("/read")).await;
@@ -482,6 +483,8 @@ async fn pages_that_nobody_reads_go_first_but_for_those_being_regenerated(db: Db
     assert_eq!(evict(1).await, 0);
     let counted = ask(&*store, Count {}).await;
     assert_eq!(counted.weight(), ROW + 5);
+    let two_hours = Duration::from_secs(2 * 3600);
+    assert!(counted.unread >= two_hours && counted.unread < two_hours + LEASE);
 }
 
 async fn nothing_is_published_after_a_takeover(db: Db) {

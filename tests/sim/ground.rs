@@ -451,7 +451,7 @@ pub(crate) fn text(call: &Call) -> String {
         Call::Latest(Latest { most }) => format!("latest {most}"),
         Call::Read(Read { names }) => format!("read {names:?}"),
         Call::Sizes(Sizes {}) => "sizes".to_owned(),
-        Call::Touch(Touch { names }) => format!("touch {names:?}"),
+        Call::Touch(Touch { names, after }) => format!("touch {names:?} {after:?}"),
         Call::Evict(Evict { excess }) => format!("evict {excess}"),
         Call::Count(Count {}) => "count".to_owned(),
         Call::Apply(Apply { id }) => format!("apply {id}"),

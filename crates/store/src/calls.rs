@@ -230,8 +230,8 @@ calls! {
     /// SQLite, the size of the file.
     Sizes "sizes" reads [] {} -> Vec<(String, u64)>;
 
-    /// Notes that the pages with these stored names were read, at most once an hour for each.
-    Touch "touch" writes [] { names: Vec<String> } -> ();
+    /// Notes that the pages with these stored names were read, unless the last note is younger than `after`.
+    Touch "touch" writes [] { names: Vec<String>, after: Duration } -> ();
 
     /// Removes some pages that nobody has generated or [read](Touch) for longest, and that nobody
     /// regenerates: a hundred at most, and as many as have `excess` bytes together, counted as in

@@ -101,6 +101,8 @@ pub struct Counted {
     /// Those whose interval is over.
     pub stale: u64,
     pub bytes: u64,
+    /// The time since the page that nobody has read for longest was read.
+    pub unread: Duration,
 }
 
 impl Counted {

@@ -26,7 +26,11 @@ impl Rows {
         Counted {
             pages: self.entries.len() as u64,
             stale: pages.clone().filter(|page| page.stale_at <= now).count() as u64,
-            bytes: pages.map(|page| page.content.body().len() as u64).sum(),
+            bytes: pages
+                .clone()
+                .map(|page| page.content.body().len() as u64)
+                .sum(),
+            unread: duration(now - pages.map(|page| page.read_at).min().unwrap_or(now)),
         }
     }
 

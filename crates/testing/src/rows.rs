@@ -12,9 +12,6 @@ use perennial_store::{
     TryLock, clock::duration, name::bounded,
 };
 
-/// An hour in microseconds.
-const HOUR: i64 = 3_600_000_000;
-
 /// The number of rows that one call of the pruning examines.
 pub(super) const STEP: usize = 100;
 
@@ -130,7 +127,7 @@ impl Rows {
             Call::Touch(call) => {
                 for name in &call.names {
                     let page = self.entries.get_mut(name);
-                    let page = page.filter(|page| page.read_at < now - HOUR);
+                    let page = page.filter(|page| page.read_at < now - micros(call.after));
                     page.into_iter().for_each(|page| page.read_at = now);
                 }
                 Reply::Touch(())

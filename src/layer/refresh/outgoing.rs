@@ -5,10 +5,11 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use crate::{
     http::{
+        CDN_CACHE_CONTROL,
         cache_status::CACHE_STATUS,
         fields::{ascii, seconds},
     },
-    layer::ResponseBody,
+    layer::{ResponseBody, refresh::hit_values::HitFacts},
 };
 
 /// Makes a whole response to a 304, with the headers of a 304 (RFC 9110 §15.4.5) and
@@ -20,6 +21,7 @@ pub(super) fn leave_out<B>(response: &mut Response<ResponseBody<B>>) {
             *name,
             header::AGE
                 | header::CACHE_CONTROL
+                | CDN_CACHE_CONTROL
                 | header::CONTENT_LOCATION
                 | header::DATE
                 | header::ETAG
@@ -33,6 +35,32 @@ pub(super) fn leave_out<B>(response: &mut Response<ResponseBody<B>>) {
     *response.headers_mut() = headers;
     *response.status_mut() = StatusCode::NOT_MODIFIED;
     *response.body_mut() = ResponseBody::default();
+}
+
+/// Lets a content delivery network use this version for `limit` from now, while it is fresh.
+pub(super) fn allow_cdn(headers: &mut HeaderMap, hit: HitFacts, limit: Duration) {
+    let fresh = hit.ttl.max(0).unsigned_abs().min(limit.as_secs());
+    let value = match fresh {
+        0 => HeaderValue::from_static("no-cache"),
+        // As `max-age` counts from the generation.
+        fresh => ascii(format!("max-age={}", hit.age.saturating_add(fresh))),
+    };
+    headers.entry(CDN_CACHE_CONTROL).or_insert(value);
+}
+
+/// Keeps the response of one visitor out of shared caches, unless its `Cache-Control` says something
+/// else: also without the headers for caches of one kind, which come first (RFC 9213 §2.2).
+pub(super) fn keep_private(headers: &mut HeaderMap) {
+    if headers.contains_key(header::CACHE_CONTROL) {
+        return;
+    }
+    let names: Vec<_> = headers.keys().cloned().collect();
+    for name in names {
+        if name.as_str().ends_with("-cache-control") || name == "surrogate-control" {
+            headers.remove(name);
+        }
+    }
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private"));
 }
 
 /// Makes a whole response to a 206 with a part of this body (RFC 9110 §15.3.7.1).

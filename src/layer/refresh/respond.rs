@@ -120,6 +120,9 @@ impl RefreshLayer {
                 representation.fill(response.headers_mut(), values);
             },
         );
+        if let Some(limit) = self.policy.cdn_cache {
+            outgoing::allow_cdn(response.headers_mut(), hit, limit);
+        }
         match conditional::evaluate(&parts.headers, stored, head) {
             Evaluation::Whole => {}
             Evaluation::Part(part) => outgoing::shorten(&mut response, stored.body(), part),

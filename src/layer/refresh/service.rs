@@ -6,13 +6,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, header, request::Parts};
+use http::{Request, Response, request::Parts};
 use http_body::Body;
 use perennial_store::error::BoxError;
 use tower_service::Service;
 
 use super::{
-    admission::Admitted, explain, generate::generate, keying::Resource, request,
+    admission::Admitted, explain, generate::generate, keying::Resource, outgoing, request,
     target::RequestHost, warm,
 };
 use crate::{
@@ -169,8 +169,7 @@ where
         shared.layer.key.add_vary(response.headers_mut());
     }
     if why.is_by_visitor() {
-        let general = response.headers_mut().entry(header::CACHE_CONTROL);
-        general.or_insert(HeaderValue::from_static("private"));
+        outgoing::keep_private(response.headers_mut());
     }
     let how = Handling::forwarded(forward, Served::Bypass(why));
     shared.layer.served(how);

@@ -41,7 +41,7 @@ impl Pages {
             let (mut progress, leads) = match self.join(key, policy, accepts, &mut generate) {
                 Ok(joined) => joined,
                 Err(answer) => {
-                    self.note_read(key, &answer, arrived);
+                    self.note_read(key, &answer);
                     return (answer, false);
                 }
             };
@@ -55,7 +55,7 @@ impl Pages {
                 };
                 match seen.wait(visitor, &facts) {
                     Next::Answer(answer) => {
-                        self.note_read(key, &answer, arrived);
+                        self.note_read(key, &answer);
                         return (answer, leads);
                     }
                     Next::Until(until) => {

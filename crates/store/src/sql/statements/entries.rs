@@ -130,18 +130,19 @@ pub(crate) const LATEST: Sides = Sides::same(
 pub(crate) const READ: &str = "SELECT e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata, e.name
     FROM (SELECT {now} AS at{hex}) n JOIN {p}entry e ON e.name IN (";
 
-/// -> the number of pages, the number of stale ones, the sum of their sizes
+/// -> the number of pages, the number of stale ones, the sum of their sizes, the time since the first one of
+/// them was read
 pub(crate) const COUNT: Sides = Sides::same(
-    "SELECT count(*), count(CASE WHEN e.stale_at <= n.at THEN 1 END), CAST(coalesce(sum(e.bytes), 0) AS {int})
+    "SELECT count(*), count(CASE WHEN e.stale_at <= n.at THEN 1 END), CAST(coalesce(sum(e.bytes), 0) AS {int}),
+        coalesce(max(n.at) - min(e.read_at), 0)
     FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.read_at >= 0",
 );
 
-/// Notes that pages were read, if the last note is older than an hour. The beginning, up to the list of
-/// names.
+/// Notes that pages were read, if the last note is older than a time. The beginning, up to the list of names.
 ///
-/// names
+/// time, names
 pub(crate) const TOUCH: &str =
-    "UPDATE {p}entry SET read_at = {now} WHERE read_at < {now} - 3600000000 AND name IN (";
+    "UPDATE {p}entry SET read_at = {now} WHERE read_at < {now} - $1 AND name IN (";
 
 /// The hundred pages that nobody has read for longest, without those that are being regenerated.
 ///

@@ -155,6 +155,7 @@ impl<DB: Driver> SqlStore<DB> {
             pages: number(0)?,
             stale: number(1)?,
             bytes: number(2)?,
+            unread: duration(row.number(3)?),
         })
     }
 
@@ -164,9 +165,10 @@ impl<DB: Driver> SqlStore<DB> {
         done.rows.iter().map(size).collect()
     }
 
-    pub(crate) async fn touch(&self, Touch { names }: &Touch) -> Answer<()> {
+    pub(crate) async fn touch(&self, Touch { names, after }: &Touch) -> Answer<()> {
         for names in names.chunks(MOST_NAMES) {
-            self.run_listed(entries::TOUCH, Vec::new(), names).await?;
+            let after = vec![Arg::Int(micros(*after))];
+            self.run_listed(entries::TOUCH, after, names).await?;
         }
         Ok(())
     }
