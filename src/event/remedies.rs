@@ -13,7 +13,7 @@ impl Served {
                 "Nothing: a request regenerates the page. If it stays stale, the log has the handler's error. Where no old version may be served, purge, or set `stale_while_revalidate`."
             }
             Self::Generated | Self::Collapsed => {
-                "Nothing: the next request is a hit. To generate pages before visitors come, call `Perennial::warm`."
+                "Nothing: the next request is a hit, if the response may be stored. To generate pages before visitors come, call `Perennial::warm`."
             }
             Self::Bypass(why) => why.remedy(),
             Self::Unavailable | Self::Failed => {

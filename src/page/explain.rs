@@ -103,7 +103,13 @@ impl Pages {
         };
         let facts = self.facts(key, policy);
         Ok(match known {
-            Known::Version(version) => self.explain_version(&version, key, policy, place),
+            Known::Version(version) => {
+                let explanation = self.explain_version(&version, key, policy, place);
+                match explanation.served {
+                    Served::Stale => self.explain_stale(explanation, key).await,
+                    _ => explanation,
+                }
+            }
             Known::HitForPass { until, why, meta }
                 if facts.now < until && facts.list.judge(&meta) == Freshness::Fresh =>
             {
@@ -123,6 +129,30 @@ impl Pages {
                 "There is no version: the request generates one.".to_owned(),
             ),
         })
+    }
+
+    /// Adds the state of the regeneration, if the database has it.
+    async fn explain_stale(&self, mut explanation: Explanation, key: &str) -> Explanation {
+        let probe = Probe {
+            name: LockName::of(LockKind::Page, key),
+            known: i64::MAX,
+        };
+        if let Ok(probed) = self.store.call(probe).await {
+            let lock = probed.lock;
+            match (lock.owned, lock.remaining.as_secs()) {
+                (true, 1..) => explanation.why += " A process regenerates it.",
+                (false, left @ 1..) => {
+                    let failed = format!(
+                        " The last regeneration has failed ({} in a row). The next attempt is in {left} s.",
+                        lock.failures
+                    );
+                    explanation.why += &failed;
+                    explanation.remedy = Served::Failed.remedy();
+                }
+                _ => {}
+            }
+        }
+        explanation
     }
 
     fn explain_version(
@@ -161,7 +191,7 @@ impl Pages {
 
 fn in_cooldown(left: u64) -> Explanation {
     let why = format!(
-        "There is no version, and the last generation has failed. The next try is in {left} s."
+        "There is no version, and the last generation has failed. The next attempt is in {left} s."
     );
     Explanation::new(Served::Unavailable, why)
 }

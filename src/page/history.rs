@@ -23,6 +23,9 @@ pub struct PastVersion {
     /// The time at which the lease was acquired, by the database's clock.
     #[serde(serialize_with = "unix_time")]
     pub began: SystemTime,
+    /// The time since then.
+    #[serde(rename = "ago_s", serialize_with = "seconds")]
+    pub ago: Duration,
     /// The reason for the regeneration.
     pub reason: Reason,
     /// The time of the generator.
@@ -52,11 +55,19 @@ impl PastVersion {
     }
 
     /// Reads the lines of a history, newest first. Lines that were cut, or that a newer release has
-    /// written in another form, are left out.
-    pub(super) fn read(history: &str) -> Vec<Self> {
+    /// written in another form, are left out. `age`: of the newest version, by the database's clock.
+    pub(super) fn read(history: &str, age: Duration) -> Vec<Self> {
         let lines = history.split_inclusive('\n');
         let lines = lines.filter_map(|line| Self::parse(line.strip_suffix('\n')?));
-        lines.take(GENERATIONS).collect()
+        let mut read: Vec<_> = lines.take(GENERATIONS).collect();
+        let now = read
+            .first()
+            .and_then(|newest| newest.began.checked_add(newest.took + age));
+        for version in &mut read {
+            let ago = now.and_then(|now| now.duration_since(version.began).ok());
+            version.ago = ago.unwrap_or_default();
+        }
+        read
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -65,6 +76,7 @@ impl PastVersion {
         Some(Self {
             fence,
             began: SystemTime::UNIX_EPOCH.checked_add(duration(fence.0))?,
+            ago: Duration::ZERO,
             reason: words.next()?.parse().ok()?,
             took: duration(words.next()?.parse().ok()?),
             bytes: words.next()?.parse().ok()?,
@@ -84,6 +96,7 @@ mod tests {
         PastVersion {
             fence: Fence(fence),
             began: SystemTime::UNIX_EPOCH + duration(fence),
+            ago: Duration::ZERO,
             reason: Reason::Invalidated,
             took: Duration::from_micros(1_234),
             bytes: 56_789,
@@ -101,13 +114,14 @@ mod tests {
             let line = generation(fence, &"h".repeat(100)).line();
             history = line + &history[..history.len().min(2400)];
         }
-        let read = PastVersion::read(&history);
+        let age = Duration::from_secs(7);
+        let read = PastVersion::read(&history, age);
         let fences: Vec<_> = read.iter().map(|it| it.fence.0 % 100).collect();
         assert_eq!(fences, (21..=40).rev().collect::<Vec<_>>());
-        assert_eq!(
-            read[0],
-            generation(4_000_000_000_000_040, &"h".repeat(PROCESS))
-        );
+        let newest = generation(4_000_000_000_000_040, &"h".repeat(PROCESS));
+        let ago = newest.took + age;
+        assert_eq!(read[0], PastVersion { ago, ..newest });
+        assert_eq!(read[9].ago, ago + Duration::from_micros(9));
     }
 
     proptest! {
@@ -115,7 +129,7 @@ mod tests {
         fn line_of_any_process_comes_back(process in "\\PC{0,20}", fence in 0..i64::MAX) {
             let line = generation(fence, &process).line();
             prop_assert!(line.is_ascii() && line.ends_with('\n') && line.matches('\n').count() == 1);
-            let read = PastVersion::read(&(line.clone() + &line[..line.len() - 1]));
+            let read = PastVersion::read(&(line.clone() + &line[..line.len() - 1]), Duration::ZERO);
             prop_assert_eq!(read.len(), 1, "the second line was cut");
             prop_assert_eq!(read[0].fence, Fence(fence));
             prop_assert_eq!(read[0].process.chars().count(), process.chars().count());
@@ -123,7 +137,7 @@ mod tests {
 
         #[test]
         fn garbage_never_panics(text: String) {
-            let _ = PastVersion::read(&text);
+            let _ = PastVersion::read(&text, Duration::ZERO);
         }
     }
 }

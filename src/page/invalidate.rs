@@ -1,6 +1,6 @@
 //! The site's commands: invalidate, purge, regenerate.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use perennial_store::{Apply, Error, Invalidate, LockKind, LockName, Purge, error::with_causes};
 use tokio::sync::oneshot;
@@ -15,6 +15,28 @@ use crate::{
 
 /// The number of entries that one step of a purge removes.
 const PURGED_AT_ONCE: usize = 1000;
+
+tokio::task_local! {
+    /// The latest epoch that the task's change has stored.
+    static WRITTEN: Cell<i64>;
+}
+
+/// Runs a change. Returns also the latest epoch of the invalidations that the change itself has stored, in
+/// its own task; `None`: it has stored none.
+pub(crate) async fn written<F: Future>(change: F) -> (F::Output, Option<i64>) {
+    let change = async {
+        let output = change.await;
+        (output, WRITTEN.with(Cell::get))
+    };
+    let (output, epoch) = WRITTEN.scope(Cell::new(0), change).await;
+    (output, (epoch > 0).then_some(epoch))
+}
+
+/// Notes an invalidation for [`written`].
+fn wrote(epoch: i64) {
+    // Outside of a change, nobody asks.
+    let _ = WRITTEN.try_with(|written| written.set(written.get().max(epoch)));
+}
 
 impl Pages {
     /// Stores an invalidation for all processes, and returns its epoch.
@@ -44,6 +66,7 @@ impl Pages {
     async fn note(&self, name: &str) -> Result<i64, Error> {
         let epoch = self.store.call(Invalidate::new(name)).await?;
         self.invalidations.add(name, epoch);
+        wrote(epoch);
         Ok(epoch)
     }
 
@@ -67,6 +90,7 @@ impl Pages {
         if !applied {
             self.caught_up().await?;
         }
+        wrote(self.invalidations.latest());
         Ok(())
     }
 

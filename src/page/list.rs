@@ -159,7 +159,7 @@ impl Pages {
             fence: Fence(row.fence),
             holder: lock.holder,
             remaining: lock.remaining,
-            history: PastVersion::read(&row.history),
+            history: PastVersion::read(&row.history, row.age),
             key,
         };
         (row.name, entry)

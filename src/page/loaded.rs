@@ -68,6 +68,9 @@ impl Pages {
             state.begun = Some(now);
         }
         let mut room = self.settings.memory_capacity / 4;
+        if room == 0 {
+            return Ok(());
+        }
         let (mut batch, mut size) = (Vec::new(), 0);
         for row in self.store.call(Latest { most: MOST }).await? {
             let key = Description::decode(&row.metadata).key;

@@ -51,6 +51,7 @@ use sync::Schedule;
 
 pub(crate) use flight::{Accepts, Facts, Freshness};
 pub(crate) use generator::{Failure, Generate, Generator};
+pub(crate) use invalidate::written;
 pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use meta::{Meta, Metadata};
 pub(crate) use representation::Representations;

@@ -339,6 +339,7 @@ impl Builder {
             tables = self.table_prefix,
             revision = self.settings.revision,
             memory = self.settings.memory_capacity,
+            store_capacity = self.settings.store_capacity,
             mode = %self.settings.mode,
             "the site is open"
         );

@@ -45,6 +45,11 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
     });
     let change = post(async move || changed.fetch_add(1, SeqCst).to_string());
     let writes = site.invalidate_on_success(["list"]).read_own_writes();
+    let (own, changed) = (site.clone(), list.clone());
+    let change_itself = post(async move || {
+        own.invalidate_tag("list").await.expect("is stored");
+        changed.fetch_add(1, SeqCst).to_string()
+    });
     let app = Router::new()
         .route("/list", show.layer(site.layer(HOUR).tag("list")))
         .route(
@@ -53,7 +58,11 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
                 .post(async || "")
                 .layer(site.layer(HOUR).invalidate_on_unsafe()),
         )
-        .route("/change", change.layer(writes));
+        .route("/change", change.layer(writes))
+        .route(
+            "/change-itself",
+            change_itself.layer(site.invalidate_as_responses_say().read_own_writes()),
+        );
     Process {
         site,
         statements,
@@ -77,7 +86,11 @@ async fn ask(address: Here, method: &str, path: &str, cookie: Option<&str>) -> (
 
 /// Changes the list, and returns the author's cookie.
 async fn change(address: Here) -> String {
-    let (headers, _) = ask(address, "POST", "/change", None).await;
+    change_by(address, "/change").await
+}
+
+async fn change_by(address: Here, path: &str) -> String {
+    let (headers, _) = ask(address, "POST", path, None).await;
     let cookie = headers[header::SET_COOKIE].to_str().expect("text");
     assert!(
         cookie.ends_with("; Max-Age=10; Path=/; HttpOnly; SameSite=Lax"),
@@ -114,6 +127,19 @@ async fn author_of_a_change_sees_it_in_each_process() {
         let (_, shown) = ask(there.address, "GET", "/list", Some(&cookie)).await;
         assert_eq!(shown, number.to_string());
     }
+}
+
+/// As in a transaction of the handler's own.
+#[tokio::test(start_paused = true)]
+async fn author_sees_what_the_handler_itself_has_invalidated() {
+    let (shared, list) = (Shared::new(), Arc::new(AtomicUsize::new(1)));
+    let [here, there] = [(); 2].map(|()| process(&shared, &list));
+    for process in [&here, &there] {
+        assert_eq!(ask(process.address, "GET", "/list", None).await.1, "1");
+    }
+    let cookie = change_by(here.address, "/change-itself").await;
+    let (_, shown) = ask(there.address, "GET", "/list", Some(&cookie)).await;
+    assert_eq!(shown, "2");
 }
 
 #[tokio::test(start_paused = true)]

@@ -33,6 +33,8 @@ pub struct Report {
     pub stale: u64,
     /// The size of their bodies, in bytes.
     pub bytes: u64,
+    /// The size of the pages as it counts for the capacity: their bodies and 2 KiB each.
+    pub stored_bytes: u64,
     /// The capacity of the store, in bytes; unknown to the command line.
     pub store_capacity: Option<u64>,
     /// The size of each table with its indexes, in bytes, by the database's estimate.
@@ -131,6 +133,7 @@ impl Report {
             versions(&report.processes),
             clock(&report.processes, SystemTime::now()),
             Some(failing(&report.failing)),
+            capacity(&report),
         ];
         report.checks = checks.into_iter().flatten().collect();
         Ok(report)
@@ -158,6 +161,7 @@ impl Report {
             pages: counted.pages,
             stale: counted.stale,
             bytes: counted.bytes,
+            stored_bytes: counted.weight(),
             store_capacity: site.stats().store_capacity,
             tables: site.sizes().await?,
             failing: locks
@@ -233,6 +237,26 @@ fn clock(processes: &[Process], now: SystemTime) -> Option<Check> {
     Some(Check::new("clock", result, text))
 }
 
+/// The store may exceed its capacity by the pages of a minute.
+fn capacity(report: &Report) -> Option<Check> {
+    let (stored, capacity) = (report.stored_bytes, report.store_capacity?);
+    let percent = u128::from(stored) * 100 / u128::from(capacity.max(1));
+    let (result, text) = match stored > capacity {
+        true => (
+            Verdict::Warning,
+            format!(
+                "The stored pages take {percent} % of the store's capacity: those that nobody has read for longest are removed once a \
+                 minute, and generated again when a visitor asks. A larger `store_capacity` keeps them."
+            ),
+        ),
+        false => (
+            Verdict::Ok,
+            format!("The stored pages take {percent} % of the store's capacity."),
+        ),
+    };
+    Some(Check::new("capacity", result, text))
+}
+
 fn failing(failing: &[LockInfo]) -> Check {
     let (result, text) = match failing {
         [] => (
@@ -241,8 +265,11 @@ fn failing(failing: &[LockInfo]) -> Check {
         ),
         [first, ..] => {
             let text = format!(
-                "{} pages are in cooldown after a failed regeneration, such as {}. The log has the errors.",
-                failing.len(),
+                "{} in cooldown after a failed regeneration, such as {}. The sites' logs have the errors.",
+                match failing.len() {
+                    1 => "One page is".to_owned(),
+                    many => format!("{many} pages are"),
+                },
                 first.name
             );
             (Verdict::Warning, text)

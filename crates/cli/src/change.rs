@@ -113,7 +113,10 @@ pub(crate) async fn unlock(
     }
     let holder = info.holder.map_or_else(
         || "nobody".to_owned(),
-        |holder| format!("{} ({})", holder.label, holder.action),
+        |holder| match holder.action.as_str() {
+            "" => holder.label,
+            action => format!("{} ({action})", holder.label),
+        },
     );
     if confirmed != Some(name) {
         let question = format!(
@@ -126,6 +129,11 @@ pub(crate) async fn unlock(
     match locks.break_lock(lock, Some(fence)).await? {
         true => {
             print::line(&print::text(&format!("Took {name:?} from {holder}.")));
+            if kind == LockKind::Page {
+                print::line(
+                    "Processes that know of a cooldown wait until its end; `perennial purge` ends it for all.",
+                );
+            }
             Ok(())
         }
         false => Err(moved()),

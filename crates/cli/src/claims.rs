@@ -31,21 +31,32 @@ pub(crate) async fn show(
         || "0".to_owned(),
         |column| format!("coalesce(max({column}), 0)"),
     );
-    let text = if source.url()?.starts_with("mysql") || source.url()?.starts_with("mariadb") {
-        format!("CAST({lock} AS CHAR)")
+    // Ages are by the database's clock.
+    let url = source.url()?;
+    let (text, now) = if url.starts_with("mysql") || url.starts_with("mariadb") {
+        (
+            "CHAR",
+            "CAST(unix_timestamp(sysdate(6)) * 1000000 AS SIGNED)",
+        )
+    } else if url.starts_with("sqlite") {
+        ("TEXT", "CAST(unixepoch('subsec') * 1000000 AS INTEGER)")
     } else {
-        format!("CAST({lock} AS TEXT)")
+        (
+            "TEXT",
+            "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
+        )
     };
     let sql = format!(
-        "SELECT {text}, count(*), {ends} FROM {table} WHERE {lock} IS NOT NULL GROUP BY {lock} ORDER BY 2 DESC LIMIT 1000"
+        "SELECT CAST({lock} AS {text}), count(*), {ends}, {now} FROM {table} WHERE {lock} NOT LIKE '-%' GROUP BY {lock} ORDER BY 2 DESC LIMIT 1000"
     );
     let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut connection);
     let rows = tokio::time::timeout(source.timeout(), rows).await;
     let rows = rows.map_err(|_| Failure::Failed("the statement took too long".to_owned()))??;
-    let mut claims = Vec::new();
+    let (mut claims, mut now) = (Vec::new(), 0);
     for row in rows {
         let (id, count): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
         let ends: i64 = row.try_get(2).unwrap_or_default();
+        now = row.try_get(3)?;
         claims.push((id, count, ends));
     }
     if as_json {
@@ -55,10 +66,8 @@ pub(crate) async fn show(
         print::json(json!({ "claims": claims.collect::<Vec<_>>() }));
         return Ok(());
     }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now = now.map_or(0, |now| i64::try_from(now.as_micros()).unwrap_or(i64::MAX));
     let rows = claims.into_iter().map(|(id, rows, ends)| {
-        let ends = match (expires, u64::try_from(ends - now)) {
+        let ends = match (expires, u64::try_from(ends.saturating_sub(now))) {
             (None, _) => "without expiry".to_owned(),
             (Some(_), Ok(left)) => format!("in {}", time(std::time::Duration::from_micros(left))),
             (Some(_), Err(_)) => "expired".to_owned(),

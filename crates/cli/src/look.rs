@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use perennial::{
     Perennial,
     entries::{Entry, EntryFilter},
+    locks::LockKind,
 };
 use perennial_admin::{Generated, Report};
 use serde_json::json;
@@ -117,7 +118,7 @@ pub(crate) async fn entries(site: &Perennial, options: &EntriesOptions, as_json:
 pub(crate) fn latest(generations: Vec<Generated>) {
     let rows = generations.into_iter().map(|it| {
         let (key, it) = (it.key, it.version);
-        let ago = format!("{} ago", time(it.began.elapsed().unwrap_or_default()));
+        let ago = format!("{} ago", time(it.ago));
         [ago, key, it.reason.to_string(), time(it.took), it.process]
     });
     print::table(["generated", "key", "reason", "took", "process"], rows);
@@ -130,7 +131,7 @@ async fn entry(site: &Perennial, key: &str) -> Result<Entry> {
 
 fn missing(key: &str) -> Failure {
     Failure::Missing(format!(
-        "nothing is stored under {key:?}; `perennial entries` lists the keys"
+        "nothing is stored under {key:?}: `perennial entries` lists the keys, and `perennial explain` asks a site why a page is not stored"
     ))
 }
 
@@ -201,7 +202,7 @@ pub(crate) async fn history(site: &Perennial, key: &str, as_json: bool) -> Resul
         return Ok(());
     }
     let rows = entry.history.into_iter().map(|it| {
-        let ago = format!("{} ago", time(it.began.elapsed().unwrap_or_default()));
+        let ago = format!("{} ago", time(it.ago));
         let content = if it.changed { "changed" } else { "unchanged" };
         [
             ago,
@@ -222,8 +223,9 @@ pub(crate) async fn history(site: &Perennial, key: &str, as_json: bool) -> Resul
     Ok(())
 }
 
-pub(crate) async fn locks(site: &Perennial, as_json: bool) -> Result {
-    let locks = site.locks().list().await?;
+pub(crate) async fn locks(site: &Perennial, kind: Option<LockKind>, as_json: bool) -> Result {
+    let mut locks = site.locks().list().await?;
+    locks.retain(|lock| kind.is_none_or(|kind| lock.kind == kind));
     if as_json {
         print::json(json!({ "locks": locks }));
         return Ok(());

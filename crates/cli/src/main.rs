@@ -75,7 +75,11 @@ enum Command {
         consent: Consent,
     },
     /// The locks that are held or in cooldown.
-    Locks,
+    Locks {
+        /// The kind of the locks. Default: every kind.
+        #[arg(long, value_parser = words::<LockKind>(LockKind::all().map(LockKind::as_str)))]
+        kind: Option<LockKind>,
+    },
     /// Take a lock from its holder. The holder may still be at work.
     Unlock {
         name: String,
@@ -285,7 +289,7 @@ async fn on_site(site: &Perennial, command: Command, json: bool) -> Result {
         Command::Show { key, body: true } => look::body(site, &key).await,
         Command::Show { key, body: false } => look::show(site, &key, json).await,
         Command::History { key } => look::history(site, &key, json).await,
-        Command::Locks => look::locks(site, json).await,
+        Command::Locks { kind } => look::locks(site, kind, json).await,
         Command::Invalidate { target, consent } => {
             change::invalidate(site, &target, &consent).await
         }

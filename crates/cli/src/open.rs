@@ -33,6 +33,8 @@ impl Source {
         Perennial::builder()
             .table_prefix(&self.table_prefix)
             .statement_timeout(self.timeout)
+            // No visitor comes, and no page is read in advance.
+            .memory_capacity(0)
     }
 
     /// Returns the name of one of Perennial's tables.

@@ -30,7 +30,7 @@ async fn looks(site: &Perennial, every: Duration) -> Result {
             let latest = std::mem::take(&mut report.latest);
             look::summary(report);
             print::line("");
-            look::locks(site, false).await?;
+            look::locks(site, None, false).await?;
             print::line("");
             look::latest(latest);
         } else {

@@ -80,7 +80,7 @@ impl Note<'_> {
             Self::Step { .. } => {}
             Self::DatabaseAway { step, error } => tracing::error!(
                 target: "perennial::database", step, error,
-                "the database fails; versions in memory are still served (logged once until the database works again)"
+                "the database fails; versions in memory are still served (logged once for each kind of call, until it works again)"
             ),
             Self::DatabaseBack { step } => {
                 tracing::info!(target: "perennial::database", step, "the database works again");

@@ -6,7 +6,7 @@ use http::{Method, Response};
 
 use crate::{
     layer::own_writes,
-    page::{Pages, Target},
+    page::{Pages, Target, written},
 };
 
 /// Returns true for methods that change nothing (RFC 9110 §9.2.1).
@@ -43,14 +43,14 @@ impl Change {
         response: impl Future<Output = Result<Response<B>, E>>,
         named: impl FnOnce(&Response<B>) -> Vec<String>,
     ) -> Result<Response<B>, E> {
-        let mut response = response.await;
+        let (mut response, own) = written(response).await;
         let mut names = std::mem::take(&mut self.names);
         if let Ok(answer) = &mut response
             && (answer.status().is_success() || answer.status().is_redirection())
         {
             names.extend(named(answer));
             let epoch = self.pages.invalidate_names(names).await;
-            if let Some(epoch) = epoch.filter(|_| self.pages.reads_own_writes()) {
+            if let Some(epoch) = epoch.max(own).filter(|_| self.pages.reads_own_writes()) {
                 own_writes::tell(answer.headers_mut(), epoch);
             }
         }

@@ -77,7 +77,18 @@ async fn explanation(
             let explanation = match request::to_generate(parts, &resource, layer) {
                 _ if is_refused() => Explanation::bypass(Bypass::TooManyKeys),
                 Err(why) => Explanation::bypass(why),
-                Ok(_) => pages.explain(key, &layer.policy).await?,
+                Ok(generating) => {
+                    let mut explanation = pages.explain(key, &layer.policy).await?;
+                    for name in [header::COOKIE, header::AUTHORIZATION] {
+                        if parts.headers.contains_key(&name)
+                            && !generating.headers().contains_key(&name)
+                        {
+                            explanation.why +=
+                                &format!(" The handler does not see the request's `{name}`.");
+                        }
+                    }
+                    explanation
+                }
             };
             Explanation {
                 key: Some(key.to_owned()),

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use perennial_store::{error::BoxError, layers::is_well_framed};
+use perennial_store::{error::BoxError, layers::is_well_framed, name::visible};
 use tower_service::Service;
 
 use super::{
@@ -19,6 +19,9 @@ use crate::{
     page::{Failure, Generated},
 };
 
+/// The most bytes of a failed response that are logged.
+const SHOWN: usize = 200;
+
 /// One run of the service as a generator.
 pub(super) async fn generate<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
@@ -33,9 +36,10 @@ where
     let generating = request.extensions().get::<Generating>();
     let missed = generating.map_or_else(Arc::default, |it| Arc::clone(&it.missed));
     let failed = |error: BoxError, response| {
+        // axum's answer to a handler that asks for an extension which is not there says so.
+        let names_one = error.to_string().contains("extension");
         let error = match &*missed {
-            [] => error,
-            names => {
+            names if !names.is_empty() && names_one => {
                 let names = names.join(", ");
                 format!(
                     "{error}; the generator's request was without the extensions {names}, which the layer ignores: if the handler needs one, \
@@ -43,6 +47,7 @@ where
                 )
                 .into()
             }
+            _ => error,
         };
         Generated::Failed(Failure {
             response,
@@ -62,9 +67,14 @@ where
     let tags = tags.and(&*layer.tags.0);
     let disposition = disposition(&head, &layer.key, layer.policy.from_headers);
     let settings = &layer.pages.settings;
-    let answered = |response| {
-        let status = format!("the service answered {}", head.status);
-        failed(status.into(), response)
+    let answered = |response: Option<Response<Bytes>>| {
+        let body = response.as_ref().map(|response| shown(response.body()));
+        let status = format!(
+            "the service answered {}{}",
+            head.status,
+            body.unwrap_or_default()
+        );
+        failed(status.into(), response.map(Into::into))
     };
     match disposition {
         Disposition::Pass(why) => return Generated::NotStored(why, tags),
@@ -88,7 +98,7 @@ where
     };
     let mut response = stored::storable(&head, body);
     if disposition != Disposition::Content {
-        return answered(Some(response.into()));
+        return answered(Some(response));
     }
     stored::validate(&mut response);
     response.extensions_mut().insert(tags);
@@ -96,4 +106,13 @@ where
         response.extensions_mut().insert(*after);
     }
     Generated::Content(response)
+}
+
+/// Returns the beginning of the body of a failed response, for the log.
+fn shown(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(SHOWN)]);
+    match visible(text.trim()) {
+        text if text.is_empty() => text,
+        text => format!(": {text}"),
+    }
 }

@@ -1,4 +1,4 @@
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use perennial_store::{Fence, Lease, error::with_causes, name::bounded};
 
@@ -63,6 +63,7 @@ impl Task {
         let generation = PastVersion {
             fence: self.lease.as_ref().map_or(Fence(0), Lease::fence),
             began: SystemTime::UNIX_EPOCH,
+            ago: Duration::ZERO,
             reason: self.reason,
             took: self.took,
             bytes: self.bytes as u64,

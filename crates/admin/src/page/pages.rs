@@ -40,7 +40,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                 @for it in generations {
                     tr {
                         td .key { a href={ (viewer.base) "/entry?" (query(&[("key", &it.key)])) } { (short(&it.key)) } }
-                        td { (time(it.version.began.elapsed().unwrap_or_default())) " ago" } td { (it.version.reason) }
+                        td { (time(it.version.ago)) " ago" } td { (it.version.reason) }
                         td .number { (time(it.version.took)) } td .number { (size(it.version.bytes)) }
                         td { code { (visible(&it.version.process)) } }
                     }
@@ -224,7 +224,7 @@ pub(crate) async fn entry(
             thead { tr { th { "Began" } th { "Reason" } th { "Took" } th { "Size" } th { "Content" } th { "Process" } th { "Fence" } } }
             @for it in &entry.history {
                 tr {
-                    td { (time(it.began.elapsed().unwrap_or_default())) " ago" } td { (it.reason) } td .number { (time(it.took)) }
+                    td { (time(it.ago)) " ago" } td { (it.reason) } td .number { (time(it.took)) }
                     td .number { (size(it.bytes)) } td { @if it.changed { "changed" } @else { "unchanged" } }
                     td { code { (visible(&it.process)) } } td { (it.fence) }
                 }

@@ -12,6 +12,9 @@ use crate::{Failure, Result, open::Source, print::time};
 /// The lock by which the rights are tried.
 const TRIAL: &str = "perennial-doctor";
 
+/// A lease longer than this keeps a lock for long after a crash.
+const LONG_LEASE: Duration = Duration::from_secs(3600);
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Sqlite,
@@ -194,9 +197,21 @@ impl<'a> Patient<'a> {
                     lock.name,
                     time(lock.age)
                 );
-                match lock.age < Duration::from_secs(24 * 3600) {
-                    true => found(Verdict::Ok, text),
-                    false => found(
+                // A living holder extends its lease long before the end.
+                let longest = locks.iter().filter(|lock| lock.holder.is_some());
+                let longest = longest.max_by_key(|lock| lock.remaining);
+                match longest {
+                    Some(long) if long.remaining > LONG_LEASE => found(
+                        Verdict::Warning,
+                        format!(
+                            "the lease of {:?} ends in {}: if its holder has died, nobody can take the lock before. `perennial unlock` frees \
+                             it; use leases of seconds, which a living holder extends",
+                            long.name,
+                            time(long.remaining)
+                        ),
+                    ),
+                    _ if lock.age < Duration::from_secs(24 * 3600) => found(Verdict::Ok, text),
+                    _ => found(
                         Verdict::Warning,
                         format!("{text}: is its holder at work? `perennial locks` shows it"),
                     ),
