@@ -125,13 +125,13 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 /// The crates, from the lowest one up, with the most lines of code that each may have.
 const CRATES: [(&str, &str, usize); 8] = [
     ("perennial-store", "crates/store/src", 4120),
-    ("perennial", "src", 8950),
+    ("perennial", "src", 9110),
     ("perennial-jobs", "crates/jobs/src", 1170),
     ("perennial-idempotency", "crates/idempotency/src", 540),
     ("perennial-calendar", "crates/calendar/src", 200),
     ("perennial-testing", "crates/testing/src", 755),
-    ("perennial-admin", "crates/admin/src", 1455),
-    ("perennial-cli", "crates/cli/src", 1735),
+    ("perennial-admin", "crates/admin/src", 1480),
+    ("perennial-cli", "crates/cli/src", 1755),
 ];
 
 /// The crates of ours that each crate may use, apart from its tests.
